@@ -1,8 +1,8 @@
-"""The authors' own figure, simulated as they did it, and what its gains rest on: `run.py authors`.
+"""`run.py authors`: the figure of the paper's authors, simulated as they did, and the sensitivity of its gains.
 
-The semantics are those of the authors' public simulator (`analysis.authors`), apart from this project's model. The
-draws are theirs, from a folder with the files of their repository, or new ones of the same distribution. The first
-table has the totals beside those that their repository prints; the second changes one thing at a time.
+The semantics are those of the authors' public simulator (`analysis.authors`), not those of this project's model. The
+draws are theirs, read from a folder with the files of their repository, or new ones of the same distribution. The first
+table compares the totals with those printed in their repository; the second changes one assumption at a time.
 """
 
 import argparse
@@ -29,78 +29,80 @@ ANSWER, FIGURE = "authors.json", "authors"
 
 def main(arguments: Sequence[str]) -> int:
     """Print both tables and write the folder; return the exit status."""
-    asked = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     from scenarios.experiment.place import FolderError, Place
     from topologies.errors import one_line
 
     place: Place | None = None
     try:
-        delay_s = _check(asked)
-        shares = _shares(asked)
-        place = Place.dated("authors", datetime.now()) if asked.out is None else Place.new(asked.out)
-        return _run(asked, shares, delay_s, place, arguments)
+        delay_s = _check(options)
+        shares = _shares(options)
+        place = Place.dated("authors", datetime.now()) if options.out is None else Place.new(options.out)
+        return _run(options, shares, delay_s, place, arguments)
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
     except ValueError as error:
         print(f"run.py authors: {one_line(str(error))}", file=sys.stderr)
     finally:
         if place is not None:
-            place.abandon()  # where nothing has been written
+            place.abandon()  # removes the folder if nothing has been written
             place.close()
     return BAD_USAGE
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
-    found = argparse.ArgumentParser(
+    """Return the parser of the options."""
+    parser = argparse.ArgumentParser(
         prog="run.py authors",
-        description="The figure of the paper's authors by their own semantics, and what its gains rest on.",
+        description="The figure of the paper's authors by their own semantics, and the sensitivity of its gains.",
         allow_abbrev=False,
     )
-    add = found.add_argument
-    add("--draws", type=Path, metavar="DIR", help="the folder TOPO of their repository (default: draws of our own)")
+    add = parser.add_argument
+    add("--draws", type=Path, metavar="DIR", help="the folder TOPO of their repository (default: new draws)")
     add(
         "--collectives",
         type=int,
         metavar="N",
-        help=f"AllGathers a total is of (default {COLLECTIVES:,}, or all of DIR)",
+        help=f"number of AllGathers in a total (default {COLLECTIVES:,}, or all of DIR)",
     )
-    add("--wan-delay", default="10 us", metavar="T", help="of a link that is not a GPU's (default 10 us)")
-    add("--seed", type=int, default=1, metavar="S", help="of all draws of our own (default 1)")
+    add("--wan-delay", default="10 us", metavar="T", help="delay of a link that is not a GPU's (default 10 us)")
+    add("--seed", type=int, default=1, metavar="S", help="seed of new draws (default 1)")
     add("--out", type=Path, metavar="DIR", help="folder for the results (default results/authors-DATE-TIME)")
     add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    return found
+    return parser
 
 
-def _check(asked: argparse.Namespace) -> float:
-    """The WAN delay in s; raises ValueError and its kind for what is asked wrongly."""
+def _check(options: argparse.Namespace) -> float:
+    """Check the options and return the WAN delay in s; raises ValueError or a subclass."""
     from scenarios.experiment.place import check
     from topologies.units import parse_delay_s
 
-    study.check(asked, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")
-    study.check(asked, 0, 2**63 - 1, "seed")
-    if asked.out is not None:
-        check(asked.out)
-    return parse_delay_s(asked.wan_delay)
+    study.check(options, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")
+    study.check(options, 0, 2**63 - 1, "seed")
+    if options.out is not None:
+        check(options.out)
+    return parse_delay_s(options.wan_delay)
 
 
-def _shares(asked: argparse.Namespace) -> "Floats":
-    """Shares of nominal capacity, [1 + collectives, links]; raises DrawsError."""
+def _shares(options: argparse.Namespace) -> "Floats":
+    """Return the drawn shares of links' nominal capacities, [1 + collectives, links]; raises DrawsError."""
     from analysis.authors.draws import DrawsError, gaussian, number_of, read
     from scenarios.experiment.progress import still
 
-    if asked.draws is None:
-        return gaussian(1 + (asked.collectives or COLLECTIVES), asked.seed)
-    there = number_of(asked.draws)
-    count = min(there - 1, COLLECTIVES) if asked.collectives is None else asked.collectives
-    if count < _LEAST_COLLECTIVES or count + 1 > there:
+    if options.draws is None:
+        return gaussian(1 + (options.collectives or COLLECTIVES), options.seed)
+    stored = number_of(options.draws)
+    count = min(stored - 1, COLLECTIVES) if options.collectives is None else options.collectives
+    if count < _LEAST_COLLECTIVES or count + 1 > stored:
         needed = max(count, _LEAST_COLLECTIVES) + 1
-        raise DrawsError(f"{asked.draws} has {there:,} draws; allowed: {needed:,} or more, one for the initial ring")
+        raise DrawsError(f"{options.draws} has {stored:,} draws; allowed: {needed:,} or more, one for the initial ring")
     with still("the draws are being read"):
-        return read(asked.draws, count + 1)
+        return read(options.draws, count + 1)
 
 
-def _run(asked: argparse.Namespace, shares: "Floats", delay_s: float, place: "Place", arguments: Sequence[str]) -> int:
+def _run(
+    options: argparse.Namespace, shares: "Floats", delay_s: float, place: "Place", arguments: Sequence[str]
+) -> int:
     from analysis.authors.study import SIZES_MB, lines, totals_s
     from analysis.figures.authors import picture
     from analysis.results.reader import FIGURES, PROVENANCE
@@ -108,30 +110,30 @@ def _run(asked: argparse.Namespace, shares: "Floats", delay_s: float, place: "Pl
     from scenarios.experiment.progress import still
     from scenarios.experiment.run_directory import circumstances, now
 
-    began = now()
+    started = now()
     with still("the collectives are being simulated"):
         totals = {size: totals_s(shares, size, delay_s) for size in SIZES_MB}
-        found = list(lines(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=asked.seed))
+        variations = list(lines(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=options.seed))
     answer = {
-        "draws": "own" if asked.draws is None else str(asked.draws),
-        "seed": asked.seed,
+        "draws": "own" if options.draws is None else str(options.draws),
+        "seed": options.seed,
         "collectives": len(shares) - 1,
         "wan_delay_s": delay_s,
         "totals": list(_totals(totals, is_published=_is_published(len(shares) - 1, delay_s))),
-        "sensitivity": [_as_json(line) for line in found],
+        "sensitivity": [_as_json(line) for line in variations],
     }
     text = json.dumps(answer, indent=1) + "\n"
-    drawn = picture(found, title=_title(answer), name=FIGURE)
-    provenance = {"name": "authors", "command": ["run.py", "authors", *arguments], "started": began, "ended": now()}
+    figure = picture(variations, title=_title(answer), name=FIGURE)
+    provenance = {"name": "authors", "command": ["run.py", "authors", *arguments], "started": started, "ended": now()}
     try:
         write_text(place.path / ANSWER, text)
         (place.path / FIGURES).mkdir(exist_ok=True)
-        drawn.write(place.path / FIGURES)
+        figure.write(place.path / FIGURES)
         write_text(place.path / PROVENANCE, json.dumps(provenance | circumstances(), indent=1) + "\n")
     except OSError as error:
         print(f"run.py authors: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED
-    print(text if asked.json else "\n\n".join(_tables(answer)), end="" if asked.json else "\n")
+    print(text if options.json else "\n\n".join(_tables(answer)), end="" if options.json else "\n")
     print(f"run.py authors: {place.path}", file=sys.stderr)
     return DONE
 
@@ -143,6 +145,7 @@ def _is_published(collectives: int, delay_s: float) -> bool:
 
 
 def _totals(totals: Mapping[int, Mapping[str, float]], *, is_published: bool) -> Iterator[dict[str, Any]]:
+    """Yield a row for each size and mode, with the published total if the same collectives were published."""
     from analysis.authors.study import PUBLISHED_S
 
     for size, by_mode in totals.items():
@@ -154,17 +157,16 @@ def _totals(totals: Mapping[int, Mapping[str, float]], *, is_published: bool) ->
 
 
 def _as_json(line: "Line") -> dict[str, Any]:
-    gains = {mode: {"value": one.value, "low": one.low, "high": one.high} for mode, one in line.gain.items()}
-    finite = {
-        mode: {name: value if math.isfinite(value) else None for name, value in one.items()}
-        for mode, one in gains.items()
-    }
+    gains = {}
+    for mode, gain in line.gain.items():
+        numbers = {"value": gain.value, "low": gain.low, "high": gain.high}
+        gains[mode] = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
     return {
         "variation": line.variation,
         "size_mb": line.size_mb,
         "collectives": line.collectives,
         "total_s": dict(line.total_s),
-        "gain": finite,
+        "gain": gains,
         "in_order": line.in_order,
     }
 
@@ -181,12 +183,11 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
     yield _title(answer)
     rows: list[tuple[str, ...]] = [("size", "mode", "total (s)", "gain (%)", "published (s)", "difference")]
     for one in answer["totals"]:
-        published = (
-            ("", "") if one["published_s"] is None else (f"{one['published_s']:,.2f}", f"{one['difference']:.1e}")
-        )
-        rows.append(
-            (f"{one['size_mb']} MB", one["mode"], f"{one['total_s']:,.2f}", f"{100 * one['gain']:.1f}", *published)
-        )
+        row = (f"{one['size_mb']} MB", one["mode"], f"{one['total_s']:,.2f}", f"{100 * one['gain']:.1f}")
+        if one["published_s"] is None:
+            rows.append((*row, "", ""))
+        else:
+            rows.append((*row, f"{one['published_s']:,.2f}", f"{one['difference']:.1e}"))
     yield "\n".join(aligned(rows, (0,)))
     for size in dict.fromkeys(line["size_mb"] for line in answer["sensitivity"]):
         lines = [line for line in answer["sensitivity"] if line["size_mb"] == size]
@@ -199,8 +200,8 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
         yield "\n".join((f"chunks of {size} MB, one thing changed at a time", *aligned(rows, (0,))))
     own = [line for line in answer["sensitivity"] if "initial rings of other draws" in line["variation"]]
     yield (
-        f"Of the initial rings of other draws ({own[0]['collectives']:,} AllGathers) a gain is the median, with the "
-        "least and\nthe greatest; of the others it is that of the total, with its 95 % interval."
+        f"For initial rings of other draws ({own[0]['collectives']:,} AllGathers) the gains are the median [least, "
+        "greatest];\nfor all other lines they are the gain of the total [95 % interval]."
     )
 
 

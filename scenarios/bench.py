@@ -1,20 +1,22 @@
-"""How fast the engines are: the model at 8, 16 and 24 GPUs, with its memory and how both grow; the emulation; workers.
+"""Benchmark of the engines. Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N] ...`.
 
-Run it as `python scenarios/bench.py [--engine model|emulation] [--collectives N] [--jobs N] [--hops]`. For the model a
-process of its own measures each mode at each size, on one core; then the timing model is measured by itself, over the
-schedules of several collectives. For the emulation one VM, which has one CPU, runs each setting in mode joint, where
-everything that is done between two collectives is done; its times stand beside the time that copying the same bytes
-takes. With `--hops` a VM for each of several numbers of GPUs runs mode base over ports, beside the bytes that its
-AllGather sends over each port, added up. With `--jobs N` one sweep is run by one worker and by N, in turns, from its
-first point to its last: without the tables, the figures and the report that a run ends with. With `--schedules N` every
-algorithm of every collective is timed with N GPUs, each in a process of its own. Only ratios within one run say
-something of the code rather than of the machine.
+For the model, a separate process measures the speed and the memory of each mode at 8, 16 and 24 GPUs, on one core; then
+the timing model alone is measured over the schedules of several collectives. For the emulation, one VM, which has one
+CPU, runs each setting in mode joint, in which all kinds of work between two collectives are done; its times are
+compared with the time to copy the same bytes.
+
+With `--hops`, a VM for each of several numbers of GPUs runs mode base over ports, and its times are compared with the
+bytes that an AllGather sends, summed over ports. With `--jobs N`, one worker and N workers run the same sweep in turns,
+from its first point to its last, without the tables, figures and report at the end of a run. With `--schedules N`,
+every algorithm of every collective is timed with N GPUs, each in a process of its own.
+
+Only ratios within one run of the benchmark tell something about the code rather than the machine.
 """
 
 import _signal  # the part of `signal` that takes no time to import
 
 if __name__ == "__main__":
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback until the supervisor takes over
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback on Ctrl-C until the supervisor takes over
 
 import argparse
 import statistics
@@ -24,6 +26,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from analysis.model.max_plus import Compiled
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
@@ -34,7 +40,7 @@ MAX_COLLECTIVES, MAX_JOBS, MAX_GPUS = 10_000_000, 8, 1024
 SEEDS = [1, 2]
 TURNS = 3
 DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 500_000, ("emulation", True): 12}
-"""Collectives at a point, by the engine and by whether it is a sweep that is measured."""
+"""Collectives at a point, by the engine and by whether a sweep is measured (`--jobs`)."""
 SCHEDULES = (
     ("allgather", "ring", 1),
     ("allreduce", "ring", 1),
@@ -43,17 +49,18 @@ SCHEDULES = (
     ("allreduce", "double-tree", 16),
     ("alltoall", "direct", 1),
 )
-"""Kind, algorithm and pieces of the collectives that the timing model is measured with, at these sizes."""
+"""Kind, algorithm and pieces of the collectives with which the timing model alone is measured."""
 SCHEDULE_SIZES = (8, 16, 64)
-_FEW_AT_ONCE = 20  # with so many GPUs that more would need much memory
-_AT_ONCE = 2000  # collectives that the timing model is given
-_LEAST_SECONDS = 1.0  # what is shorter is measured again, with more collectives
+"""Their numbers of GPUs."""
+_FEW_AT_ONCE = 20  # collectives in a call of the timing model with `--schedules`, where more could need much memory
+_AT_ONCE = 2000  # collectives in other calls of it
+_LEAST_SECONDS = 1.0  # a shorter measurement is repeated with more collectives
 
 
 def ends_s(
     engine: str, given: Mapping[str, object], jobs: int = 1, clock: Callable[[], float] = time.monotonic
 ) -> list[float]:
-    """Seconds from the start of a run of paper.toml with these keys until each of its slices has come.
+    """Run paper.toml with these keys and return the seconds from the start until each of its slices arrives.
 
     Raises RuntimeError if a point fails.
     """
@@ -63,20 +70,20 @@ def ends_s(
     from scenarios.spec.load import Override, load_scenario
 
     settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
-    began, ends = clock(), []
-    for item in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(settings):
-        if isinstance(item, Failed):
-            raise RuntimeError(f"there is nothing to compare, as a point has failed: {item.why}")
-        if isinstance(item, Slice):
-            ends.append(clock() - began)
+    start, ends = clock(), []
+    for event in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(settings):
+        if isinstance(event, Failed):
+            raise RuntimeError(f"nothing can be compared, because a point has failed: {event.why}")
+        if isinstance(event, Slice):
+            ends.append(clock() - start)
     return ends
 
 
 def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
-    """AllGathers a second on this core, and this process's peak memory in bytes, in one mode at one size.
+    """Measure the model in a mode at a size: AllGathers per second on this core, and this process's peak memory, bytes.
 
-    Runs `collectives` of them, and more until a second of processor time has passed; that time is what counts, so
-    that other work on the machine matters little. Imports and caches are warm when the clock starts.
+    Runs `collectives` of them, or more if these take less than a second. Only processor time counts, so that other
+    work on the machine matters little. Imports and caches are warm when the clock starts.
     """
     given = {"fabric.gpus": gpus, "run.modes": [mode], "collective.chunk": "64 MB"}
 
@@ -90,58 +97,56 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
 
 
 def _peak_bytes() -> float:
-    """This process's peak memory."""
+    """Return this process's peak memory."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, float]:
-    """The transfers of a schedule over two sites, and the times of it that the model gives in a second on this core.
+    """Measure the timing model of a schedule over two sites: its transfers, and evaluations per second on this core.
 
     Delays and rates are random. Runs until a second of processor time has passed.
     """
-    import numpy as np
-
     from analysis.model.max_plus import Compiled
     from hosts.collectives.kinds import schedule
 
-    found = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
-    alpha_s, beta_s = np.random.default_rng(1).random((2, _AT_ONCE, len(found.flows)))
-    compiled, done = Compiled(found.transfers), 0
-    compiled.completion_s(alpha_s.T, beta_s.T)
-    began = time.process_time()
-    while (took := time.process_time() - began) < _LEAST_SECONDS:
-        compiled.completion_s(alpha_s.T, beta_s.T)
-        done += _AT_ONCE
-    return len(found.transfers), done / took
+    timed = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
+    each_s = _evaluation_s(Compiled(timed.transfers), len(timed.flows), at_once=_AT_ONCE, least_s=_LEAST_SECONDS)
+    return len(timed.transfers), 1 / each_s
+
+
+def _evaluation_s(model: "Compiled", flows: int, *, at_once: int, least_s: float) -> float:
+    """Measure the processor seconds for one evaluation of a timing model, over at least `least_s`."""
+    import numpy as np
+
+    alpha_s, beta_s = np.random.default_rng(1).random((2, at_once, flows))
+    model.completion_s(alpha_s.T, beta_s.T)
+    start, done = time.process_time(), 0
+    while (took := time.process_time() - start) < least_s:
+        model.completion_s(alpha_s.T, beta_s.T)
+        done += at_once
+    return took / done
 
 
 def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, float]:
-    """The transfers of a schedule over two sites, and processor seconds: to make it, to prepare the timing model for
-    it, and to time it once, over at least a tenth of a second; chains and trees are in as many pieces as in grains.py.
+    """Measure a schedule over two sites: its transfers, and the processor seconds to make it, to prepare its timing
+    model, and to evaluate that once (over at least a tenth of a second).
 
-    Every flow is alone on its links. Delays and rates are random.
+    Chains and trees have as many pieces as in grains.py. Every flow is alone on its links. Delays and rates are random.
     """
-    import numpy as np
-
     from analysis.model.max_plus import Compiled
     from hosts.collectives.kinds import schedule
     from scenarios.grains import PIECES, PIPELINED
 
-    began = time.process_time()
+    start = time.process_time()
     pieces = PIECES if algorithm in PIPELINED else 1
-    found = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
+    timed = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
     made = time.process_time()
-    compiled = Compiled(found.transfers)
+    compiled = Compiled(timed.transfers)
     prepared = time.process_time()
-    alpha_s, beta_s = np.random.default_rng(1).random((2, _FEW_AT_ONCE, len(found.flows)))
-    compiled.completion_s(alpha_s.T, beta_s.T)
-    first, done = time.process_time(), 0
-    while (took := time.process_time() - first) < _LEAST_SECONDS / 10:
-        compiled.completion_s(alpha_s.T, beta_s.T)
-        done += _FEW_AT_ONCE
-    return len(found.transfers), made - began, prepared - made, took / done
+    each_s = _evaluation_s(compiled, len(timed.flows), at_once=_FEW_AT_ONCE, least_s=_LEAST_SECONDS / 10)
+    return len(timed.transfers), made - start, prepared - made, each_s
 
 
 def _bench_all_schedules(gpus: int) -> None:
@@ -150,13 +155,13 @@ def _bench_all_schedules(gpus: int) -> None:
     columns = f"{'transfers':>10}{'made':>10}{'prepared':>10}{'each':>12}{'peak memory':>13}"
     print(f"{'collective':<14}{'algorithm':<20}{columns}")
     for kind, algorithms in ALGORITHMS.items():
-        for algorithm in algorithms:  # in a process each, as peak memory is a process's own
+        for algorithm in algorithms:  # each in its own process, because peak memory is counted per process
             command = [sys.executable, __file__, "--one-schedule", kind, algorithm, "--schedules", str(gpus)]
-            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-            transfers, made, prepared, each, peak = map(float, found)
+            numbers = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            transfers, made, prepared, each, peak = map(float, numbers)
             times = f"{made:>8.2f} s{prepared:>8.2f} s{each * 1e3:>9.3f} ms{peak / 1e6:>10.0f} MB"
             print(f"{kind:<14}{algorithm:<20}{transfers:>10,.0f}{times}", flush=True)
-    print("\nprocessor time on one core: to make a schedule, to prepare its timing model, and to time it once")
+    print("\nprocessor time on one core: to make a schedule, to prepare its timing model, and to evaluate that once")
 
 
 def _bench_schedules() -> None:
@@ -172,25 +177,27 @@ def _bench_model(collectives: int) -> None:
     print(f"{'mode':<6}{'GPUs':>5}{'AllGathers/s/core':>19}{'times':>9}{'peak memory':>14}{'times':>8}")
     for mode in MODES:
         first = None
-        for gpus in SIZES:  # in a process each, as peak memory is a process's own
+        for gpus in SIZES:  # each in its own process, because peak memory is counted per process
             command = [sys.executable, __file__, "--one", str(gpus), mode, "--collectives", str(collectives)]
-            found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-            rate, peak = map(float, found)
+            numbers = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            rate, peak = map(float, numbers)
             first = first or (rate, peak)
             growth = f"{rate / first[0]:>9.3f}{peak / 1e6:>11.0f} MB{peak / first[1]:>8.2f}"
             print(f"{mode:<6}{gpus:>5}{rate:>19,.0f}{growth}", flush=True)
-    print("\ntimes: of the same mode at 8 GPUs; peak memory is one process's, numpy and the command's modules included")
+    print(
+        "\ntimes: relative to the same mode at 8 GPUs; peak memory: of one process, with numpy and the imported modules"
+    )
 
 
 def copying_s(gpus: int, chunk_bytes: int) -> float:
-    """Seconds to copy what an AllGather cannot help copying: every chunk once into and once out of every connection."""
+    """Measure the seconds for the copies that an AllGather needs: every chunk into and out of every connection."""
     import numpy as np
 
     source, sink = np.ones(chunk_bytes, dtype=np.uint8), np.ones(chunk_bytes, dtype=np.uint8)
-    began = time.monotonic()
+    start = time.monotonic()
     for _ in range(2 * gpus * (gpus - 1)):
         np.copyto(sink, source)
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def _bench_emulation(collectives: int) -> None:
@@ -204,11 +211,11 @@ def _bench_emulation(collectives: int) -> None:
         copying, typical = copying_s(gpus, parse_size_bytes(chunk)), statistics.median(rest)
         times = f"{ends[0]:>13.1f} s{typical:>13.2f} s{max(rest):>7.2f} s{copying:>8.2f} s{typical / copying:>7.1f}"
         print(f"{gpus:>5}{chunk:>8}{times}", flush=True)
-    print("\nwall time; copying: the bytes of one AllGather copied twice on this machine; times: of that")
+    print("\nwall time; copying: the bytes of one AllGather, twice, on this machine; times: AllGather / copying")
 
 
 def bytes_over_ports(gpus: int, chunk: str) -> int:
-    """What an AllGather of `_bench_hops` sends over every port, added up."""
+    """Return the bytes that an AllGather of `_bench_hops` sends, summed over all ports."""
     from scenarios.engines.prediction import link_bytes
     from scenarios.spec.load import Override, load_scenario
 
@@ -228,7 +235,7 @@ def _bench_hops(collectives: int) -> None:
         first = first or typical / gb_hops
         each = f"{gb_hops:>11.2f}{typical / gb_hops * 1e3:>8.0f} ms{typical / gb_hops / first:>7.2f}"
         print(f"{gpus:>5}{chunk:>8}{ends[0]:>13.1f} s{typical:>13.2f} s{each}", flush=True)
-    print("\nwall time; each: of a GB over a port; times: of that in the first row")
+    print("\nwall time; each: for a GB over a port; times: relative to the first row")
 
 
 def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
@@ -236,27 +243,28 @@ def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
     print(f"{'turn':>5}{'1 worker':>12}{f'{jobs} workers':>12}{'times faster':>14}", flush=True)
     ratios, given = [], {"collective.count": collectives, "sweep.run.seed": SEEDS}
     for turn in range(1, TURNS + 1):
-        alone, together = (ends_s(engine, given, workers)[-1] for workers in (1, jobs))
-        ratios.append(alone / together)
-        print(f"{turn:>5}{alone:>10.1f} s{together:>10.1f} s{ratios[-1]:>14.2f}", flush=True)
+        one_s, many_s = (ends_s(engine, given, workers)[-1] for workers in (1, jobs))
+        ratios.append(one_s / many_s)
+        print(f"{turn:>5}{one_s:>10.1f} s{many_s:>10.1f} s{ratios[-1]:>14.2f}", flush=True)
     print(f"\nmedian: {statistics.median(ratios):.2f} times faster; wall time from the first point to the last")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=["model", "emulation"], default="model", help="which one (default model)")
+    parser.add_argument("--engine", choices=["model", "emulation"], default="model", help="(default model)")
     parser.add_argument(
         "--collectives",
         type=int,
         metavar="N",
-        help="at a point (4000 or more, until a second has passed; of the emulation 12; of the model's sweep 500,000)",
+        help="at a point (default: 4000, or more until a second has passed; emulation: 12; a sweep of the model: "
+        "500,000)",
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="measure a sweep, with one worker and with N in turns")
+    parser.add_argument("--jobs", type=int, metavar="N", help="measure a sweep with one worker and with N, in turns")
     parser.add_argument(
-        "--schedules", type=int, metavar="N", help="measure every algorithm's timing model, with N GPUs"
+        "--schedules", type=int, metavar="N", help="measure the timing model of every algorithm with N GPUs"
     )
-    parser.add_argument("--hops", action="store_true", help="measure the emulation's cost against bytes x hops")
+    parser.add_argument("--hops", action="store_true", help="measure the emulation's cost per byte and hop")
     parser.add_argument("--one-schedule", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=2, metavar=("GPUS", "MODE"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -4,7 +4,7 @@
 import _signal  # the part of `signal` that takes no time to import
 
 if __name__ == "__main__":
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback until the supervisor takes over
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no traceback on Ctrl-C until the supervisor takes over
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
-    """Run the campaign of sys.argv; returns its exit status."""
+    """Run the campaign given by sys.argv; return its exit status."""
     from scenarios.tools.fault_campaign import main
 
     return main()

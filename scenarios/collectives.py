@@ -1,8 +1,8 @@
-"""Collectives by size and algorithm in the columns of nccl-tests: measured, predicted, and the bound of any schedule.
+"""Collectives by size and algorithm in the columns of nccl-tests: measured and predicted times, and the lower bound.
 
 Run it as `python scenarios/collectives.py [SCENARIO] --kind allreduce --engine both`. Fabric, conditions and modes are
-those of the scenario (run.py's --set works here too); sizes are those of nccl-tests: the whole buffer. Every line is
-the mean over the first collectives of a point.
+those of the scenario (run.py's --set works here too). As in nccl-tests, a size is that of the whole buffer. Every line
+is the mean over the first collectives of a point.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if __name__ == "__main__":  # modules are found from the top of the project, wherever the command is started
+if __name__ == "__main__":  # import from the top of the project, wherever the command is started
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
@@ -31,13 +31,13 @@ _LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One size of one algorithm in one mode, as means over the conditions: seconds and bytes a second.
+    """A size of an algorithm in a mode: times in s and bandwidths in bytes/s, as means over the conditions.
 
-    `measured_s` is None where nothing was measured, and `bound_s` where no bound is known. `algbw` and `busbw` are of
-    the measured time, else of the predicted one; `wrong` counts wrong elements (a point with one ends), None where
-    nothing was measured. `critical_path` are seconds of the predicted time by the link that they were spent on,
-    "g0>g4", the longest first; `shared_links` are links that two flows can use at once. Both are of logical links or of
-    ports, as `grain` says.
+    `measured_s` is None if nothing was measured, and `bound_s` if no bound is known. `algbw` and `busbw` come from the
+    measured time if there is one, otherwise from the predicted one. `wrong` counts wrong elements (a point that has any
+    is aborted) and is None if nothing was measured. `critical_path` has the seconds of the predicted time by link
+    ("g0>g4"), largest first. `shared_links` are the links that two flows can use at once. Both name logical links or
+    ports, depending on `grain`.
     """
 
     size: int
@@ -57,77 +57,85 @@ class Line:
 
     @property
     def time_s(self) -> float:
-        """The measured time, else the predicted one."""
+        """The measured time if there is one, otherwise the predicted one."""
         return self.predicted_s if self.measured_s is None else self.measured_s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return the exit status. Of both engines the model's part is printed where no VM can run."""
-    asked = _parser().parse_args(arguments)
-    return study.status_of("collectives.py", lambda: _study(asked), asked.figure)
+    """Print the table; return the exit status. With both engines, the model's part is printed even if no VM can run."""
+    options = _parser().parse_args(arguments)
+    return study.run("collectives.py", lambda: _study(options), options.figure)
 
 
-def _study(asked: argparse.Namespace) -> int:
+def _study(options: argparse.Namespace) -> int:
     from scenarios.vm import CannotRunError
 
-    scenario, failed, found = _scenario(asked), list[str](), {}
+    scenario, failures, rows_by_engine = _scenario(options), list[str](), {}
     unmeasured: CannotRunError | None = None
-    for name in ("model", "emulation") if asked.engine == "both" else (asked.engine,):
+    for engine in ("model", "emulation") if options.engine == "both" else (options.engine,):
         try:
-            found[name] = _rows(scenario, name, asked.jobs, failed)
+            rows_by_engine[engine] = _rows(scenario, engine, options.jobs, failures)
         except CannotRunError as error:
-            if not found:
+            if not rows_by_engine:
                 raise
             unmeasured = error
-    lines = list(_lines(scenario, found))
+    lines = list(_lines(scenario, rows_by_engine))
     kind, grain = scenario.collective.kind, f"{scenario.fabric.grain} grain"
     heading = f"{kind}, {grain}"
-    print(json.dumps([asdict(line) for line in lines], indent=1) if asked.json else _table(heading, lines))
-    if asked.figure is not None:
+    print(json.dumps([asdict(line) for line in lines], indent=1) if options.json else _table(heading, lines))
+    if options.figure is not None:
         from analysis.figures.busbw import Row, picture
 
         rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
-        picture(kind, rows, title=grain).write_to(asked.figure, command="collectives.py")
-    for why in failed:
+        picture(kind, rows, title=grain).write_to(options.figure, command="collectives.py")
+    for why in failures:
         print(f"collectives.py: {why}", file=sys.stderr)
     if unmeasured is not None:
         print(f"collectives.py: nothing was measured: {unmeasured}", file=sys.stderr)
-    return FAILED if failed else DONE if unmeasured is None else CANNOT
+    if failures:
+        return FAILED
+    return DONE if unmeasured is None else CANNOT
 
 
-def _scenario(asked: argparse.Namespace) -> "Scenario":
-    """The scenario that is asked for, swept over algorithms and sizes; raises ValueError."""
+def _scenario(options: argparse.Namespace) -> "Scenario":
+    """Return the scenario given by the options, swept over algorithms and sizes; raises ValueError."""
     from hosts.collectives.kinds import ALGORITHMS
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.units import format_size, parse_size_bytes
 
-    study.check(asked, 1, _MOST_COLLECTIVES, "collectives")
-    study.check(asked, 1, MAX_JOBS, "jobs")
-    sizes = list(_sizes(parse_size_bytes(asked.least), parse_size_bytes(asked.most), asked.factor))
+    study.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study.check(options, 1, MAX_JOBS, "jobs")
+    sizes = list(_sizes(parse_size_bytes(options.least), parse_size_bytes(options.most), options.factor))
     overrides = [
-        Override("collective.kind", asked.kind, "--kind"),
-        Override("collective.count", asked.collectives, "--collectives"),
-        Override("collective.emulated", asked.collectives, "--collectives"),
-        Override("collective.channels", asked.channels, "--channels"),
-        Override("collective.pieces", asked.pieces, "--pieces"),
-        Override("run.modes", asked.modes.split(","), "--modes"),
-        *(assignment(text) for text in asked.set),
+        Override("collective.kind", options.kind, "--kind"),
+        Override("collective.count", options.collectives, "--collectives"),
+        Override("collective.emulated", options.collectives, "--collectives"),
+        Override("collective.channels", options.channels, "--channels"),
+        Override("collective.pieces", options.pieces, "--pieces"),
+        Override("run.modes", options.modes.split(","), "--modes"),
+        *(assignment(text) for text in options.set),
         Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
     ]
-    if asked.schedule is not None:
-        overrides.append(Override("collective.schedule", str(asked.schedule), "--schedule"))
+    if options.schedule is not None:
+        overrides.append(Override("collective.schedule", str(options.schedule), "--schedule"))
     else:
-        names = list(ALGORITHMS.get(asked.kind, ["ring"])) if asked.algorithms is None else asked.algorithms.split(",")
-        names = [name for name in names if asked.algorithms or asked.channels == 1 or name == "ring"]
+        if options.algorithms is not None:
+            names = options.algorithms.split(",")
+        else:
+            names = list(ALGORITHMS.get(options.kind, ["ring"]))
+            if options.channels != 1:  # which only rings can have
+                names = [name for name in names if name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
-    found = load_scenario(asked.scenario, overrides)
-    study.check_plain(asked.scenario, found, ("collective.size", "collective.algorithm"))
-    return found
+    scenario = load_scenario(options.scenario, overrides)
+    study.check_plain(options.scenario, scenario, ("collective.size", "collective.algorithm"))
+    return scenario
 
 
-def _rows(scenario: "Scenario", engine: str, jobs: int, failed: list[str]) -> "Mapping[tuple[int, str], Rows]":
-    """The collectives of all points of an engine that were completed, by configuration and mode; why others were not is
-    added to `failed`."""
+def _rows(scenario: "Scenario", engine: str, jobs: int, failures: list[str]) -> "Mapping[tuple[int, str], Rows]":
+    """Run an engine and return the collectives of its completed points, by configuration (index) and mode.
+
+    The reasons of failed points are appended to `failures`.
+    """
     from analysis.results.rows import joined
     from scenarios.api import engine_for
     from scenarios.engines.base import Failed, Slice
@@ -136,36 +144,34 @@ def _rows(scenario: "Scenario", engine: str, jobs: int, failed: list[str]) -> "M
     slices: dict[tuple[int, str], list[Rows]] = {}
     points, done = len(settings) * len(scenario.run.modes), set()
     print(f"collectives.py: {engine}: {points} points", end="", file=sys.stderr, flush=True)
-    with closing(runner.run(settings)) as news:
-        for item in news:
-            if isinstance(item, Failed):
-                failed.append(item.why)
-            if isinstance(item, Slice):
-                here = slices.setdefault((item.setting, item.mode), [])
-                here.append(item.rows)
-                if sum(map(len, here)) == settings[item.setting].collective.count:
-                    done.add((item.setting, item.mode))
+    with closing(runner.run(settings)) as events:
+        for event in events:
+            if isinstance(event, Failed):
+                failures.append(event.why)
+            if isinstance(event, Slice):
+                parts = slices.setdefault((event.setting, event.mode), [])
+                parts.append(event.rows)
+                if sum(map(len, parts)) == settings[event.setting].collective.count:
+                    done.add((event.setting, event.mode))
                     print(f"\rcollectives.py: {engine}: {len(done)} of {points} points", end="", file=sys.stderr)
     print(file=sys.stderr)
     return {point: joined(sorted(slices[point], key=lambda part: part.start)) for point in sorted(done)}
 
 
-def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:
-    """One line for each algorithm, size and mode."""
+def _lines(scenario: "Scenario", rows_by_engine: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:
+    """Yield a line for each algorithm, size and mode that the first engine completed."""
     from analysis.statistics.bandwidth import busbw_factor
     from scenarios.engines.prediction import critical_path
 
-    (points, *_) = found.values()
-    for (place, mode), rows in sorted(
-        points.items(), key=lambda item: (item[0][0], scenario.run.modes.index(item[0][1]))
-    ):
-        setting = scenario.settings()[place]
-        measured = found.get("emulation", {}).get((place, mode))
+    points, measured_points = next(iter(rows_by_engine.values())), rows_by_engine.get("emulation", {})
+    for index, mode in sorted(points, key=lambda point: (point[0], scenario.run.modes.index(point[1]))):
+        rows, measured = points[index, mode], measured_points.get((index, mode))
+        setting = scenario.settings()[index]
         measured_s = None if measured is None else float(measured.completion_s.mean())
         predicted_s = float(rows.predictions_s.mean())
         bound_s = None if rows.bound_s is None else float(rows.bound_s.mean())
         size = setting.collective.size_bytes
-        assert size is not None  # it is swept
+        assert size is not None  # every configuration has one, as sizes are swept
         algbw = size / (predicted_s if measured_s is None else measured_s)
         yield Line(
             size=size,
@@ -186,7 +192,7 @@ def _lines(scenario: "Scenario", found: "Mapping[str, Mapping[tuple[int, str], R
 
 
 def _table(heading: str, lines: Sequence[Line]) -> str:
-    """The lines as text; the best algorithm of a size and mode is marked."""
+    """Return the lines as text in columns; the best algorithm of each size and mode is marked."""
     from scenarios.table import aligned
 
     best: dict[tuple[int, str], float] = {}
@@ -214,10 +220,11 @@ def _table(heading: str, lines: Sequence[Line]) -> str:
 
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
+    """Yield the sizes in bytes from `least` to `most` by factors; raises ValueError."""
     if not _LEAST_BYTES <= least <= most <= _MOST_BYTES or factor < 2:
         raise ValueError(
             f"sizes from {least:,} to {most:,} bytes by factors of {factor}; allowed: {_LEAST_BYTES} to "
-            f"{_MOST_BYTES:,} bytes, the lesser first, and factors of 2 or more"
+            f"{_MOST_BYTES:,} bytes, the smaller one first, and factors of 2 or more"
         )
     while least <= most:
         yield least
@@ -228,22 +235,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="collectives.py", description="Collectives by size and algorithm, in the columns of nccl-tests."
     )
-    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
+    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
     parser.add_argument("--engine", choices=("model", "emulation", "both"), default="model", help="(default model)")
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
-    parser.add_argument("--algorithms", help="of the collective, with commas between (default all)")
+    parser.add_argument("--algorithms", help="of the collective, separated by commas (default all)")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="a schedule: MSCCL XML, or TE-CCL's JSON")
-    parser.add_argument("--modes", default="base,wan", help="with commas between (default base,wan)")
-    parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="the least size (default 8 kB)")
-    parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="the largest (default 512 MB)")
+    parser.add_argument("--modes", default="base,wan", help="separated by commas (default base,wan)")
+    parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="smallest size (default 8 kB)")
+    parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="largest size (default 512 MB)")
     parser.add_argument("--factor", type=int, default=4, help="from one size to the next (default 4)")
-    parser.add_argument("--channels", type=int, default=1, help="rings at once (default 1)")
-    parser.add_argument("--pieces", type=int, default=1, help="messages that every slot is sent as (default 1)")
-    parser.add_argument("--collectives", type=int, default=20, help="that a line is the mean of (default 20)")
+    parser.add_argument("--channels", type=int, default=1, help="number of parallel rings (default 1)")
+    parser.add_argument("--pieces", type=int, default=1, help="messages in which every slot is sent (default 1)")
+    parser.add_argument("--collectives", type=int, default=20, help="collectives that a line averages (default 20)")
     parser.add_argument("--jobs", type=int, default=1, help="processes or VMs at a time (default 1)")
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
     parser.add_argument("--json", action="store_true", help="print a JSON list of the lines")
-    parser.add_argument("--figure", type=Path, metavar="PATH", help="draw busbw by size into PATH.svg, .png and .csv")
+    parser.add_argument(
+        "--figure", type=Path, metavar="PATH", help="draw busbw by size: PATH.svg, PATH.png and PATH.csv"
+    )
     return parser
 
 

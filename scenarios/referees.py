@@ -1,9 +1,9 @@
-"""How far from the best each mode is: beside its times the fastest ring, the best schedule of any kind, and the bound.
+"""Compare each mode with referees: the fastest ring, the best schedule of any kind, and the bound on any schedule.
 
 Run it as `run.py referees [SCENARIO] --collectives 3`. Fabric, conditions, collective and modes are those of the
-scenario (run.py's --set works here too). Every line is one collective under its conditions, by the timing model.
-Below stand the times of all of them together, beside those of the best policy that knows all conditions beforehand.
-The best schedule takes OR-Tools, the extra [optimum]; without it that column is left out, and a line says so.
+scenario (run.py's --set works here too). Every line is one collective under its conditions, by the timing model. The
+last lines have the total times, compared with the best policy that knows all conditions in advance. The best schedule
+needs OR-Tools, the extra [optimum]; without it that column is empty, and a message on stderr says so.
 """
 
 import argparse
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from scenarios.engines.offline import Totals
     from scenarios.spec.scenario import Scenario
 
-_MOST_DRAWN = 20
+_MOST_DRAWN = 20  # configurations in a figure
 _MOST_COLLECTIVES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One collective in seconds: the times of the modes, and what they are measured by; None where that is not known.
+    """The times of a collective in s: those of the modes, and those of referees, which are None if unknown.
 
-    `ring_s` is the time of the fastest ring of an allgather, where its edges share no link, and no ring's is below
-    `ring_bound_s`. `schedule_s` is that of the best schedule of whole blocks that was found, of which none is faster
-    than `schedule_bound_s`; `proven` if these agree. Nothing is faster than `bound_s`.
+    `ring_s` is the time of the fastest ring, known for an AllGather whose edges share no link; `ring_bound_s` is a
+    lower bound on the time of any ring. `schedule_s` is the time of the best schedule of whole blocks found, and
+    `schedule_bound_s` a lower bound on that of any; `proven` if they agree. `bound_s` is a lower bound on the time of
+    any schedule.
     """
 
     setting: str
@@ -47,83 +48,86 @@ class Line:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
-    asked = _parser().parse_args(arguments)
-    return study.status_of("run.py referees", lambda: _study(asked), asked.figure)
+    options = _parser().parse_args(arguments)
+    return study.run("run.py referees", lambda: _study(options), options.figure)
 
 
-def _study(asked: argparse.Namespace) -> int:
+def _study(options: argparse.Namespace) -> int:
     from analysis.model.optimum import NotInstalledError
     from scenarios.engines.offline import totals
 
-    scenario = _scenario(asked)
-    lines, together = [], []
+    scenario = _scenario(options)
+    lines, totals_of = [], []
     for setting in scenario.settings():
-        together.append((setting, totals(setting, asked.collectives)))
+        totals_of.append((setting, totals(setting, options.collectives)))
         try:
-            lines += _lines(setting, asked.collectives, asked.seconds)
+            lines += _lines(setting, options.collectives, options.seconds)
         except NotInstalledError as error:
             print(f"run.py referees: {setting.label}: no best schedule: {error}", file=sys.stderr)
-            lines += _lines(setting, asked.collectives, 0)
-    if asked.figure is not None:
-        _draw(asked.figure, lines, together, asked.collectives)
-    if asked.json:
-        policies = [{"setting": setting.label} | asdict(found) for setting, found in together]
+            lines += _lines(setting, options.collectives, 0)
+    if options.figure is not None:
+        _draw(options.figure, lines, totals_of, options.collectives)
+    if options.json:
+        policies = [{"setting": setting.label} | asdict(own) for setting, own in totals_of]
         print(json.dumps({"collectives": [asdict(line) for line in lines], "policies": policies}, indent=1))
     else:
         print(_table(lines, scenario.run.modes))
-        print("\n".join(_together(setting, found, asked.collectives) for setting, found in together))
+        print("\n".join(_totals_line(setting, own, options.collectives) for setting, own in totals_of))
     return DONE
 
 
-def _draw(path: Path, lines: Sequence[Line], together: "Sequence[tuple[Scenario, Totals]]", count: int) -> None:
+def _draw(path: Path, lines: Sequence[Line], totals_of: "Sequence[tuple[Scenario, Totals]]", count: int) -> None:
     """Write the figure's files; raises OSError."""
     from analysis.figures.referees import picture
 
-    drawn = {}
-    for setting, totals in together:
-        mine = [line for line in lines if line.setting == setting.label]
+    times = {}
+    for setting, totals in totals_of:
+        own = [line for line in lines if line.setting == setting.label]
         referees_s = {"best known beforehand": totals.optimum_s / count}
-        for what, times_s in (
-            ("fastest ring", [line.ring_s for line in mine]),
-            ("best schedule", [line.schedule_s for line in mine]),
+        for referee, times_s in (
+            ("fastest ring", [line.ring_s for line in own]),
+            ("best schedule", [line.schedule_s for line in own]),
         ):
-            found_s = [seconds for seconds in times_s if seconds is not None]
-            if len(found_s) == count:
-                referees_s[what] = sum(found_s) / count
+            known_s = [seconds for seconds in times_s if seconds is not None]
+            if len(known_s) == count:
+                referees_s[referee] = sum(known_s) / count
         modes_s = {mode: seconds / count for mode, seconds in totals.modes_s.items()}
-        drawn[setting.label] = modes_s, referees_s, sum(line.bound_s for line in mine) / count
-    picture(drawn, collectives=count, name=path.name).write(path.parent)
+        times[setting.label] = modes_s, referees_s, sum(line.bound_s for line in own) / count
+    picture(times, collectives=count, name=path.name).write(path.parent)
 
 
-def _together(setting: "Scenario", found: "Totals", count: int) -> str:
-    """What all collectives take together in every mode, and with the best that could have been chosen, in a line."""
-    changes = "changes counted" if setting.control.counted else "changes for nothing"
-    modes = ", ".join(f"{mode} {1e3 * seconds:,.3f}" for mode, seconds in found.modes_s.items())
-    best = f"the best of {found.candidates} candidates known beforehand {1e3 * found.optimum_s:,.3f} ms"
-    gap = f"{found.best} is {100 * found.gap:.1f} % above it"
-    return f"{setting.label}, {count} together, {changes}: {modes}; {best}: {gap}"
+def _totals_line(setting: "Scenario", totals: "Totals", count: int) -> str:
+    """Return a line with the total time of all collectives in every mode, and with the best choices in hindsight."""
+    changes = "with the cost of changes" if setting.control.counted else "changes free of cost"
+    modes = ", ".join(f"{mode} {1e3 * seconds:,.3f}" for mode, seconds in totals.modes_s.items())
+    best = f"the best of {totals.candidates} candidates, conditions known in advance, {1e3 * totals.optimum_s:,.3f} ms"
+    gap = f"{totals.best} is {100 * totals.gap:.1f} % above it"
+    return f"{setting.label}, total of {count}, {changes}: {modes}; {best}: {gap}"
 
 
-def _scenario(asked: argparse.Namespace) -> "Scenario":
-    """The scenario that is asked for; raises ValueError where it has no bound."""
+def _scenario(options: argparse.Namespace) -> "Scenario":
+    """Return the scenario given by the options; raises ValueError if no best times are known for it."""
     from hosts.collectives.kinds import OWN_SIZES
     from scenarios.spec.load import assignment, load_scenario
 
-    study.check(asked, 1, _MOST_COLLECTIVES, "collectives")
-    study.check(asked, 0, 1_000_000, "seconds")
-    found = load_scenario(asked.scenario, [assignment(text) for text in asked.set])
-    if any(one.jobs or one.faults or one.collective.kind in OWN_SIZES for one in found.settings()):
+    study.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study.check(options, 0, 1_000_000, "seconds")
+    scenario = load_scenario(options.scenario, [assignment(text) for text in options.set])
+    if any(one.jobs or one.faults or one.collective.kind in OWN_SIZES for one in scenario.settings()):
         raise ValueError(
-            f"{asked.scenario} has jobs, faults, messages, training or a trace, for which no best is known; allowed: "
-            "none"
+            f"{options.scenario} has jobs, faults, messages, training or a trace, for which no best is known; allowed: "
+            "none of these"
         )
-    if asked.figure is not None and len(found.settings()) > _MOST_DRAWN:
-        raise ValueError(f"--figure: {len(found.settings())} configurations; allowed: {_MOST_DRAWN} at most")
-    return found
+    if options.figure is not None and len(scenario.settings()) > _MOST_DRAWN:
+        raise ValueError(f"--figure: {len(scenario.settings())} configurations; allowed: {_MOST_DRAWN} at most")
+    return scenario
 
 
 def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
-    """A line for each of a configuration's first collectives; 0 seconds: without the best schedule."""
+    """Return a line for each of a configuration's first `count` collectives.
+
+    `seconds` limits each search for a best schedule; with 0 there is none.
+    """
     from analysis.model.optimum import COPIED, MOST_GPUS
     from scenarios.engines import prediction
     from scenarios.engines.offline import best_schedule_of, rings_of
@@ -138,10 +142,10 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
     rings = rings_of(setting, conditions, start=0, count=count)
     searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= MOST_GPUS
-    found = []
+    lines = []
     for number in range(count):
         best = best_schedule_of(setting, conditions, number, seconds=seconds) if searches else None
-        found.append(
+        lines.append(
             Line(
                 setting=setting.label,
                 collective=number,
@@ -154,11 +158,11 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
                 bound_s=float(bounds_s[number]),
             )
         )
-    return found
+    return lines
 
 
 def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
-    """The lines as text."""
+    """Return the lines as text in columns."""
     from scenarios.table import aligned
 
     def ms(seconds: float | None) -> str:
@@ -183,12 +187,19 @@ def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="run.py referees",
-        description="How far each mode is from the fastest ring, the best schedule and the bound.",
+        description="Compare each mode with the fastest ring, the best schedule and the lower bound.",
     )
-    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as of run.py")
-    parser.add_argument("--collectives", type=int, default=3, help="of each configuration, from the first (default 3)")
-    parser.add_argument("--seconds", type=float, default=60, help="of search for each best schedule; 0: none (60)")
+    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
+    parser.add_argument(
+        "--collectives", type=int, default=3, help="number of first collectives of each configuration (default 3)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="time limit of the search for each best schedule; 0: none (default 60)",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
-    parser.add_argument("--figure", type=Path, metavar="PATH", help="draw it: PATH.svg, PATH.png, PATH.csv")
+    parser.add_argument("--figure", type=Path, metavar="PATH", help="write PATH.svg, PATH.png and PATH.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser

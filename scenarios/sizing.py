@@ -1,7 +1,7 @@
-"""Sizing of a datacenter for training, beside a document's numbers: `run.py sizing`.
+"""`run.py sizing`: size a datacenter for training, and compare the results with a document's numbers.
 
-`analysis.sizing` has the formulas and names the document. Every input can be changed; the document's numbers stay
-beside those of its two models, so that the difference is then what the change does.
+`analysis.sizing` has the formulas and names the document. Every input can be changed. The document's numbers stay the
+same for its two models, so that differences then show the effect of the change.
 """
 
 import argparse
@@ -22,114 +22,117 @@ _MOST_MONEY, _MOST_WHOLE = 1e15, 100_000_000
 
 def main(arguments: Sequence[str]) -> int:
     """Print the tables; return the exit status."""
-    asked = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     from analysis.sizing import PRECISIONS, TOKENS_PER_PARAMETER, rows
     from scenarios.experiment.place import check_figure
 
     try:
-        check_figure(asked.figure)
-        at, models = _datacenter(asked), _models(asked)
-        _check("tokens_per_parameter", asked.tokens_per_parameter, _MOST_WHOLE)
-        ratio = asked.tokens_per_parameter or TOKENS_PER_PARAMETER
-        found = list(rows(at, models, PRECISIONS[asked.precision], tokens_per_parameter=ratio))
+        check_figure(options.figure)
+        datacenter, models = _datacenter(options), _models(options)
+        _check("tokens_per_parameter", options.tokens_per_parameter, _MOST_WHOLE)
+        ratio = options.tokens_per_parameter or TOKENS_PER_PARAMETER
+        results = list(rows(datacenter, models, PRECISIONS[options.precision], tokens_per_parameter=ratio))
     except ValueError as error:
         print(f"run.py sizing: {error}", file=sys.stderr)
         return BAD_USAGE
-    inputs = {"datacenter": asdict(at), "precision": asked.precision, "models": [asdict(model) for model in models]}
-    inputs["tokens_per_parameter"] = ratio
-    text = json.dumps({**inputs, "rows": [asdict(row) | {"difference": row.difference} for row in found]}, indent=1)
-    print(text if asked.json else "\n".join(_table(found)))
-    if asked.figure is not None:
+    inputs = {"datacenter": asdict(datacenter), "precision": options.precision}
+    inputs |= {"models": [asdict(model) for model in models], "tokens_per_parameter": ratio}
+    text = json.dumps({**inputs, "rows": [asdict(row) | {"difference": row.difference} for row in results]}, indent=1)
+    print(text if options.json else "\n".join(_table(results)))
+    if options.figure is not None:
         from analysis.figures.sizing import picture
 
         names = " and ".join(model.name for model in models)
-        title = f"{at.number_of_racks:,} racks of {at.gpus_per_rack} GPUs, {names}, {asked.precision}"
-        picture(found, title=title).write_to(asked.figure, command="run.py sizing", answer=text)
+        title = f"{datacenter.number_of_racks:,} racks of {datacenter.gpus_per_rack} GPUs, {names}, {options.precision}"
+        picture(results, title=title).write_to(options.figure, command="run.py sizing", answer=text)
     return DONE
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
-    found = argparse.ArgumentParser(
+    """Return the parser of the options."""
+    parser = argparse.ArgumentParser(
         prog="run.py sizing",
-        description="A datacenter for training a very large language model: its size, and what a step takes.",
+        description="A datacenter for training a very large language model: its size, and the times in a step.",
         allow_abbrev=False,
     )
-    add = found.add_argument
-    add("--budget", type=float, metavar="DOLLARS", help="of the datacenter (default 100e9)")
-    add("--compute-share", type=float, metavar="SHARE", help="of the budget that buys racks (default 0.7)")
+    add = parser.add_argument
+    add("--budget", type=float, metavar="DOLLARS", help="price of the datacenter (default 100e9)")
+    add("--compute-share", type=float, metavar="SHARE", help="share of the budget that buys racks (default 0.7)")
     add("--rack-price", type=float, metavar="DOLLARS", help="(default 3e6)")
-    add("--racks", type=int, metavar="N", help="(default 23,200, or what a budget that is given buys)")
+    add("--racks", type=int, metavar="N", help="(default 23,200, or as many as a given budget buys)")
     add("--gpus-per-rack", type=int, metavar="N", help="(default 72)")
-    add("--rack-pflops", type=float, metavar="N", help="of a rack in fp4 (default 1440)")
+    add("--rack-pflops", type=float, metavar="N", help="performance of a rack in fp4 (default 1440)")
     add("--rack-memory", metavar="SIZE", help='(default "13.5 TB")')
     add("--rack-power", type=float, metavar="KW", help="(default 120)")
-    add("--nvlink", metavar="RATE", help='of a GPU within its rack (default "14.4 Tbit/s")')
-    add("--nic", metavar="RATE", help='of a GPU to other racks (default "800 Gbit/s")')
+    add("--nvlink", metavar="RATE", help='rate of a GPU within its rack (default "14.4 Tbit/s")')
+    add("--nic", metavar="RATE", help='rate of a GPU to other racks (default "800 Gbit/s")')
     add("--precision", choices=("fp4", "fp8", "fp16"), default="fp4", help="of computing and sending (default fp4)")
     add("--layers", type=int, metavar="N", help="of a model of your own, with --hidden (default: the document's two)")
-    add("--hidden", type=int, metavar="N", help="its hidden dimension")
-    add("--heads", type=int, metavar="N", help="(default 280)")
+    add("--hidden", type=int, metavar="N", help="hidden dimension of that model")
+    add("--heads", type=int, metavar="N", help="attention heads (default 280)")
     add("--vocabulary", type=int, metavar="N", help="(default 256,000)")
-    add("--sequence", type=int, metavar="TOKENS", help="(default 32,768, and 32,000 in messages)")
+    add("--sequence", type=int, metavar="TOKENS", help="sequence length (default 32,768, and 32,000 in messages)")
     add("--tokens-per-parameter", type=float, metavar="N", help="of the largest models (default 1,650 / 52.5)")
     add("--json", action="store_true", help="print a JSON object")
-    add("--figure", type=Path, metavar="PATH", help="draw into PATH.svg, .png, .csv, and .json beside")
-    return found
+    add("--figure", type=Path, metavar="PATH", help="write PATH.svg, PATH.png, PATH.csv and PATH.json")
+    return parser
 
 
-def _datacenter(asked: argparse.Namespace) -> "Datacenter":
-    """The datacenter asked for; raises ValueError."""
+def _datacenter(options: argparse.Namespace) -> "Datacenter":
+    """Return the datacenter given by the options; raises ValueError."""
     from analysis.sizing import Datacenter
     from topologies.units import parse_rate_bps, parse_size_bytes
 
-    for option, most in (("budget", _MOST_MONEY), ("rack_price", _MOST_MONEY), ("compute_share", 1.0)):
-        _check(option, getattr(asked, option), most)
-    for option, most in (("racks", _MOST_WHOLE), ("gpus_per_rack", 10_000)):
-        _check(option, getattr(asked, option), most)
-    for option, most in (("rack_pflops", 1e9), ("rack_power", 1e6)):
-        _check(option, getattr(asked, option), most)
+    for option, most in (
+        ("budget", _MOST_MONEY),
+        ("rack_price", _MOST_MONEY),
+        ("compute_share", 1.0),
+        ("racks", _MOST_WHOLE),
+        ("gpus_per_rack", 10_000),
+        ("rack_pflops", 1e9),
+        ("rack_power", 1e6),
+    ):
+        _check(option, getattr(options, option), most)
     given = {
-        "budget": asked.budget,
-        "compute_share": asked.compute_share,
-        "rack_price": asked.rack_price,
-        "racks": asked.racks,
-        "gpus_per_rack": asked.gpus_per_rack,
-        "rack_flops": None if asked.rack_pflops is None else asked.rack_pflops * 1e15,
-        "rack_memory_bytes": None if asked.rack_memory is None else parse_size_bytes(asked.rack_memory),
-        "rack_power_w": None if asked.rack_power is None else asked.rack_power * 1e3,
-        "nvlink_bytes_s": None if asked.nvlink is None else parse_rate_bps(asked.nvlink) / 8,
-        "nic_bytes_s": None if asked.nic is None else parse_rate_bps(asked.nic) / 8,
+        "budget": options.budget,
+        "compute_share": options.compute_share,
+        "rack_price": options.rack_price,
+        "racks": options.racks,
+        "gpus_per_rack": options.gpus_per_rack,
+        "rack_flops": None if options.rack_pflops is None else options.rack_pflops * 1e15,
+        "rack_memory_bytes": None if options.rack_memory is None else parse_size_bytes(options.rack_memory),
+        "rack_power_w": None if options.rack_power is None else options.rack_power * 1e3,
+        "nvlink_bytes_s": None if options.nvlink is None else parse_rate_bps(options.nvlink) / 8,
+        "nic_bytes_s": None if options.nic is None else parse_rate_bps(options.nic) / 8,
     }
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if {"budget", "compute_share", "rack_price"} & set(changed):
         changed.setdefault("racks", None)
-    found = replace(Datacenter(), **changed)
-    if not 1 <= found.number_of_racks <= _MOST_WHOLE:
-        bought = f"{found.affordable_racks:,} racks for {found.budget:g} dollars"
+    datacenter = replace(Datacenter(), **changed)
+    if not 1 <= datacenter.number_of_racks <= _MOST_WHOLE:
+        bought = f"{datacenter.affordable_racks:,} racks for {datacenter.budget:g} dollars"
         raise ValueError(f"--budget: {bought}; allowed: 1 to {_MOST_WHOLE:,}")
-    return found
+    return datacenter
 
 
-def _models(asked: argparse.Namespace) -> "Sequence[Model]":
-    """The models asked for; raises ValueError."""
+def _models(options: argparse.Namespace) -> "Sequence[Model]":
+    """Return the models given by the options; raises ValueError."""
     from analysis.sizing import MODELS, Model
 
-    for option, most in (("layers", 1_000_000), ("hidden", _MOST_WHOLE), ("heads", _MOST_WHOLE)):
-        _check(option, getattr(asked, option), most)
-    for option in ("vocabulary", "sequence"):
-        _check(option, getattr(asked, option), _MOST_WHOLE)
-    if (asked.layers is None) != (asked.hidden is None):
-        alone, other = ("--layers", "--hidden") if asked.hidden is None else ("--hidden", "--layers")
+    for option in ("layers", "hidden", "heads", "vocabulary", "sequence"):
+        _check(option, getattr(options, option), 1_000_000 if option == "layers" else _MOST_WHOLE)
+    if (options.layers is None) != (options.hidden is None):
+        alone, other = ("--layers", "--hidden") if options.hidden is None else ("--hidden", "--layers")
         raise ValueError(f"{alone} is given alone; allowed: with {other}")
-    models = MODELS if asked.layers is None else [Model(name="own", layers=asked.layers, hidden=asked.hidden)]
-    changed = {name: getattr(asked, name) for name in ("heads", "vocabulary", "sequence") if getattr(asked, name)}
+    models = MODELS if options.layers is None else [Model(name="own", layers=options.layers, hidden=options.hidden)]
+    changed = {name: getattr(options, name) for name in ("heads", "vocabulary", "sequence") if getattr(options, name)}
     if "sequence" in changed:
         changed["message_tokens"] = changed["sequence"]
     return [replace(model, **changed) for model in models]
 
 
 def _check(option: str, value: float | None, most: float) -> None:
+    """Raise ValueError if an option is given and its value is not in (0, most]."""
     if value is not None and not (0 < value <= most):
         raise ValueError(f"--{option.replace('_', '-')}: {value:,}; allowed: above 0, to {most:,.15g}")
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
-    """A line for each row, with the columns of these numbers aligned at the left and the others at the right."""
+    """Return a line for each row; the columns with indices in `left` are left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -1,1 +1,1 @@
-"""The figures, drawn from stored rows: `python -m analysis.figures DIR`."""
+"""The figures of a stored run, drawn from its tables: `python -m analysis.figures DIR`."""

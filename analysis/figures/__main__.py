@@ -1,7 +1,7 @@
-"""Figures of a stored run: ``python -m analysis.figures DIR`` draws them into its folder ``figures``.
+"""Draw the figures of a stored run: ``python -m analysis.figures DIR`` writes them into ``DIR/figures``.
 
-Decides which figures a run makes and writes them; how each looks is for the modules of the single figures. Drawing
-again puts the same files in the place of the old ones and leaves everything else alone.
+This module decides which figures a run gets and writes their files; one module per figure decides how it looks. Drawing
+a run again replaces the same files and leaves all others alone.
 """
 
 import argparse
@@ -44,164 +44,174 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
 _PR_SET_PDEATHSIG = 1
-_MOST_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
-_QUIET_S = 2.0  # what takes longer says how far it is
+_MOST_JOBS = 12  # the jobs, or transfers, of at most so many configurations of a sweep are drawn
+_QUIET_S = 2.0  # between two lines of progress
 
-Job = Callable[[], Picture | None]
+Task = Callable[[], Picture | None]
 
 
 def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
-    """Draw the figures of the run in a folder and return the files written; the old ones are replaced, one by one.
+    """Draw the figures of the run in a folder and return the paths of the files written, which replace older ones.
 
-    The timeline and the fabric are those of one collective of one setting. Drawing that takes longer than two seconds
-    says on stderr how far it is. Raises analysis.results.ResultsError where the folder holds no run that can be read,
-    FigureError where there is nothing to draw in it or it is not drawn, OSError where a file cannot be written.
+    The timeline and the fabric show one collective of one setting (the index of a configuration). Progress is printed
+    on stderr if drawing takes longer than two seconds. Raises analysis.results.ResultsError if the folder holds no
+    readable run, FigureError if there is nothing to draw or drawing fails, OSError if a file cannot be written.
     """
     run = open_run(directory)
     configurations = configurations_of(run)
-    jobs = jobs_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
-    return [file for _, files in drawn(jobs, run, "figures") for file in files]
+    tasks = tasks_of(run, configurations, points_of(run, configurations), setting=setting, collective=collective)
+    return [file for _, files in draw_all(tasks, run, "figures") for file in files]
 
 
-def jobs_of(
+def tasks_of(
     run: Run, configurations: Sequence[Configuration], points: Points, *, setting: int = 0, collective: int = 0
-) -> list[Job]:
-    """What is to be drawn of a run with these points, in the order in which a reader wants it; errors as of `draw`."""
+) -> list[Task]:
+    """Return a task for each figure of a run with these points, in reading order; raises the errors of `draw`."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
     groups = groups_of(configurations)
     if not 0 <= setting < len(configurations):
         raise FigureError(f"{run.path} has no setting {setting}; allowed: 0 to {len(configurations) - 1}")
     if collective < 0:
-        raise FigureError(f"{collective} is not a collective of {run.path}: they are counted from 0")
-    limited = any(one.values.get("collective.budget") for one in configurations)
-    jobs: list[Job] = [partial(budget.picture, name, groups, points)] * limited
-    jobs += [partial(comparison.picture, name, group, points) for group in groups]
-    jobs += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
+        raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
+    has_budget = any(one.values.get("collective.budget") for one in configurations)
+    tasks: list[Task] = [partial(budget.picture, name, groups, points)] if has_budget else []
+    tasks += [partial(comparison.picture, name, group, points) for group in groups]
+    tasks += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
     if any(point.rows[list(BEST)].notna().any(axis=None) for point in points.values()):
-        jobs.append(partial(referees.of_run, name, configurations, points))
-    several = [one for one in configurations if len(one.values.get("job") or ()) > 1]
-    if len(asked := [one for one in configurations if one.admission]) > 1:
-        jobs.insert(0, partial(calendar.deadlines, name, run, asked[:_MOST_JOBS]))
-        several = [one for one in several if len(one.admission) < len(one.values["job"])]  # other jobs beside them
-    jobs += [partial(job_times.picture, name, run, one) for one in several[:_MOST_JOBS]]
+        tasks.append(partial(referees.of_run, name, configurations, points))
+    with_jobs = [one for one in configurations if len(one.values.get("job") or ()) > 1]
+    with_transfers = [one for one in configurations if one.admission]
+    if len(with_transfers) > 1:
+        tasks.insert(0, partial(calendar.deadlines, name, run, with_transfers[:_MOST_JOBS]))
+        with_jobs = [one for one in with_jobs if len(one.admission) < len(one.values["job"])]  # not transfers alone
+    tasks += [partial(job_times.picture, name, run, one) for one in with_jobs[:_MOST_JOBS]]
     if any(one.kind == "training" for one in configurations):
-        jobs += [partial(training.by, axis, name, configurations, points) for axis in training.AXES]
-    jobs += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
+        tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
+    tasks += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
     if any(point.engine == "emulation" for point in points.values()):
-        jobs.append(partial(fidelity.picture, name, points, run.jobs))
-    jobs += [
+        tasks.append(partial(fidelity.picture, name, points, run.jobs))
+    tasks += [
         partial(cdf.picture, part, group, here, points) for group in groups for part, here in cdf.parts_of(name, group)
     ]
     if len(run.faults):
-        jobs.append(partial(faults.picture, name, run))
-    shown = collectives_of(run, points, configurations[setting], number=collective)
+        tasks.append(partial(faults.picture, name, run))
+    configuration = configurations[setting]
+    shown = collectives_of(run, points, configuration, number=collective)
     if shown:
-        on_map = bool(configurations[setting].fabric.spec.wan.places)  # which has no room for a fabric's circle
-        jobs += [partial(one, name, shown) for one in (timeline.picture, wan_map.picture if on_map else fabric.picture)]
+        has_map = bool(configuration.fabric.spec.wan.places)  # a map replaces the picture of the fabric
+        tasks.append(partial(timeline.picture, name, shown))
+        tasks.append(partial(wan_map.picture if has_map else fabric.picture, name, shown))
         promised = (one for one in configurations[setting:] if any(each["rates_bps"] for each in one.admission))
-        if (asking := next(promised, configurations[setting])).admission:
-            jobs.append(partial(calendar.picture, name, collectives_of(run, points, asking, number=collective)))
-        if of := training.trained(configurations[setting]):
+        if (admitting := next(promised, configuration)).admission:
+            tasks.append(partial(calendar.picture, name, collectives_of(run, points, admitting, number=collective)))
+        if trained := training.trained(configuration):
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
-            predicted = collectives_of(run, modelled, configurations[setting], number=collective)
+            predicted = collectives_of(run, modelled, configuration, number=collective)
             measured = [one for one in shown if one.measured]
-            jobs += [partial(training.diagram, name, measured, predicted, one) for one in of]
+            tasks += [partial(training.diagram, name, measured, predicted, one) for one in trained]
     elif (setting, collective) != (0, 0):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
-    return jobs
+    return tasks
 
 
-def drawn(jobs: Sequence[Job], run: Run, what: str) -> Iterator[tuple[Picture, list[Path]]]:
-    """The pictures of these jobs and the files of each, written into the run's folder; a process for each core draws.
+def draw_all(tasks: Sequence[Task], run: Run, command: str) -> Iterator[tuple[Picture, list[Path]]]:
+    """Start to draw in one process per core; iterate over the pictures, each with its files in the run's folder.
 
-    They draw from the call on. Prints a line on stderr every two seconds, and then one at the end. Raises OSError.
+    Drawing that takes longer than two seconds prints its progress on stderr after the command's name. Raises OSError.
     """
     folder = run.path / "figures"
     folder.mkdir(exist_ok=True)
-    return _told(_in_processes(jobs, folder), len(jobs), what)
+    return _with_progress(_in_processes(tasks, folder), len(tasks), command)
 
 
 _Drawn = tuple[Picture, list[Path]] | None
 
 
-def _told(pictures: Iterator[_Drawn], count: int, what: str) -> Iterator[tuple[Picture, list[Path]]]:
+def _with_progress(pictures: Iterator[_Drawn], count: int, command: str) -> Iterator[tuple[Picture, list[Path]]]:
     printed_s, quiet = time.monotonic(), True
     try:
-        for done, found in enumerate(pictures, start=1):
-            if found is not None:
-                yield found
+        for done, drawn in enumerate(pictures, start=1):
+            if drawn is not None:
+                yield drawn
             if time.monotonic() - printed_s > _QUIET_S:
                 printed_s, quiet = time.monotonic(), False
-                print(f"{what}: {done} of {count} drawn", file=sys.stderr, flush=True)
+                print(f"{command}: {done} of {count} drawn", file=sys.stderr, flush=True)
     except BrokenProcessPool:
-        raise FigureError("a process ended before it had drawn (killed, or the machine is out of memory)") from None
+        raise FigureError("a drawing process ended early (killed, or the machine is out of memory)") from None
     if not quiet:
-        print(f"{what}: {count} of {count} drawn", file=sys.stderr, flush=True)
+        print(f"{command}: {count} of {count} drawn", file=sys.stderr, flush=True)
 
 
-def _in_processes(jobs: Sequence[Job], folder: Path) -> Iterator[_Drawn]:
-    """What each job draws and the files of it, in their order."""
-    processes = min(len(os.sched_getaffinity(0)), len(jobs))
+def _in_processes(tasks: Sequence[Task], folder: Path) -> Iterator[_Drawn]:
+    """Run the tasks in one process per core; iterate over their pictures and files in the order of the tasks."""
+    processes = min(len(os.sched_getaffinity(0)), len(tasks))
     if processes < 2:
-        return (_drawn(job, folder) for job in jobs)
-    # Forked processes have the jobs, with the run's rows, from the beginning; only their numbers are sent.
-    pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_begin, initargs=(jobs, folder, os.getpid()))
-    pictures = pool.map(_numbered, range(len(jobs)))
+        return (_draw_one(task, folder) for task in tasks)
+    # Forked processes inherit the tasks and the run's rows, so that only the index of a task is sent to them.
+    initargs = (tasks, folder, os.getpid())
+    pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_start_worker, initargs=initargs)
+    pictures = pool.map(_draw_indexed, range(len(tasks)))
     pool.shutdown(wait=False)  # once all are drawn
     return pictures
 
 
-_work: tuple[Sequence[Job], Path]  # of a process that draws
+_work: tuple[Sequence[Task], Path]  # the tasks and the folder of a drawing process
 
 
-def _begin(jobs: Sequence[Job], folder: Path, parent: int) -> None:
-    """Undo the parent's signal handlers, die with it, and keep what there is to draw."""
+def _start_worker(tasks: Sequence[Task], folder: Path, parent: int) -> None:
+    """Reset the parent's signal handlers, have the kernel kill this process with its parent, and keep the tasks."""
     global _work  # noqa: PLW0603 - a process's only memory between its tasks
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    _work = jobs, folder
+    _work = tasks, folder
 
 
-def _numbered(number: int) -> _Drawn:
-    jobs, folder = _work
-    return _drawn(jobs[number], folder)
+def _draw_indexed(index: int) -> _Drawn:
+    tasks, folder = _work
+    return _draw_one(tasks[index], folder)
 
 
-def _drawn(job: Job, folder: Path) -> _Drawn:
-    picture = job()
+def _draw_one(task: Task, folder: Path) -> _Drawn:
+    picture = task()
     return None if picture is None else (picture, picture.write(folder))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw the figures of a stored run.")
-    parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
+    parser.add_argument("directory", metavar="DIR", help="the folder of a run, as written by run.py")
     parser.add_argument(
-        "--setting", type=int, default=0, metavar="N", help="of the timeline, the fabric and the calendar (0)"
+        "--setting",
+        type=int,
+        default=0,
+        metavar="N",
+        help="index of the configuration shown in the timeline, the fabric and the calendar (default 0)",
     )
-    parser.add_argument("--collective", type=int, default=0, metavar="K", help="of the timeline and the fabric (0)")
+    parser.add_argument(
+        "--collective", type=int, default=0, metavar="K", help="collective shown in those figures (default 0)"
+    )
     options = parser.parse_args(arguments)
-    return reported(
+    return exit_status_of(
         lambda: draw(options.directory, setting=options.setting, collective=options.collective), "analysis.figures"
     )
 
 
-def reported(work: Callable[[], Sequence[Path]], name: str) -> int:
-    """Do the work, print the files it wrote, or say in one sentence why not; returns the exit status."""
+def exit_status_of(write: Callable[[], Sequence[Path]], command: str) -> int:
+    """Print the paths of the files that `write` writes, or one sentence about its error; returns the exit status."""
     try:
-        for path in work():
+        for path in write():
             print(path)
     except ResultsError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return BAD_USAGE
     except FigureError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return FAILED
     except OSError as error:
-        print(f"{name}: {error.filename or 'a file'} cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"{command}: {error.filename or 'a file'} cannot be written: {error.strerror}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

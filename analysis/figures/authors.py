@@ -1,4 +1,4 @@
-"""What the result of the paper's authors rests on: the gains of their modes with one thing changed at a time."""
+"""Sensitivity of the paper authors' result: the gains of their modes with one assumption changed at a time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from analysis.authors.simulator import MODES
 from analysis.authors.study import Line
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.style import FAINT, INK, MODE_STYLES, marker
 
 _GAINS = MODES[1:]
@@ -16,11 +16,11 @@ _NOTE = (
     "bars: 95 % intervals; of initial rings of other draws the least and the greatest gain, and the median\n"
     "dotted: the gains in the authors' simulation"
 )
-_APART = 0.22  # of the rows' distance: modes beside each other
+_APART = 0.22  # offset between the modes of a row, as a share of the distance between rows
 
 
 def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
-    """The figure of these lines, a panel for each chunk size."""
+    """Draw these lines, with a panel for each chunk size."""
     sizes = sorted({line.size_mb for line in lines})
     with canvas(2.2 + 3.3 * len(sizes), 5.4) as figure:
         for axes, size in zip(panels(figure, len(sizes), columns=len(sizes), sharey=True), sizes, strict=True):
@@ -33,12 +33,12 @@ def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
         name=name,
         caption=f"Gains over base with one thing changed at a time: {title}.",
         figure=figure,
-        data=table(_rows(lines)),
+        data=csv_text(_rows(lines)),
     )
 
 
 def _draw(axes: Axes, lines: Sequence[Line]) -> None:
-    """The gains of each line, from top to bottom; the first line is the authors' own."""
+    """Draw the gains of each line, from top to bottom; dotted, those of the first, the authors' own simulation."""
     for mode, shift in zip(_GAINS, (-_APART, 0.0, _APART), strict=True):
         look: dict[str, Any] = {"color": MODE_STYLES[mode].colour}
         axes.axvline(100 * lines[0].gain[mode].value, linestyle=":", linewidth=1, **look)

@@ -1,14 +1,16 @@
-"""The calendar of transfers: a row for each, what was promised to it over time and what was delivered.
+"""The calendar of transfers (admission control): the rates promised to each transfer over time, and those delivered.
 
-What is promised is filled, a shade for each of its tunnels. What was delivered is a line for each mode: the bytes that
-arrived in a part of the time, those of a message evenly from when its first can have arrived until it is whole.
+Each transfer has a row. Promised rates are filled areas, with a shade for each tunnel. Delivered rates are a line for
+each mode: the bytes that arrived in each of `_PARTS` intervals. The bytes of a message count as arriving evenly from
+the first moment at which its first bit can arrive until the message is complete.
 
-Of several configurations a second figure compares when transfers are there, as a share of their time, routings
-side by side and other swept keys in panels.
+For several configurations a second figure compares the arrival times of transfers as a share of their deadlines, with
+routings side by side and other swept keys in panels.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,67 +20,71 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import Configuration, words
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
 
-_PARTS = 60  # of the time in which what arrives is added up
+_PARTS = 60  # intervals of equal length over which arriving bytes are added up
 _SHADES = ("#8FBBD9", "#C7DDEC", "#A9C9A4", "#D7E6D3", "#E3C9A0", "#F1E4CE")
-_HATCHES = ("", "///", "...")  # of two shades each, which are as dark as other two are
+_HATCHES = ("", "///", "...")  # one for every two shades, because the three pairs of shades are equally dark
 
 Floats = npt.NDArray[np.float64]
 
 
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
-    """The calendar of a round in its modes, `name` being the run's; its configuration has transfers."""
+    """Draw the calendar of a round in each mode for the run called `name`; the configuration must have transfers.
+
+    `collectives` are that round in each mode.
+    """
     configuration, number = collectives[0].configuration, collectives[0].number
-    found = configuration.admission
-    is_promised = any(one["rates_bps"] for one in found)
+    transfers = configuration.admission
+    is_promised = any(one["rates_bps"] for one in transfers)
     last_s = max(
-        *(end_s for one in found for end_s in (one["due_s"], *one["edges_s"])),
+        *(end_s for one in transfers for end_s in (one["due_s"], *one["edges_s"])),
         *(move.end_s for one in collectives for move in one.moves),
     )
     unit_s, unit = time_unit(last_s)
     edges_s = np.linspace(0.0, last_s, _PARTS + 1)
-    with canvas(8.0, 0.9 + 1.25 * len(found)) as figure:
-        every = figure.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0]
-        for axes, one in zip(every, found, strict=True):
-            _promised(axes, one, unit_s)
-            for seen in collectives:
-                style = MODE_STYLES[seen.mode]
-                bps = _delivered_bps(seen, one, edges_s) / 1e9
-                axes.stairs(bps, edges_s / unit_s, color=style.colour, linewidth=1.4, baseline=None)
-            is_sent = bool(one["edges_s"][1:]) or one["transfers"] != [0, 0]
-            axes.set_title(one["sentence"], fontsize=8, loc="left", color=INK if is_sent else FAINT)
+    with canvas(8.0, 0.9 + 1.25 * len(transfers)) as figure:
+        rows = figure.subplots(len(transfers), 1, squeeze=False, sharex=True)[:, 0]
+        for axes, transfer in zip(rows, transfers, strict=True):
+            _fill_promised(axes, transfer, unit_s)
+            for collective in collectives:
+                colour = MODE_STYLES[collective.mode].colour
+                gbps = _delivered_bps(collective, transfer, edges_s) / 1e9
+                axes.stairs(gbps, edges_s / unit_s, color=colour, linewidth=1.4, baseline=None)
+            is_sent = bool(transfer["edges_s"][1:]) or transfer["transfers"] != [0, 0]
+            axes.set_title(transfer["sentence"], fontsize=8, loc="left", color=INK if is_sent else FAINT)
             if is_sent:
-                axes.axvline(one["due_s"] / unit_s, color=CRITICAL, linestyle="--", linewidth=1.2)
+                axes.axvline(transfer["due_s"] / unit_s, color=CRITICAL, linestyle="--", linewidth=1.2)
             else:
                 axes.set_yticks([])
             axes.set_ylabel("Gbit/s", fontsize=8)
             axes.set_ylim(bottom=0)
-        every[-1].set_xlim(0, last_s * 1.02 / unit_s)
-        every[-1].set_xlabel(f"time from the round's beginning ({unit})")
-        words = "measured" if collectives[0].measured else "predicted"
-        handles: list[Any] = [Patch(facecolor=_SHADES[0], label="promised, a shade for each tunnel")] * is_promised
+        rows[-1].set_xlim(0, last_s * 1.02 / unit_s)
+        rows[-1].set_xlabel(f"time since the start of the round ({unit})")
+        how = "measured" if collectives[0].measured else "predicted"
+        promised = Patch(facecolor=_SHADES[0], label="promised, a shade for each tunnel")
+        handles: list[Any] = [promised] if is_promised else []
         handles += [
-            Line2D([], [], color=MODE_STYLES[one.mode].colour, label=f"delivered, {one.mode} ({words})")
+            Line2D([], [], color=MODE_STYLES[one.mode].colour, label=f"delivered, {one.mode} ({how})")
             for one in collectives
         ]
-        handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="all is due"))
+        handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
         heading(figure, f"{configuration.label}: collective {number}")
     return Picture(
         name=f"{name}-calendar",
-        caption=f"What was {'promised to' if is_promised else 'asked for by'} each transfer over time and what was "
-        f"delivered: {configuration.label}.",
+        caption=f"Rates {'promised and ' if is_promised else ''}delivered to each transfer over time, and its "
+        f"deadline: {configuration.label}.",
         figure=figure,
-        data=table(_data(found, collectives, edges_s)),
+        data=csv_text(_data(transfers, collectives, edges_s)),
     )
 
 
 class Kept(NamedTuple):
-    """When a transfer was there in the last of all rounds of a configuration and mode, s; NaN if it was not sent."""
+    """The arrival of a transfer in a mode: the latest over all rounds of a configuration, s; NaN if it was not sent."""
 
     setting: int
     engine: str
@@ -90,99 +96,121 @@ class Kept(NamedTuple):
 
     @property
     def in_time(self) -> bool:
-        """Whether that was by the time that it asked for or, deferred, was promised."""
+        """Whether the transfer arrived by its deadline: the requested one or, if it was deferred, the promised one."""
         return self.there_s <= self.due_s
 
 
+_Column = tuple[str, list[Kept]]
+"""The label of a column and its transfers."""
+
+
 def kept_of(run: Run, configuration: Configuration) -> list[Kept]:
-    """The transfers of a configuration in its modes, as measured, or else as the model has them."""
+    """Return the transfers of a configuration in each mode, measured if it was measured, otherwise predicted."""
     rows = run.jobs[run.jobs["setting"] == configuration.index]
     is_measured = rows["engine"] == "emulation"
-    rows, found = (rows[is_measured] if is_measured.any() else rows), []
+    rows, arrivals = (rows[is_measured] if is_measured.any() else rows), []
     for (engine, mode), here in rows.groupby(["engine", "mode"], sort=False):
         there_s = (here["start_s"] + here["completion_s"]).groupby(here["job"]).max()
         for one in configuration.admission:
             at_s = float(there_s.get(one["job"], math.nan))
-            found.append(Kept(configuration.index, engine, mode, one["job"], one["outcome"], one["due_s"], at_s))
-    return found
+            arrivals.append(Kept(configuration.index, engine, mode, one["job"], one["outcome"], one["due_s"], at_s))
+    return arrivals
 
 
 def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> Picture | None:
-    """The figure that compares the transfers of configurations of a run of this name; None where none is stored."""
+    """Draw the arrival times of transfers in several configurations of the run called `name`; None if it stores none.
+
+    A panel compares the values of `fabric.routing` if it was swept, otherwise all configurations.
+    """
     groups = [
-        (one, mode, [kept for kept in found if kept.mode == mode])
+        (one, mode, [kept for kept in arrivals if kept.mode == mode])
         for one in configurations
-        if (found := kept_of(run, one))
-        for mode in dict.fromkeys(kept.mode for kept in found)
+        if (arrivals := kept_of(run, one))
+        for mode in dict.fromkeys(kept.mode for kept in arrivals)
     ]
     if not groups:
         return None
-    jobs = list(dict.fromkeys(kept.job for *_, found in groups for kept in found))
-    several = len({mode for _, mode, _ in groups}) > 1
-    parts: dict[str, list[tuple[str, list[Kept]]]] = {}  # in a panel routings are compared, if they are swept
-    for configuration, mode, found in groups:
-        at = {key: words(key, value) for key, value in configuration.swept.items()}
-        of = [at.pop("fabric.routing")] if "fabric.routing" in at else [*at.values()] or [configuration.label]
-        part = ", ".join(at.values()) if "fabric.routing" in configuration.swept else ""
-        how = "without admission" if all(kept.outcome == "sent" for kept in found) else "with admission"
-        in_time = f"{sum(kept.in_time for kept in found)} of {len(found)} in time"
-        parts.setdefault(part, []).append(("\n".join([*of, *[mode] * several, how, in_time]), found))
-    looks: list[dict[str, Any]] = [
-        {"facecolor": _SHADES[place % len(_SHADES)], "hatch": _HATCHES[place % len(_SHADES) // 2]}
-        for place in range(len(jobs))
-    ]
-    width = max(5.6, 0.9 + 1.8 * max(map(len, parts.values())))
-    with canvas(width, 0.6 + 2.7 * len(parts)) as figure:
-        every = panels(figure, len(parts), columns=1, sharey=True)
-        for axes, (part, columns) in zip(every, parts.items(), strict=True):
-            for place, (_, found) in enumerate(columns):
-                for kept in found:
-                    x = place + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
-                    if math.isnan(kept.there_s):
-                        look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
-                        axes.text(x, 0.02, kept.outcome, rotation=90, **look)
-                        continue
-                    look = {"edgecolor": INK if kept.in_time else CRITICAL, "linewidth": 0.6 if kept.in_time else 1.8}
-                    share = kept.there_s / kept.due_s
-                    axes.bar(x, share, 0.84 / len(jobs), **looks[jobs.index(kept.job)], **look)
-            axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
-            axes.set_xlim(-0.5, len(columns) - 0.5)
-            axes.set_title(part)
-            axes.set_xticks(range(len(columns)), [label for label, _ in columns])
-            axes.set_ylabel("there / due")
-        handles: list[Any] = [
-            Patch(edgecolor=INK, linewidth=0.6, label=job, **look) for job, look in zip(jobs, looks, strict=True)
-        ]
-        handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="due"))
+    jobs = dict.fromkeys(kept.job for *_, arrivals in groups for kept in arrivals)
+    looks: dict[str, dict[str, Any]] = {
+        job: {"facecolor": _SHADES[index % len(_SHADES)], "hatch": _HATCHES[index % len(_SHADES) // 2]}
+        for index, job in enumerate(jobs)
+    }
+    by_panel = _columns_by_panel(groups)
+    width = max(5.6, 0.9 + 1.8 * max(map(len, by_panel.values())))
+    with canvas(width, 0.6 + 2.7 * len(by_panel)) as figure:
+        grid = panels(figure, len(by_panel), columns=1, sharey=True)
+        for axes, (title, columns) in zip(grid, by_panel.items(), strict=True):
+            _draw_arrivals(axes, columns, looks)
+            axes.set_title(title)
+        handles: list[Any] = [Patch(edgecolor=INK, linewidth=0.6, label=job, **look) for job, look in looks.items()]
+        handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
-        side = "measured" if any(kept.engine == "emulation" for *_, found in groups for kept in found) else "predicted"
-        heading(figure, f"Time until each transfer is there, as a share of its time until it is due ({side})")
+        is_measured = any(kept.engine == "emulation" for *_, arrivals in groups for kept in arrivals)
+        heading(figure, f"Arrival time / deadline of each transfer ({'measured' if is_measured else 'predicted'})")
     return Picture(
         name=f"{name}-deadlines",
-        caption="When each transfer was there, as a share of its time, in each configuration.",
+        caption="Arrival time of each transfer as a share of its deadline, in each configuration.",
         figure=figure,
-        data=table({**kept._asdict(), "in_time": kept.in_time} for *_, found in groups for kept in found),
+        data=csv_text({**kept._asdict(), "in_time": kept.in_time} for *_, arrivals in groups for kept in arrivals),
     )
 
 
-def _promised(axes: Axes, one: Mapping[str, Any], unit_s: float) -> None:
-    edges_s, below = np.array(one["edges_s"]), np.zeros(max(0, len(one["edges_s"]) - 1))
-    for place, rates_bps in enumerate(one["rates_bps"].values()):
+def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Kept]]]) -> dict[str, list[_Column]]:
+    """Return the columns of each panel by the panel's title, from the transfers of configurations and modes."""
+    modes = {mode for _, mode, _ in groups}
+    by_panel: dict[str, list[_Column]] = {}
+    for configuration, mode, arrivals in groups:
+        swept = {key: words(key, value) for key, value in configuration.swept.items()}
+        if "fabric.routing" in swept:
+            label = [swept.pop("fabric.routing")]
+            title = ", ".join(swept.values())
+        else:
+            label, title = [*swept.values()] or [configuration.label], ""
+        if len(modes) > 1:
+            label.append(mode)
+        label.append("without admission" if all(kept.outcome == "sent" for kept in arrivals) else "with admission")
+        label.append(f"{sum(kept.in_time for kept in arrivals)} of {len(arrivals)} in time")
+        by_panel.setdefault(title, []).append(("\n".join(label), arrivals))
+    return by_panel
+
+
+def _draw_arrivals(axes: Axes, columns: Sequence[_Column], looks: Mapping[str, dict[str, Any]]) -> None:
+    """Draw a bar for each transfer of each column, with the look of its job; write the outcome of those not sent."""
+    jobs = list(looks)
+    for column, (_, arrivals) in enumerate(columns):
+        for kept in arrivals:
+            x = column + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
+            if math.isnan(kept.there_s):
+                look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
+                axes.text(x, 0.02, kept.outcome, rotation=90, **look)
+                continue
+            look = {"edgecolor": INK if kept.in_time else CRITICAL, "linewidth": 0.6 if kept.in_time else 1.8}
+            axes.bar(x, kept.there_s / kept.due_s, 0.84 / len(jobs), **looks[kept.job], **look)
+    axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_xticks(range(len(columns)), [label for label, _ in columns])
+    axes.set_ylabel("arrival / deadline")
+
+
+def _fill_promised(axes: Axes, transfer: Mapping[str, Any], unit_s: float) -> None:
+    """Fill the rates promised to a transfer, stacked over its tunnels."""
+    edges_s, below = np.array(transfer["edges_s"]), np.zeros(max(0, len(transfer["edges_s"]) - 1))
+    for index, rates_bps in enumerate(transfer["rates_bps"].values()):
         above = below + np.array(rates_bps) / 1e9
-        shade = _SHADES[place % len(_SHADES)]
+        shade = _SHADES[index % len(_SHADES)]
         axes.stairs(above, edges_s / unit_s, baseline=below, fill=True, color=shade, linewidth=0)
         below = above
 
 
-def _delivered_bps(seen: Collective, one: Mapping[str, Any], edges_s: Floats) -> Floats:
-    """The rate at which a transfer's bytes arrive between these instants, bit/s."""
-    first, last = one["transfers"]
+def _delivered_bps(collective: Collective, transfer: Mapping[str, Any], edges_s: Floats) -> Floats:
+    """Return the mean rate at which a transfer's bytes arrive between successive edges, bit/s."""
+    first, last = transfer["transfers"]
     arrived = np.zeros(len(edges_s))
-    for index, flow in enumerate(seen.flows):
+    for index, flow in enumerate(collective.flows):
         before_s = 0.0
-        for move in seen.moves_over(index) if flow.links else ():
+        for move in collective.moves_over(index) if flow.links else ():
             if first <= move.transfer < last:
-                # The first bit is on its way before that where it waits at a link.
+                # A message that queues at a link left early; it arrives after the previous message of its flow.
                 begins_s = min(max(move.leaves_s + flow.delay_s, before_s), move.end_s - 1e-9)
                 arrived += 8.0 * move.size * np.clip((edges_s - begins_s) / (move.end_s - begins_s), 0.0, 1.0)
                 before_s = move.end_s
@@ -190,16 +218,18 @@ def _delivered_bps(seen: Collective, one: Mapping[str, Any], edges_s: Floats) ->
 
 
 def _data(
-    found: Sequence[Mapping[str, Any]], collectives: Sequence[Collective], edges_s: Floats
+    transfers: Sequence[Mapping[str, Any]], collectives: Sequence[Collective], edges_s: Floats
 ) -> Iterator[dict[str, Any]]:
-    for one in found:
+    """Yield a row for each transfer's deadline, and for each interval of its promised and delivered rates."""
+    for one in transfers:
         about = {"job": one["job"], "outcome": one["outcome"]}
         spans = zip(one["edges_s"][:-1], one["edges_s"][1:], strict=True)
         yield {**about, "what": "due", "mode": "", "from_s": one["start_s"], "to_s": one["due_s"], "bps": math.nan}
         for span, *rates_bps in zip(spans, *one["rates_bps"].values(), strict=False):
             for tunnel, bps in zip(one["rates_bps"], rates_bps, strict=True):
                 yield {**about, "what": tunnel, "mode": "", "from_s": span[0], "to_s": span[1], "bps": bps}
-        for seen in collectives:
-            which = {**about, "what": "delivered", "mode": seen.mode}
-            for place, bps in enumerate(_delivered_bps(seen, one, edges_s).tolist()):
-                yield {**which, "from_s": edges_s[place], "to_s": edges_s[place + 1], "bps": bps}
+        for collective in collectives:
+            which = {**about, "what": "delivered", "mode": collective.mode}
+            rates = _delivered_bps(collective, one, edges_s).tolist()
+            for (from_s, to_s), bps in zip(pairwise(edges_s), rates, strict=True):
+                yield {**which, "from_s": from_s, "to_s": to_s, "bps": bps}

@@ -1,7 +1,7 @@
-"""The distribution of completion times: for each mode, the share of collectives that took no longer than a time.
+"""The distribution of completion times: for each mode, the share of collectives that took at most a given time.
 
-What was measured are markers, one a collective; the line beside them is the model's of the same collectives, so that
-the two compare. The model's line of all its collectives, where it has more, stands thin behind.
+Each measured collective is a marker; a thick line is the prediction for the same collectives. If the model has more
+collectives than were measured, a thin line shows all of its predictions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 MOST_PANELS = 16
-"""Configurations in one figure; more make further figures."""
+"""Configurations in one figure; further configurations get further figures."""
 
-_QUANTILES = 200  # of a long series: steps too small to see
+_QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 4
 
 Floats = npt.NDArray[np.float64]
 
 
 def parts_of(name: str, group: Group) -> Iterator[tuple[str, Sequence[Configuration]]]:
-    """The figures of a group of configurations, a panel each: the name of each figure and what is in it."""
+    """Yield the name of each figure of a group and the configurations in it, which have a panel each."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
     every = group.configurations
     for first in range(0, len(every), MOST_PANELS):
@@ -35,27 +35,27 @@ def parts_of(name: str, group: Group) -> Iterator[tuple[str, Sequence[Configurat
 
 
 def picture(name: str, group: Group, shown: Sequence[Configuration], points: Points) -> Picture:
-    """The figure of this name with these configurations of a group."""
+    """Draw the figure of this file name, with a panel for each of these configurations of a group."""
     columns = min(_COLUMNS, len(shown))
-    found = [[p for p in points.values() if p.configuration is one] for one in shown]
+    by_panel = [[p for p in points.values() if p.configuration is one] for one in shown]
+    keys = [key for key in (group.across, group.facet) if key is not None] if len(shown) > 1 else []
     with canvas(max(5.2, 2.6 * columns), 2.5 * -(-len(shown) // columns) + 0.9) as figure:
         for index, axes in enumerate(panels(figure, len(shown), columns=columns, sharey=True)):
-            _draw(axes, found[index])
-            keys = [] if len(shown) == 1 else [group.across] if group.facet is None else [group.across, group.facet]
+            _draw(axes, by_panel[index])
             title = [f"{group.key_words(key)} {words(key, shown[index].value(key))}" for key in keys]
-            axes.set_title("\n".join([*title, _counts(found[index])]), fontsize=8)
+            axes.set_title("\n".join([*title, _counts(by_panel[index])]), fontsize=8)
             if index % columns == 0:
                 axes.set_ylabel("share of collectives")
         heading(figure, group.title)
-        legend(figure, _handles(found))
+        legend(figure, _handles(by_panel))
     caption = f"Distribution of completion times by mode: {group.title}."
-    return Picture(name=name, caption=caption, figure=figure, data=_data(group, found))
+    return Picture(name=name, caption=caption, figure=figure, data=_data(group, by_panel))
 
 
 def _counts(points: Sequence[Point]) -> str:
-    """How many collectives are behind what is shown: "100,000 modelled, 20 measured"."""
+    """Return how many collectives a panel shows, in words: "100,000 predicted, 20 measured"."""
     parts = []
-    for engine, word in (("model", "modelled"), ("emulation", "measured")):
+    for engine, word in (("model", "predicted"), ("emulation", "measured")):
         counts = {len(point.rows) for point in points if point.engine == engine}
         if counts:
             least, most = min(counts), max(counts)
@@ -64,7 +64,10 @@ def _counts(points: Sequence[Point]) -> str:
 
 
 def shares(times_s: Floats) -> tuple[Floats, Floats]:
-    """Times, [K], and the share of the series at or below each, [K]; a long series is taken at evenly spaced shares."""
+    """Return sorted times, [N], and for each the share of the series at or below it, [N].
+
+    N is the length of the series; of a longer one `_QUANTILES` evenly spaced quantiles are returned.
+    """
     ordered = np.sort(times_s)
     if len(ordered) <= _QUANTILES:
         return ordered, np.arange(1, len(ordered) + 1) / len(ordered)
@@ -73,22 +76,22 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _draw(axes: Axes, points: Sequence[Point]) -> None:
-    if not points:  # of a run that was cut short
+    if not points:  # the run was interrupted before this configuration
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
         return
-    one, unit = time_unit(max(float(point.completion_s.max()) for point in points))
-    measured = [point for point in points if point.engine == "emulation"]
+    scale, unit = time_unit(max(float(point.completion_s.max()) for point in points))
+    measured = {point.mode: point for point in points if point.engine == "emulation"}
     for point in points:
         if point.engine == "model":
-            beside = next((m for m in measured if m.mode == point.mode), None)
-            if beside is None or len(point.rows) > len(beside.rows):
+            other = measured.get(point.mode)
+            if other is None or len(point.rows) > len(other.rows):
                 thin = {"linewidth": 0.9, "alpha": 0.75, "zorder": 1} if measured else {}
-                _line(axes, point.completion_s / one, line(point.mode) | thin)
-    for point in measured:
-        _line(axes, point.predicted_s / one, line(point.mode) | {"zorder": 2})
+                _line(axes, point.completion_s / scale, line(point.mode) | thin)
+    for point in measured.values():
+        _line(axes, point.predicted_s / scale, line(point.mode) | {"zorder": 2})
         times, share = shares(point.completion_s)
-        axes.plot(times / one, share, zorder=3, **marker(point.mode, measured=True) | {"markersize": 3.5})
+        axes.plot(times / scale, share, zorder=3, **marker(point.mode, measured=True) | {"markersize": 3.5})
     axes.set_ylim(0, 1.02)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"completion time ({unit})")
@@ -97,34 +100,34 @@ def _draw(axes: Axes, points: Sequence[Point]) -> None:
 
 def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
     x, share = shares(times)
-    drawn = "default" if len(x) >= _QUANTILES else "steps-post"
-    axes.plot([x[0], *x], [0, *share], drawstyle=drawn, **look)
+    style = "default" if len(x) >= _QUANTILES else "steps-post"
+    axes.plot([x[0], *x], [0, *share], drawstyle=style, **look)
 
 
-def _handles(found: Sequence[Sequence[Point]]) -> list[Line2D]:
-    here = [point for points in found for point in points]
-    modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in here)]
-    engines = {point.engine for point in here}
+def _handles(by_panel: Sequence[Sequence[Point]]) -> list[Line2D]:
+    every = [point for points in by_panel for point in points]
+    modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in every)]
+    engines = {point.engine for point in every}
     look = {mode: marker(mode, measured=True) if "emulation" in engines else {} for mode in modes}
     handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look[mode] | line(mode)) for mode in modes]
     if "emulation" in engines:
         plain: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "#666666", "markeredgecolor": INK}
         handles.append(Line2D([], [], linestyle="none", label="markers: measured", **plain))
-        handles.append(Line2D([], [], color=INK, linewidth=1.8, label="thick: model, the same"))
-    sizes = {
-        engine: max((len(point.rows) for point in here if point.engine == engine), default=0) for engine in ENGINES
+        handles.append(Line2D([], [], color=INK, linewidth=1.8, label="thick: predicted, the same collectives"))
+    longest = {
+        engine: max((len(point.rows) for point in every if point.engine == engine), default=0) for engine in ENGINES
     }
-    if 0 < sizes["emulation"] < sizes["model"]:
-        handles.append(Line2D([], [], color=INK, linewidth=0.9, label="thin: model, all"))
+    if 0 < longest["emulation"] < longest["model"]:
+        handles.append(Line2D([], [], color=INK, linewidth=0.9, label="thin: predicted, all collectives"))
     return handles
 
 
-def _data(group: Group, found: Sequence[Sequence[Point]]) -> str:
-    return table(
+def _data(group: Group, by_panel: Sequence[Sequence[Point]]) -> str:
+    return csv_text(
         group.cells(point.configuration)
         | {"engine": point.engine, "mode": point.mode, "collectives": len(point.rows)}
         | {"completion_s": time_s, "share": share}
-        for points in found
+        for points in by_panel
         for point in points
         for time_s, share in zip(*map(np.ndarray.tolist, shares(point.completion_s)), strict=True)
     )

@@ -1,13 +1,13 @@
-"""One collective of a stored run, in full: the links of every flow of its schedule, their rates, and every transfer.
+"""One collective of a stored run in full: the links of every flow of its schedule, their rates, and every transfer.
 
-Where it was measured, its transfers are the measured ones; where it was only predicted, they are the timing model's. A
-run stores the conditions of what it measured; those of what it predicted, a hundred thousand times as many, are drawn
-again from its seed, and compared with the stored times. Drawing is left to others.
+The transfers of a measured collective are the measured ones, those of a predicted one come from the timing model. A run
+stores the conditions of measured collectives only. Those of predicted ones, a hundred thousand times as many, are drawn
+again from the run's seed and checked against the stored times. Other modules do the drawing.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -29,14 +29,17 @@ from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 
-_MOST_SPANS = 4000  # of time with constant rates, of which those of all flows are worked out in a second
-_SAME = 1e-6  # the share by which predicted transfers may end before or after the predicted time: rounding, no more
+_MOST_SPANS = 4000  # intervals of constant rates; the rates of all flows in so many take about a second to compute
+_SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """A transfer of a schedule: the index of its flow, its slots (on a stream seconds), the indices of those that it
-    waits for, and the place whose block it begins with, -1 if there is none."""
+    """A transfer of a schedule.
+
+    `flow` is the index of its flow; `amount` its size in slots, on a stream its duration in s; `after` the indices of
+    the transfers that it waits for; `block` the position whose block it starts with, -1 if there is none.
+    """
 
     flow: int
     amount: float
@@ -46,9 +49,12 @@ class Transfer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """A schedule as a run stores it, in program order; `ends` are the places that each flow joins, `channels` which of
-    the flows between them it is. A stream, a processor, is a flow from a place to itself. It is over when the first
-    `waited_for` transfers are, as the others are background traffic."""
+    """A schedule as a run stores it; its transfers are in program order.
+
+    `ends` are the two positions that each flow connects, `channels` tells flows between the same positions apart. A
+    flow from a position to itself is a stream: a processor that computes. The schedule is complete when its first
+    `waited_for` transfers are; the others are background traffic.
+    """
 
     algorithm: str
     slot_bytes: int
@@ -59,23 +65,26 @@ class Schedule:
 
     @cached_property
     def steps(self) -> list[int]:
-        """The step of each transfer: how many messages the longest chain of what it waits for has, with itself."""
-        found: list[int] = []
+        """The step of each transfer: the messages in the longest chain of dependencies that ends with it."""
+        steps: list[int] = []
         for transfer in self.transfers:
             src, dst = self.ends[transfer.flow]
-            found.append((src != dst) + max((found[one] for one in transfer.after), default=0))
-        return found
+            steps.append((src != dst) + max((steps[index] for index in transfer.after), default=0))
+        return steps
 
     @property
     def rows(self) -> list[int]:
-        """The flows in the order in which a reader wants them: around a ring, each channel and direction by itself; of
-        anything else by sender, in the order in which senders come up."""
+        """The indices of the flows in display order.
+
+        Flows of a ring follow the ring, channel by channel and direction by direction. Other flows are grouped by
+        sender, with senders in order of first appearance.
+        """
         if self.algorithm == "ring":
-            places = 1 + max(map(max, self.ends))
+            positions = 1 + max(map(max, self.ends))
 
             def around(flow: int) -> tuple[int, bool, int]:
                 src, dst = self.ends[flow]
-                is_back = (src + 1) % places != dst
+                is_back = (src + 1) % positions != dst
                 return self.channels[flow], is_back, -src if is_back else src
 
             return sorted(range(len(self.ends)), key=around)
@@ -85,8 +94,9 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A flow from one rank to another: the logical links or ports it passes, the least of their rates, all their delay.
+    """A flow from one rank to another, with the logical links or ports on its way (by index).
 
+    `rate_bps` is the rate of its slowest link, `delay_s` the sum of their delays; `crosses` whether it crosses the WAN.
     A stream has the same rank at both ends, no links, an infinite rate and no delay.
     """
 
@@ -101,11 +111,11 @@ class Flow:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A transfer of the schedule, by its index, on a flow: seconds from the collective's start.
+    """The execution of a transfer of the schedule, by its index; times are seconds since the collective's start.
 
-    At `start_s` the sender hands it to its transport, where it may wait for the one before it; at `leaves_s` its first
-    bit is on the way, and at `end_s` the receiver has it whole. `block` is the rank whose block it begins with, -1 if
-    there is none; `size` are bytes, of a computation seconds. `is_critical`: on the critical path.
+    At `start_s` the sender hands the transfer to its transport, where it may wait for the previous one. At `leaves_s`
+    its first bit is sent, and at `end_s` the receiver has it whole. `block` is the rank whose block it starts with, -1
+    if there is none; `size` is in bytes, for a computation in s; `is_critical` marks the critical path.
     """
 
     transfer: int
@@ -120,16 +130,16 @@ class Move:
 
 
 Span = tuple[float, float, float]
-"""From when to when, in s, a transfer has a rate, and what share that is of the slowest link's on its way."""
+"""Start and end (s) of an interval in which a transfer has a constant rate, and that rate / its slowest link's rate."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Collective:
-    """A collective of one mode; `flows` are those of the schedule, `rates_bps` and `delays_s` by link or port.
+    """A collective in one mode; `flows` are in the order of the schedule, `rates_bps` and `delays_s` per link or port.
 
-    `measured` is whether `completion_s`, the moves and the critical path were measured or predicted; `costs` are the
-    seconds of the critical path by link, the most first. `rows` are the flows' indices in the order to be shown, and
-    `spans` the predicted rates over time of each transfer, by its index, where flows share links.
+    `measured` tells whether `completion_s`, `moves` and the critical path were measured or predicted. `costs` are the
+    seconds of the critical path by link, largest first. `rows` are the indices of the flows in display order. `spans`
+    are the predicted rates over time of each transfer, by its index, if flows share links.
     """
 
     configuration: Configuration
@@ -148,73 +158,81 @@ class Collective:
 
     @property
     def which(self) -> dict[str, Any]:
-        """The columns that say which collective it is."""
+        """The columns of a data file that identify the collective."""
         about = {"setting": self.configuration.index, "label": self.configuration.label}
         return about | {"mode": self.mode, "collective": self.number}
 
+    @property
+    def title(self) -> str:
+        """The mode and the completion time in words."""
+        time = f"{self.completion_s * 1e3:,.4g} ms{'' if self.measured else ' (predicted)'}"
+        return f"{MODE_STYLES[self.mode].label}: {time}"
+
     def gpu(self, rank: int) -> str:
-        """The name of a rank's GPU."""
+        """Return the name of a rank's GPU."""
         return self.configuration.fabric.gpus[rank].name
 
     def name(self, flow: Flow) -> str:
-        """A flow in words: "g0 → g1", with its channel where there are several."""
+        """Return a flow in words: "g0 → g1", with the channel if there are several."""
         if not flow.links:
             return f"{self.gpu(flow.src)} {'waits' if self.configuration.admission else 'computes'}"
         several = any(other.channel for other in self.flows if other.links)
         return f"{self.gpu(flow.src)} → {self.gpu(flow.dst)}" + (f" #{flow.channel}" if several else "")
 
     def moves_over(self, flow: int) -> list[Move]:
-        """The moves over a flow, by its index, in the order in which they begin."""
+        """Return the moves over the flow with this index, in the order in which they leave."""
         return sorted(self._moves_by_flow[flow], key=lambda move: (move.leaves_s, move.transfer))
 
     @cached_property
     def _moves_by_flow(self) -> Mapping[int, list[Move]]:
-        found = defaultdict(list)
+        moves = defaultdict(list)
         for move in self.moves:
-            found[move.flow].append(move)
-        return found
+            moves[move.flow].append(move)
+        return moves
 
     def via(self, flow: Flow) -> str:
-        """The nodes of a flow in order: "g3>s0b1>s1b0>g4"; of a stream its GPU."""
+        """Return the nodes on a flow's way in order, "g3>s0b1>s1b0>g4"; for a stream its GPU."""
         links = shared_by(self.configuration.fabric).all
         return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
 
 
 def collectives_of(run: Run, points: Points, configuration: Configuration, *, number: int) -> list[Collective]:
-    """That collective of a configuration in every mode that has it, measured where it was.
+    """Return collective `number` of a configuration in every mode that has it: measured if it was, otherwise predicted.
 
-    Empty where no mode has it, or its conditions are neither stored nor can be drawn again. Raises FigureError where
-    the configuration declares no fabric that can be built, or no schedule over it.
+    Returns none if no mode has it, or if its conditions are neither stored nor can be drawn again. Raises FigureError
+    if the stored fabric cannot be built, or the stored schedule does not fit it.
     """
-    there = []
+    rows_by_mode = []
     for mode in MODE_STYLES:
         for engine in ("emulation", "model"):
             point = points.get((engine, configuration.index, mode))
             rows = None if point is None else point.rows[point.rows["collective"] == number]
             if rows is not None and len(rows):
-                there.append((engine, mode, rows.iloc[0]))
+                rows_by_mode.append((engine, mode, rows.iloc[0]))
                 break
-    if not there:
+    if not rows_by_mode:
         return []
     try:
         schedule = schedule_of(configuration, len(configuration.fabric.gpus))
         conditions = _conditions(run, configuration, number)
-    except ConditionsError:  # the trace is not there any more
+    except ConditionsError:  # the file of the trace is missing
         return []
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        what = f"setting {configuration.index} of its settings.json: {error}".partition("\n")[0]
-        raise FigureError(f"{run.path} is damaged: {what}") from None
-    found = []
-    for engine, mode, row in there:
+        why = f"setting {configuration.index} of its settings.json: {error}".partition("\n")[0]
+        raise FigureError(f"{run.path} is damaged: {why}") from None
+    collectives = []
+    for engine, mode, row in rows_by_mode:
         transfers = _transfers(run, configuration.index, mode, number) if engine == "emulation" else None
-        found.append(
-            _collective(configuration, mode, row, schedule=schedule, transfers=transfers, conditions=conditions)
+        collective = _collective(
+            configuration, mode, row, schedule=schedule, transfers=transfers, conditions=conditions
         )
-    return [one for one in found if one is not None]
+        if collective is not None:
+            collectives.append(collective)
+    return collectives
 
 
 def _conditions(run: Run, configuration: Configuration, number: int) -> tuple[Floats, Floats]:
-    """The rate and the delay of every logical link or port for a collective, [links or ports] each."""
+    """Return the rate and the delay of every logical link or port for a collective, [links or ports] each."""
     table, fabric = run.conditions, configuration.fabric
     if len(table):
         here = table[(table["setting"] == configuration.index) & (table["collective"] == number)].sort_values("link")
@@ -233,52 +251,33 @@ def _collective(
     transfers: Any,
     conditions: tuple[Floats, Floats],
 ) -> Collective | None:
-    """The collective of a row, None where it is not one under these conditions."""
+    """Return the collective of a row of the table of collectives, or None if it does not fit these conditions.
+
+    `transfers` are its measured transfers, None for a predicted collective.
+    """
     placement, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
     predicted_s, measured, last = float(row["predicted_s"]), transfers is not None, schedule.waited_for
     try:
         flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
-        # Times where flows share links, if they can; runs of earlier versions gave each flow links of its own.
-        ways = [True, False] if configuration.shared_links.get(mode) else [False]
+        # Flows share links if the run says so, but runs of earlier versions gave each flow links of its own.
+        sharing = [True, False] if configuration.shared_links.get(mode) else [False]
         classes = _classes(configuration)
-        models = [_predicted(schedule, flows, conditions[0], classes, shares=shares) for shares in ways]
-        handed_s, seen = _measured(schedule, flows, transfers) if measured else ([], models[0])
+        models = [_predicted(schedule, flows, conditions[0], classes, shares=shares) for shares in sharing]
+        handed_s, shown = _measured(schedule, flows, transfers) if measured else ([], models[0])
     except (IndexError, KeyError, ValueError):
         return None
     fitting = [model for model in models if abs(model.arrives_s[:last].max() / predicted_s - 1) <= _SAME]
     if not measured:
-        if not fitting:  # what was drawn again does not give the stored times
+        if not fitting:  # under the conditions drawn again the model does not give the stored time
             return None
-        seen = fitting[0]
-        handed_s = seen.begins_s[:, 0].tolist()
+        shown = fitting[0]
+        handed_s = shown.begins_s[:, 0].tolist()
     limits = fluid.limits(fitting[0], [link.name for link in shared_by(configuration.fabric).all]) if fitting else {}
-    path = critical_path(schedule.transfers[:last], seen)
+    path = critical_path(schedule.transfers[:last], shown)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
-    moves = [
-        Move(
-            transfer=index,
-            flow=transfer.flow,
-            step=step,
-            block=-1 if transfer.block < 0 else placement[transfer.block],
-            size=transfer.amount * (schedule.slot_bytes if flows[transfer.flow].links else 1),
-            start_s=start_s,
-            leaves_s=leaves_s,
-            end_s=end_s,
-            is_critical=index in critical,
-        )
-        for index, (transfer, step, start_s, leaves_s, end_s) in enumerate(
-            zip(
-                schedule.transfers,
-                schedule.steps,
-                handed_s,
-                seen.begins_s[:, 0].tolist(),
-                seen.arrives_s[:, 0].tolist(),
-                strict=True,
-            )
-        )
-    ]
-    if measured:  # by rank, as in the table of transfers
+    moves = _moves(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
+    if measured:  # ordered by step and rank, like the table of transfers
         moves.sort(key=lambda move: (move.step, flows[move.flow].src))
     return Collective(
         configuration=configuration,
@@ -297,25 +296,52 @@ def _collective(
     )
 
 
-def schedule_of(configuration: Configuration, places: int) -> Schedule:
-    """The schedule of a configuration; runs of versions that stored none are ring AllGathers.
+def _moves(
+    schedule: Schedule,
+    flows: Sequence[Flow],
+    placement: Sequence[int],
+    found: Times,
+    *,
+    handed_s: Sequence[float],
+    critical: Set[int],
+) -> list[Move]:
+    """Return the moves of all transfers in program order; `critical` are the indices of those on the critical path."""
+    leaves_s, ends_s = found.begins_s[:, 0].tolist(), found.arrives_s[:, 0].tolist()
+    return [
+        Move(
+            transfer=index,
+            flow=transfer.flow,
+            step=schedule.steps[index],
+            block=-1 if transfer.block < 0 else placement[transfer.block],
+            size=transfer.amount * (schedule.slot_bytes if flows[transfer.flow].links else 1),
+            start_s=handed_s[index],
+            leaves_s=leaves_s[index],
+            end_s=ends_s[index],
+            is_critical=index in critical,
+        )
+        for index, transfer in enumerate(schedule.transfers)
+    ]
 
-    Raises ValueError, TypeError or KeyError where what is stored is none.
+
+def schedule_of(configuration: Configuration, ranks: int) -> Schedule:
+    """Return the schedule of a configuration over so many ranks; early versions stored none, it is a ring AllGather.
+
+    Raises ValueError, TypeError or KeyError if the stored schedule is malformed.
     """
     stored = configuration.schedule
     if stored is None:
-        return _ring_allgather(places, int(configuration.value("collective.chunk")))
+        return _ring_allgather(ranks, int(configuration.value("collective.chunk")))
     ends, channels = [], []
     for flow in stored["flows"]:
-        src, dst, channel = flow if len(flow) == 3 else (flow[0], *flow)  # of a stream its place and number
-        if not (0 <= src < places and 0 <= dst < places):
+        src, dst, channel = flow if len(flow) == 3 else (flow[0], *flow)  # a stream is stored as position and channel
+        if not (0 <= src < ranks and 0 <= dst < ranks):
             raise ValueError(f"its schedule has the flow {flow}")
         ends.append((int(src), int(dst)))
         channels.append(int(channel))
     transfers: list[Transfer] = []
     for flow, amount, after, block in stored["transfers"]:
-        fits = 0 <= flow < len(ends) and 0 <= amount < math.inf and -1 <= block < places
-        if not fits or not all(0 <= one < len(transfers) for one in after):
+        fits = 0 <= flow < len(ends) and 0 <= amount < math.inf and -1 <= block < ranks
+        if not fits or not all(0 <= index < len(transfers) for index in after):
             raise ValueError(f"its schedule has the transfer {[flow, amount, after, block]}")
         transfers.append(Transfer(flow=int(flow), amount=amount, after=tuple(map(int, after)), block=int(block)))
     if not transfers:
@@ -330,23 +356,24 @@ def schedule_of(configuration: Configuration, places: int) -> Schedule:
     )
 
 
-def _ring_allgather(places: int, chunk_bytes: int) -> Schedule:
-    """In step 1 every place sends its own block to the next, and in each later step the one that it has just got."""
+def _ring_allgather(ranks: int, chunk_bytes: int) -> Schedule:
+    """Return a ring AllGather: in step 1 every position sends its own block to the next one, and in each later step the
+    block that it received in the step before."""
     transfers = [
         Transfer(
-            flow=place,
+            flow=position,
             amount=1,
-            after=((step - 2) * places + (place - 1) % places,) if step > 1 else (),
-            block=(place - step + 1) % places,
+            after=((step - 2) * ranks + (position - 1) % ranks,) if step > 1 else (),
+            block=(position - step + 1) % ranks,
         )
-        for step in range(1, places)
-        for place in range(places)
+        for step in range(1, ranks)
+        for position in range(ranks)
     ]
     return Schedule(
         algorithm="ring",
         slot_bytes=chunk_bytes,
-        ends=tuple((place, (place + 1) % places) for place in range(places)),
-        channels=(0,) * places,
+        ends=tuple((position, (position + 1) % ranks) for position in range(ranks)),
+        channels=(0,) * ranks,
         transfers=tuple(transfers),
         waited_for=len(transfers),
     )
@@ -359,10 +386,11 @@ def _flows(
     paths: Sequence[int],
     conditions: tuple[Floats, Floats],
 ) -> tuple[Flow, ...]:
-    """The flows between the ranks of a placement, each over the WAN path of that index, or within a site (-1)."""
+    """Return the flows between the ranks of a placement, each over the WAN path with its index in `paths`, or within a
+    site (-1)."""
     (rates_bps, delays_s), flows, shared = conditions, [], shared_by(fabric)
-    for (begin, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
-        src, dst = placement[begin], placement[end]
+    for (start, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
+        src, dst = placement[start], placement[end]
         links = shared.edge(src, dst, path) if src != dst else ()
         rate_bps = float(rates_bps[[*links]].min(initial=math.inf))
         about: dict[str, Any] = {"src": src, "dst": dst, "channel": channel, "links": links, "crosses": path >= 0}
@@ -371,14 +399,14 @@ def _flows(
 
 
 def _hops(fabric: Fabric, flow: Flow, rates_bps: Floats, delays_s: Floats) -> list[Hop]:
-    """What a flow goes over: its links, or of a stream its GPU."""
-    names = shared_by(fabric).all
-    hops = [Hop(names[link].name, float(rates_bps[link]), float(delays_s[link])) for link in flow.links]
+    """Return the hops on a flow's way: its links, or for a stream its GPU."""
+    links = shared_by(fabric).all
+    hops = [Hop(links[index].name, float(rates_bps[index]), float(delays_s[index])) for index in flow.links]
     return hops or [Hop(fabric.gpus[flow.src].name, math.inf, 0.0)]
 
 
 def _transfers(run: Run, index: int, mode: str, number: int) -> Any:
-    """The rows of a collective's transfers, None where there are none."""
+    """Return the rows of a collective's measured transfers, or None if there are none."""
     table = run.transfers
     if not len(table):
         return None
@@ -387,10 +415,10 @@ def _transfers(run: Run, index: int, mode: str, number: int) -> Any:
 
 
 def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tuple[list[float], Times]:
-    """When each transfer was handed over, and its times, from the rows of messages; raises ValueError (`times_of`).
+    """Return when each transfer was handed over (s) and its times, from its measured rows; raises ValueError.
 
-    A flow carries one message after the other, so one leaves once the one before it has: when that arrived, less the
-    time that bits are on the way.
+    A flow carries its messages one after the other: a message leaves when it has been handed over and the previous one
+    has been sent, which is its arrival less the flow's delay.
     """
     handed_s, ends_s = times_of(schedule.transfers, [(flow.src, flow.dst) for flow in flows], transfers)
     leaves_s, delays_s, free_s = list[float](), list[float](), dict[int, float]()
@@ -403,7 +431,7 @@ def _measured(schedule: Schedule, flows: Sequence[Flow], transfers: Any) -> tupl
 
 
 def _classes(configuration: Configuration) -> fluid.Classes | None:
-    """The classes of traffic, which the links or ports of the WAN serve."""
+    """Return the classes of traffic, which the links or ports of the WAN serve in order, or None."""
     if configuration.classes is None:
         return None
     return fluid.Classes(
@@ -414,7 +442,7 @@ def _classes(configuration: Configuration) -> fluid.Classes | None:
 def _predicted(
     schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, *, shares: bool
 ) -> Times:
-    """The times of all transfers by the timing model, in which flows share links fairly or have their own."""
+    """Predict the times of all transfers, with flows that share links fairly or that each have their own."""
     alpha_s = np.array([[flow.delay_s for flow in flows]])
     if shares:
         links, slot_bytes = _links(flows), schedule.slot_bytes
@@ -424,28 +452,28 @@ def _predicted(
 
 
 def _spans(
-    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, seen: Times
+    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, found: Times
 ) -> dict[int, list[Span]]:
-    """The predicted rates of transfers over time; empty where flows share nothing, or rates change too often."""
-    if not isinstance(seen, fluid.SharedTimes):
+    """Return the predicted rates of transfers over time; none if flows share no link or rates change too often."""
+    if not isinstance(found, fluid.SharedTimes):
         return {}
-    begins, leaves = seen.begins_s[:, 0], seen.leaves_s[:, 0]
+    begins, leaves = found.begins_s[:, 0], found.leaves_s[:, 0]
     moments = np.unique(np.concatenate([begins, leaves]))
     if len(moments) > _MOST_SPANS:
         return {}
     links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
-    found: defaultdict[int, list[Span]] = defaultdict(list)
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
     for start, end in pairwise(moments.tolist()):
         served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
-        of = classes and replace(classes, of_flow=np.array(classes.of_flow)[flow_of[served]].tolist())
-        rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps, of)
+        own = classes and replace(classes, of_flow=np.array(classes.of_flow)[flow_of[served]].tolist())
+        rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps, own)
         for transfer, rate in zip(served.tolist(), rates.tolist(), strict=True):
-            found[transfer].append((start, end, rate / flows[flow_of[transfer]].rate_bps))
-    return dict(found)
+            spans[transfer].append((start, end, rate / flows[flow_of[transfer]].rate_bps))
+    return dict(spans)
 
 
 def _links(flows: Sequence[Flow]) -> npt.NDArray[np.int32]:
-    """The links of every flow, [1, F, H], -1 for none."""
+    """Return the link indices of every flow, [1, flows, hops], padded with -1."""
     links = np.full((1, len(flows), max(len(flow.links) for flow in flows)), -1, dtype=np.int32)
     for row, flow in zip(links[0], flows, strict=True):
         row[: len(flow.links)] = flow.links
@@ -453,9 +481,9 @@ def _links(flows: Sequence[Flow]) -> npt.NDArray[np.int32]:
 
 
 def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:
-    """For each of these moves, which leave one after the other, the first lane that is free when it leaves.
+    """Return for each move the first lane that is free when it leaves; the moves must be in the order of leaving.
 
-    A move may leave that share of its length before its lane is free.
+    A move may leave up to the share `touching` of its own length before its lane is free.
     """
     free: list[float] = []
     chosen = []

@@ -1,9 +1,9 @@
-"""A picture of the fabric under the conditions of one collective, the links that each mode uses drawn in.
+"""A picture of the fabric under the conditions of one collective, with the links that each mode uses.
 
-Sites stand around the middle, each with its GPUs and border routers on a circle, and the WAN's transit routers within.
-Every logical link, or in the physical grain every port, is a curve coloured by its available bandwidth, the two
-directions apart, the WAN's in colours of their own; those that the collective uses are thick and have an arrow, the
-others thin. In the physical grain leaves and spines stand within the circle of their site.
+Sites are placed around the centre, each with its GPUs and border routers on a circle; the WAN's transit routers are in
+the middle. Every logical link (in the physical grain every port) is a curve coloured by its available bandwidth, with a
+curve for each direction and a colour scale of its own for the WAN. Links that the collective uses are thick arrows, all
+others thin lines. In the physical grain leaves and spines are inside the circle of their site.
 """
 
 import math
@@ -20,8 +20,8 @@ from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
-from analysis.figures.output import Picture, canvas, explain, heading, panels, table
-from analysis.figures.style import BANDWIDTH, INK, MODE_STYLES, WAN_BANDWIDTH
+from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
+from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
 from topologies.fabric.ports import DirectedPort, shared_by
@@ -31,17 +31,17 @@ Places = Mapping[str, tuple[float, float]]
 Link = LogicalLink | DirectedPort
 
 _WIDTH = 5.3  # inches of a panel
-_BETWEEN = 1.1  # from a site to the middle where the sites are joined directly, and as much again through routers
+_BETWEEN = 1.1  # from a site to the centre if sites are connected directly, twice that with transit routers
 _APART = 0.36  # the least distance between neighbours on a circle
 NODE = 0.15  # the radius of a node
-_BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # how far a curve leaves the straight line, to the right of it
-_MOST_LINKS = 600  # links within sites up to which those that are not used are drawn
-_MANY = 24  # WAN links above which those that are not used stand further back
+_BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # tried offsets of a control point to the right, / length
+_MOST_LINKS = 600  # unused links within sites are drawn if there are at most so many
+_MANY = 24  # with more WAN links, unused ones are drawn fainter
 _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
 
 
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
-    """The fabric in each mode of a collective, `name` being the run's."""
+    """Draw the fabric for a collective in each mode, for the run called `name`."""
     first = collectives[0]
     fabric, label = first.configuration.fabric, first.configuration.label
     placed = positions(fabric)
@@ -55,32 +55,29 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, curves, scales, _WIDTH * 72 / across)
         for is_wan, words in ((True, "WAN link"), (False, "link within a site")):
-            bar = figure.colorbar(scales[is_wan], ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
-            bar.set_label(f"available bandwidth of\na {words} (Gbit/s)", fontsize=8)
-            bar.ax.tick_params(labelsize=8)
-            bar.outline.set_visible(False)
-        used = "ring and WAN paths" if first.configuration.is_ring_allgather else "and those in use,"
-        what = "ports" if fabric.spec.grain == "physical" else "logical links"
-        heading(figure, f"{label}: {what}, {used} of collective {first.number}")
-        thin = "the other links, each direction on its own" if curves.shows_all else "the other WAN links"
+            colour_bar(figure, grid, scales[is_wan], f"available bandwidth of\na {words} (Gbit/s)")
+        used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
+        is_physical = fabric.spec.grain == "physical"
+        links = "ports" if is_physical else "logical links"
+        heading(figure, f"{label}: {links}, with the {used} of collective {first.number}")
+        thin = "all other links, in both directions" if curves.shows_all else "the other WAN links"
         explain(
             figure,
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
             "Circles: GPUs. Squares: border routers. Diamonds: transit routers. "
-            f"{'Triangles: leaves (up) and spines (down). ' if fabric.spec.grain == 'physical' else ''}"
+            f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
             "Numbers: Gbit/s of WAN links in use.",
         )
-    shown = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
-    caption = f"The fabric under collective {first.number} of {label}, with each mode's {shown}."
+    caption = f"The fabric under the conditions of collective {first.number} of {label}, with each mode's {used}."
     return Picture(name=f"{name}-fabric", caption=caption, figure=figure, data=_data(collectives))
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
-    """The place of every node that is an end of a link or a port by name, the same for the same fabric."""
+    """Return the coordinates of every node that has links or ports, by name; they depend on the fabric alone."""
     sites = range(len(fabric.gpus_per_site))
     gpus = [[gpu.name for gpu in fabric.gpus if gpu.site == site] for site in sites]
     pairs = list(zip(fabric.border_routers, fabric.br_sites, strict=True))
-    routers = [[name for name, of in pairs if of == site] for site in sites]
+    routers = [[name for name, br_site in pairs if br_site == site] for site in sites]
     transit = _of_kind(fabric, "transit")
     nodes = max(len(gpus[site]) + len(routers[site]) for site in sites)
     radius = max(1.6 if fabric.spec.grain == "physical" else 0.8, _APART * nodes / (2 * math.pi))
@@ -88,7 +85,7 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
     placed: dict[str, tuple[float, float]] = {}
     for site in sites:
         angle = math.pi - 2 * math.pi * site / len(sites)  # site 0 on the left, then clockwise
-        # The border routers toward the middle of the picture, the first one above where the site is left or right.
+        # Border routers face the centre of the picture; in a site on the left or right the first one is at the top.
         is_left = math.cos(angle) < 0
         turn = (-1 if is_left else 1) * 2 * math.pi / (len(gpus[site]) + len(routers[site]))
         start = angle + math.pi - turn * (len(routers[site]) - 1) / 2
@@ -97,35 +94,35 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
             at = start + index * turn
             placed[name] = (centre[0] + radius * math.cos(at), centre[1] + radius * math.sin(at))
         if fabric.spec.grain == "physical":
-            placed |= _within(fabric, site, placed, centre, radius)
-    for index, name in enumerate(transit):  # the first on the left, the others clockwise
+            placed |= _inner_positions(fabric, site, placed, centre, radius)
+    for index, name in enumerate(transit):  # the first one on the left, the others clockwise
         at = math.pi - 2 * math.pi * index / len(transit)
         placed[name] = (0.6 * middle * math.cos(at), 0.45 * middle * math.sin(at))
     return placed
 
 
-def _within(fabric: Fabric, site: int, placed: Places, centre: Floats, radius: float) -> Places:
-    """The places of a site's leaves, each toward its GPUs, and of its spines, in a row from the first border router."""
-    found = {}
+def _inner_positions(fabric: Fabric, site: int, placed: Places, centre: Floats, radius: float) -> Places:
+    """Return the coordinates of a site's leaves, each halfway to its GPUs, and of its spines, in a vertical row."""
+    placed_inside = {}
     leaves = dict.fromkeys(gpu.leaf for gpu in fabric.gpus if gpu.site == site)
     for leaf in leaves:
-        below = np.mean([placed[gpu.name] for gpu in fabric.gpus if gpu.leaf == leaf], axis=0) - centre
-        found[leaf] = centre + 0.5 * radius * below / max(float(np.hypot(*below)), 1e-9)
+        toward = np.mean([placed[gpu.name] for gpu in fabric.gpus if gpu.leaf == leaf], axis=0) - centre
+        placed_inside[leaf] = centre + 0.5 * radius * toward / max(float(np.hypot(*toward)), 1e-9)
     tier = spines(fabric, site)
     for index, name in enumerate(tier):
         height = (index - (len(tier) - 1) / 2) * min(5 * NODE, 1.5 * radius / len(tier))
-        found[name] = centre - np.array([0.3 * radius * np.sign(centre[0]), height])
-    return {name: (float(x), float(y)) for name, (x, y) in found.items()}
+        placed_inside[name] = centre - np.array([0.3 * radius * np.sign(centre[0]), height])
+    return {name: (float(x), float(y)) for name, (x, y) in placed_inside.items()}
 
 
 def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable:
-    """Colours from nothing to the fastest link of the WAN, or within the sites, in Gbit/s."""
+    """Return the colour scale of the WAN's links, or of those within sites: from 0 to the highest rate, in Gbit/s."""
     rates = [rates_bps[link.index] for link in shared_by(fabric).all if (link.kind == "wan") is is_wan]
     return ScalarMappable(Normalize(0, max(rates) / 1e9), WAN_BANDWIDTH if is_wan else BANDWIDTH)
 
 
 class Curves:
-    """The curve of every link: a parabola that leads through no node, bent no more than it must be."""
+    """The curve of every link: a parabola (quadratic Bézier curve) with the first offset that avoids all nodes."""
 
     def __init__(self, fabric: Fabric, placed: Places) -> None:
         self.fabric, self.placed = fabric, placed
@@ -135,13 +132,13 @@ class Curves:
         self._bends: dict[int, float] = {}
 
     def control(self, link: Link, bend: float | None = None) -> tuple[float, float]:
-        """The middle control point of a link's curve."""
+        """Return the middle control point of a link's curve."""
         (x, y), (to_x, to_y) = self.placed[link.src], self.placed[link.dst]
         bend = self.bend(link) if bend is None else bend
         return ((x + to_x) / 2 + bend * (to_y - y), (y + to_y) / 2 - bend * (to_x - x))
 
     def points(self, link: Link, shares: Floats, bend: float | None = None) -> Floats:
-        """The points at these shares of the way along a link, [N, 2]."""
+        """Return the points at these curve parameters (0: start, 1: end) of a link, [N, 2]."""
         start, end = np.array(self.placed[link.src]), np.array(self.placed[link.dst])
         t = shares[:, None]
         return np.asarray(
@@ -149,25 +146,29 @@ class Curves:
         )
 
     def bend(self, link: Link) -> float:
-        """How far a link's curve leaves the straight line: the least that keeps it off all other nodes."""
+        """Return the offset of the curve's control point from the middle of the link, in lengths of the link.
+
+        It is the first of `_BENDS` that keeps the curve clear of all other nodes, or else the one with most clearance.
+        """
         if link.index not in self._bends:
             others = self._nodes[[name not in (link.src, link.dst) for name in self._names]]
             clear = [self._clearance(link, bend, others) for bend in _BENDS]
-            enough = next((place for place, room in enumerate(clear) if room > 1.2 * NODE), int(np.argmax(clear)))
+            enough = next((index for index, room in enumerate(clear) if room > 1.2 * NODE), int(np.argmax(clear)))
             self._bends[link.index] = _BENDS[enough]
         return self._bends[link.index]
 
     def _clearance(self, link: Link, bend: float, others: Floats) -> float:
+        """Return the least distance between a link's curve and other nodes."""
         along = self.points(link, np.linspace(0, 1, 25), bend)
         return float(np.min(np.hypot(*(along[:, None, :] - others[None, :, :]).transpose(2, 0, 1)), initial=9.0))
 
 
-def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], inch: float) -> None:
-    """Draw a panel; `inch` is how many points (of 1/72 inch) a unit of the picture has."""
+def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], unit_pt: float) -> None:
+    """Draw a panel; a unit of the picture's coordinates is `unit_pt` points (1/72 inch)."""
     links, placed = shared_by(curves.fabric).all, curves.placed
     used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
-    small = min(1.0, NODE * inch / 8.5)
+    small = min(1.0, NODE * unit_pt / 8.5)
     crowded = sum(link.kind == "wan" for link in links) > _MANY
     for wan, thin, opaque in ((False, 0.8, 0.2), (True, 1.1, 0.3 if crowded else 0.75)):
         here = [link for link in links if (link.kind == "wan") is wan and link.index not in used]
@@ -178,9 +179,9 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
         ]
         look: dict[str, Any] = {"facecolor": "none", "linewidth": thin, "alpha": opaque, "zorder": 1}
         axes.add_collection(PathCollection(paths, edgecolor=[colours[link.index] for link in here], **look))
-    _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], inch)
+    _arrows(axes, [links[index] for index in used], curves, [colours[index] for index in used], unit_pt)
     _nodes(axes, curves, small)
-    _write_rates(axes, one, [links[index] for index in used if links[index].kind == "wan"], curves, inch)
+    _write_rates(axes, one, [links[index] for index in used if links[index].kind == "wan"], curves, unit_pt)
     axes.set_aspect("equal")
     across, upward = zip(*placed.values(), strict=True)
     axes.set_xlim(min(across) - 0.27, max(across) + 0.27)
@@ -188,40 +189,39 @@ def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, Sca
     axes.set_axis_off()
     axes.grid(False)
     for artist in axes.get_children():
-        artist.set_in_layout(False)  # it is within the axes
+        artist.set_in_layout(False)  # all of them are within the axes
     axes.title.set_in_layout(True)
-    time = f"{one.completion_s * 1e3:,.4g} ms{'' if one.measured else ' (predicted)'}"
-    axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
+    axes.set_title(one.title, fontsize=8.5)
 
 
-def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[Any], inch: float) -> None:
-    """The links in use: a line with a white edge up to a head that touches the node."""
+def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[Any], unit_pt: float) -> None:
+    """Draw the links in use: lines with a white edge and an arrow head that touches the destination."""
     lines, heads = [], []
-    size, thick = NODE, 0.28 * NODE * inch
+    size, thick = NODE, 0.28 * NODE * unit_pt
     for link in used:
         along = curves.points(link, np.linspace(0, 1, 80))
         away = np.hypot(*(along - along[-1]).T)
         tip, back = along[away > 0.95 * NODE][-1], along[away > 0.95 * NODE + size][-1]
         across = 0.5 * np.array([back[1] - tip[1], tip[0] - back[0]])
         shaft = along[away > 0.95 * NODE + 0.8 * size]
-        lines.append(shaft[::-4][::-1])  # down to its last point
+        lines.append(shaft[::-4][::-1])  # every fourth point, the last one included
         heads.append(np.array([tip, back + across, back - across]))
     axes.add_collection(LineCollection(lines, colors="white", linewidths=1.45 * thick, zorder=3))
     axes.add_collection(PolyCollection(heads, facecolors=colours, linewidths=0, zorder=3))
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=thick, zorder=3))
 
 
-def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curves, inch: float) -> None:
-    """The rate of every WAN link in use, on its curve where there is room, beside it where there is not."""
+def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curves, unit_pt: float) -> None:
+    """Write the rate of every WAN link in use on its curve, or next to it if there is no room."""
     taken = [(*place, NODE, NODE) for place in curves.placed.values()]
     for link in used:
         gbps = one.rates_bps[link.index] / 1e9
         text = f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}"
-        half = (0.5 * 0.62 * 7 * len(text) / inch, 0.5 * 8.5 / inch)
+        half = (0.5 * 0.62 * 7 * len(text) / unit_pt, 0.5 * 8.5 / unit_pt)
         shares = np.array([0.5, 0.36, 0.64, 0.28, 0.72, 0.2, 0.8])
         along = curves.points(link, shares)
         (x, y), (to_x, to_y) = curves.placed[link.src], curves.placed[link.dst]
-        aside = np.array([to_y - y, x - to_x]) / math.hypot(to_x - x, to_y - y)  # to the right of the way
+        aside = np.array([to_y - y, x - to_x]) / math.hypot(to_x - x, to_y - y)  # to the right, seen along the link
         others = [curves.points(other, np.linspace(0.1, 0.9, 17)) for other in used if other is not link]
         spots = [spot + away * aside for away in (0.0, 0.13, 0.2, 0.3) for spot in along]
         best = min(spots, key=lambda spot: overlap(spot, half, taken, others))
@@ -235,16 +235,19 @@ def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curv
 def overlap(
     spot: Floats, half: tuple[float, float], taken: Sequence[tuple[float, ...]], lines: Sequence[Floats]
 ) -> float:
-    """How much a label there, of this half width and height, would lie on others and on nodes, which are `taken` (x, y,
-    half width, half height), and, which counts less, on other links in use."""
-    found = 0.0
+    """Return a penalty for a label centred on `spot`, with this half width and half height.
+
+    It counts overlaps with the boxes of nodes and other labels, `taken` (x, y, half width, half height), and with much
+    less weight those with other links in use, given as `lines` of points.
+    """
+    penalty = 0.0
     for x, y, half_width, half_height in taken:
-        deep = [half_width + half[0] - abs(spot[0] - x), half_height + half[1] - abs(spot[1] - y)]
-        found += 100 + 100 * min(deep) if min(deep) > 0 else 0
+        depth = min(half_width + half[0] - abs(spot[0] - x), half_height + half[1] - abs(spot[1] - y))
+        penalty += 100 + 100 * depth if depth > 0 else 0
     for line in lines:
-        away = np.abs(line - spot) < np.array(half) + 0.03
-        found += float(away.all(axis=1).any())
-    return found
+        is_near = np.abs(line - spot) < np.array(half) + 0.03
+        penalty += float(is_near.all(axis=1).any())
+    return penalty
 
 
 def _nodes(axes: Axes, curves: Curves, small: float) -> None:
@@ -269,16 +272,16 @@ def _of_kind(fabric: Fabric, kind: str) -> list[str]:
 
 
 def _data(collectives: Sequence[Collective]) -> str:
-    """Every link of every mode, with the flows that take it: around a ring the edge, which is one at most."""
+    """Return a row for every link in every mode, with the indices of the flows over it (at most one edge of a ring)."""
     rows = []
     column = "edge" if collectives[0].configuration.is_ring_allgather else "flows"
     for one in collectives:
         flows_of: dict[int, list[str]] = {}
-        for place, flow in enumerate(one.flows):
+        for number, flow in enumerate(one.flows):
             for index in flow.links:
-                flows_of.setdefault(index, []).append(str(place))
+                flows_of.setdefault(index, []).append(str(number))
         for link in shared_by(one.configuration.fabric).all:
             about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS.get(link.kind, link.kind)}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
             rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})
-    return table(rows)
+    return csv_text(rows)

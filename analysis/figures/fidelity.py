@@ -1,7 +1,7 @@
-"""A run's fidelity as a figure: every measured time against what the model predicts for the same conditions.
+"""The fidelity of a run: every measured time against the model's prediction for the same conditions.
 
-Times differ by factors and measurements from predictions by parts of a thousand, so the times stand in one panel and
-how far each is off in another.
+Times vary by factors, but measurements differ from predictions by a few parts in a thousand. One panel therefore shows
+the times, another the relative differences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,76 +13,76 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.points import Point, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
 from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
-"""What is ringed: the column, its name in the legend, the colour and the size of the ring."""
+"""Collectives that get a ring: the column that must be above 0, the legend's label, the ring's colour and size."""
 
 
 def fidelity_of(points: Points, jobs: pd.DataFrame) -> Fidelity | None:
-    """How near the measured times are to the model's, those of `jobs`, too; None where nothing was measured."""
+    """Compare the measured times of collectives and of `jobs` with the model's; None if nothing was measured."""
     measured = _measured(points)
-    # Where no collective was late, none is mentioned.
     lossy = any(point.configuration.values.get("fabric.wan_loss") for point in measured)
+    # On any clock (`is_real`): virtual time has no late collectives, and if there are none, no warning mentions them.
     return fidelity((point.rows for point in measured), jobs, is_real=True, lossy=lossy)
 
 
 def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
-    """The figure of the fidelity of a run of this name with these `jobs`; None where nothing was measured."""
-    found = fidelity_of(points, jobs)
-    if found is None:
+    """Draw the fidelity of the run called `name` with these rows of `jobs`; None if nothing was measured."""
+    summary = fidelity_of(points, jobs)
+    if summary is None:
         return None
     measured = _measured(points)
     with canvas(8.4, 4.3) as figure:
         left, right = figure.subplots(1, 2)
         longest_s = max(float(point.completion_s.max()) for point in measured)
         shortest_s = min(float(point.predicted_s.min()) for point in measured)
-        one, unit = time_unit(longest_s)
+        scale, unit = time_unit(longest_s)
         if longest_s > 20 * shortest_s:
             left.set(xscale="log", yscale="log")
             right.set(xscale="log")
             for axis in (left.xaxis, left.yaxis, right.xaxis):
                 log_ticks(axis)
-        ends = [shortest_s / one / 1.1, longest_s / one * 1.1]
+        ends = [shortest_s / scale / 1.1, longest_s / scale * 1.1]
         left.plot(ends, ends, color=FAINT, linewidth=0.9, zorder=1)
         right.axhline(0, color=FAINT, linewidth=0.9, zorder=1)
-        handles = [*_draw(left, measured, one, off=False), *_bands(right, found)]
-        _draw(right, measured, one, off=True)
+        handles = [*_draw(left, measured, scale, relative=False), *_bands(right, summary)]
+        _draw(right, measured, scale, relative=True)
         for axes in (left, right):
             axes.set_xlabel(f"predicted time ({unit})")
             axes.grid(True, axis="both")
         left.set_ylabel(f"measured time ({unit})")
         right.set_ylabel("measured / predicted − 1 (%)")
         left.set_title("each collective", fontsize=8.5)
-        right.set_title("its distance from the prediction", fontsize=8.5)
-        heading(figure, f"Measured against predicted, {found.collectives:,} collectives")
-        legend(figure, handles, f"median of measured / predicted {found.median_ratio:.4f}; drops {found.drops:,}")
-    caption = f"Measured against predicted completion times: {found.words}."
+        right.set_title("difference from the prediction", fontsize=8.5)
+        heading(figure, f"Measured against predicted times, {summary.collectives:,} collectives")
+        legend(figure, handles, f"median of measured / predicted {summary.median_ratio:.4f}; drops {summary.drops:,}")
+    caption = f"Measured against predicted completion times: {summary.words}."
     return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))
 
 
 def _measured(points: Points) -> list[Point]:
-    """What was measured, except collectives with a fault in the middle, to which the model does not apply."""
-    found = []
+    """Return the measured points without collectives that a fault disturbed, to which the model does not apply."""
+    undisturbed = []
     for point in points.values():
         if point.engine == "emulation":
-            whole = point.rows[point.rows["undisturbed"]]
-            if len(whole):
-                found.append(replace(point, rows=whole))
-    return found
+            rows = point.rows[point.rows["undisturbed"]]
+            if len(rows):
+                undisturbed.append(replace(point, rows=rows))
+    return undisturbed
 
 
-def _draw(axes: Axes, measured: Sequence[Point], one: float, *, off: bool) -> list[Line2D]:
-    """Draw every collective; returns what the legend says of them."""
+def _draw(axes: Axes, measured: Sequence[Point], scale: float, *, relative: bool) -> list[Line2D]:
+    """Draw every collective; returns the entries of the legend."""
     handles = {}
     for point in measured:
-        x = point.predicted_s / one
-        y = (point.completion_s / point.predicted_s - 1) * 100 if off else point.completion_s / one
-        (found,) = axes.plot(x, y, zorder=2, alpha=0.85, **marker(point.mode, measured=True))
-        handles[MODE_STYLES[point.mode].label] = found
+        x = point.predicted_s / scale
+        y = (point.completion_s / point.predicted_s - 1) * 100 if relative else point.completion_s / scale
+        (handle,) = axes.plot(x, y, zorder=2, alpha=0.85, **marker(point.mode, measured=True))
+        handles[MODE_STYLES[point.mode].label] = handle
         for column, words, colour, size in _MARKS:
             marked = point.rows[column].to_numpy() > 0
             if marked.any():
@@ -93,13 +93,13 @@ def _draw(axes: Axes, measured: Sequence[Point], one: float, *, off: bool) -> li
     return [*handles.values(), Line2D([], [], color=FAINT, linewidth=0.9, label="line: as predicted")]
 
 
-def _bands(axes: Axes, found: Fidelity) -> list[Patch]:
-    """Shade the distance within which 99 of 100 collectives lie, and how far off the model may be and still hold."""
+def _bands(axes: Axes, summary: Fidelity) -> list[Patch]:
+    """Shade the differences that 99 % of the collectives do not exceed, and those up to which the model holds."""
     bands = []
     near = f"the model holds to ±{NEAR * 100:.0f} %"
-    inside = f"99 of 100 collectives: ±{percentage(found.p99_abs_error)}"
-    for share, colour, words in ((NEAR, "#F3F3F3", near), (found.p99_abs_error, "#E2E2E2", inside)):
-        if share <= 10 * max(found.p99_abs_error, 1e-9):
+    inside = f"99 % of the collectives: ±{percentage(summary.p99_abs_error)}"
+    for share, colour, words in ((NEAR, "#F3F3F3", near), (summary.p99_abs_error, "#E2E2E2", inside)):
+        if share <= 10 * max(summary.p99_abs_error, 1e-9):
             axes.axhspan(-share * 100, share * 100, facecolor=colour, edgecolor=FAINT, linewidth=0.7, zorder=0)
             bands.append(Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.7, label=words))
     return bands
@@ -107,7 +107,7 @@ def _bands(axes: Axes, found: Fidelity) -> list[Patch]:
 
 def _data(measured: Sequence[Point]) -> str:
     columns = ["collective", "predicted_s", "completion_s", "ratio", "drops"]
-    return table(
+    return csv_text(
         {"setting": point.configuration.index, "label": point.configuration.label, "mode": point.mode} | row
         for point in measured
         for row in point.rows.assign(ratio=point.completion_s / point.predicted_s)[columns].to_dict("records")

@@ -1,6 +1,6 @@
-"""The times of a collective's algorithms over the ring's, in each grain: a panel for each kind and grain.
+"""The times of a collective's algorithms divided by the ring's, with a panel for each kind of collective and grain.
 
-Above the line at 1 the ring is faster. The axis is logarithmic: half and twice the ring's time are as far from it.
+Above the line at 1 the ring is faster. On the logarithmic axis half and twice the ring's time are equally far from it.
 """
 
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, heading, legend, log_ticks, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks, panels
 from analysis.figures.style import INK
 
 
 class Row(NamedTuple):
-    """An algorithm with so many GPUs in a grain: its time over the ring's, and the ends of its interval, if any."""
+    """An algorithm with so many GPUs in a grain: its time / the ring's, with the ends of an interval or None."""
 
     grain: str
     kind: str
@@ -26,11 +26,11 @@ class Row(NamedTuple):
 
 
 _LOOKS = (("#17375E", ""), ("#B5472F", "///"), ("#5BA4CF", "---"), ("#F5D04C", "xxx"))
-_WIDTH = 0.8  # of the bars of an algorithm together
+_WIDTH = 0.8  # of all bars of an algorithm together
 
 
 def picture(rows: Sequence[Row], *, title: str) -> Picture:
-    """The figure of these rows; those of the ring itself are left out."""
+    """Draw these rows, except those of the ring itself (unless there are no others)."""
     others = [row for row in rows if row.algorithm != "ring"] or list(rows)
     grains, kinds = (list(dict.fromkeys(row[part] for row in others)) for part in (0, 1))
     sizes = sorted({row.gpus for row in others})
@@ -42,17 +42,17 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
             _draw(axes, [row for row in others if (row.kind, row.grain) == (kind, grain)], sizes)
             axes.set_title(f"{kind}, {grain} grain")
             if grain == grains[0]:
-                axes.set_ylabel("time over the ring's")
+                axes.set_ylabel("time / the ring's time")
         heading(figure, title)
-        handles = [Patch(label=f"{gpus} GPUs", **_look(number)) for number, gpus in enumerate(sizes)]
+        handles = [Patch(label=f"{gpus} GPUs", **_look(index)) for index, gpus in enumerate(sizes)]
         legend(figure, handles)
-    data = table(row._asdict() for row in rows)
-    caption = f"Times of algorithms over the ring's by grain: {title}."
+    data = csv_text(row._asdict() for row in rows)
+    caption = f"Times of algorithms divided by the ring's time, by grain: {title}."
     return Picture(name="grains", caption=caption, figure=figure, data=data)
 
 
-def _look(number: int) -> dict[str, Any]:
-    colour, hatch = _LOOKS[number % len(_LOOKS)]
+def _look(index: int) -> dict[str, Any]:
+    colour, hatch = _LOOKS[index % len(_LOOKS)]
     return {"facecolor": colour, "hatch": hatch, "edgecolor": INK}
 
 
@@ -60,11 +60,11 @@ def _draw(axes: Axes, rows: Sequence[Row], sizes: Sequence[int]) -> None:
     algorithms = list(dict.fromkeys(row.algorithm for row in rows))
     width = _WIDTH / len(sizes)
     for row in rows:
-        number = sizes.index(row.gpus)
-        at = algorithms.index(row.algorithm) + (number - (len(sizes) - 1) / 2) * width
-        axes.bar(at, row.over_ring - 1, width, bottom=1, linewidth=0.6, **_look(number))
+        index = sizes.index(row.gpus)
+        x = algorithms.index(row.algorithm) + (index - (len(sizes) - 1) / 2) * width
+        axes.bar(x, row.over_ring - 1, width, bottom=1, linewidth=0.6, **_look(index))
         if row.low is not None and row.high is not None:
-            axes.vlines(at, row.low, row.high, color=INK, linewidth=1)
+            axes.vlines(x, row.low, row.high, color=INK, linewidth=1)
     axes.axhline(1, color=INK, linewidth=1)
     axes.set_yscale("log")
     log_ticks(axes.yaxis)

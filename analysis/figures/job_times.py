@@ -1,6 +1,7 @@
-"""The completion times of the jobs of a run's rounds: a panel for each, bars by mode, measured beside predicted.
+"""The completion times of the jobs in the rounds of a run: a panel for each job, with measured and predicted bars by
+mode.
 
-A bar is the mean over the rounds, and its whisker reaches from the 5th to the 95th percentile.
+A bar is the mean over the rounds; its whisker spans the 5th to the 95th percentile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,14 +11,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from analysis.figures.output import Picture, canvas, heading, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.points import Configuration
 from analysis.figures.style import INK, MODE_STYLES, paler, time_unit
 from analysis.results.reader import Run
 
 
 class Bar(NamedTuple):
-    """The times of one job in one mode, s, measured or predicted, over so many rounds."""
+    """The mean and the percentiles (s) of one job's times in one mode, measured or predicted, over so many rounds."""
 
     job: str
     mode: str
@@ -29,23 +30,23 @@ class Bar(NamedTuple):
 
 
 def bars_of(run: Run, setting: int) -> list[Bar]:
-    """The bars of a setting: what was measured and predicted for it, or else what the model has."""
+    """Return the bars of a configuration: measured and predicted for the measured rounds, or predicted if none were."""
     rows = run.jobs[run.jobs["setting"] == setting]
     is_measured = rows["engine"] == "emulation"
     rows = rows[is_measured] if is_measured.any() else rows
-    return [bar for (job, mode), found in rows.groupby(["job", "mode"], sort=False) for bar in _bars(job, mode, found)]
+    return [bar for (job, mode), own in rows.groupby(["job", "mode"], sort=False) for bar in _bars(job, mode, own)]
 
 
 def _bars(job: str, mode: str, rows: pd.DataFrame) -> Iterator[Bar]:
     is_measured = rows["engine"].iloc[0] == "emulation"
     for column, measured in (("completion_s", True), ("predicted_s", False)):
-        if measured <= is_measured:
+        if is_measured or not measured:
             low_s, high_s = rows[column].quantile([0.05, 0.95])
             yield Bar(job, mode, measured, len(rows), float(rows[column].mean()), float(low_s), float(high_s))
 
 
 def picture(name: str, run: Run, configuration: Configuration) -> Picture | None:
-    """The figure of a configuration of a run of this name; None where it has no jobs."""
+    """Draw the jobs of a configuration of the run called `name`; None if it has no jobs."""
     bars = bars_of(run, configuration.index)
     if not bars:
         return None
@@ -57,7 +58,7 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         for axes, job in zip(panels(figure, len(jobs), columns=columns), jobs, strict=True):
             _draw(axes, [bar for bar in bars if bar.job == job], modes, unit_s)
             axes.set_title(job)
-            axes.set_ylabel(f"completion ({unit})")
+            axes.set_ylabel(f"completion time ({unit})")
         heading(figure, configuration.label)
         look: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
         sides = [("predicted", "#666666")]
@@ -65,12 +66,12 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
             sides = [("left: measured", "#666666"), ("right: predicted", paler("#666666"))]
         handles = [Patch(facecolor=face, label=text, **look) for text, face in sides]
         legend(figure, handles, "mean over the rounds; whiskers: 5th to 95th percentile")
-    place = f"-{configuration.index}" if len(run.settings) > 1 else ""
+    suffix = f"-{configuration.index}" if len(run.settings) > 1 else ""
     return Picture(
-        name=f"{name}{place}-jobs",
-        caption=f"Completion time of each job by mode, from its start: {configuration.label}.",
+        name=f"{name}{suffix}-jobs",
+        caption=f"Completion time of each job by mode, counted from its start: {configuration.label}.",
         figure=figure,
-        data=table({"setting": configuration.index} | bar._asdict() for bar in bars),
+        data=csv_text({"setting": configuration.index} | bar._asdict() for bar in bars),
     )
 
 

@@ -1,8 +1,8 @@
-"""A collective's timeline as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""A collective's timeline as a Chrome trace, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-The format is "Trace Event Format" (Duffy, 2016), JSON object form: complete events ("X") in microseconds, one process
-a mode, one thread a flow of the schedule. Events of a thread may not overlap unless one encloses the other, so a
-transfer that begins while the one before is still under way goes to a further thread of its flow.
+The format is "Trace Event Format" (Duffy, 2016), JSON object form: complete events ("X") in microseconds, with a
+process for each mode and a thread for each flow of the schedule. Events of a thread may only overlap if one encloses
+the other, so a transfer that starts before the previous one has ended goes to a further thread of its flow.
 """
 
 import json
@@ -12,11 +12,11 @@ from typing import Any
 from analysis.figures.collective import Collective, Move, lanes
 from analysis.figures.training import computations
 
-_PLACES = 6  # of a microsecond: a picosecond, below the resolution of any clock here
+_DECIMALS = 6  # of a time in microseconds: a picosecond, below the resolution of any clock here
 
 
 def as_json(collectives: Sequence[Collective]) -> str:
-    """The trace of a collective in its modes, as the text of a JSON file."""
+    """Return the trace of a collective in each mode as the text of a JSON file."""
     first = collectives[0]
     events = [event for pid, one in enumerate(collectives, 1) for event in _process(pid, one)]
     about = {
@@ -38,8 +38,8 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
     tid, computed = 0, computations(one)
     for index in one.rows:
         flow, moves = one.flows[index], one.moves_over(index)
-        places = lanes(moves)
-        for lane in range(max(places, default=0) + 1):
+        lane_of = lanes(moves)
+        for lane in range(max(lane_of, default=0) + 1):
             tid += 1
             crossing = " over the WAN" if flow.crosses else ""
             further = f" ({lane + 1})" if lane else ""
@@ -47,8 +47,8 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
             yield _meta(pid, tid, "thread_sort_index", "sort_index", tid)
             yield from (
                 _transfer(pid, tid, one, move, computed.get(move.transfer, "computation"))
-                for move, at in zip(moves, places, strict=True)
-                if at == lane
+                for move, own in zip(moves, lane_of, strict=True)
+                if own == lane
             )
 
 
@@ -58,18 +58,23 @@ def _meta(pid: int, tid: int, name: str, key: str, value: object) -> dict[str, A
 
 def _transfer(pid: int, tid: int, one: Collective, move: Move, computed: str) -> dict[str, Any]:
     flow = one.flows[move.flow]
-    start_us, end_us = round(move.leaves_s * 1e6, _PLACES), round(move.end_s * 1e6, _PLACES)
-    what = "chunk" if one.configuration.is_ring_allgather else "block"
-    name = computed if not flow.links else f"{what} {move.block}" if move.block >= 0 else "message"
+    start_us, end_us = round(move.leaves_s * 1e6, _DECIMALS), round(move.end_s * 1e6, _DECIMALS)
+    category = "wan" if flow.crosses else "site"
+    if not flow.links:
+        name, category = computed, "computation"
+    elif move.block >= 0:
+        name = f"{'chunk' if one.configuration.is_ring_allgather else 'block'} {move.block}"
+    else:
+        name = "message"
     about: dict[str, Any] = {
         "step": move.step,
-        "handed_over_us": round(move.start_s * 1e6, _PLACES),
+        "handed_over_us": round(move.start_s * 1e6, _DECIMALS),
         "from": one.gpu(flow.src),
         "to": one.gpu(flow.dst),
         "via": one.via(flow),
     }
     if flow.links:
-        about |= {"rate_bps": int(flow.rate_bps), "delay_us": round(flow.delay_s * 1e6, _PLACES)}
+        about |= {"rate_bps": int(flow.rate_bps), "delay_us": round(flow.delay_s * 1e6, _DECIMALS)}
     if not one.configuration.is_ring_allgather:
         about |= {"transfer": move.transfer} | ({"bytes": round(move.size)} if flow.links else {})
     return {
@@ -77,8 +82,8 @@ def _transfer(pid: int, tid: int, one: Collective, move: Move, computed: str) ->
         "pid": pid,
         "tid": tid,
         "ts": start_us,
-        "dur": round(end_us - start_us, _PLACES),
+        "dur": round(end_us - start_us, _DECIMALS),
         "name": name,
-        "cat": "computation" if not flow.links else "wan" if flow.crosses else "site",
+        "cat": category,
         "args": about | {"critical": move.is_critical},
     }

@@ -1,18 +1,18 @@
-"""How often to choose anew: the total time by the period, a line for each policy, with the best period of each.
+"""How often to re-embed: mean completion time against the period, a line for each policy, with its best period.
 
-A run has it where `collective.reembed_every` was swept; what else was swept has a panel for each value. Lines are the
-model's, filled markers what was measured, and a ring is around each line's best.
+A run gets this figure if `collective.reembed_every` was swept; another swept key has a panel for each value. Lines are
+predicted, filled markers measured, and a ring marks the best period of each line.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from analysis.figures.output import Picture, canvas, legend, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, legend, panels
 from analysis.figures.points import Configuration, Group, Points, collective_words, grouped, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
@@ -21,7 +21,7 @@ _PANELS = 8
 
 
 class Row(NamedTuple):
-    """A period of a policy in an engine: the mean and the total of its times, and whether the total is the least."""
+    """A period of a policy in an engine: mean and total of its times, and whether the mean is the least of them."""
 
     panel: str
     engine: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
-    """The configurations of each figure; none where periods were not swept."""
+    """Return the configurations of each figure, none if periods were not swept."""
     swept = configurations[0].swept
     if _PERIOD not in swept:
         return []
@@ -43,31 +43,35 @@ def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
 
 
 def rows_of(group: Group, points: Points) -> list[Row]:
-    """The rows of a group's points, panel by panel, engine by engine, mode by mode, in the order of periods."""
-    found: list[Row] = []
+    """Return the rows of a group's points by panel, engine and mode, in the order of periods.
+
+    No period is the best if the means of all are equal.
+    """
+    rows: list[Row] = []
     for panel, members in _panels(group).items():
         for engine in ("model", "emulation"):
             for mode in MODE_STYLES:
                 here = [(one, points.get((engine, one.index, mode))) for one in members]
-                taken_s = {int(one.value(_PERIOD)): point.completion_s for one, point in here if point is not None}
-                times = [(period, taken_s[period]) for period in sorted(taken_s)]
-                least = min((float(taken.mean()) for _, taken in times), default=math.nan)
-                for period, taken in times:
-                    mean_s = float(taken.mean())
-                    best = mean_s == least and any(float(other.mean()) > least for _, other in times)
-                    found.append(Row(panel, engine, mode, period, taken.size, mean_s, float(taken.sum()), best))
-    return found
+                times_s = {int(one.value(_PERIOD)): point.completion_s for one, point in here if point is not None}
+                means_s = {period: float(times_s[period].mean()) for period in sorted(times_s)}
+                least_s = min(means_s.values(), default=math.nan)
+                most_s = max(means_s.values(), default=math.nan)
+                for period, mean_s in means_s.items():
+                    count, total_s = times_s[period].size, float(times_s[period].sum())
+                    is_best = mean_s == least_s and least_s < most_s
+                    rows.append(Row(panel, engine, mode, period, count, mean_s, total_s, is_best))
+    return rows
 
 
 def _panels(group: Group) -> dict[str, list[Configuration]]:
-    found: dict[str, list[Configuration]] = {}
+    panels: dict[str, list[Configuration]] = {}
     for one in group.configurations:
-        found.setdefault("" if group.facet is None else words(group.facet, one.value(group.facet)), []).append(one)
-    return found
+        panels.setdefault("" if group.facet is None else words(group.facet, one.value(group.facet)), []).append(one)
+    return panels
 
 
 def picture(name: str, group: Group, points: Points) -> Picture | None:
-    """The figure of a group of a run of this name; None where it has no points."""
+    """Draw a group of the run called `name`; None if it has no points."""
     rows = rows_of(group, points)
     if not rows:
         return None
@@ -83,9 +87,9 @@ def picture(name: str, group: Group, points: Points) -> Picture | None:
             Line2D([], [], label=MODE_STYLES[mode].label, **look) for mode, look in zip(modes, looks, strict=True)
         ]
         handles.append(Line2D([], [], label="the best period", **_RING))
-        legend(figure, handles, "lines: modelled; filled markers: measured, the first collectives")
-    caption = f"Mean time of {collective_words(group.configurations)}s by how many of them keep a choice."
-    data = table(row._asdict() for row in rows)
+        legend(figure, handles, "lines: predicted; filled markers: measured, the first collectives")
+    caption = f"Mean time of {collective_words(group.configurations)}s against how many of them keep an embedding."
+    data = csv_text(row._asdict() for row in rows)
     return Picture(
         name="-".join(filter(None, (name, group.name, "periods"))), caption=caption, figure=figure, data=data
     )
@@ -102,13 +106,14 @@ _RING: dict[str, Any] = {
 
 def _draw(axes: Axes, rows: Sequence[Row]) -> None:
     unit_s, unit = time_unit(max(row.mean_s for row in rows))
-    for engine, mode, mine in _lines(rows):
-        x, y = [row.period for row in mine], [row.mean_s / unit_s for row in mine]
+    for engine, mode in dict.fromkeys((row.engine, row.mode) for row in rows):
+        own = [row for row in rows if (row.engine, row.mode) == (engine, mode)]
+        x, y = [row.period for row in own], [row.mean_s / unit_s for row in own]
         if engine == "model":
             axes.plot(x, y, zorder=2, **line(mode))
         else:
             axes.plot(x, y, zorder=3, **marker(mode, measured=True))
-        for row in mine:
+        for row in own:
             if row.best:
                 axes.plot([row.period], [row.mean_s / unit_s], zorder=4, **_RING)
     periods = sorted({row.period for row in rows})
@@ -118,8 +123,3 @@ def _draw(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_xlabel("period (collectives)")
     axes.set_ylabel(f"mean time ({unit})")
     axes.set_ylim(bottom=0)
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[Row]]]:
-    for engine, mode in dict.fromkeys((row.engine, row.mode) for row in rows):
-        yield engine, mode, [row for row in rows if (row.engine, row.mode) == (engine, mode)]

@@ -1,7 +1,7 @@
-"""The points of a stored run, as figures and the report need them: what was measured, what was varied, in what words.
+"""The points of a stored run, as figures and the report need them: their rows, the swept keys and how both are worded.
 
-A point is one engine, configuration and mode. Knows the columns of a run's tables and the values of its configurations;
-drawing is left to others.
+A point is a combination of engine, configuration and mode. This module knows the columns of a run's tables and the keys
+of its configurations; other modules do the drawing.
 """
 
 import math
@@ -50,10 +50,10 @@ _LABELS = {
     "conditions.sampler": "conditions",
     "conditions.every": "time until conditions change",
     "conditions.interval": "time from one collective to the next",
-    "conditions.links": "links of their own",
+    "conditions.links": "individual links",
     "conditions.trace_step": "trace time per collective",
     "collective.reembed_every": "collectives per embedding",
-    "collective.ring": "a ring has the least",
+    "collective.ring": "ring minimises",
     "collective.count": "number of collectives",
     "collective.emulated": "number of collectives emulated",
     "fabric.leaves": "leaves per site",
@@ -66,7 +66,7 @@ _LABELS = {
     "job": "jobs",
     "class": "classes",
     "run.rate_scale": "rate scale",
-    "transport.line_rate": "start",
+    "transport.line_rate": "TCP start",
     "transport.congestion_control": "congestion control",
     "transport.queue": "queues",
     "transport.ecn_threshold": "ECN threshold",
@@ -94,37 +94,37 @@ _TIMES = (
     *("_delay", "trace_step", "conditions.every", "conditions.interval", "collective.budget"),
     *("training.forward", "training.backward"),
 )
-"""How the keys end whose values are times."""
+"""Endings of the keys whose values are times."""
 _COLLECTIVE = ("collective.kind", "collective.algorithm")
-_CONDITIONS = {  # the unit that the value of each key has, where it is not a plain number or text
+_CONDITIONS = {  # the keys of the conditions, with the unit suffix of the field of ConditionsSpec
     **dict.fromkeys(("intra_rate", "wan_rate"), "_bps"),
     **dict.fromkeys(("intra_delay", "wan_delay", "trace_step"), "_s"),
     **dict.fromkeys(("sampler", "mean", "deviation", "mean_stay", "trace"), ""),
 }
 _LATER = {"coefficient": "", "links": "", "every": "_s", "interval": "_s"}
-"""Of the conditions what runs of earlier versions lack."""
+"""Further keys of the conditions, which runs of earlier versions lack."""
 _NEEDED = (
     *(f"fabric.{name}" for name in ("gpus", "leaves", "spines", "border_routers", "wan")),
     *(f"conditions.{name}" for name in _CONDITIONS),
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
-_OF_CLASSES = {"of_flow", "assured", "ceilings"}
-_FACETS = 8  # values of a second swept key that stand side by side in one figure
+_CLASS_KEYS = {"of_flow", "assured", "ceilings"}
+_MOST_FACETS = 8  # a second swept key has panels in one figure if it has at most so many values
 
 
 class FigureError(ValueError):
-    """A run of which this cannot be drawn; one sentence that says why."""
+    """A run cannot be drawn; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Configuration:
-    """A configuration of a run (a scenario without a sweep): its index, its label, the value of every key.
+    """A configuration of a run, one point of the sweep: its index, its label, and the values of all keys.
 
-    `swept` has the values of the keys that the run sweeps; `shared_links` are, for each mode, the names of the links
-    that flows can share. `schedule` is its schedule as settings.json has it, None in runs of versions that had the ring
-    AllGather alone; `classes` are the classes of its flows in the order in which WAN links serve them, if any, and
-    `admission` is what became of its transfers (`scenarios.spec.admission`). `jobs` are its jobs: the name of each,
-    when it starts, and of training the range of its transfers, its places and what each of these computes.
+    `swept` holds the values of the swept keys; `shared_links`, for each mode, the names of the links that flows can
+    share. `schedule` is the schedule as stored in settings.json, None in runs of early versions, which only had the
+    ring AllGather. `classes` are the classes of flows in the order in which WAN links serve them, if any. `admission`
+    has the outcomes of its transfers (`scenarios.spec.admission`). `jobs` has the name and the start of each job, and
+    for a training job the range of its transfers, its positions and what each of them computes.
     """
 
     index: int
@@ -138,70 +138,70 @@ class Configuration:
     jobs: Sequence[Mapping[str, Any]] = ()
 
     def value(self, key: str) -> Any:
-        """The value of a scenario's key."""
+        """Return the value of a scenario's key."""
         return self.values[key] if key in self.values else self.swept[key]
 
     @property
     def seed(self) -> int:
-        """The seed of everything random."""
+        """The seed of all random draws."""
         return int(self.values["run.seed"])
 
     @property
     def kind(self) -> str:
-        """The kind of collective as the scenario has it: "allgather"; "jobs" where there are several."""
+        """The kind of collective as written in a scenario ("allgather"), or "jobs" for a scenario with jobs."""
         if self.values.get("job"):
             return "jobs"
         return str(self.values.get("collective.kind", "allgather"))
 
     @property
     def has_blocks(self) -> bool:
-        """Whether anything has blocks of collective.chunk: no training, nor jobs that all have sizes of their own."""
+        """Whether collective.chunk has an effect: not in training, and not if every job has a size of its own."""
         jobs = self.values.get("job")
-        own = ("chunk", "size", "rate", "schedule")
-        return not all(any(key in job for key in own) for job in jobs) if jobs else self.kind != "training"
+        if jobs:
+            return any(job.keys().isdisjoint(("chunk", "size", "rate", "schedule")) for job in jobs)
+        return self.kind != "training"
 
     @property
     def algorithm(self) -> str:
-        """The algorithm that was run: "ring", or the name of the file with the schedule."""
+        """The algorithm ("ring"), or the name of the file with the schedule."""
         file = None if self.kind == "jobs" else self.values.get("collective.schedule")
-        return (
-            ("ring" if self.schedule is None else str(self.schedule["algorithm"]))
-            if file is None
-            else Path(str(file)).name
-        )
+        if file is not None:
+            return Path(str(file)).name
+        return "ring" if self.schedule is None else str(self.schedule["algorithm"])
 
     @property
     def collective(self) -> str:
-        """The collective as it is written: "AllGather"."""
+        """The kind of collective as written in texts: "AllGather"."""
         return COLLECTIVE_NAMES.get(self.kind, "collective")
 
     @property
     def is_ring_allgather(self) -> bool:
         """Whether it is an AllGather of whole chunks around one ring, the paper's collective."""
-        plain = all(self.values.get(f"collective.{key}", 1) == 1 for key in ("channels", "pieces"))
-        return (self.kind, self.algorithm) == ("allgather", "ring") and plain
+        is_plain = all(self.values.get(f"collective.{key}", 1) == 1 for key in ("channels", "pieces"))
+        return (self.kind, self.algorithm) == ("allgather", "ring") and is_plain
 
     @cached_property
     def fabric(self) -> Fabric:
-        """The fabric; raises FabricError where it cannot be built, other errors where values are of other types."""
+        """The fabric; raises FabricError if it cannot be built, and other errors for values of wrong types."""
         wan, gpus = read_wan(self.values["fabric.wan"]), tuple(self.values["fabric.gpus"])
-        own: dict[str, Any] = {
+        later: dict[str, Any] = {  # keys that runs of earlier versions lack
             "sites": tuple(self.values.get("fabric.sites", ())),
             "paths": self.values.get("fabric.paths"),
+            "grain": str(self.values.get("fabric.grain", GRAINS[0])),
         }
         counts = {name: _tuples(self.values[f"fabric.{name}"]) for name in ("leaves", "spines", "border_routers")}
-        grain = str(self.values.get("fabric.grain", GRAINS[0]))
-        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=wan, grain=grain, **counts, **own))
+        return build_fabric(FabricSpec(gpus_per_site=gpus, wan=wan, **counts, **later))
 
     @property
     def conditions(self) -> ConditionsSpec:
-        """What the conditions are drawn from."""
-        given = {name: _tuples(self.values[f"conditions.{name}"]) for name in _CONDITIONS}
-        later = {name: unit for name, unit in _LATER.items() if f"conditions.{name}" in self.values}
-        given |= {name: self.values[f"conditions.{name}"] for name in later}
-        units = {name + unit: given.pop(name) for name, unit in (_CONDITIONS | later).items() if unit}
-        trace, own = given.pop("trace"), links.read(given.pop("links", {}))
-        return ConditionsSpec(**given, **units, trace=None if trace is None else Path(trace), links=own)
+        """The specification from which the conditions are drawn."""
+        units = _CONDITIONS | {name: unit for name, unit in _LATER.items() if f"conditions.{name}" in self.values}
+        fields: dict[str, Any] = {}
+        for name, unit in units.items():
+            value = self.values[f"conditions.{name}"]
+            fields[name + unit] = _tuples(value) if name in _CONDITIONS else value
+        trace, own = fields.pop("trace"), links.read(fields.pop("links", {}))
+        return ConditionsSpec(**fields, trace=None if trace is None else Path(trace), links=own)
 
 
 def _tuples(value: Any) -> Any:
@@ -209,8 +209,8 @@ def _tuples(value: Any) -> Any:
 
 
 def configurations_of(run: Run) -> list[Configuration]:
-    """The configurations of a run; raises FigureError where values that figures need are missing."""
-    found = []
+    """Return the configurations of a run; raises FigureError if its settings.json lacks values that figures need."""
+    configurations = []
     for index, stored in enumerate(run.settings):
         values, shared = stored["values"], stored.get("shared_links", stored.get("shared_wan_links", {}))
         if not isinstance(values, dict) or not isinstance(stored["swept"], dict):
@@ -223,25 +223,25 @@ def configurations_of(run: Run) -> list[Configuration]:
         if schedule is not None and (not isinstance(schedule, dict) or not isinstance(schedule.get("algorithm"), str)):
             lacking.append("schedule")
         classes = stored.get("classes")
-        if classes is not None and not (isinstance(classes, dict) and classes.keys() == _OF_CLASSES):
+        if classes is not None and not (isinstance(classes, dict) and classes.keys() == _CLASS_KEYS):
             lacking.append("classes")
         if lacking or stored["setting"] != index:
-            what = f"lacks {', '.join(lacking)}" if lacking else "is not in its place"
+            what = f"lacks {', '.join(lacking)}" if lacking else f"has the index {stored['setting']}"
             raise FigureError(f"{run.path} is damaged: setting {index} of its settings.json {what}")
         label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
-        found.append(Configuration(index=index, label=label, **about))
-    return found
+        configurations.append(Configuration(index=index, label=label, **about))
+    return configurations
 
 
-def _are_names(found: object) -> bool:
-    return isinstance(found, list) and all(isinstance(name, str) for name in found)
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
-    """The rows of one engine, configuration and mode, in the order of their collectives."""
+    """The rows of an engine, a configuration and a mode, in the order of collectives."""
 
     engine: str
     configuration: Configuration
@@ -250,26 +250,26 @@ class Point:
 
     @cached_property
     def completion_s(self) -> Floats:
-        """What each collective took, [K] seconds."""
+        """The completion time of each collective, [K] s."""
         return np.asarray(self.rows["completion_s"], dtype=np.float64)
 
     @cached_property
     def number(self) -> Numbers:
-        """Which collectives these are, [K], from 0."""
+        """The numbers of the collectives, [K], counted from 0."""
         return np.asarray(self.rows["collective"], dtype=np.int64)
 
     @cached_property
     def predicted_s(self) -> Floats:
-        """What the model says each takes, [K] seconds."""
+        """The time that the model predicts for each collective, [K] s."""
         return np.asarray(self.rows["predicted_s"], dtype=np.float64)
 
     @cached_property
     def series(self) -> Series:
-        """The completion times, for intervals."""
+        """The completion times as a series, from which intervals are computed."""
         return self._series(self.number, self.completion_s)
 
     def among(self, number: Numbers) -> Series:
-        """The completion times of those of these collectives that it has, for intervals."""
+        """Return the series of the point's collectives that are among these numbers."""
         if np.array_equal(self.number, number):
             return self.series
         chosen = np.isin(self.number, number)
@@ -277,13 +277,12 @@ class Point:
 
     @property
     def _kept(self) -> int:
-        """How many collectives in a row keep what was chosen before the first of them."""
+        """The number of successive collectives that keep the same embedding and paths."""
         every = int(self.configuration.values["collective.reembed_every"])
         for policy in self.configuration.values.get("policy") or ():
             if policy["name"] == self.mode:
-                moments = [str(policy.get(key, "")).split() for key in ("reroute", "reembed")]
-                numbers = [one[1:2] if len(one) < 3 else ["1"] for one in moments if one[:1] == ["every"]]  # or a time
-                return math.lcm(*(int(one[0]) if one else every for one in numbers))
+                triggers = [str(policy.get(key, "")).split() for key in ("reroute", "reembed")]
+                return math.lcm(*(_period(words, every) for words in triggers if words[:1] == ["every"]))
         return every if self.rows["reembedded"].any() else 1
 
     def _series(self, number: Numbers, times_s: Floats) -> Series:
@@ -297,36 +296,43 @@ class Point:
         return Series(number, times_s, block)
 
 
+def _period(trigger: Sequence[str], every: int) -> int:
+    """Return the period of "every", "every N" or "every T ms" in collectives; for a time it is unknown, and 1."""
+    if len(trigger) == 3:
+        return 1
+    return int(trigger[1]) if len(trigger) == 2 else every
+
+
 Points = Mapping[tuple[str, int, str], Point]
 """Points by engine, index of the configuration and mode."""
 
 
 def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[str, int, str], Point]:
-    """The points of a run by engine, configuration and mode: the model's first, the others in their order.
+    """Return the points of a run, those of the model first, then by configuration and mode.
 
-    Raises FigureError where the run holds no collective, or one of a mode or an engine that does not exist.
+    Raises FigureError if the run holds no collective, or one of an unknown engine, configuration or mode.
     """
     if run.collectives.empty:
         raise FigureError(f"{run.path} holds no collective yet: there is nothing to draw")
-    found: dict[tuple[str, int, str], Point] = {}
+    points: dict[tuple[str, int, str], Point] = {}
     declared = [name for one in configurations for name in one.values.get("run.modes", ())]
     name_modes(declared)
     grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
     for (engine, index, mode), rows in grouped:
         if mode not in MODE_STYLES or engine not in ENGINES or not 0 <= index < len(configurations):
             raise FigureError(f"{run.path} holds a point ({engine}, setting {index}, {mode}) that its settings lack")
-        sorted_already = rows["collective"].is_monotonic_increasing
-        ordered = rows if sorted_already else rows.sort_values("collective", kind="stable")
-        found[engine, index, mode] = Point(engine=engine, configuration=configurations[index], mode=mode, rows=ordered)
+        is_sorted = rows["collective"].is_monotonic_increasing
+        ordered = rows if is_sorted else rows.sort_values("collective", kind="stable")
+        points[engine, index, mode] = Point(engine=engine, configuration=configurations[index], mode=mode, rows=ordered)
     order = list(MODE_STYLES)
-    return {key: found[key] for key in sorted(found, key=lambda k: (ENGINES.index(k[0]), k[1], order.index(k[2])))}
+    return {key: points[key] for key in sorted(points, key=lambda k: (ENGINES.index(k[0]), k[1], order.index(k[2])))}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
-    """The configurations of one figure: alike but for the value of `across` (its x axis) and of `facet` (its panels).
+    """The configurations of one figure, which differ only in the keys `across` (its x axis) and `facet` (its panels).
 
-    `name` distinguishes it from other groups in a file's name, "" where there is one group.
+    `name` tells its file apart from those of other groups; "" if there is one group.
     """
 
     name: str
@@ -336,16 +342,19 @@ class Group:
 
     @property
     def x_label(self) -> str:
-        """What was varied, in words."""
+        """The label of the x axis."""
         return self.key_words(self.across)
 
     def key_words(self, key: str) -> str:
-        """A scenario's key in words; what an AllGather's chunk is to others is a block."""
+        """Return a scenario's key in words; collective.chunk is the chunk size of AllGathers, or a block size."""
         is_block = key == "collective.chunk" and any(one.kind != "allgather" for one in self.configurations)
         return "block size" if is_block else _LABELS.get(key, key)
 
     def cells(self, one: Configuration) -> dict[str, Any]:
-        """What was varied, by column (with its unit): numbers, or words where numbers would be the same."""
+        """Return a configuration's values of `facet` and `across` by column (with its unit).
+
+        They are plain values, or words if plain values would not tell all configurations apart.
+        """
         keys = [self.across] if self.facet is None else [self.facet, self.across]
         return {_COLUMNS.get(key, key): self._plain(key, one.value(key)) for key in keys}
 
@@ -356,29 +365,37 @@ class Group:
 
     @cached_property
     def facets(self) -> dict[str, tuple[Configuration, ...]]:
-        """The configurations of each panel by its title, each in the order of the sweep."""
-        found: dict[str, list[Configuration]] = {}
+        """The configurations of each panel by its title, in the order of the sweep."""
+        facets: dict[str, list[Configuration]] = {}
         for one in self.configurations:
             key = self.facet
             title = "" if key is None else f"{self.key_words(key)} {words(key, one.value(key))}"
-            found.setdefault(title, []).append(one)
-        return {title: tuple(there) for title, there in found.items()}
+            facets.setdefault(title, []).append(one)
+        return {title: tuple(members) for title, members in facets.items()}
 
     @cached_property
     def ticks(self) -> dict[str, float | None]:
-        """The values of what was varied in words, each with its number where all of them have one of their own."""
+        """The values of `across` in words, each with its x coordinate, or all with None if the axis is not numeric.
+
+        An axis is numeric if its values, two or more, are different numbers.
+        """
         values = {words(self.across, one.value(self.across)): one.value(self.across) for one in self.configurations}
         numbers = [_number(self.across, value) for value in values.values()]
-        alone = None in numbers or len(set(numbers)) < len(numbers) or len(numbers) < 2
-        return dict.fromkeys(values) if alone else dict(zip(values, numbers, strict=True))
+        is_numeric = None not in numbers and len(set(numbers)) == len(numbers) >= 2
+        return dict(zip(values, numbers, strict=True)) if is_numeric else dict.fromkeys(values)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the x axis is numeric."""
+        return None not in self.ticks.values()
 
     def place(self, one: Configuration) -> int:
-        """Which of the ticks a configuration stands at."""
+        """Return the index of a configuration's tick."""
         return list(self.ticks).index(words(self.across, one.value(self.across)))
 
     @property
     def title(self) -> str:
-        """What was not varied, in words."""
+        """The values of the keys that are the same in the whole group, in words."""
         first = self.configurations[0]
         size = "collective.chunk" if first.values.get("collective.size") is None else "collective.size"
         wan = first.value("fabric.wan")
@@ -388,7 +405,7 @@ class Group:
         return ", ".join(text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key)))
 
     def _titled(self, key: str) -> str:
-        """What a key is in all configurations; empty where that goes without saying."""
+        """Return the value of a key that all configurations share, in words; "" if it need not be mentioned."""
         first = self.configurations[0]
         if key in _COLLECTIVE:
             if all(one.is_ring_allgather for one in self.configurations):
@@ -397,7 +414,7 @@ class Group:
             return alike.pop() if len(alike) == 1 else ""
         text = words(key, first.value(key))
         is_training = all(one.kind == "training" for one in self.configurations)
-        if is_training and key in ("collective.chunk", "training.pipeline"):  # which is its algorithm
+        if is_training and key in ("collective.chunk", "training.pipeline"):  # unused; the pipeline is the algorithm
             return ""
         if key == "collective.chunk":
             if not any(one.has_blocks for one in self.configurations):
@@ -408,81 +425,83 @@ class Group:
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
-    """The configurations in groups, one for each figure.
+    """Return the configurations in groups, one for each figure.
 
-    Across goes the longest axis of the sweep, numbers before words and seeds last; the next stands in panels beside
-    each other where it has few values, and every other one makes a figure for each of its values.
+    The x axis is the swept key with the most values, numeric keys before others and the seed last. The next key has
+    panels if it has few values. All other keys have a figure for each combination of their values.
     """
     first = configurations[0]
     axes = {key: len({repr(one.value(key)) for one in configurations}) for key in first.swept}
     ranked = sorted(axes, key=lambda key: (key == "run.seed", _number(key, first.value(key)) is None, -axes[key]))
     is_chunk = first.values.get("collective.size") is None
     across, *others = ranked or ["collective.chunk" if is_chunk else "collective.size"]
-    return grouped(configurations, across, others[0] if others and axes[others[0]] <= _FACETS else None)
+    return grouped(configurations, across, others[0] if others and axes[others[0]] <= _MOST_FACETS else None)
 
 
 def grouped(configurations: Sequence[Configuration], across: str, facet: str | None) -> list[Group]:
-    """The configurations in groups that are alike but for these two keys."""
-    apart = [key for key in configurations[0].swept if key not in (across, facet)]
+    """Return the configurations in groups within which only these two keys differ."""
+    others = [key for key in configurations[0].swept if key not in (across, facet)]
     groups: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
-        groups.setdefault(tuple(_file_words(key, one.value(key)) for key in apart), []).append(one)
+        groups.setdefault(tuple(_file_words(key, one.value(key)) for key in others), []).append(one)
     return [
-        Group(name="-".join(which), across=across, facet=facet, configurations=tuple(found))
-        for which, found in groups.items()
+        Group(name="-".join(values), across=across, facet=facet, configurations=tuple(members))
+        for values, members in groups.items()
     ]
 
 
 def collective_words(configurations: Iterable[Configuration]) -> str:
-    """The collective of all of these as it is written: "AllGather"; "collective" where they differ."""
+    """Return the kind of collective that these share, as written in texts ("AllGather"), or "collective"."""
     names = {one.collective for one in configurations}
     return names.pop() if len(names) == 1 else "collective"
 
 
 def _number(key: str, value: Any) -> float | None:
-    """A value as a place on an axis, None where it is none: a seed is a number, but no quantity."""
-    found = plain(key, value)
-    is_quantity = isinstance(found, int | float) and not isinstance(found, bool) and math.isfinite(found)
-    return float(found) if is_quantity and key != "run.seed" else None
+    """Return a value as a coordinate on an axis, or None if it is no quantity; a seed is a number, but no quantity."""
+    number = plain(key, value)
+    is_quantity = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+    return float(number) if is_quantity and key != "run.seed" else None
 
 
 def plain(key: str, value: Any) -> Any:
-    """A value as a table holds it: one number where it is one, words otherwise."""
+    """Return a value as stored in a table: a single number or text as it is, everything else in words."""
     if key == "fabric.gpus" and isinstance(value, list):
         return sum(value)
     return value if isinstance(value, int | float | str) else words(key, value)
 
 
 def words(key: str, value: Any) -> str:
-    """A value in words: "8", "3+5", "64 MB", "10 µs", and "none" for no tables."""
-    if key == "fabric.gpus" and value == value[:1] * 2:
-        return str(sum(value))
+    """Return a value in words: "8", "3+5", "64 MB", "10 µs", and "none" for an empty list."""
     if key in _SIZES and value is not None:
         return format_size(value)
     if value is not None and key.endswith(_TIMES):
         return format_delay(value).replace("us", "µs")
-    if key.endswith("_rate") and isinstance(value, list):
-        return format_rate_range((value[0], value[1]))
     if key == "conditions.links":
-        value = [" ".join([name, *own.values()]).replace("us", "µs") for name, own in value.items()]
-    if isinstance(value, list | Mapping):
-        joint = ", " if key == "conditions.links" or any(isinstance(item, Mapping) for item in value) else "+"
-        return (
-            str(value.get("name", "own"))
-            if isinstance(value, Mapping)
-            else joint.join(map(_item_words, value)) or ("no fault" if key == "fault" else "none")
-        )
+        return ", ".join(" ".join([name, *own.values()]).replace("us", "µs") for name, own in value.items()) or "none"
+    if isinstance(value, list):
+        return _list_words(key, value)
+    if isinstance(value, Mapping):
+        return str(value.get("name", "own"))
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return _WORDS.get(key, {}).get(text, text)
 
 
-def named(key: str, value: Any) -> str:
-    """A key with its value in words: "WAN bandwidth 40 Gbit/s"."""
+def _list_words(key: str, items: list[Any]) -> str:
+    if key == "fabric.gpus" and items == items[:1] * 2:  # two equal sites
+        return str(sum(items))
+    if key.endswith("_rate"):
+        return format_rate_range((items[0], items[1]))
+    separator = ", " if any(isinstance(item, Mapping) for item in items) else "+"
+    return separator.join(map(_item_words, items)) or ("no fault" if key == "fault" else "none")
+
+
+def labelled(key: str, value: Any) -> str:
+    """Return a key with its value in words: "WAN bandwidth 40 Gbit/s"."""
     return f"{_LABELS.get(key, key)} {words(key, value)}"
 
 
 def _item_words(item: Any) -> str:
-    """An item of a list in words: a fault, of a table of jobs or classes its name, and the class of a job."""
+    """Return an item of a list in words: what a fault does, or the name of a job or a class (and a job's class)."""
     if not isinstance(item, Mapping):
         return str(item)
     if "what" in item:  # a fault
@@ -491,6 +510,6 @@ def _item_words(item: Any) -> str:
 
 
 def _file_words(key: str, value: Any) -> str:
-    """A key and its value as part of a file's name: "wan_delay-100us"."""
+    """Return a key and its value as part of a file's name: "wan_delay-100us"."""
     text = re.sub(r"[^A-Za-z0-9.+_]", "", words(key, value).replace("µ", "u")).lstrip(".") or "other"
     return f"{key.rpartition('.')[2]}-{text}"

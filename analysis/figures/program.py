@@ -1,11 +1,11 @@
-"""A program's run over time: what each WAN link carried, and when each rank ended."""
+"""The run of a program over time: the utilisation of each WAN link, and the end of each rank."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.figures.output import Picture, canvas, heading, table
+from analysis.figures.output import Picture, canvas, csv_text, heading
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 _LOOKS = [style.colour for style in MODE_STYLES.values()]
@@ -13,47 +13,50 @@ _LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _WRONG = "#C2185B"
 
 
-def picture(found: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
-    """The figure of a run, as program.json has it; `samples` are the ns since its start and the bytes that each WAN
-    link has carried since then, and could have, at least one."""
+def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
+    """Draw a run, given as the contents of program.json.
+
+    Each of the samples, at least one, has the ns since the run's start, the bytes that each WAN link has carried since
+    then, and the bytes that it could have carried.
+    """
     at_s = np.array([at_ns for at_ns, _, _ in samples]) / 1e9
-    sent, room = (np.array([one[place] for one in samples], dtype=np.float64) for place in (1, 2))  # [samples, links]
+    sent, possible = (np.array([one[part] for one in samples], dtype=np.float64) for part in (1, 2))  # [samples, links]
     keep = np.concatenate([[True], np.diff(at_s) > 0])
     at_s, sent = at_s[keep], sent[keep]
-    used = np.diff(sent, axis=0) / np.diff(room[keep], axis=0)
-    last_s = max(float(found["run_s"]), 1e-9)
+    used = np.diff(sent, axis=0) / np.diff(possible[keep], axis=0)
+    last_s = max(float(run["run_s"]), 1e-9)
     scale, unit = time_unit(last_s)
-    ranks = found["ranks"]
+    ranks = run["ranks"]
     with canvas(7.0, 3.2 + 0.16 * len(ranks)) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 0.4 + 0.16 * len(ranks)])
-        for place, number in enumerate(np.flatnonzero(sent[-1])):
-            look = {"color": _LOOKS[place % len(_LOOKS)], "linestyle": _LINES[place // len(_LOOKS) % len(_LINES)]}
-            name = found["links"][number]["link"]
-            above.stairs(100 * used[:, number], at_s / scale, baseline=None, label=name, linewidth=1.3, **look)
+        for index, link in enumerate(np.flatnonzero(sent[-1])):
+            look = {"color": _LOOKS[index % len(_LOOKS)], "linestyle": _LINES[index // len(_LOOKS) % len(_LINES)]}
+            name = run["links"][link]["link"]
+            above.stairs(100 * used[:, link], at_s / scale, baseline=None, label=name, linewidth=1.3, **look)
         above.set_ylim(0, None)
-        above.set_ylabel("utilisation, %")
+        above.set_ylabel("utilisation (%)")
         if above.get_legend_handles_labels()[0]:
             above.legend(fontsize="x-small", ncols=2)
-        for place, one in enumerate(ranks):
+        for y, one in enumerate(ranks):
             end_s = last_s if one["end_s"] is None else one["end_s"]
             colour = _LOOKS[0] if one["status"] == 0 else _WRONG
-            below.barh(place, end_s / scale, height=0.7, color=colour)
+            below.barh(y, end_s / scale, height=0.7, color=colour)
         below.set_yticks(range(len(ranks)), [f"{one['rank']} ({one['gpu']})" for one in ranks], fontsize=7)
         below.invert_yaxis()
         below.grid(False)
         below.set_ylabel("rank")
-        below.set_xlabel(f"time since the ranks were started, {unit}", color=INK)
+        below.set_xlabel(f"time since the ranks were started ({unit})", color=INK)
         below.set_xlim(0, last_s / scale)
         heading(figure, "WAN links and ranks of a program")
     rows = [
         {"from_s": at_s[row], "until_s": at_s[row + 1], "link": link["link"], "utilisation": used[row, number]}
         for row in range(len(used))
-        for number, link in enumerate(found["links"])
+        for number, link in enumerate(run["links"])
     ] or [{"from_s": 0.0, "until_s": 0.0, "link": "", "utilisation": 0.0}]
-    wrong = " Ranks that failed are red." if any(one["status"] for one in ranks) else ""
+    failed = " Ranks that failed are red." if any(one["status"] for one in ranks) else ""
     return Picture(
         name="program",
-        caption=f"Utilisation of the WAN links that carried something, and the ranks' spans.{wrong}",
+        caption=f"Utilisation of the WAN links that carried traffic, and the lifetimes of the ranks.{failed}",
         figure=figure,
-        data=table(rows),
+        data=csv_text(rows),
     )

@@ -1,36 +1,42 @@
-"""How far from the best: each mode's mean time beside those of what it is measured by, above the bound of all."""
+"""The distance of each mode from the best: its mean time beside those of referees and the bound on any schedule.
+
+Referees are solutions that modes are compared with: the fastest ring, the best schedule and the best policy.
+"""
 
 from collections.abc import Mapping, Sequence
 
-from analysis.figures.output import Picture, canvas, explain, panels, table
+from analysis.figures.output import Picture, canvas, csv_text, explain, panels
 from analysis.figures.points import Configuration, Points
 from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, time_unit
 
-_MOST = 20  # configurations of a run
+_MOST = 20  # configurations of a run that are drawn
 _BEST = {"fastest ring": "best_ring_s", "best schedule": "best_schedule_s", "best policy": "best_policy_s"}
 
 Times = Mapping[str, float]
-"""Mean seconds of a collective, by what needs them."""
+"""Mean seconds of a collective, by the name of a mode or a referee."""
 
 
 def of_run(name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
-    """The figure of a run that has such times: of the first configurations, by the model if it was run."""
+    """Draw the first configurations of a run that stores referees' times; None if it stores none.
+
+    The times of modes are those of the model if it was run, otherwise the measured ones.
+    """
     engine = min((point.engine for point in points.values()), key=["model", "emulation"].index)
-    drawn: dict[str, tuple[Times, Times, float]] = {}
+    settings: dict[str, tuple[Times, Times, float]] = {}
     collectives = 0
     for one in configurations:
-        here = [point for (of, index, _), point in points.items() if (of, index) == (engine, one.index)]
-        if not here or len(drawn) == _MOST:
+        here = [point for point in points.values() if point.engine == engine and point.configuration is one]
+        if not here or len(settings) == _MOST:
             continue
         rows, collectives = here[0].rows, len(here[0].rows)
         referees_s = {what: float(rows[column].mean()) for what, column in _BEST.items() if rows[column].notna().all()}
         if referees_s:
             modes_s = {point.mode: float(point.completion_s.mean()) for point in here}
-            drawn[one.label] = modes_s, referees_s, float(rows["bound_s"].mean())
-    if not drawn:
+            settings[one.label] = modes_s, referees_s, float(rows["bound_s"].mean())
+    if not settings:
         return None
-    how = "by the timing model" if engine == "model" else "measured, what they are held against by the timing model"
-    return picture(drawn, collectives=collectives, name=f"{name}-referees", how=how)
+    how = "by the timing model" if engine == "model" else "measured, referees by the timing model"
+    return picture(settings, collectives=collectives, name=f"{name}-referees", how=how)
 
 
 def picture(
@@ -40,8 +46,9 @@ def picture(
     name: str,
     how: str = "by the timing model",
 ) -> Picture:
-    """The figure of some configurations by their labels, a panel each: the times of modes, those of referees, and the
-    bound of all, which are means of as many collectives.
+    """Draw configurations, by their labels, in a panel each: the times of modes, those of referees, and the bound.
+
+    All times are means over so many collectives.
     """
     name_modes([mode for modes_s, _, _ in settings.values() for mode in modes_s])
     bars = max(len(modes_s) + len(referees_s) for modes_s, referees_s, _ in settings.values())
@@ -62,11 +69,11 @@ def picture(
             axes.grid(True, axis="x")
             axes.set_xlabel(f"mean time of a collective ({unit})")
             axes.set_title(label)
-        explain(figure, f"{collectives} collectives {how}; dashed: no schedule of any kind is faster")
+        explain(figure, f"{collectives} collectives, {how}; dashed: lower bound on the time of any schedule")
     rows = [
         {"setting": label, "what": what, "mean_s": seconds, "over_bound": seconds / bound_s}
         for label, (modes_s, referees_s, bound_s) in settings.items()
         for what, seconds in {**modes_s, **referees_s, "bound of all": bound_s}.items()
     ]
-    caption = f"How far from the best each mode is, {collectives} collectives {how}."
-    return Picture(name=name, caption=caption, figure=figure, data=table(rows))
+    caption = f"Mean time of each mode compared with the best known, {collectives} collectives, {how}."
+    return Picture(name=name, caption=caption, figure=figure, data=csv_text(rows))

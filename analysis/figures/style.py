@@ -1,8 +1,8 @@
-"""How figures look: one colour, hatch, marker, line and label for each mode, everywhere; how quantities are worded.
+"""The style of all figures: the colour, hatch, marker, line and label of each mode, colour maps and units of time.
 
-The colours grow lighter from base to joint in even steps of lightness, so that they can be distinguished in grey and
-with any kind of colour vision, and each mode has a hatch and a marker besides. The emulation is drawn filled and the
-model open, or as a line.
+The colours of the built-in modes get lighter from base to joint in even steps of lightness, so that they can be told
+apart in grey and with any kind of colour vision; each mode also has a hatch and a marker of its own. Measured points
+are filled, predicted ones open or lines.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,9 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb
 
 @dataclass(frozen=True, kw_only=True)
 class ModeStyle:
-    """A mode's style in figures, in matplotlib's terms; `label` is its name in legends.
+    """A mode's style in figures, as Matplotlib takes it; `label` is its name in legends.
 
-    Lines of two modes often lie on each other: the one drawn first is wider, and is seen through the other's gaps.
+    Lines of two modes often coincide. The one drawn first is wider and can be seen through the gaps of the other.
     """
 
     label: str
@@ -47,11 +47,11 @@ _CYCLE = tuple(zip(
 ))  # fmt: skip
 
 MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
-"""The style of every mode of the run that is drawn, in the order in which modes are drawn (`name_modes`)."""
+"""The style of every mode of the current run, in drawing order; `name_modes` sets it."""
 
 
 def name_modes(names: Iterable[str]) -> None:
-    """Give policies that are not built in a style each, of a cycle, in this order; those of another run lose theirs."""
+    """Set `MODE_STYLES` for a run: the built-in modes, then one from a cycle for each other policy, in this order."""
     others = [name for name in dict.fromkeys(names) if name not in _BUILT_IN]
     MODE_STYLES.clear()
     MODE_STYLES.update(_BUILT_IN)
@@ -62,31 +62,31 @@ def name_modes(names: Iterable[str]) -> None:
 
 
 INK, FAINT = "#222222", "#8A8A8A"
-"""What is written and outlined, and what stands back."""
+"""The colours of text and outlines, and of less important parts."""
 
 BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("bandwidth", ["#3B0F70", "#A8327D", "#F1605D", "#FDBF6F"])
-"""Available bandwidth: dark is slow, where time is lost; lightness alone gives the order."""
+"""Available bandwidth of a link within a site: dark is slow; lightness alone gives the order."""
 
 WAN_BANDWIDTH: Colormap = LinearSegmentedColormap.from_list("wan", ["#00241F", "#00695C", "#26A69A", "#80CBC4"])
-"""Available bandwidth of a WAN link, in another hue and on a scale of its own: dark is slow."""
+"""Available bandwidth of a WAN link, with another hue and a scale of its own: dark is slow."""
 
 UTILISATION: Colormap = LinearSegmentedColormap.from_list("utilisation", ["#8FBBD9", "#4C78A8", "#B5472F", "#5A0F1E"])
-"""How much of a link is used: light is little, dark is all of it."""
+"""Utilisation of a link, from light (0) to dark (1)."""
 
 _BLOCKS: Colormap = LinearSegmentedColormap.from_list("blocks", ["#1E2A4A", "#3E7C8C", "#9CC3A5", "#EFE9C8"])
 _NO_BLOCK = "#7FA3B5"
 
 CRITICAL, SENDING, DELAY = "#C2185B", "#C2185B", "#F1A7C3"
-"""The outline of what is on the critical path, and the two parts of its seconds."""
+"""The colours of the critical path's outline and of its two parts, sending and propagation delay."""
 
 SETTINGS: Mapping[Any, Any] = MappingProxyType(
     {
-        # DejaVu Sans comes with matplotlib, so that a figure is laid out the same on every machine; a browser without
-        # it takes Verdana, which is as wide.
+        # Matplotlib ships DejaVu Sans, so a figure has the same layout on every machine; a browser without it takes
+        # Verdana, which is equally wide.
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
         "font.size": 9,
-        "text.parse_math": False,  # what comes from a file is words, whatever signs are in it
+        "text.parse_math": False,  # names from files are plain text, even with a $ in them
         "axes.edgecolor": INK,
         "axes.titlesize": "medium",
         "axes.spines.top": False,
@@ -97,26 +97,26 @@ SETTINGS: Mapping[Any, Any] = MappingProxyType(
         "grid.color": "#DDDDDD",
         "hatch.linewidth": 0.6,
         "legend.frameon": False,
-        "svg.hashsalt": "longhaul",  # element ids from the content alone: the same figure is the same file
+        "svg.hashsalt": "longhaul",  # element ids depend on the content alone: the same figure gives the same file
         "svg.fonttype": "none",
     }
 )
-"""matplotlib's settings for every figure."""
+"""Matplotlib's settings for every figure."""
 
 
 def block_colour(block: int, ranks: int) -> str:
-    """The shade of a rank's block, of that many ranks: darker to lighter in rank order; -1 is what has no block."""
+    """Return the shade of a rank's block, from dark to light in rank order; -1 is a transfer without a block."""
     return _NO_BLOCK if block < 0 else to_hex(_BLOCKS(block / max(1, ranks - 1)))
 
 
 def paler(colour: str) -> str:
-    """A colour mixed with white: what the model says beside what was measured."""
+    """Return a colour mixed with white, for predicted bars next to measured ones."""
     red, green, blue = to_rgb(colour)
     return to_hex((1 - 0.4 * (1 - red), 1 - 0.4 * (1 - green), 1 - 0.4 * (1 - blue)))
 
 
 def marker(mode: str, *, measured: bool) -> dict[str, Any]:
-    """A mode's marker as matplotlib's plot takes it: filled for what was measured, open for what was predicted."""
+    """Return a mode's marker as arguments of Matplotlib's plot: filled for measured points, open for predicted ones."""
     style = MODE_STYLES[mode]
     look = {"color": style.colour, "marker": style.marker, "markersize": 4.5, "linestyle": "none"}
     edge = {"markeredgecolor": INK if measured else style.colour, "markeredgewidth": 0.6 if measured else 1.1}
@@ -124,7 +124,7 @@ def marker(mode: str, *, measured: bool) -> dict[str, Any]:
 
 
 def line(mode: str) -> dict[str, Any]:
-    """A mode's line as matplotlib's plot takes it."""
+    """Return a mode's line as arguments of Matplotlib's plot."""
     style = MODE_STYLES[mode]
     return {"color": style.colour, "linestyle": style.line, "linewidth": style.width * 0.8}
 
@@ -133,5 +133,5 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """The unit in which times up to this one read best: how many seconds it is, and its name."""
+    """Return the best unit for times up to this one: its length in seconds and its name."""
     return next((unit for unit in _TIMES if longest_s >= unit[0]), _TIMES[-1])

@@ -1,7 +1,7 @@
-"""A collective over time: which GPU sent what to which over which links, from when to when, in every mode.
+"""The timeline of a collective in every mode: when each GPU sent which block to which other, and over which links.
 
-One row is one flow of the schedule; around a ring they are in ring order, so that a block's way goes down the rows. The
-critical path is outlined, and beneath stands what it cost by link. What is drawn is what `collective` found.
+Each row is a flow of the schedule. The flows of a ring are in ring order, so that a block moves down the rows. The
+critical path is outlined, and a panel below shows its seconds by link. The data come from `collective`.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
 from analysis.figures.collective import Collective, lanes
-from analysis.figures.output import Picture, canvas, explain, heading, table
+from analysis.figures.output import Picture, canvas, csv_text, explain, heading
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 
-_WIDE = 0.016  # the share of the longest time above which a bar has room for one digit
-_TOUCHING = 0.05  # the share of a transfer by which the next on its flow may begin earlier and still be in its row
+_WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
+_TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
 _MOST_ROWS = 64
-_MOST_LINKS = 5  # of the critical path, shown with what they cost
+_MOST_LINKS = 5  # links of the critical path that are shown with their costs
 
-_NUMBERS = {  # what the number and the shade of a bar are, by the kind of collective
-    "allgather": "the rank that its first block began at",
-    "gather": "the rank that its first block began at",
+_NUMBERS = {  # the meaning of the number and the shade of a bar, by kind of collective
+    "allgather": "the rank where its first block started",
+    "gather": "the rank where its first block started",
     "reducescatter": "the rank that its first block is for",
     "scatter": "the rank that its first block is for",
     "alltoall": "the rank that its first block is for",
@@ -36,12 +36,12 @@ _NUMBERS = {  # what the number and the shade of a bar are, by the kind of colle
 
 
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
-    """The timeline of a collective in its modes, `name` being the run's."""
+    """Draw the timeline of a collective in each mode, for the run called `name`."""
     first = collectives[0]
     longest_s = max(max(one.completion_s, *(move.end_s for move in one.moves)) for one in collectives)
     links = min(_MOST_LINKS, max(len(one.costs) for one in collectives))
     columns = min(2, len(collectives))
-    bands = -(-len(collectives) // columns)  # each of them a row of timelines and one of links
+    bands = -(-len(collectives) // columns)  # each has a row of timelines and a row of links
     heights = [0.9 + 0.19 * min(len(first.flows), _MOST_ROWS), 0.4 + 0.15 * links]
     label = first.configuration.label
     with canvas(5.4 * columns, bands * sum(heights) + 0.9) as figure:
@@ -58,13 +58,13 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
                     empty.set_in_layout(False)
         heading(figure, f"{label}: collective {first.number}")
         explain(figure, "\n".join(_explanation(collectives)))
-    bars = "a chunk on its way over a ring edge"
+    bars = "a chunk in transit over a ring edge"
     if not first.configuration.is_ring_allgather:
-        bars = "a message on its way from a GPU to another"
+        bars = "a message in transit between two GPUs"
     left_out = len(first.flows) - _MOST_ROWS
     caption = f"Timeline of collective {first.number} of {label}: each bar is {bars}; the critical path is outlined."
     if left_out > 0:
-        caption += f" {left_out} of {len(first.flows)} rows are left out, none of them before those on that path."
+        caption += f" {left_out} of {len(first.flows)} rows are left out; rows on that path are kept first."
     return Picture(
         name=f"{name}-timeline",
         caption=caption,
@@ -75,44 +75,39 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
 
 
 def _explanation(collectives: Sequence[Collective]) -> list[str]:
-    """The lines beneath the panels."""
+    """Return the lines below the panels."""
     one = collectives[0]
     configuration = one.configuration
     critical = (
-        "Outlined: the critical path, of which all the time is made. Below: its seconds by link or GPU, the longest: "
-        "sending (dark), delay (light)."
+        "Outlined: the critical path, which adds up to the completion time. Below: its seconds by link or GPU, largest "
+        "first: sending (dark), delay (light)."
     )
     if configuration.is_ring_allgather:
         return [
-            "A bar: a chunk on its way over a ring edge, from the first bit sent to the last received. "
-            "Its number and shade: the rank it began at.",
+            "A bar: a chunk in transit over a ring edge, from the first bit sent to the last received. "
+            "Its number and shade: the rank where it started.",
             "Grey rows cross the WAN. "
-            "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: when all is done.",
+            "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
             critical,
         ]
-    is_shared = any(one.spans for one in collectives)
-    numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if _has_blocks(one) else ""
-    left_out = len(one.flows) - _MOST_ROWS
-    return [
-        f"A bar: a message on its way, from the first bit sent to the last received.{numbers}",
-        "Grey rows cross the WAN. Right: the rate of the slowest link on the way; the slowest in bold. "
-        "Dashed: when all is done.",
+    has_blocks = configuration.kind in _NUMBERS and any(move.block >= 0 for move in one.moves)
+    numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if has_blocks else ""
+    lines = [
+        f"A bar: a message in transit, from the first bit sent to the last received.{numbers}",
+        "Grey rows cross the WAN. Right: the rate of the flow's slowest link; the slowest flow in bold. "
+        "Dashed: completion.",
         critical,
-        *(
-            ["Filled: the rate over time that the model gives a message, as a share of that link's."]
-            if is_shared
-            else []
-        ),
-        *([f"{left_out} of {len(one.flows)} rows are left out."] if left_out > 0 else []),
     ]
-
-
-def _has_blocks(one: Collective) -> bool:
-    return one.configuration.kind in _NUMBERS and any(move.block >= 0 for move in one.moves)
+    if any(one.spans for one in collectives):
+        lines.append("Filled: the predicted rate of a message over time, as a share of the rate of its slowest link.")
+    left_out = len(one.flows) - _MOST_ROWS
+    if left_out > 0:
+        lines.append(f"{left_out} of {len(one.flows)} rows are left out.")
+    return lines
 
 
 def _rows(one: Collective) -> list[int]:
-    """The flows that have a row, in their order: all, or of many the first, those of the critical path before."""
+    """Return the flows that have a row, in display order: at most `_MOST_ROWS`, those on the critical path first."""
     critical = {move.flow for move in one.moves if move.is_critical}
     chosen = {*sorted(one.rows, key=lambda flow: flow not in critical)[:_MOST_ROWS]}
     return [flow for flow in one.rows if flow in chosen]
@@ -132,19 +127,19 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
         flow, moves = one.flows[index], one.moves_over(index)
         if flow.crosses:
             axes.axhspan(row - 0.5, row + 0.5, color="#E4E4E4", linewidth=0, zorder=0)
-        places = lanes(moves, touching=_TOUCHING)
-        height = 0.8 / (max(places, default=0) + 1)
-        for move, lane in zip(moves, places, strict=True):
+        lane_of = lanes(moves, touching=_TOUCHING)
+        height = 0.8 / (max(lane_of, default=0) + 1)
+        for move, lane in zip(moves, lane_of, strict=True):
             left, width = move.leaves_s / scale, (move.end_s - move.leaves_s) / scale
             top, colour = row - 0.4 + lane * height, block_colour(move.block, ranks)
             bars.append([(left, top), (left + width, top), (left + width, top + height), (left, top + height)])
             colours.append(colour)
             spans = one.spans.get(move.transfer, ())
-            behind = [(spans[-1][1], move.end_s, 0.0)] if spans else []  # its last bits are on their way
-            for start_s, end_s, share in (*spans, *behind):
-                above = max(0.0, 1 - share) * height  # of the bar, left empty
-                x, end = (min(max(at / scale, left), left + width) for at in (start_s, end_s))
-                empty.append([(x, top), (end, top), (end, top + above), (x, top + above)])
+            propagation = [(spans[-1][1], move.end_s, 0.0)] if spans else []  # of its last bits
+            for start_s, end_s, share in (*spans, *propagation):
+                unfilled = max(0.0, 1 - share) * height
+                x, end = (min(max(at_s / scale, left), left + width) for at_s in (start_s, end_s))
+                empty.append([(x, top), (end, top), (end, top + unfilled), (x, top + unfilled)])
             if move.is_critical:
                 outlined.append(bars[-1])
             has_room = width * scale / longest_s > _WIDE * len(str(move.block)) and height > 0.3
@@ -153,7 +148,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
         weight = "bold" if flow.rate_bps == slowest else "normal"
         rate = f"{flow.rate_bps / 1e9:.3g} Gbit/s" if flow.links else ""
         axes.annotate(rate, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=6.5, weight=weight)
-    # One artist for all bars: hundreds of their own would take most of the time of a run's figures.
+    # One artist for all bars: an artist for each would take most of the time in which a run's figures are drawn.
     axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors="white", linewidths=0.4, zorder=1))
     axes.add_collection(PolyCollection(empty, facecolors="white", alpha=0.72, linewidths=0, zorder=1.2))
     axes.add_collection(PolyCollection(outlined, facecolors="none", edgecolors=CRITICAL, linewidths=1.1, zorder=1.5))
@@ -172,40 +167,40 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
 
 
 def _draw_costs(axes: Axes, one: Collective, longest_s: float, count: int) -> None:
-    """So many links on which the critical path spent most, on the time axis of the bars above."""
+    """Draw the `count` links on which the critical path spent most time, on the time axis of the panel above."""
     scale, unit = time_unit(longest_s)
     shown = list(one.costs.items())[:count]
-    places = range(len(shown))
+    rows = range(len(shown))
     sending = [cost.sending_s / scale for _, cost in shown]
-    axes.barh(places, sending, 0.7, color=SENDING)
-    axes.barh(places, [cost.delay_s / scale for _, cost in shown], 0.7, left=sending, color=DELAY)
-    for place, (_, cost) in zip(places, shown, strict=True):
+    axes.barh(rows, sending, 0.7, color=SENDING)
+    axes.barh(rows, [cost.delay_s / scale for _, cost in shown], 0.7, left=sending, color=DELAY)
+    for row, (_, cost) in zip(rows, shown, strict=True):
         look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 6.5}
-        axes.annotate(f"{cost.seconds / scale:.3g}", (cost.seconds / scale, place), (3, 0), **look)
-    axes.set_yticks(places, [name.replace(">", " → ") for name, _ in shown])
+        axes.annotate(f"{cost.seconds / scale:.3g}", (cost.seconds / scale, row), (3, 0), **look)
+    axes.set_yticks(rows, [name.replace(">", " → ") for name, _ in shown])
     axes.tick_params(axis="both", labelsize=7, length=0, labelbottom=False)
     axes.set_ylim(count - 0.5, -0.5)
     axes.set_xlim(0, longest_s / scale * 1.02)
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
-    of = f", the longest {len(shown)} of {len(one.costs)}" if len(one.costs) > len(shown) else ""
-    axes.set_title(f"critical path by link ({unit}){of}", fontsize=7.5)
+    part = f", the largest {len(shown)} of {len(one.costs)}" if len(one.costs) > len(shown) else ""
+    axes.set_title(f"critical path by link ({unit}){part}", fontsize=7.5)
 
 
 def _write(axes: Axes, number: int, centres: Sequence[tuple[float, float]], colour: str) -> None:
-    """A block's number in the middle of its bars, legible on their colour: a marker, drawn once for all of them."""
+    """Write a block's number in the middle of its bars in black or white; one marker artist draws it in all of them."""
     red, green, blue = to_rgb(colour)
-    on = INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-    shape = _number(number)
-    size = 2 * float(np.abs(shape.vertices).max())  # as a marker, a shape is scaled to its size
+    ink = INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+    shape = _number_shape(number)
+    size = 2 * float(np.abs(shape.vertices).max())  # Matplotlib scales a marker's shape to its size
     x, y = zip(*centres, strict=True)
-    (line,) = axes.plot(x, y, linestyle="none", marker=shape, markersize=size, color=on, markeredgewidth=0)
+    (line,) = axes.plot(x, y, linestyle="none", marker=shape, markersize=size, color=ink, markeredgewidth=0)
     line.set_in_layout(False)  # it is within the axes
 
 
 @cache
-def _number(number: int) -> Path:
-    """A number as a shape in points around its middle."""
+def _number_shape(number: int) -> Path:
+    """Return the outline of a number in points, centred on the origin."""
     text = TextPath((0, 0), str(number), size=6)
     box = text.get_extents()
     middle = ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
@@ -217,13 +212,14 @@ def _data(collectives: Sequence[Collective]) -> str:
     for one in collectives:
         for move in one.moves:
             flow = one.flows[move.flow]
-            what: dict[str, object] = {"step": move.step, "chunk": move.block}
+            transfer: dict[str, object] = {"step": move.step, "chunk": move.block}
             if not configuration.is_ring_allgather:
-                what = {"transfer": move.transfer, "step": move.step, "block": move.block if move.block >= 0 else ""}
-                what |= {"bytes": round(move.size) if flow.links else "", "channel": flow.channel}
+                block = move.block if move.block >= 0 else ""
+                transfer = {"transfer": move.transfer, "step": move.step, "block": block}
+                transfer |= {"bytes": round(move.size) if flow.links else "", "channel": flow.channel}
             names = {"src": one.gpu(flow.src), "dst": one.gpu(flow.dst), "via": one.via(flow)}
             conditions = {"rate_bps": int(flow.rate_bps) if flow.links else "", "delay_s": flow.delay_s}
             times = {"start_s": move.start_s, "leaves_s": move.leaves_s, "end_s": move.end_s}
-            rows.append(one.which | {"measured": one.measured} | what | names | conditions | times)
+            rows.append(one.which | {"measured": one.measured} | transfer | names | conditions | times)
             rows[-1]["critical"] = move.is_critical
-    return table(rows)
+    return csv_text(rows)

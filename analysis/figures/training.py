@@ -1,11 +1,12 @@
-"""Training: the pipeline diagram of an iteration, and what an iteration takes by the distance and the rate of the WAN.
+"""Training: the pipeline diagram of an iteration, and iteration times against the distance or the rate of the WAN.
 
-The diagram has a row for each GPU, its forwards and backwards by colour with the number of the micro-batch, and an
-arrow for each message over the WAN; measured and predicted where there are both. What is idle is white. That of a job
-has the job's GPUs and messages alone, over the time of the round.
+The diagram has a row for each GPU. Forward and backward passes are coloured bars with the number of the micro-batch,
+idle time is white, and each message over the WAN is an arrow. It is drawn from measured and from predicted times if
+both exist. The diagram of a training job shows only the job's GPUs and messages, over the time of the round.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,17 +15,17 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective import Collective, Move
-from analysis.figures.output import Picture, canvas, heading, legend, table
-from analysis.figures.points import Configuration, Points, named
+from analysis.figures.collective import Collective
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.points import Configuration, Points, labelled
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 
 KM_A_MS = 204
-"""How far light goes in a fibre in a ms."""
+"""The distance in km that light travels in a fibre in 1 ms."""
 
 GEOPIPE = {"bubble ratio": 78.91, "iteration": 9.1}
-"""By how many percent GeoPipe's scheme lowers them (arXiv 2510.12064), "up to" and on average; its setting is not
-public."""
+"""Reductions in percent reported for GeoPipe (arXiv 2510.12064): of the bubble ratio "up to", of the iteration time on
+average. Its experimental setting is not public."""
 
 _FIT = (
     f"below, dotted: GeoPipe's {GEOPIPE['bubble ratio']} % of the bubble ratio and {GEOPIPE['iteration']} % of the "
@@ -33,17 +34,20 @@ _FIT = (
 _SAVED = {"bubble ratio": "#4C8C4A", "iteration": "#8A5AAB"}
 _DELAY, _RATE, _PIPELINE, _KIND = "conditions.wan_delay", "conditions.wan_rate", "training.pipeline", "training"
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
-_ARROW, _SUMS = "#C2185B", "#8A8A8A"
-_MOST_WORKS = 3000  # bars of a panel
-_MOST_NUMBERS = 400  # of micro-batches, written into them
+_ARROW, _GRADIENTS = "#C2185B", "#8A8A8A"
+_MOST_BARS = 3000  # in a panel
+_MOST_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
 _MOST_PANELS = 12
 _MOST_INCHES = 15.0
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
 
 class Trained(NamedTuple):
-    """What is training in a collective: all of it, or the job of this name, from when on and with which transfers; and
-    what each of its places computes, in order."""
+    """A training in a collective: all of it (`job` is ""), or a job of a round.
+
+    `start_s` is when it starts and `transfers` are the indices of its transfers. `works` are the computations of each
+    of its `places` (positions of the schedule), in order: "F2" is the forward pass of micro-batch 2.
+    """
 
     job: str
     start_s: float
@@ -53,121 +57,118 @@ class Trained(NamedTuple):
 
 
 def trained(configuration: Configuration) -> list[Trained]:
-    """What is training in the collectives of a configuration."""
+    """Return the trainings in the collectives of a configuration."""
     schedule = configuration.schedule or {}
     works = schedule.get("works") or ()
-    found = [Trained("", 0.0, range(len(schedule.get("transfers", ()))), range(len(works)), works)]
-    found += [
+    trainings = [Trained("", 0.0, range(len(schedule.get("transfers", ()))), range(len(works)), works)]
+    trainings += [
         Trained(str(one["name"]), float(one["start_s"]), range(*one["transfers"]), one["places"], one["works"])
         for one in configuration.jobs
         if one.get("works")
     ]
-    return [one for one in found if one.works]
+    return [one for one in trainings if one.works]
 
 
-def diagram(name: str, measured: Sequence[Collective], predicted: Sequence[Collective], of: Trained) -> Picture | None:
-    """The pipeline diagram of what is training in a collective, in each mode that has it; None where it is too
-    large."""
+def diagram(
+    name: str, measured: Sequence[Collective], predicted: Sequence[Collective], training: Trained
+) -> Picture | None:
+    """Draw the pipeline diagram of a training in a collective, in each mode; None if it has no bars or too many."""
     both = [one for mode in MODE_STYLES for group in (measured, predicted) for one in group if one.mode == mode]
-    bars = [list(_bars(one, of)) for one in both]
-    if not bars or not all(0 < len(found) <= _MOST_WORKS for found in bars):
+    bars_of = [list(_bars(one, training)) for one in both]
+    if not both or not all(0 < len(bars) <= _MOST_BARS for bars in bars_of):
         return None
-    longest_s = max(move.end_s for one in both for move in one.moves if move.transfer in of.transfers)
-    gpus = len(of.works)
+    longest_s = max(move.end_s for one in both for move in one.moves if move.transfer in training.transfers)
+    gpus = len(training.works)
     with canvas(11.0, (0.8 + 0.24 * gpus) * len(both) + 0.9) as figure:
-        for axes, one, found in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars, strict=True):
-            _draw(axes, one, of, found, longest_s)
+        for axes, one, bars in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars_of, strict=True):
+            _draw(axes, one, training, bars, longest_s)
         label, which = both[0].configuration.label, f"collective {both[0].number}"
-        if of.job:
-            which = f"{of.job} in round {both[0].number}"
+        if training.job:
+            which = f"{training.job} in round {both[0].number}"
         heading(figure, f"{label}: {which}")
         handles: list[Any] = [
-            Patch(color=colour, label=what)
-            for letter, (what, colour) in _WORK.items()
-            if any(bar.work[0] == letter for bar in bars[0])
+            Patch(color=colour, label=work)
+            for letter, (work, colour) in _WORK.items()
+            if any(bar.work[0] == letter for bar in bars_of[0])
         ]
-        arrows = {"over the WAN": _ARROW} | ({"gradients over the WAN": _SUMS} if _sums(both[0].configuration) else {})
-        handles += [Line2D([], [], color=colour, label=what) for what, colour in arrows.items()]
+        handles.append(Line2D([], [], color=_ARROW, label="over the WAN"))
+        if _has_gradients(both[0].configuration):
+            handles.append(Line2D([], [], color=_GRADIENTS, label="gradients over the WAN"))
         legend(figure, handles)
     return Picture(
-        name=f"{name}-{of.job}-stages" if of.job else f"{name}-stages",
-        caption=f"Pipeline of {which} of {label}: what GPUs compute, and what crosses the WAN.",
+        name=f"{name}-{training.job}-stages" if training.job else f"{name}-stages",
+        caption=f"Pipeline of {which} of {label}: the computations of GPUs, and the messages that cross the WAN.",
         figure=figure,
-        data=table(
+        data=csv_text(
             one.which
             | {"measured": one.measured, "gpu": one.gpu(bar.rank), "work": bar.work[0], "micro_batch": bar.work[1:]}
             | {"start_s": bar.start_s, "end_s": bar.end_s}
-            for one, found in zip(both, bars, strict=True)
-            for bar in found
+            for one, bars in zip(both, bars_of, strict=True)
+            for bar in bars
         ),
     )
 
 
 class _Bar(NamedTuple):
-    """What a rank, at a place of the schedule, computes from when to when."""
+    """A computation of a rank: the row of its position, the index of its transfer, and its times in s."""
 
-    place: int
+    row: int
     rank: int
+    transfer: int
     work: str
     start_s: float
     end_s: float
 
 
 def computations(one: Collective) -> dict[int, str]:
-    """What computations of training are, by transfer: "forward 2" is that of micro-batch 2."""
-    return {
-        move.transfer: f"{_WORK[work[0]][0]} {work[1:]}"
-        for of in trained(one.configuration)
-        for _, move, work in _works(one, of)
-    }
+    """Return the computations of trainings in words, by transfer: "forward 2" is that of micro-batch 2."""
+    bars = (bar for training in trained(one.configuration) for bar in _bars(one, training))
+    return {bar.transfer: f"{_WORK[bar.work[0]][0]} {bar.work[1:]}" for bar in bars}
 
 
-def _bars(one: Collective, of: Trained) -> Iterator[_Bar]:
-    """The computations of what is training, place by place."""
-    for row, move, work in _works(one, of):
-        yield _Bar(row, one.flows[move.flow].src, work, move.leaves_s, move.end_s)
-
-
-def _works(one: Collective, of: Trained) -> Iterator[tuple[int, Move, str]]:
-    """What each place computes, in order: its number, when, and what it is."""
+def _bars(one: Collective, training: Trained) -> Iterator[_Bar]:
+    """Yield the computations of a training, position by position, in order."""
     schedule = one.configuration.schedule or {}
-    own = {move.flow for move in one.moves if move.transfer in of.transfers}
-    streams = sorted(  # a job has one for its beginnings before that of its computations
-        (number, place, flow)
-        for flow, (place, number, *more) in enumerate(schedule["flows"])
+    own = {move.flow for move in one.moves if move.transfer in training.transfers}
+    streams = sorted(  # a job has a stream for its starts, with a lower channel than that of its computations
+        (channel, place, flow)
+        for flow, (place, channel, *more) in enumerate(schedule["flows"])
         if flow in own and not more
     )
     flow_of = {place: flow for _, place, flow in streams}
-    for row, (place, names) in enumerate(zip(of.places, of.works, strict=True)):
+    for row, (place, works) in enumerate(zip(training.places, training.works, strict=True)):
         moves = sorted(one.moves_over(flow_of[place]), key=lambda move: move.transfer)
-        yield from ((row, move, str(work)) for move, work in zip(moves, names, strict=True))
+        for move, work in zip(moves, works, strict=True):
+            yield _Bar(row, one.flows[move.flow].src, move.transfer, str(work), move.leaves_s, move.end_s)
 
 
-def _draw(axes: Axes, one: Collective, of: Trained, bars: Sequence[_Bar], longest_s: float) -> None:
+def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], longest_s: float) -> None:
     scale, unit = time_unit(longest_s)
-    row = {bar.rank: bar.place for bar in bars}
-    corners = [
-        [(x, bar.place + y) for x, y in ((left, -0.4), (right, -0.4), (right, 0.4), (left, 0.4))]
-        for bar in bars
-        for left, right in [(bar.start_s / scale, bar.end_s / scale)]
-    ]
+    row = {bar.rank: bar.row for bar in bars}
+    corners = []
+    for bar in bars:
+        left, right, top, bottom = bar.start_s / scale, bar.end_s / scale, bar.row - 0.4, bar.row + 0.4
+        corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
     colours = [_WORK[bar.work[0]][1] for bar in bars]
     axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.4))
     if len(bars) <= _MOST_NUMBERS:
         for bar in bars:
             x = (bar.start_s + bar.end_s) / 2 / scale
-            on = "white" if bar.work[0] == "B" else INK
+            ink = "white" if bar.work[0] == "B" else INK
             if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
-                axes.text(x, bar.place, bar.work[1:], ha="center", va="center", fontsize=5.5, color=on)
-    moves = [move for move in one.moves if move.transfer in of.transfers]
+                axes.text(x, bar.row, bar.work[1:], ha="center", va="center", fontsize=5.5, color=ink)
+    moves = [move for move in one.moves if move.transfer in training.transfers]
     crossing = [move for move in moves if one.flows[move.flow].crosses]
     if crossing:
-        first, last = (np.array([[row[getattr(one.flows[m.flow], e)] for m in crossing]]) for e in ("src", "dst"))
-        start, end = (np.array([[getattr(m, e) / scale for m in crossing]]) for e in ("leaves_s", "end_s"))
-        stage = _stages(one.configuration, len(of.works))
-        is_sum = [stage[src] == stage[dst] for src, dst in zip(first[0], last[0], strict=True)]
+        first = np.array([[row[one.flows[move.flow].src] for move in crossing]])
+        last = np.array([[row[one.flows[move.flow].dst] for move in crossing]])
+        start = np.array([[move.leaves_s / scale for move in crossing]])
+        end = np.array([[move.end_s / scale for move in crossing]])
+        stage = _stages(one.configuration, len(training.works))
         look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
-        look["color"] = [_SUMS if found else _ARROW for found in is_sum]
+        look["color"] = [  # messages between replicas of a stage are gradients
+            _GRADIENTS if stage[src] == stage[dst] else _ARROW for src, dst in zip(first[0], last[0], strict=True)
+        ]
         axes.quiver(start, first, end - start, last - first, zorder=3, **look)
     ranks = sorted(row, key=row.__getitem__)
     axes.set_yticks(range(len(ranks)), [one.gpu(rank) for rank in ranks])
@@ -178,19 +179,19 @@ def _draw(axes: Axes, one: Collective, of: Trained, bars: Sequence[_Bar], longes
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
     how = "measured" if one.measured else "predicted"
-    took_s = max(move.end_s for move in moves) - of.start_s if of.job else one.completion_s
+    took_s = max(move.end_s for move in moves) - training.start_s if training.job else one.completion_s
     idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * took_s)
     title = f"{MODE_STYLES[one.mode].label}, {how}: {took_s / scale:.5g} {unit}, bubble {idle:.1%}"
     axes.set_title(title, fontsize=8.5)
 
 
-def _sums(configuration: Configuration) -> bool:
-    """Whether gradients of a stage are summed over sites."""
+def _has_gradients(configuration: Configuration) -> bool:
+    """Return whether the gradients of a stage cross the WAN."""
     return int(configuration.value("training.replicas")) > 1 and configuration.value("training.across") == "data"
 
 
 def _stages(configuration: Configuration, places: int) -> list[int]:
-    """The stage of each of so many places."""
+    """Return the pipeline stage of each of so many positions."""
     replicas = int(configuration.value("training.replicas"))
     if configuration.value("training.across") == "pipeline":
         return [place // replicas for place in range(places)]
@@ -198,7 +199,7 @@ def _stages(configuration: Configuration, places: int) -> list[int]:
 
 
 class Axis(NamedTuple):
-    """What iterations are drawn by: the key that is swept, the name of the figure and of the column, its words."""
+    """An x axis for iteration times: the swept key, the figure's name, the column of the data, the label and unit."""
 
     key: str
     name: str
@@ -207,7 +208,7 @@ class Axis(NamedTuple):
     unit: str
 
     def number(self, value: Any) -> float:
-        """Where a value of the key stands: the km of a delay, the Gbit/s of a rate, or of the middle of a range."""
+        """Return the x coordinate of a value of the key: the km of a delay, or the Gbit/s of the middle of a range."""
         if self.key == _DELAY:
             return float(value) * 1e3 * KM_A_MS
         return float(np.mean(value)) / 1e9
@@ -220,7 +221,7 @@ AXES = (
 
 
 class Row(NamedTuple):
-    """A pipeline at a distance or a rate, in an engine: the mean time of an iteration, and the share that is idle."""
+    """A pipeline at a distance or a rate (`x`), in an engine: mean iteration time, and the idle share of GPU time."""
 
     panel: str
     engine: str
@@ -231,27 +232,29 @@ class Row(NamedTuple):
 
 
 def rows_of(configurations: Sequence[Configuration], points: Points, axis: Axis) -> list[Row]:
-    """The rows of a run in which an axis was swept, in the first mode that it has; else none."""
+    """Return the rows of a run that sweeps the key of an axis, in the run's first mode; none for other runs."""
     swept = configurations[0].swept
     if axis.key not in swept or any(one.kind != _KIND for one in configurations):
         return []
     others = [key for key in swept if key not in (axis.key, _PIPELINE)]
     mode = next((mode for mode in MODE_STYLES if any(key[2] == mode for key in points)), "")
-    found = []
+    rows = []
     for one in configurations:
-        panel = ", ".join(named(key, one.value(key)) for key in others)
+        panel = ", ".join(labelled(key, one.value(key)) for key in others)
         batches, every = (int(one.value(f"training.{key}")) for key in ("micro_batches", "every"))
         busy_s = batches * (one.value("training.forward") + one.value("training.backward"))
         for engine in ("model", "emulation"):
             if (point := points.get((engine, one.index, mode))) is not None:
                 mean_s, x = float(point.completion_s.mean()) / every, axis.number(one.value(axis.key))
-                found.append(Row(panel, engine, str(one.value(_PIPELINE)), x, mean_s, 1 - busy_s / mean_s))
-    return sorted(found, key=lambda row: row.x)
+                rows.append(Row(panel, engine, str(one.value(_PIPELINE)), x, mean_s, 1 - busy_s / mean_s))
+    return sorted(rows, key=lambda row: row.x)
 
 
-def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
-    """Iterations by the distance of the sites or by the rate of the WAN, a line a pipeline, and what `overlapped` saves
-    of 1F1B's; None where a run has no such sweep."""
+def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuration], points: Points) -> Picture | None:
+    """Draw iteration times against an axis, a line for each pipeline, and the savings of `overlapped` over 1F1B.
+
+    Returns None if the run called `name` does not sweep the axis.
+    """
     rows = rows_of(configurations, points, axis)
     names = list(dict.fromkeys(row.panel for row in rows))[:_MOST_PANELS]
     if not rows:
@@ -265,8 +268,8 @@ def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: P
             here = [row for row in rows if row.panel == panel]
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False):
                 for engine, look in (("model", {"linestyle": "-"}), ("emulation", {"linestyle": "", "marker": shape})):
-                    of = [row for row in here if (row.engine, row.pipeline) == (engine, pipeline)]
-                    x, y = [row.x for row in of], [row.iteration_s / scale for row in of]
+                    own = [row for row in here if (row.engine, row.pipeline) == (engine, pipeline)]
+                    x, y = [row.x for row in own], [row.iteration_s / scale for row in own]
                     grid[0, column].plot(x, y, color=colour, **look)
             grid[0, column].set_title(panel.replace(", ", "\n"))
             if saves:
@@ -281,24 +284,26 @@ def by(axis: Axis, name: str, configurations: Sequence[Configuration], points: P
             Line2D([], [], color=colour, marker=shape if measured else "", label=pipeline)
             for (colour, shape), pipeline in zip(_LOOKS, pipelines, strict=False)
         ]
-        handles += [Line2D([], [], color=_SAVED[what], label=f"{what} saved") for what in _SAVED if saves]
-        legend(figure, handles, "lines: modelled" + "; markers: measured" * measured + (f"\n{_FIT}" if saves else ""))
+        note = "lines: predicted" + ("; markers: measured" if measured else "")
+        if saves:
+            handles += [Line2D([], [], color=colour, label=f"{what} saved") for what, colour in _SAVED.items()]
+            note += f"\n{_FIT}"
+        legend(figure, handles, note)
     where = f"distance of the sites, at {KM_A_MS} km a ms" if axis.key == _DELAY else "rate of the WAN"
-    fits = [(row, _saved(rows, row)) for row in rows]
     return Picture(
         name=f"{name}-{axis.name}",
         caption=f"Mean time of a training iteration by the {where}.",
         figure=figure,
-        data=table(
+        data=csv_text(
             {axis.column if key == "x" else key: value for key, value in row._asdict().items()}
-            | {f"{what} below 1f1b (%)": "" if of is None else of[what] for what in GEOPIPE}
-            for row, of in fits
+            | {f"{what} below 1f1b (%)": "" if saved is None else saved[what] for what in GEOPIPE}
+            for row, saved in ((row, _saved(rows, row)) for row in rows)
         ),
     )
 
 
 def _saved(rows: Sequence[Row], row: Row) -> dict[str, float] | None:
-    """By how many percent a row of `overlapped` is below that of 1F1B at the same x; None of others."""
+    """Return by how many percent a row of `overlapped` is below that of 1F1B at the same x; None for other rows."""
     if row.pipeline != "overlapped":
         return None
     for other in rows:
@@ -309,29 +314,30 @@ def _saved(rows: Sequence[Row], row: Row) -> dict[str, float] | None:
 
 
 def crossings(x: Sequence[float], y: Sequence[float], level: float) -> list[float]:
-    """Where the line through these points has this level, between neighbours of which one is below it."""
+    """Return the x coordinates at which the line through these points crosses a level, by linear interpolation."""
     return [
-        a + (level - below) * (b - a) / (above - below)
-        for a, b, below, above in zip(x, x[1:], y, y[1:], strict=False)
-        if (below < level) != (above < level)
+        x0 + (level - y0) * (x1 - x0) / (y1 - y0)
+        for (x0, y0), (x1, y1) in pairwise(zip(x, y, strict=True))
+        if (y0 < level) != (y1 < level)
     ]
 
 
 def _savings(axes: Axes, rows: Sequence[Row], axis: Axis) -> None:
+    """Draw the savings of `overlapped` over 1F1B, and mark where they are those reported for GeoPipe."""
     engine = "model" if any(row.engine == "model" for row in rows) else "emulation"
-    found = [(row.x, of) for row in rows if row.engine == engine and (of := _saved(rows, row)) is not None]
-    x = [at for at, _ in found]
+    savings = [(row.x, saved) for row in rows if row.engine == engine and (saved := _saved(rows, row)) is not None]
+    x = [coordinate for coordinate, _ in savings]
     for what, colour in _SAVED.items():
-        y = [of[what] for _, of in found]
+        y = [saved[what] for _, saved in savings]
         axes.plot(x, y, color=colour)
         axes.axhline(GEOPIPE[what], color=colour, linewidth=0.9, linestyle=":")
-        at = crossings(x, y, GEOPIPE[what])
+        fits = crossings(x, y, GEOPIPE[what])
         ring: dict[str, Any] = {"marker": "o", "markersize": 9, "markerfacecolor": "none", "linestyle": "none"}
-        axes.plot(at, [GEOPIPE[what]] * len(at), markeredgecolor=INK, **ring)
-        for one in at:
-            left = 2 * one > x[0] + x[-1]  # so that it stays within the panel
+        axes.plot(fits, [GEOPIPE[what]] * len(fits), markeredgecolor=INK, **ring)
+        for fit in fits:
+            is_left = 2 * fit > x[0] + x[-1]  # the label is on the left, so that it stays within the panel
             look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": FAINT}
-            number = f"{one:,.0f}" if axis.key == _DELAY else f"{one:.3g}"
-            look |= {"xytext": (-5 if left else 5, 6), "ha": "right" if left else "left"}
-            axes.annotate(f"{number} {axis.unit}", (one, GEOPIPE[what]), **look)
+            number = f"{fit:,.0f}" if axis.key == _DELAY else f"{fit:.3g}"
+            look |= {"xytext": (-5 if is_left else 5, 6), "ha": "right" if is_left else "left"}
+            axes.annotate(f"{number} {axis.unit}", (fit, GEOPIPE[what]), **look)
     axes.set_ylim(0, 100)

@@ -1,7 +1,7 @@
-"""The WAN on the map: how much of each link a collective used, by colour and width, and the paths that it took.
+"""The WAN on the map: the utilisation of each link under a collective, by colour and width, and the paths in use.
 
-Routers stand at their longitude and latitude. The two directions of a link are lines beside each other, each to the
-right of its way, as on a road. Drawn where a fabric's routers have places.
+Routers are at their longitude and latitude. The two directions of a link are parallel lines, each on the right-hand
+side in its direction, as on a road. Runs get this figure if the routers of their fabric have coordinates.
 """
 
 import math
@@ -19,48 +19,47 @@ from matplotlib.patheffects import withStroke
 
 from analysis.figures.collective import Collective
 from analysis.figures.fabric import overlap
-from analysis.figures.output import Picture, canvas, explain, heading, panels, table
-from analysis.figures.style import FAINT, INK, MODE_STYLES, UTILISATION
+from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
+from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import shared_by
 
 Floats = npt.NDArray[np.float64]
 
 _WIDTH = 6.2  # inches of a panel
-_APART = 0.006  # between a line and the middle of its link, of the picture's width
-_THIN, _THICK = 1.0, 5.0  # points of a line at no use and at full use
+_APART = 0.006  # offset of a line from the middle of its link, as a share of the picture's width
+_THIN, _THICK = 1.0, 5.0  # width of a line in points at a utilisation of 0 and of 1
 
 
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
-    """The map in each mode of a collective, `name` being the run's; the fabric's routers must have places."""
+    """Draw the map for a collective in each mode, for the run called `name`; its routers must have coordinates."""
     first = collectives[0]
     placed = positions(first.configuration.fabric)
-    across, upward = (max(one) - min(one) for one in zip(*placed.values(), strict=True))
+    across, upward = (max(axis) - min(axis) for axis in zip(*placed.values(), strict=True))
     across, upward = max(across, 0.3 * upward, 1e-6), max(upward, 0.3 * across, 1e-6)
     columns = min(2, len(collectives))
     height = min(1.2, upward / across) * _WIDTH + 0.6
-    scale = ScalarMappable(Normalize(0, 1), UTILISATION)
     label = first.configuration.label
     with canvas(_WIDTH * columns + 0.9, -(-len(collectives) // columns) * height + 0.8) as figure:
         grid = panels(figure, len(collectives), columns=columns)
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, placed, across)
-        bar = figure.colorbar(scale, ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
-        bar.set_label("utilisation of a WAN link, one direction", fontsize=8)
-        bar.ax.tick_params(labelsize=8)
-        bar.outline.set_visible(False)
+        colour_bar(
+            figure, grid, ScalarMappable(Normalize(0, 1), UTILISATION), "utilisation of a WAN link, one direction"
+        )
         heading(figure, f"{label}: the WAN under collective {first.number}")
         explain(
             figure,
-            "Colour and width: bits that the collective sent over the link, by what it has room for in that time.\n"
-            "Arrows: paths in use; a line is to the right of its way. Squares: nodes with sites. Dots: transit alone.",
+            "Colour and width: utilisation, the bits sent over the link / (available bandwidth x completion time).\n"
+            "Arrows: paths in use; each direction is drawn on its right-hand side. Squares: nodes with sites. "
+            "Dots: transit nodes.",
         )
-    caption = f"The WAN on the map under collective {first.number} of {label}: utilisation and the paths in use."
+    caption = f"Map of the WAN under collective {first.number} of {label}: utilisation and the paths in use."
     return Picture(name=f"{name}-map", caption=caption, figure=figure, data=_data(collectives))
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
-    """The place of every router, in degrees of latitude: longitude is shortened as at the middle latitude."""
+    """Return the map coordinates of every router; longitude is scaled so that both axes are in degrees of latitude."""
     places = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.places, strict=True))
     middle = np.mean([latitude for _, latitude in places.values()])
     shrink = math.cos(math.radians(float(middle)))
@@ -68,7 +67,7 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
 
 
 def utilisation(one: Collective) -> Mapping[int, float]:
-    """What share of what a WAN link, by its index, carries in a collective's time it was sent; 0 where nothing was."""
+    """Return the utilisation of each WAN link, by index: the bits sent over it / (its rate x the completion time)."""
     bits: dict[int, float] = defaultdict(float)
     for move in one.moves:
         for link in one.flows[move.flow].links:
@@ -82,12 +81,12 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
     lines, widths, colours = [], [], []
     for link in shared_by(fabric).all:
         if link.src not in placed or link.dst not in placed:
-            continue  # of the sites, or from a border router to its node, which have no length
+            continue  # a link within a site, or between a border router and its node, has no length on the map
         (x, y), (to_x, to_y) = placed[link.src], placed[link.dst]
-        away = math.hypot(to_x - x, to_y - y) or 1.0
-        aside = np.array([to_y - y, x - to_x]) / away * _APART * across
+        length = math.hypot(to_x - x, to_y - y) or 1.0
+        offset = np.array([to_y - y, x - to_x]) / length * _APART * across
         share = min(used[link.index], 1.0)
-        line = np.array([(x, y), (to_x, to_y)]) + aside
+        line = np.array([(x, y), (to_x, to_y)]) + offset
         lines.append(line)
         widths.append(_THIN + (_THICK - _THIN) * share if share else 0.6)
         colours.append(UTILISATION(share) if share else FAINT)
@@ -103,57 +102,57 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
     axes.autoscale_view()
     axes.set_axis_off()
     axes.grid(False)
-    time = f"{one.completion_s * 1e3:,.4g} ms{'' if one.measured else ' (predicted)'}"
-    axes.set_title(f"{MODE_STYLES[one.mode].label}: {time}", fontsize=8.5)
+    axes.set_title(one.title, fontsize=8.5)
 
 
-def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]], inch: float) -> None:
-    """The nodes and their titles, a title on the side of its node where it hides the least; one degree is `inch`."""
+def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]], inches: float) -> None:
+    """Draw the nodes, each with its title on the side where it overlaps least; a degree is so many inches."""
     titles = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.titles or fabric.spec.wan.routers, strict=True))
     sites = sites_at(fabric)
-    marks = {name: (inch * x, inch * y, 0.05, 0.05) for name, (x, y) in placed.items()}
+    marks = {name: (inches * x, inches * y, 0.05, 0.05) for name, (x, y) in placed.items()}
     taken: list[tuple[float, ...]] = []
     for name in sorted(placed, key=lambda name: name not in sites):
         is_site = name in sites
         axes.scatter(*placed[name], s=70 if is_site else 16, marker="s" if is_site else "o", color=INK, zorder=4)
         text = titles[name] + (f" (site {', '.join(map(str, sites[name]))})" if is_site else "")
-        size, away = (8, 0.06) if is_site else (6.5, 0.03)
+        size, gap = (8, 0.06) if is_site else (6.5, 0.03)
         half = (0.5 * 0.56 * size * len(text) / 72, 0.6 * size / 72)
         sides = [(0, -1), (0, 1), (1, 0), (-1, 0), (1, -1), (-1, -1), (1, 1), (-1, 1)]
         if not is_site:
             sides[:2] = sides[1::-1]
-        spots = np.array(marks[name][:2]) + np.array(sides) * (np.array(half) + away)
+        spots = np.array(marks[name][:2]) + np.array(sides) * (np.array(half) + gap)
         others = [*taken, *(mark for other, mark in marks.items() if other != name)]
         best = min(spots, key=lambda spot: overlap(spot, half, others, ()))
         taken.append((float(best[0]), float(best[1]), *half))
-        where = best / inch
+        where = best / inches
         words = axes.text(where[0], where[1], text, ha="center", va="center", fontsize=size, color=INK, zorder=5)
         words.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
 
 
 def sites_at(fabric: Fabric) -> dict[str, list[int]]:
-    """The sites whose border routers have a link to each router, by the router's name."""
+    """Return the sites whose border routers have a link to each router, by the router's name."""
     site = dict(zip(fabric.border_routers, fabric.br_sites, strict=True))
-    found: dict[str, list[int]] = {}
+    sites: dict[str, list[int]] = {}
     for a, b in fabric.wan.links:
         for end, router in ((a, b), (b, a)):
-            if end in site and router not in site and site[end] not in found.setdefault(router, []):
-                found[router].append(site[end])
-    return found
+            if end in site and router not in site and site[end] not in sites.setdefault(router, []):
+                sites[router].append(site[end])
+    return sites
 
 
 def _data(collectives: Sequence[Collective]) -> str:
-    """Every WAN link of every mode: its delay, rate, utilisation, and the flows over it, each by its nodes."""
+    """Return a row for every WAN link in every mode: delay, rate, utilisation, and the flows over it, by their
+    nodes."""
     rows = []
     for one in collectives:
-        used, ways = utilisation(one), defaultdict(list)
+        used, flows_of = utilisation(one), defaultdict(list)
         for flow in one.flows:
             for index in flow.links:
-                ways[index].append(one.via(flow))
+                flows_of[index].append(one.via(flow))
         for link in shared_by(one.configuration.fabric).all:
             if link.kind == "wan":
                 about = {"link": link.index, "src": link.src, "dst": link.dst}
                 about |= {"delay_s": float(one.delays_s[link.index]), "rate_bps": int(one.rates_bps[link.index])}
-                about |= {"utilisation": used[link.index], "flows": " ".join(dict.fromkeys(ways[link.index]))}
+                about |= {"utilisation": used[link.index], "flows": " ".join(dict.fromkeys(flows_of[link.index]))}
                 rows.append(one.which | about)
-    return table(rows)
+    return csv_text(rows)

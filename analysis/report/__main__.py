@@ -1,8 +1,8 @@
-"""The report of a stored run: ``python -m analysis.report DIR`` writes DIR/report.html and draws DIR/figures.
+"""Write the report of a stored run: ``python -m analysis.report DIR`` writes DIR/report.html and draws DIR/figures.
 
-One page that holds everything, loads nothing and runs nothing; it opens with the answer to the question that the run
-asked, then says how far the numbers can be trusted. Decides what stands on it; how it looks is in report.html.j2 and
-report.css, and what the figures show in `figures`.
+The report is one self-contained HTML page without scripts. It opens with the answer to the question that the run asked
+and with the fidelity of its measurements. This module collects the contents of the page; report.html.j2 and report.css
+lay it out, and `analysis.figures` draws the figures.
 """
 
 import argparse
@@ -26,9 +26,9 @@ import pyarrow as pa
 from pyarrow import compute
 from pyarrow.csv import write_csv
 
-from analysis.figures.__main__ import drawn, jobs_of, reported
+from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
-from analysis.figures.output import Picture, written
+from analysis.figures.output import Picture, write_file
 from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
 from analysis.results.reader import Run, open_run
 from analysis.statistics.answer import Contest, answer
@@ -38,18 +38,18 @@ from analysis.statistics.intervals import Interval, gain, summarise
 from analysis.statistics.sharing import loss_notes, notes
 
 MOST_FIGURES = 6_000_000
-"""Bytes of figures on one page; further ones are files in the run's folder."""
+"""Bytes of figures on one page; further figures are only files in the run's folder."""
 MOST_ROWS = 100_000
-"""Rows on one page: less than 3 MB of it; all of them are in the run's folder."""
-_MOST_LINES = 1_000  # of the summary
-_PLAIN = 1_000  # rows up to which a file is not compressed
+"""Rows of collectives on one page, less than 3 MB of it; the run's folder holds all rows."""
+_MOST_LINES = 1_000  # of the summary and every other table
+_MOST_PLAIN_ROWS = 1_000  # a downloadable file with more rows is compressed
 
 REPORT = "report.html"
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """The figures of a run that are being drawn, with the points that they are of."""
+    """The figures of a run while they are being drawn, with the configurations and points that they show."""
 
     configurations: Sequence[Configuration]
     points: Points
@@ -57,25 +57,27 @@ class Drawing:
 
 
 def drawing(run: Run) -> Drawing:
-    """Begin to draw the figures of a run, in processes forked from this one. Errors as `figures.draw`."""
+    """Start to draw the figures of a run in forked processes. Raises the errors of `analysis.figures.__main__.draw`."""
     configurations = configurations_of(run)
     points = points_of(run, configurations)
-    pictures = (picture for picture, _ in drawn(jobs_of(run, configurations, points), run, "report"))
+    pictures = (picture for picture, _ in draw_all(tasks_of(run, configurations, points), run, "report"))
     return Drawing(configurations, points, pictures)
 
 
 def write(directory: str | Path, run: Run | None = None, begun: Drawing | None = None) -> Path:
-    """Write the report of the run in a folder, and its figures; returns the page's path. Errors as `figures.draw`.
+    """Write the report of the run in a folder, and its figures; returns the path of the page.
 
-    `run` is what the folder holds, if that has been read, and `begun` the drawing of its figures, if that has begun.
+    `run` is the run of that folder if it has been read already, and `begun` the drawing of its figures if it was
+    started already. Raises the errors of `analysis.figures.__main__.draw`.
     """
     run = run or open_run(directory)
-    of = begun or drawing(run)
-    return written(run.path / REPORT, report(run, of.configurations, of.points, of.pictures).encode())
+    started = begun or drawing(run)
+    page = report(run, started.configurations, started.points, started.pictures)
+    return write_file(run.path / REPORT, page.encode())
 
 
 def report(run: Run, configurations: Sequence[Configuration], points: Points, pictures: Iterable[Picture]) -> str:
-    """The page of a run with these points and figures."""
+    """Return the HTML page of a run with these points and figures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     loader = FileSystemLoader(Path(__file__).parent)
@@ -85,7 +87,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     summary = [_line(point, points) for point in every]
     queued = [line for point in every for line in _fifo_line(point)]
     rows = [_download(point, rows_a_point(every)) for point in every]
-    shown, left_out = _figures(pictures)  # which are being drawn meanwhile
+    shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
         answer=answer(list(_contests(every))),
@@ -117,7 +119,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
 
 
 def _scope(configurations: Sequence[Configuration], points: Sequence[Point]) -> str:
-    """What was run: the configurations, and how many collectives each engine had."""
+    """Return in words what was run: the configurations, and the number of collectives and points of each engine."""
     labels = [one.label for one in configurations]
     parts = []
     for engine, word in (("emulation", "measured"), ("model", "predicted")):
@@ -143,7 +145,7 @@ def _contests(points: Sequence[Point]) -> Iterator[Contest]:
 
 
 def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The figures that the page holds, and the names of those for which it has no room."""
+    """Return the figures that fit on the page, and the names of the others."""
     from markupsafe import Markup
 
     used, left_out = 0, []
@@ -163,7 +165,10 @@ def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[st
 
 
 def _embedded(svg: str, *, prefix: str) -> tuple[str, int]:
-    """An SVG as part of a page, and its natural width in pixels; its ids get the prefix, as two figures share some."""
+    """Return an SVG to embed in the page and its natural width in pixels.
+
+    Its ids get the prefix, because ids must be unique in a page and figures share some.
+    """
     body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", body)
     width = re.search(r'width="([0-9.]+)pt"', body)
@@ -172,7 +177,7 @@ def _embedded(svg: str, *, prefix: str) -> tuple[str, int]:
 
 
 def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[str]]:
-    """A line for each job of each point: its mean times, measured and predicted."""
+    """Yield a line of the table of jobs, with mean measured and predicted times, for each job of each point."""
     which = ["engine", "setting", "mode", "job"]
     for (engine, index, mode, job), rows in run.jobs.groupby(which, sort=False):
         times = rows[["completion_s", "predicted_s"]].mean() * 1e3
@@ -183,41 +188,45 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
 
 
 def _line(point: Point, points: Points) -> list[str]:
-    """A point's line of the summary."""
-    times = point.series
-    found = summarise(times)
-    line = [point.engine, point.configuration.label, point.mode, f"{found.collectives:,}"]
-    line += [f"{found.mean_s.value * 1e3:,.3f}", _ends(found.mean_s, 1e3, 3), f"{found.total_s.value:,.3f}"]
+    """Return a point's line of the summary."""
+    summary = summarise(point.series)
+    line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
+    line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3), f"{summary.total_s.value:,.3f}"]
     base = points.get((point.engine, point.configuration.index, "base"))
-    less = None if base is None or point.mode == "base" else gain(base.series, times)
-    return [*line, "", ""] if less is None else [*line, f"{less.value * 100:.1f} %", _ends(less, 100, 1)]
+    over_base = None if base is None or point.mode == "base" else gain(base.series, point.series)
+    if over_base is None:
+        return [*line, "", ""]
+    return [*line, f"{over_base.value * 100:.1f} %", _bounds(over_base, 100, 1)]
 
 
 def _fifo_line(point: Point) -> Iterator[list[str]]:
-    """A point's line of what fifo queues did to it, if it was measured in some."""
-    found = fifo_of([point.rows[point.rows["undisturbed"]]])
-    if found is not None:
-        line = [point.configuration.label, point.mode, f"{found.collectives:,}", found.took, found.transfers_took]
-        line += [f"{found.drops:,}", f"{found.retransmitted_bytes / 1e6:,.1f}"]
-        yield [*line, "—" if found.fairness is None else f"{found.fairness:.3f}", found.fairness_link or "—"]
+    """Yield a point's line of the table of FIFO queues, if it was measured with them."""
+    fifo = fifo_of([point.rows[point.rows["undisturbed"]]])
+    if fifo is not None:
+        line = [point.configuration.label, point.mode, f"{fifo.collectives:,}", fifo.took, fifo.transfers_took]
+        line += [f"{fifo.drops:,}", f"{fifo.retransmitted_bytes / 1e6:,.1f}"]
+        yield [*line, "—" if fifo.fairness is None else f"{fifo.fairness:.3f}", fifo.fairness_link or "—"]
 
 
-def _ends(interval: Interval, scale: float, digits: int) -> str:
+def _bounds(interval: Interval, scale: float, digits: int) -> str:
     if math.isnan(interval.low):
         return "—"
     return f"{interval.low * scale:,.{digits}f} to {interval.high * scale:,.{digits}f}"
 
 
 def _orders(points: Sequence[Point]) -> tuple[list[list[str]], list[list[str]]]:
-    """The order of the modes at each configuration; the paper's own are held against its claims, in the second list."""
+    """Return lines with the order of the modes at each configuration and engine.
+
+    The second list has the lines of the paper's own configurations, with verdicts on its claims.
+    """
     others, papers = [], []
     for (engine, _), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
         here = list(group)
         configuration = here[0].configuration
-        found = claims({point.mode: point.series for point in here})
-        line = [engine, configuration.label, found.order_text]
+        tested = claims({point.mode: point.series for point in here})
+        line = [engine, configuration.label, tested.order_text]
         if is_papers(configuration.values, [point.mode for point in here]):
-            papers.append([*line, _verdict(found.order_holds), _verdict(found.joint_holds)])
+            papers.append([*line, _verdict(tested.order_holds), _verdict(tested.joint_holds)])
         elif len(here) > 1:
             others.append(line)
     return others, papers
@@ -228,19 +237,19 @@ def _verdict(holds: bool | None) -> str:
 
 
 def rule(points: Sequence[Point]) -> str:
-    """Which rows are on the page and where the rest is, in words."""
+    """Return in words which rows the page holds and where all of them are."""
     most = rows_a_point(points)
-    lacking = sum(len(point.rows) > most for point in points)
-    if not lacking:
-        return "All rows of all points are in this page; the same rows are in collectives.parquet beside it."
+    cut = sum(len(point.rows) > most for point in points)
+    if not cut:
+        return "This page holds all rows of all points; collectives.parquet in the same folder holds the same rows."
     return (
-        f"A page holds at most {MOST_ROWS:,} rows, here the first {most:,} of a point: {lacking} of {len(points)} "
-        "points have more. All of them are in collectives.parquet beside this page."
+        f"This page holds at most {MOST_ROWS:,} rows, the first {most:,} of each point: {cut} of {len(points)} "
+        "points have more. collectives.parquet in the same folder holds all rows."
     )
 
 
 def rows_a_point(points: Sequence[Point]) -> int:
-    """How many rows of a point are on the page, from the first: as many as leave room for those of the others."""
+    """Return how many first rows of each point the page holds: the largest number with at most `MOST_ROWS` in all."""
     room = MOST_ROWS
     sizes = sorted(len(point.rows) for point in points)
     for index, size in enumerate(sizes):
@@ -252,11 +261,11 @@ def rows_a_point(points: Sequence[Point]) -> int:
 
 
 def _download(point: Point, most: int) -> dict[str, Any]:
-    """A point and its first rows as a file, compressed where they are many."""
+    """Return a line of the table of rows: a point and a file with its first rows, compressed if they are many."""
     count, name = len(point.rows), f"{point.engine}-{point.configuration.index}-{point.mode}.csv"
     words = "all" if count <= most else f"first {most:,}"
     content = as_csv(point.rows.head(most))
-    if min(count, most) > _PLAIN:
+    if min(count, most) > _MOST_PLAIN_ROWS:
         file = _file(f"{name}.gz", gzip.compress(content, 3, mtime=0), "application/gzip", f"{words}, CSV (gzip)")
     else:
         file = _file(name, content, "text/csv", f"{words}, CSV")
@@ -265,12 +274,12 @@ def _download(point: Point, most: int) -> dict[str, Any]:
 
 
 def _file(name: str, content: bytes, kind: str, words: str) -> dict[str, str]:
-    """A file within the page: its name, its media type, the words of its link and its content in base64."""
+    """Return a file embedded in the page: its name, media type, link text and base64 content."""
     return {"name": name, "kind": kind, "words": words, "data": base64.b64encode(content).decode("ascii")}
 
 
 def as_csv(rows: pd.DataFrame) -> bytes:
-    """Rows as a CSV file; lists are words with a blank between."""
+    """Return rows as the bytes of a CSV file; the items of a list are separated by blanks."""
     table = pa.Table.from_pandas(rows, preserve_index=False)
     for index, field in enumerate(table.schema):
         column = table[index]
@@ -289,9 +298,9 @@ def as_csv(rows: pd.DataFrame) -> bytes:
 def main(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write the report of a stored run.")
-    parser.add_argument("directory", metavar="DIR", help="a run's folder, as run.py leaves it")
+    parser.add_argument("directory", metavar="DIR", help="the folder of a run, as written by run.py")
     options = parser.parse_args(arguments)
-    return reported(lambda: [write(options.directory)], "analysis.report")
+    return exit_status_of(lambda: [write(options.directory)], "analysis.report")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Tools beside experiments: the doctor and the fault campaign."""
+"""Tools other than experiments: the doctor, the fault campaign, and parts that the commands of studies share."""

@@ -1,7 +1,7 @@
-"""``run.py --doctor``: what this machine can do, what is missing, and the command that mends it.
+"""``run.py --doctor``: report what this machine can run, what is missing, and the commands that fix it.
 
-The VM is booted in either clock and Open vSwitch brought up in it. Imports the standard library only, as it must also
-run before anything has been set up.
+The VM is booted with each clock, and Open vSwitch is started in it. This module imports the standard library only,
+because it must also run before anything has been set up.
 """
 
 import io
@@ -19,25 +19,25 @@ from scenarios.vm.errors import SETUP
 
 CAN, CANNOT = 0, 3
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_HEADINGS = ("this machine has", "", "what is missing", "what mends it")
+_HEADINGS = ("this machine has", "", "missing", "fix")
 _DEFAULT = "the virtual clock, in the VM (the default)"
 
 
 def diagnosis() -> int:
     """Print the table; return 0 if the default works, 3 if it does not."""
-    found = {
+    lacks_of = {
         _DEFAULT: list(_in_the_vm("virtual")),
         "the wall clock, in the VM": list(_in_the_vm("wall")),
         "the wall clock, on its own kernel": capabilities.lacking(),
     }
-    print(table(found))
-    return CANNOT if found[_DEFAULT] else CAN
+    print(table(lacks_of))
+    return CANNOT if lacks_of[_DEFAULT] else CAN
 
 
-def table(found: dict[str, list[Lack]]) -> str:
-    """What was found as a table: a line for each ability, and one more for every further thing that it lacks."""
+def table(lacks_of: dict[str, list[Lack]]) -> str:
+    """Return the diagnosis as a table: a line for each ability, and another for each further part that it lacks."""
     rows = [_HEADINGS]
-    for ability, lacks in found.items():
+    for ability, lacks in lacks_of.items():
         first, *more = lacks or [Lack("", "")]
         rows.append((ability, "no" if lacks else "yes", first.what, first.mend))
         rows += [("", "", lack.what, lack.mend) for lack in more]
@@ -45,22 +45,22 @@ def table(found: dict[str, list[Lack]]) -> str:
 
 
 def _in_the_vm(clock: vm.Clock) -> Iterator[Lack]:
-    """What keeps experiments in the VM from running; the VM is tried only if all that it is made of is there."""
-    parts = list(_python())
+    """Yield what keeps experiments in the VM from running; the VM is booted only if all of its parts exist."""
+    missing = list(_python())
     if programs := capabilities.missing_programs():
-        parts.append(Lack(f"the programs {', '.join(programs)}", SETUP))
+        missing.append(Lack(f"the programs {', '.join(programs)}", SETUP))
     try:
         vm.check()
     except vm.VMError as error:
-        parts.append(_lack(error))
-    yield from parts
-    if not parts:
+        missing.append(_lack(error))
+    yield from missing
+    if not missing:
         print(f"doctor: trying the VM with the {clock} clock", file=sys.stderr, flush=True)
         yield from _boot(clock)
 
 
 def _python() -> Iterator[Lack]:
-    """Packages that are not there for this Python."""
+    """Yield the packages that this Python lacks."""
     if not _is_installed("longhaul"):
         yield Lack(f"Longhaul's Python packages for {sys.executable}", SETUP)
         return
@@ -81,6 +81,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _boot(clock: vm.Clock) -> Iterator[Lack]:
+    """Boot the VM and start Open vSwitch in it; yield what fails."""
     output = io.BytesIO()
     command = [sys.executable, "-m", "scenarios.vm.openvswitch", "up"]
     try:
@@ -95,6 +96,6 @@ def _boot(clock: vm.Clock) -> Iterator[Lack]:
 
 
 def _lack(error: vm.VMError) -> Lack:
-    """What a VM that cannot run lacks, and what mends it: where no remedy is known, the log that may show one."""
-    unknown = "" if error.log is None else f"not known: see the kernel's log, {error.log}"
+    """Return what a VM that cannot run lacks and how to fix it; without a known remedy, the log that may show one."""
+    unknown = "" if error.log is None else f"unknown: see the kernel's log, {error.log}"
     return Lack(error.what, error.remedy or unknown)

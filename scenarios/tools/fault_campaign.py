@@ -1,9 +1,9 @@
-"""Random faults in random scenarios, and the outcome of each.
+"""Inject random faults into random scenarios, and report the outcome of each.
 
-Each scenario is small, has one or two faults of any kind at any time, and runs in a VM of its own. A table of outcomes
-ends the campaign. Exit status 0 if every fault was recovered from, ridden out or ended in one sentence; 1 if anything
-hung, delivered wrong bytes, made another choice than the plan, lost its VM, or left something behind; 3 if this machine
-cannot run the VM.
+Each scenario is small, has one or two faults of any kind at any time, and runs in a VM of its own. The campaign ends
+with a table of outcomes. The exit status is 0 if every fault was recovered from, masked ("ridden out"), or aborted the
+run with one sentence; 1 if a run hung, delivered wrong bytes, deviated from the plan, lost its VM or left something
+behind; 3 if this machine cannot run the VM.
 """
 
 import argparse
@@ -32,12 +32,12 @@ GOOD = ("recovered", "ridden out", "aborted")
 BAD = ("hung", "wrong data", "left something", "VM lost")
 MAX_COUNT, MAX_JOBS, MAX_PATIENCE_S = 100_000, 64, 86_400
 _COLLECTIVES = 6
-_RINGS = '[collective]\nreembed_every = 3\nring = "slowest edge"\n'  # where rings are chosen
+_RINGS = '[collective]\nreembed_every = 3\nring = "slowest edge"\n'  # used by modes that choose rings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of one fault: one of GOOD and BAD, a sentence if there is one, and how many collectives were lost."""
+    """The outcome of a fault: one of GOOD or BAD, a sentence or "", and the number of collectives that were lost."""
 
     what: str
     outcome: str
@@ -47,25 +47,28 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Drill:
-    """One scenario of a campaign: its TOML text, its mode, and its faults as the scenario states them."""
+    """A scenario of a campaign: its TOML text, its mode, and its faults as written in the scenario."""
 
     text: str
     mode: str
     whats: tuple[str, ...]
 
 
-def sizes_of(count: int, seed: int) -> list[int]:
-    """The number of faults of each scenario of a campaign with `count` faults in all."""
-    chance = random.Random(seed)  # noqa: S311 - the same faults for the same seed are the point
+def fault_counts(count: int, seed: int) -> list[int]:
+    """Return the number of faults of each scenario of a campaign with `count` faults in all."""
+    chance = random.Random(seed)  # noqa: S311 - reproducible by the seed, not for cryptography
     sizes: list[int] = []
     while sum(sizes) < count:
         sizes.append(min(chance.choice([1, 1, 2]), count - sum(sizes)))
     return sizes
 
 
-def drawn(number: int, seed: int, faults: int, *, policies: bool = False) -> Drill:
-    """The scenario of this number in the campaign of this seed, with so many faults; the same each time. With
-    `policies` it has a policy in place of a built-in mode, and conditions that last two collectives."""
+def random_drill(number: int, seed: int, faults: int, *, policies: bool = False) -> Drill:
+    """Return scenario `number` of the campaign with this seed, with so many faults; the same arguments give the same.
+
+    With `policies` it has a random policy in place of a built-in mode, and conditions that last two collectives on
+    average.
+    """
     chance = random.Random(f"{seed} {number}")  # noqa: S311 - as above
     given: dict[str, object] = {
         "name": f"campaign-{seed}-{number}",
@@ -94,11 +97,11 @@ def drawn(number: int, seed: int, faults: int, *, policies: bool = False) -> Dri
 
 
 def _policy(chance: random.Random) -> dict[str, str]:
-    moments = ["never", "every 1", "every 2", "every 4", "drift 0.2", "drift 0.6", "gain 0", "gain 0.1", "gain 0.5"]
-    known = chance.choice(["oracle", "stale 1", "mean", "ewma 0.5", "measured ends", "measured ports", "probed"])
-    found = {"name": "drawn", "reroute": chance.choice(moments), "reembed": chance.choice(moments)}
-    is_idle = found["reroute"] == found["reembed"] == "never"  # where nothing goes by what is known
-    return found if is_idle else found | {"knowledge": known}
+    triggers = ["never", "every 1", "every 2", "every 4", "drift 0.2", "drift 0.6", "gain 0", "gain 0.1", "gain 0.5"]
+    knowledge = chance.choice(["oracle", "stale 1", "mean", "ewma 0.5", "measured ends", "measured ports", "probed"])
+    policy = {"name": "drawn", "reroute": chance.choice(triggers), "reembed": chance.choice(triggers)}
+    is_idle = policy["reroute"] == policy["reembed"] == "never"  # such a policy never uses knowledge
+    return policy if is_idle else policy | {"knowledge": knowledge}
 
 
 def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
@@ -124,59 +127,62 @@ def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
 
 
 def run(drill: Drill, patience_s: float) -> list[Outcome]:
-    """Run one scenario in a VM: an outcome for each of its faults, and for each process that died undeclared.
+    """Run a scenario in a VM; return an outcome for each of its faults, and for each process that died unexpectedly.
 
-    A VM without output for `patience_s` seconds has hung. Raises vm.CannotRunError if this machine cannot run it.
+    A VM without output for `patience_s` seconds counts as hung. Raises vm.CannotRunError if this machine cannot run it.
     """
-    setting, words, news = scenario_of(drill.text), Words(), list[EngineEvent]()
+    setting, words, events = scenario_of(drill.text), Words(), list[EngineEvent]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
                 [to_json(setting), drill.mode, str(_COLLECTIVES)],
                 memory_bytes=memory_bytes(setting),
-                stdout=Reader(Task(0, setting, drill.mode), news.append, watchdog.renew),
+                stdout=Reader(Task(0, setting, drill.mode), events.append, watchdog.renew),
                 stderr=words,
                 on_start=watchdog.guard,
             )
-        except EmulationError as error:  # a ring or a path is not the plan's
+        except EmulationError as error:  # a ring or a path differs from the plan
             trouble: tuple[str, str] | None = ("wrong data", str(error))
         except vm.CannotRunError:
             raise
         except vm.VMError as error:
             trouble = ("VM lost", str(error))
         else:
-            trouble = _trouble(status, words, sum(isinstance(item, Slice) for item in news))
+            trouble = _trouble(status, words, sum(isinstance(event, Slice) for event in events))
     if watchdog.stuck is not None:
         trouble = ("hung", watchdog.sentence())
     if trouble is not None:
         outcome, sentence = trouble
         return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in drill.whats]
-    accounts = [item.account for item in news if isinstance(item, FaultOutcome)]
+    accounts = [event.account for event in events if isinstance(event, FaultOutcome)]
     return _outcomes(drill, accounts, words.last() if status else "")
 
 
 def _trouble(status: int, words: Words, done: int) -> tuple[str, str] | None:
-    """The bad outcome of a testbed that ended with `status` after `done` collectives, and a sentence; or None."""
+    """Return the bad outcome of a testbed that ended with `status` after `done` collectives, with a sentence; or None.
+
+    An error message in a sentence of its own is no bad outcome.
+    """
     if WRONG_DATA in words.last() or "Traceback" in words.text():
         return "wrong data", words.last()
     if status == 0 and done != _COLLECTIVES:
-        return "hung", f"{done} of {_COLLECTIVES} collectives were completed"
+        return "hung", f"only {done} of {_COLLECTIVES} collectives were completed"
     if status != 0 and not words.last():
         return "hung", "it failed without an error message"
     return None
 
 
 def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
-    """An outcome for each fault of the scenario, and for each process that died undeclared.
+    """Return an outcome for each fault of the scenario, and for each process that died unexpectedly.
 
-    A fault that was not injected is aborted if the run ended with `sentence`, and ridden out otherwise.
+    A fault that was not injected counts as aborted if the run ended with `sentence`, and as ridden out otherwise.
     """
     declared = {account["fault"]: account for account in accounts}
     default = {"outcome": "aborted" if sentence else "ridden out", "collectives_lost": 0}
-    found = [(what, declared.get(index, default), "") for index, what in enumerate(drill.whats)]
-    found += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if one["fault"] < 0]
+    rows = [(what, declared.get(index, default), "") for index, what in enumerate(drill.whats)]
+    rows += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if one["fault"] < 0]
     outcomes = []
-    for what, account, undeclared in found:
+    for what, account, undeclared in rows:
         outcome = account["outcome"].partition(":")[0]
         why = undeclared or (sentence if outcome == "aborted" else "")
         outcomes.append(Outcome(what=what, outcome=outcome, sentence=why, lost=account["collectives_lost"]))
@@ -184,15 +190,15 @@ def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """How often each kind of fault had each outcome, and how many collectives it cost, as a Markdown table."""
-    found = {outcome.outcome for outcome in outcomes}
-    shown = [*GOOD, *(name for name in BAD if name in ("hung", "wrong data") or name in found)]
+    """Return a Markdown table: for each kind of fault, the number of each outcome and of lost collectives."""
+    names = {outcome.outcome for outcome in outcomes}
+    shown = [*GOOD, *(name for name in BAD if name in ("hung", "wrong data") or name in names)]
     lines = ["| fault | " + " | ".join([*shown, "collectives lost"]) + " |", "| --- " * (len(shown) + 2) + "|"]
     kinds = [_kind(outcome.what) for outcome in outcomes]
     for kind in [*sorted(set(kinds)), "all"]:
-        those = [one for one, its in zip(outcomes, kinds, strict=True) if kind in (its, "all")]
-        counted = Counter(one.outcome for one in those)
-        numbers = [*(counted[name] for name in shown), sum(one.lost for one in those)]
+        own = [outcome for outcome, its_kind in zip(outcomes, kinds, strict=True) if kind in (its_kind, "all")]
+        counts = Counter(outcome.outcome for outcome in own)
+        numbers = [*(counts[name] for name in shown), sum(outcome.lost for outcome in own)]
         lines.append("| " + " | ".join([kind, *map(str, numbers)]) + " |")
     return "\n".join(lines)
 
@@ -202,21 +208,24 @@ def _kind(what: str) -> str:
 
 
 def campaign(scenarios: Sequence[Drill], jobs: int, patience_s: float) -> list[Outcome]:
-    """Run the scenarios, `jobs` at a time, with a line on stderr for each outcome."""
+    """Run the scenarios, `jobs` at a time, print a line on stderr for each outcome, and return the outcomes.
+
+    Processes and file descriptors that are left at the end are an outcome of their own.
+    """
     outcomes: list[Outcome] = []
-    began, fds = time.monotonic(), psutil.Process().num_fds()
+    start, fds = time.monotonic(), psutil.Process().num_fds()
     with ThreadPoolExecutor(jobs) as pool:
         try:
             running = {pool.submit(run, drill, patience_s): number for number, drill in enumerate(scenarios)}
             for done, future in enumerate(as_completed(running), start=1):
-                for one in future.result():
-                    outcomes.append(one)
-                    words = f"{one.what}: {one.outcome}" + (f": {one.sentence}" if one.sentence else "")
+                for outcome in future.result():
+                    outcomes.append(outcome)
+                    words = f"{outcome.what}: {outcome.outcome}" + (f": {outcome.sentence}" if outcome.sentence else "")
                     print(f"[{done}/{len(scenarios)}] scenario {running[future]}, {words}", file=sys.stderr)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    print(f"{len(scenarios)} scenarios in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    print(f"{len(scenarios)} scenarios in {time.monotonic() - start:.0f} s", file=sys.stderr)
     left = [f"process {child.pid}" for child in psutil.Process().children()]
     left += ["a file descriptor"] * (psutil.Process().num_fds() - fds)
     if left:
@@ -228,24 +237,28 @@ def campaign(scenarios: Sequence[Drill], jobs: int, patience_s: float) -> list[O
 def main() -> int:
     """Run the campaign of sys.argv and print its table; return an exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20, metavar="N", help="how many faults (default 20)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of everything random (default 1)")
-    parser.add_argument("--policies", action="store_true", help="with random policies in place of the built-in modes")
+    parser.add_argument("--count", type=int, default=20, metavar="N", help="number of faults (default 20)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of all random choices (default 1)")
+    parser.add_argument("--policies", action="store_true", help="use random policies in place of the built-in modes")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="VMs at a time")
     parser.add_argument("--show", type=int, metavar="K", help="print scenario K of the campaign, and run nothing")
-    parser.add_argument("--patience", type=float, default=180.0, metavar="S", help="seconds of silence that are a hang")
+    parser.add_argument(
+        "--patience", type=float, default=180.0, metavar="S", help="seconds without output that count as a hang"
+    )
     options = parser.parse_args()
     for name, most in (("count", MAX_COUNT), ("jobs", MAX_JOBS), ("patience", MAX_PATIENCE_S)):
         if not 1 <= (value := getattr(options, name)) <= most:
             parser.error(f"--{name}: {value} is not allowed; allowed: 1 to {most:,}")
-    sizes = sizes_of(options.count, options.seed)
+    sizes = fault_counts(options.count, options.seed)
     if options.show is not None:
         if not 0 <= options.show < len(sizes):
-            parser.error(f"--show: {options.show} is not a scenario of it; allowed: 0 to {len(sizes) - 1}")
-        print(drawn(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
+            parser.error(f"--show: {options.show} is not a scenario of this campaign; allowed: 0 to {len(sizes) - 1}")
+        print(random_drill(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
         return 0
     try:
-        scenarios = [drawn(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)]
+        scenarios = [
+            random_drill(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)
+        ]
         outcomes = campaign(scenarios, options.jobs, options.patience)
     except vm.CannotRunError as error:
         print(f"campaign.py: {error}", file=sys.stderr)

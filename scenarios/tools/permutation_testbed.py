@@ -1,7 +1,8 @@
-"""A permutation of messages in the emulated testbed: flow completion times, with a VM for each draw and routing.
+"""Measure flow completion times of a permutation of messages in the emulated testbed, with a VM for each draw and
+routing.
 
-The testbed has two sites at least, so a site alone has a neighbour of two idle GPUs. Links have a delay of 1 ns, the
-least there is.
+The testbed has at least two sites, so a single site gets a neighbour of two idle GPUs. Links have a delay of 1 ns, the
+minimum.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from scenarios.engines.emulation import Emulation, check_chunks
 from scenarios.spec.scenario import DEFAULTS, Scenario
 from topologies.fabric.fabric import build_fabric
 
-_LEAST_S = 1e-9
+_LEAST_DELAY_S = 1e-9
 _ARRIVED_NS, _SRC = 6, 2  # columns of `Rows.transfers`
 
 Floats = npt.NDArray[np.float64]
@@ -32,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """A permutation, [hosts], and the routing that it meets with the seed of its hash."""
+    """A permutation, given by the destination of each host, [hosts], its routing and the seed of the routing's hash."""
 
     dst: Ints
     routing: str
@@ -40,9 +41,9 @@ class Draw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bed:
-    """The hosts and switches of each site, the rates in bit/s of all cables within sites and of WAN links, and the
-    bytes of a message."""
+class Setup:
+    """The fabric and its messages: the hosts of each site, the switches in each site, the rates (bit/s) of all cables
+    within sites and of WAN links, and the bytes of a message."""
 
     hosts: tuple[int, ...]
     leaves: int
@@ -57,75 +58,71 @@ Measure = Callable[[Callable[[int], None], int], Floats]
 
 
 @contextmanager
-def prepared(bed: Bed, draws: Sequence[Draw]) -> Iterator[Measure]:
-    """Within the context a function that measures when each host's message had arrived whole, [draws, hosts] s.
+def prepared(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
+    """Prepare the draws; the context has a function that measures when each host's message has arrived whole.
 
-    It is called with a function that takes the number of draws that are measured, and with how many VMs may run at a
-    time; it raises RunError where a VM fails, vm.CannotRunError where none can run here. Raises FabricError for what
-    cannot be built, ValueError for messages that are too large.
+    Its arguments are a callback for progress, which gets the number of draws measured so far, and the number of VMs
+    that run at a time; it returns times in s, [draws, hosts]. It raises RunError if a VM fails, and vm.CannotRunError
+    if this machine cannot run one. Preparing raises FabricError for a fabric that cannot be built, and ValueError for
+    messages that are too large.
     """
     with TemporaryDirectory() as folder:
-        settings = [_setting(bed, draw, Path(folder, f"{place}.goal")) for place, draw in enumerate(draws)]
+        settings = [_setting(setup, draw, Path(folder, f"{index}.goal")) for index, draw in enumerate(draws)]
         check_chunks(settings)
 
-        def times_s(done: Callable[[int], None], jobs: int) -> Floats:
-            found: dict[int, Floats] = {}
-            with closing(Emulation(jobs).run(settings)) as news:
-                for item in news:
-                    if isinstance(item, Failed):
-                        raise RunError(item.why)
-                    if isinstance(item, Slice):
-                        transfers = item.rows.transfers
+        def measure(progress: Callable[[int], None], jobs: int) -> Floats:
+            arrivals_s: dict[int, Floats] = {}
+            with closing(Emulation(jobs).run(settings)) as events:
+                for event in events:
+                    if isinstance(event, Failed):
+                        raise RunError(event.why)
+                    if isinstance(event, Slice):
+                        transfers = event.rows.transfers
                         assert transfers is not None
-                        whole = np.zeros(sum(bed.hosts))
-                        np.maximum.at(whole, transfers[:, _SRC], transfers[:, _ARRIVED_NS] / 1e9)
-                        found[item.setting] = whole
-                        done(len(found))
-            return np.array([found[place] for place in range(len(draws))])
+                        last_s = np.zeros(sum(setup.hosts))
+                        np.maximum.at(last_s, transfers[:, _SRC], transfers[:, _ARRIVED_NS] / 1e9)
+                        arrivals_s[event.setting] = last_s
+                        progress(len(arrivals_s))
+            return np.array([arrivals_s[index] for index in range(len(draws))])
 
-        yield times_s
+        yield measure
 
 
-def _setting(bed: Bed, draw: Draw, path: Path) -> Scenario:
-    """The configuration of a draw, whose schedule is written to a file."""
+def _setting(setup: Setup, draw: Draw, path: Path) -> Scenario:
+    """Return the configuration of a draw, and write its schedule to a file."""
     values: dict[str, Any] = {
         "name": "permutation",
-        "fabric.gpus": bed.hosts,
-        "fabric.leaves": bed.leaves,
-        "fabric.spines": bed.spines,
-        "fabric.border_routers": bed.border_routers,
+        "fabric.gpus": setup.hosts,
+        "fabric.leaves": setup.leaves,
+        "fabric.spines": setup.spines,
+        "fabric.border_routers": setup.border_routers,
     }
-    if len(bed.hosts) == 1:
-        values |= {"fabric.gpus": (*bed.hosts, 2), "fabric.border_routers": 1}
+    if len(setup.hosts) == 1:
+        values |= {"fabric.gpus": (*setup.hosts, 2), "fabric.border_routers": 1}
         values |= {f"fabric.{tier}": (values[f"fabric.{tier}"], 1) for tier in ("leaves", "spines")}
     values |= {
         "fabric.grain": "physical",
         "fabric.routing": draw.routing,
         "fabric.hash_seed": draw.hash_seed,
-        "conditions.intra_rate": (bed.rate_bps, bed.rate_bps),
-        "conditions.wan_rate": (bed.wan_rate_bps, bed.wan_rate_bps),
-        "conditions.intra_delay": _LEAST_S,
-        "conditions.wan_delay": _LEAST_S,
+        "conditions.intra_rate": (setup.rate_bps, setup.rate_bps),
+        "conditions.wan_rate": (setup.wan_rate_bps, setup.wan_rate_bps),
+        "conditions.intra_delay": _LEAST_DELAY_S,
+        "conditions.wan_delay": _LEAST_DELAY_S,
         "collective.kind": MESSAGES,
         "collective.schedule": path,
         "collective.count": 1,
         "collective.emulated": 1,
         "run.modes": ("base",),
     }
-    found = DEFAULTS.with_values(values)
-    places = len(build_fabric(found.fabric).gpus)
-    path.write_text(text(_schedule(draw.dst, places, bed.size), placement=range(places), slot_bytes=1))
-    (setting,) = found.settings()
+    scenario = DEFAULTS.with_values(values)
+    ranks = len(build_fabric(scenario.fabric).gpus)
+    path.write_text(text(_schedule(draw.dst, ranks, setup.size), placement=range(ranks), slot_bytes=1))
+    (setting,) = scenario.settings()
     return setting
 
 
-def _schedule(dst: Ints, places: int, size: int) -> Schedule:
-    """Every host's message to another, none waiting for any."""
-    flows = tuple(_flows(dst))
+def _schedule(dst: Ints, ranks: int, size: int) -> Schedule:
+    """Return a schedule in which every host sends one message, all of them independent of each other."""
+    flows = tuple(Flow(src, to) for src, to in enumerate(dst.tolist()))
     transfers = tuple(Transfer(flow=flow, size=size) for flow in range(len(flows)))
-    return Schedule(places=places, slots=0, flows=flows, transfers=transfers)
-
-
-def _flows(dst: Ints) -> Iterator[Flow]:
-    for src, to in enumerate(dst.tolist()):
-        yield Flow(src, to)
+    return Schedule(places=ranks, slots=0, flows=flows, transfers=transfers)

@@ -1,6 +1,6 @@
-"""What the commands of studies share: status and sentence of an error, a line of progress, plain scenarios.
+"""Parts that the commands of studies share: exit statuses and error messages, a line of progress, checks of options.
 
-Nothing slow is imported before it is needed, so that --help is quick.
+Slow modules are imported only when they are needed, so that --help is quick.
 """
 
 import argparse
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 _QUIET_S = 2.0
 
 
-def status_of(name: str, study: Callable[[], int], figure: Path | None) -> int:
-    """The exit status of a study, which is called once its figure's files can be written; of what it raises, which is
-    printed behind the command's name: 3 where the VM or a module is missing, 2 for what is asked wrongly, 1 else."""
+def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
+    """Run a study and return its exit status; `figure` is the path of its figure, checked first, or None.
+
+    An error is printed after the command's name. Its status is 3 if the VM or a Python module is missing, 2 for wrong
+    options or scenarios, and 1 for other errors.
+    """
     try:
         from scenarios.api import RunError  # with numpy and much else
         from scenarios.experiment.place import check_figure
         from scenarios.vm import VMError
     except ModuleNotFoundError as missing:
-        print(f"{name}: {sys.executable} has no module {missing.name}: take .venv/bin/python", file=sys.stderr)
+        print(f"{name}: {sys.executable} has no module {missing.name}: use .venv/bin/python", file=sys.stderr)
         return CANNOT
     try:
         check_figure(figure)
@@ -44,35 +47,38 @@ def status_of(name: str, study: Callable[[], int], figure: Path | None) -> int:
 
 
 class Progress:
-    """A line on stderr that says how far a command is, if it takes a while; a context manager, which ends the line."""
+    """A line of progress on stderr, printed if the command takes longer than two seconds; leaving the context ends it.
+
+    `name` is the command's name, with which the line starts.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name, self._began_s, self._is_told = name, time.monotonic(), False
+        self._name, self._start_s, self._is_shown = name, time.monotonic(), False
 
     def say(self, done: str) -> None:
-        """Put this in the line's place."""
-        if self._is_told or time.monotonic() - self._began_s > _QUIET_S:
-            self._is_told = True
+        """Replace the line's text."""
+        if self._is_shown or time.monotonic() - self._start_s > _QUIET_S:
+            self._is_shown = True
             print(f"\r{self._name}: {done}", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_told:
+        if self._is_shown:
             print(file=sys.stderr)
 
 
-def check(asked: argparse.Namespace, least: float, most: float, *options: str) -> None:
-    """Raise ValueError for the first of these options that was given another number than `least` to `most`."""
-    for option in options:
-        value = getattr(asked, option)
+def check(options: argparse.Namespace, least: float, most: float, *names: str) -> None:
+    """Raise ValueError for the first of the options with these names whose value is not from `least` to `most`."""
+    for name in names:
+        value = getattr(options, name)
         if value is not None and not least <= value <= most:
-            raise ValueError(f"--{option.replace('_', '-')}: {value}; allowed: {least:,} to {most:,}")
+            raise ValueError(f"--{name.replace('_', '-')}: {value}; allowed: {least:,} to {most:,}")
 
 
 def check_plain(name: str, scenario: "Scenario", swept: Collection[str]) -> None:
-    """Raise ScenarioError for faults, jobs, or a sweep of other keys than these."""
+    """Raise ScenarioError if a scenario has faults, jobs, or a sweep of other keys than `swept`."""
     from scenarios.spec import ScenarioError
 
     foreign = [axis.key for axis in scenario.sweep if axis.key not in swept]

@@ -215,7 +215,7 @@ def test_a_process_that_is_killed_while_it_draws_is_one_sentence(both, monkeypat
     monkeypatch.setattr(figures.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(figures.cdf, "picture", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     assert main([str(both)]) == 1
-    assert "a process ended before it had drawn" in capsys.readouterr().err
+    assert "a drawing process ended early" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):

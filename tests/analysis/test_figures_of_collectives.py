@@ -124,7 +124,7 @@ def test_the_rates_over_time_of_a_message_carry_all_of_it_and_fill_no_link_beyon
     assert carried == pytest.approx({move.transfer: move.size for move in one.moves}, rel=1e-6)
     assert all(bps <= one.rates_bps[link] * (1 + 1e-9) for (link, _), bps in used.items())
     report.write(tmp_path / "run")
-    assert "Filled: the rate over time" in words(tmp_path / "run")
+    assert "Filled: the predicted rate of a message over time" in words(tmp_path / "run")
 
 
 @pytest.mark.parametrize("engines", [("model",), ("model", "emulation")])
@@ -299,7 +299,7 @@ def test_a_run_without_schedules_is_drawn_as_the_ring_allgathers_that_it_has(tmp
     ]
     measured = zip(*(here[name] for name in ("step", "src", "dst", "chunk", "start_s", "end_s")), strict=True)
     assert sorted(drawn) == sorted((step, f"g{src}", f"g{dst}", *rest) for step, src, dst, *rest in measured)
-    assert "a chunk on its way over a ring edge" in words(run)
+    assert "a chunk in transit over a ring edge" in words(run)
 
 
 def test_algorithms_by_size_are_compared_in_times_and_as_nccl_tests_does_it(tmp_path):

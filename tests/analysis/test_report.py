@@ -127,7 +127,7 @@ def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch
     monkeypatch.setattr(report, "MOST_ROWS", 100)
     monkeypatch.setattr(report, "MOST_FIGURES", 60_000)
     page = Elements(report.write(folder).read_text())
-    assert "the first 25 of a point" in page.words
+    assert "the first 25 of each point" in page.words
     assert "Nothing was measured" in page.words
     assert len(links(page)["model-0-base.csv"].splitlines()) == 26
     assert "paper-fabric" in page.words.partition("are also: ")[2]

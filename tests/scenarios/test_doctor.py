@@ -57,9 +57,9 @@ def test_a_kernel_that_does_not_boot_is_what_is_missing_beside_what_mends_it(
     image = panicking(tmp_path, kernel_image, words) if words else "/bin/true"
     done = run(sys.executable, RUN, "--doctor", status=CANNOT, LONGHAUL_KERNEL=str(image), XDG_CACHE_HOME=str(tmp_path))
     heading, *lines = done.stdout.splitlines()
-    middle = heading.index("what mends it")
+    middle = heading.index("fix")
     for line in (lines[0], next(line for line in lines[1:] if line[0] != " ")):
-        what, mend = line[heading.index("what is missing") : middle], line[middle:]
+        what, mend = line[heading.index("missing") : middle], line[middle:]
         assert " no " in line and what.strip() and mends in mend
         assert "panic" not in mend.replace("panic.log", "").replace(str(tmp_path), "")
     if words:

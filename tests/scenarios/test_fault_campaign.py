@@ -14,22 +14,22 @@ from scenarios.spec.faults import KINDS
 from scenarios.spec.load import scenario_of
 from scenarios.testbed import launch
 from scenarios.tools import fault_campaign
-from scenarios.tools.fault_campaign import Outcome, drawn, run, sizes_of
+from scenarios.tools.fault_campaign import Outcome, fault_counts, random_drill, run
 from tests.conftest import PROJECT
 from tests.fakes.commands import row
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
-DRILL = drawn(0, 1, 1)  # one fault: "controller killed", in mode joint
+DRILL = random_drill(0, 1, 1)  # one fault: "controller killed", in mode joint
 WELL = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.1, "recovered_s": 1.0,
         "collectives_lost": 2, "bytes_again": 0, "outcome": "recovered"}  # fmt: skip
 
 
 def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> None:
-    sizes = sizes_of(60, 7)
+    sizes = fault_counts(60, 7)
     assert sum(sizes) == 60 and set(sizes) == {1, 2}
-    found = [drawn(number, 7, size) for number, size in enumerate(sizes)]
-    assert found == [drawn(number, 7, size) for number, size in enumerate(sizes)]
-    assert [drill.text for drill in found] != [drawn(number, 8, size).text for number, size in enumerate(sizes)]
+    found = [random_drill(number, 7, size) for number, size in enumerate(sizes)]
+    assert found == [random_drill(number, 7, size) for number, size in enumerate(sizes)]
+    assert [drill.text for drill in found] != [random_drill(number, 8, size).text for number, size in enumerate(sizes)]
     assert [len(drill.whats) for drill in found] == sizes
     words = {word for drill in found for what in drill.whats for word in what.split()}
     assert {word for kind in KINDS for word in kind.split()} <= words
@@ -93,7 +93,9 @@ def campaign(*arguments: str, status: int, **environment: str) -> "subprocess.Co
 
 
 def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
-    of_modes, of_policies = ([drawn(number, 1, 2, policies=some) for number in range(40)] for some in (False, True))
+    of_modes, of_policies = (
+        [random_drill(number, 1, 2, policies=some) for number in range(40)] for some in (False, True)
+    )
     assert [drill.whats for drill in of_policies] == [drill.whats for drill in of_modes]
     found = [scenario_of(drill.text).policies for drill in of_policies]
     assert {drill.mode for drill in of_policies} == {"drawn"} == {one.name for (one,) in found}
@@ -102,7 +104,7 @@ def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
 
 
 def test_a_scenario_of_a_campaign_can_be_shown() -> None:
-    assert campaign("--show", "3", "--seed", "5", status=0).stdout == drawn(3, 5, sizes_of(20, 5)[3]).text
+    assert campaign("--show", "3", "--seed", "5", status=0).stdout == random_drill(3, 5, fault_counts(20, 5)[3]).text
     assert "--show: 99 " in campaign("--show", "99", status=2).stderr
 
 

@@ -219,7 +219,7 @@ def test_the_testbed_takes_what_the_model_says(capsys: pytest.CaptureFixture[str
         (["--sites", "2", "--hosts", "256", "--spines", "32", "--border-routers", "32"], "pieces of messages"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),
-        (["--hosts", "8", "--fabric-rate", "50 Gbit/s", "--engine", "both"], "--fabric-rate: 50 Gbit/s: allowed in"),
+        (["--hosts", "8", "--fabric-rate", "50 Gbit/s", "--engine", "both"], "--fabric-rate: 50 Gbit/s; allowed in"),
         (["--hosts", "400", "--engine", "both", "--draws", "1"], "400 gpus in a site; a site has 2 to 128"),
         (["--jobs", "0"], "--jobs: 0; allowed: 1 to 64"),
         (["--figure", "."], '--figure: "." names no file'),

@@ -96,7 +96,8 @@ def test_all_collectives_together_stand_behind_the_table(capsys: pytest.CaptureF
     assert main(["--collectives", "4", "--seconds", "0", *FOUR, "--set", "control.counted=true"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert re.search(
-        r"4 GPUs, .* 4 together, changes counted: base [0-9.]+, .*; the best of \d+ candidates .* above it$", last
+        r"4 GPUs, .* total of 4, with the cost of changes: base [0-9.]+, .*; the best of \d+ candidates, .* above it$",
+        last,
     )
 
 
