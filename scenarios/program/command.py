@@ -1,4 +1,4 @@
-"""The command's part for a program of the user's: run it, say how it went, leave the run folder."""
+"""Runs a user's program for the command line: prints the outcome, and completes the run folder."""
 
 import json
 import sys
@@ -16,10 +16,10 @@ from scenarios.vm import VMError, VMUsageError
 
 
 def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_json: bool) -> int:
-    """Run the program of a configuration into a folder; return the exit status, 0 where all ranks ended with 0."""
+    """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
     modes = setting.run.modes
     if len(modes) > 1:
-        _say(f"the WAN's paths are those of {modes[0]}, the first of {', '.join(modes)}")
+        _say(f"WAN paths are chosen by {modes[0]}, the first of the modes {', '.join(modes)}")
     try:
         folder = RunDirectory.begun(place, setting, engines=[PROGRAM], command=command)
     except OSError as error:
@@ -57,7 +57,7 @@ def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_j
 
 
 def _table(found: Mapping[str, Any]) -> str:
-    """Ranks and WAN links as text."""
+    """Format the ranks and the WAN links of a run as a table."""
     lines = [f"{'rank':>4} {'GPU':>5} {'status':>6} {'end, s':>14} {'sent again':>10}"]
     for one in found["ranks"]:
         end, again = one["end_s"], one["retransmitted_segments"]

@@ -1,10 +1,10 @@
 """A program's run inside the VM, as root: ``python -m scenarios.program.inside REQUEST``.
 
-REQUEST is JSON: the configuration (`to_json`), the run's folder, the working directory, the environment and the user
-of the program. Brings the network up, starts the ranks, and prints lines of JSON as it goes: {"doing":
+REQUEST is JSON: the configuration (`to_json`), the run folder, the working directory, and the environment and the user
+of the program. Brings the network up, starts the ranks, and prints one JSON object per line as it goes: {"doing":
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
-"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each look at the WAN's ports; at the end {"over": ...}.
-Times are in ns since the ranks were started.
+"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each sample of the WAN's ports; {"over": ...} at the
+end. Times are in ns since the ranks were started.
 """
 
 import base64
@@ -42,23 +42,23 @@ from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
 
 CAPTURES = "captures"
-"""The folder in the run's for captures."""
+"""The folder within the run folder for captures."""
 
-_FIRST_S = 1e-9  # for which the first rank runs before the others start
+_FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
-_MOST_SAMPLES = 4096  # at one interval; then it doubles
+_MOST_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
-_TURNS = 3  # for the pumps that carry the output
+_TURNS = 3  # yields of the processor, for the threads that carry the output
 _LEAST_WINDOW_BYTES = 16 << 20
 _PR_SET_TIMERSLACK = 29
 
 
 def main(arguments: list[str]) -> int:
-    """Run a program and print its lines; returns an exit status, 0 whatever the program's is."""
+    """Run a program and print its records; return an exit status, which is 0 also for a program that fails."""
     request = json.loads(arguments[0])
     setting = spans(from_json(request["setting"]))
     platform = Platform.real(setting.run.scale, own_kernel=False) if setting.run.is_real else VIRTUAL
-    Path("/proc/sys/vm/panic_on_oom").write_text("0")  # or the program's memory would be the VM's end
+    Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
         with Testbed(
             setting, platform=platform, tell=tell, fair_links=fair_links(setting), has_agents=False
@@ -83,9 +83,9 @@ def main(arguments: list[str]) -> int:
 
 
 class Run:
-    """The ranks of a program from their start to their end; a context manager that leaves no process of theirs.
+    """Runs the ranks of a program; as a context manager, starts them, and leaves no process of theirs behind.
 
-    `say` is called with the fields of each line. Without a course the network stays as it is.
+    `say` is called with the fields of each record. Without a course, conditions and paths stay as they are.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Run:
             size_bytes=self._spec.files_bytes,
             hosts={gpu.name: gpu.ip for gpu in testbed.fabric.gpus},
         )
-        self._waiting = selectors.SelectSelector()  # others round a time up to a millisecond
+        self._waiting = selectors.SelectSelector()  # other selectors round timeouts up to a millisecond
         self._running: dict[int, Any] = {}
         self._streams = 0
         self._kept: dict[tuple[int, str], int] = {}
@@ -131,10 +131,10 @@ class Run:
 
     def __enter__(self) -> "Run":
         try:
-            with _undisturbed():  # a rank that is just being started would be known to nobody
+            with _undisturbed():  # Ctrl-C must not come between a rank's start and its registration
                 self._begin()
                 self._start(0)
-            # It listens before the others connect: torch's ranks, if refused, try again after a random time.
+            # Rank 0 listens before the others connect: a rank of torch that is refused retries after a random time.
             time.sleep(_FIRST_S)
             with _undisturbed():
                 for rank in range(1, len(self._gpus)):
@@ -145,7 +145,7 @@ class Run:
         return self
 
     def _begin(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # or what is due would come 50 us late
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # by default, timers may be 50 us late
         for name in self._spec.capture:
             self._capture(name)
         self._testbed.drops()
@@ -176,13 +176,13 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         for process in self._running.values():
-            process.kill()  # one that has just been started may not be the user's yet
+            process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
         self._user.kill_all()
         self._stop_captures()
         self._rooms.close()
 
     def _capture(self, name: str) -> None:
-        """Write a link's packets to a file from now on; raises CaptureError, and OSError."""
+        """Start to write a link's packets to a file; raises CaptureError and OSError."""
         (self._folder / CAPTURES).mkdir(exist_ok=True)
         shaped = [one for one in self._shaped if self._shared[one.link].name == name]
         self._captures.append(Capture(name, shaped, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
@@ -197,12 +197,12 @@ class Run:
         ]
 
     def _variables(self, rank: int) -> dict[str, str]:
-        """The environment of a rank."""
+        """Return the environment variables of a rank."""
         set_by_run = variables(self._testbed.fabric, self._gpus, rank)
         return {**self._environment, **set_by_run, **dict(self._spec.env)}
 
     def wait(self) -> None:
-        """Return once all ranks have ended, at the deadline by SIGTERM and then by SIGKILL."""
+        """Wait until all ranks have ended; end them at the deadline by SIGTERM, and `_GRACE_S` later by SIGKILL."""
         interval_ns, samples = round(self._spec.sample_s * 1e9), 0
         next_ns, deadline_ns = interval_ns, round(self._spec.deadline_s * 1e9)
         signals = [signal.SIGTERM, signal.SIGKILL]
@@ -222,7 +222,7 @@ class Run:
             self._look(max(0, until_ns - self._now_ns()) / 1e9)
 
     def _change(self, now_ns: int) -> int | None:
-        """Bring the conditions of this instant into force; returns when they change next, if ever."""
+        """Put the conditions of this instant into force; return when they change next, None for never."""
         if self._course is None:
             return None
         if self._course.next_ns is not None and now_ns >= self._course.next_ns:
@@ -232,20 +232,20 @@ class Run:
         return self._course.next_ns
 
     def _carried_bps(self) -> Any:
-        """The rates of the WAN links as they are shaped, [WAN links] bit/s."""
+        """Return the rates of the WAN links as shaped (after rate scaling), [WAN links] bit/s."""
         if self._course is None:
             return np.zeros(len(self._wan))
         return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan]
 
     def _add_capacity(self) -> int:
-        """Count what the WAN links could have carried until now; returns the instant."""
+        """Add what the WAN links could have carried since the last call to their capacities; return the instant."""
         now_ns = self._now_ns()
         self._capacity_bytes += self._rates_bps * (now_ns - self._since_ns) / 8e9
         self._since_ns = now_ns
         return now_ns
 
     def end(self) -> dict[str, Any]:
-        """End what the ranks have left running, and return what is to be known at the end."""
+        """Kill the processes that the ranks have left running, and return the fields of the record "over"."""
         self._sample()
         captures = self._stop_captures()
         at_ns, left = self._now_ns(), self._user.kill_all()
@@ -292,7 +292,7 @@ class Run:
         for process in self._running.values():
             try:
                 os.killpg(process.pid, number)
-            except ProcessLookupError:  # it ends just now
+            except ProcessLookupError:  # the rank has just ended
                 continue
 
     def _look(self, wait_s: float | None) -> None:
@@ -316,7 +316,7 @@ class Run:
                 self._streams -= 1
 
     def _take(self, rank: int, name: str, data: bytes) -> None:
-        """Pass on what a rank printed, as far as it is kept; the rest is read, so that nobody waits for it."""
+        """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""
         kept = self._kept.get((rank, name), 0)
         part = data[: max(0, self._spec.output_bytes - kept)]
         self._kept[rank, name] = kept + len(part)
@@ -333,21 +333,21 @@ class Run:
         return [int(file.read_text()) for file in self._counters]
 
     def _retransmitted(self, gpu: int) -> int:
-        """The segments that TCP of a GPU's host has sent again."""
+        """Return how many segments TCP has retransmitted on a GPU's host."""
         lines = Path(f"/proc/{self._testbed.network.host_pids[gpu]}/net/snmp").read_text().splitlines()
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
         return int(values[names.index("RetransSegs")])
 
 
 def fair_links(setting: Scenario) -> tuple[str, ...] | None:
-    """The links or ports that a program's connections share fairly, by name: any, or None where queues are fifo."""
+    """Return the names of the links or ports that connections share fairly: all of them, or None with fifo queues."""
     if setting.run.is_real or setting.transport.queue == "fifo":
         return None
     return tuple(one.name for one in shared_by(conditions_of(setting).fabric).all)
 
 
 def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
-    """Give the GPUs' hosts the settings of [transport], with windows that fill the longest way at these rates."""
+    """Apply [transport] to the GPUs' hosts, with TCP windows that fill the longest path at these rates (bit/s)."""
     fabric, wanted = testbed.fabric, testbed.setting.transport
     fastest_bps = float(rates_bps.max())
     longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
@@ -371,7 +371,7 @@ def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Have a Ctrl-C that comes within the context be raised at its end."""
+    """Defer a Ctrl-C that comes within the context: KeyboardInterrupt is raised at the end of it."""
     came = list[int]()
     before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
@@ -383,7 +383,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _say(**fields: object) -> None:
-    """Print a line, and yield the processor so that it gets out even if the program spins next."""
+    """Print a record, and yield the processor so that it leaves the VM even if the program spins next."""
     print(json.dumps(fields), flush=True)
     for _ in range(_TURNS):
         os.sched_yield()

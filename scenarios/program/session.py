@@ -1,6 +1,6 @@
-"""Runs a program of the user's in a VM, watches it from outside, and leaves its run folder.
+"""Runs a user's program in a VM, watches it from outside, and writes its run folder.
 
-The ranks, their confinement and the counters of ports are the business of `inside`, in the VM.
+`inside` starts and confines the ranks and reads the ports' counters, in the VM.
 """
 
 import base64
@@ -36,30 +36,31 @@ from scenarios.vm.resources import working_directory
 from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
-"""Where the run's folder has each rank's output, the bytes on WAN links over time, the ranks, and all of it as JSON."""
+"""In the run folder: each rank's output, the bytes on WAN links over time, the ranks, and the whole result as JSON."""
 
 COMPUTING = (
-    "computing took no time in the run's clock: longhaul.compute(SECONDS) in Python, or longhaul-compute SECONDS "
-    "elsewhere, has a rank take so long"
+    "computing took no virtual time: to have a rank compute for SECONDS, call longhaul.compute(SECONDS) in Python or "
+    "the command longhaul-compute SECONDS"
 )
-"""What is said at the end of every run in virtual time."""
+"""The note at the end of every run in virtual time."""
 
 _RANK = Path(__file__).with_name("rank")
 _NOBODY = 65534
 _LOOK_S = 0.5
 _LAST_BYTES = 500
-_TELL_S = 10.0  # where stderr is no terminal
+_TELL_S = 10.0  # between two progress lines if stderr is no terminal
 _TURN_OFF = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""A thread that waits by spinning would stop the clock."""
+"""Variables that prevent threads from spinning while they wait, which would stop the clock."""
 
 
 @dataclass
 class Account:
-    """What is known of a run, filled in as the VM's lines of JSON come (`inside` lists them).
+    """The state of a run as seen from outside, updated from the VM's JSON records (`inside` lists them).
 
-    Output goes to files in `folder` at once; `printed` is how many bytes of it there are by rank, and `last` the end of
-    it. `samples` are looks at the WAN links: the ns since the start, and of each link the bytes that it has carried
-    and could have. `virtual_ns` is how long the ranks have run by their own clock, and `lines` counts what has come.
+    Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
+    bytes. By rank too, `ended` is the exit status and the ns since the start. `samples` are samples of the WAN links:
+    the ns since the start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the
+    latest virtual time known, since the ranks' start, and `lines` counts the records.
     """
 
     folder: Path
@@ -79,17 +80,17 @@ class Account:
     _files: dict[tuple[int, str], BinaryIO] = field(default_factory=dict)
 
     def write(self, data: bytes) -> None:
-        """Take in what the VM prints."""
+        """Process output of the VM; a partial record is kept until the rest of it arrives."""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
             self.lines += 1
 
     def flush(self) -> None:
-        """Do nothing: every whole line has been taken in."""
+        """Do nothing: `write` has processed every whole record."""
 
     def close(self) -> None:
-        """Close the files of output."""
+        """Close the output files."""
         for file in self._files.values():
             file.close()
 
@@ -119,7 +120,7 @@ class Account:
             self.over = line["over"]
 
     def state(self, wall_s: float) -> str:
-        """How the run stands, in a line."""
+        """Return the progress of the run in one line."""
         if not self.began:
             return f"{self.doing}, {wall_s:.0f} s of wall time"
         failed, count = sorted(rank for rank, (status, _) in self.ended.items() if status), len(self.gpus)
@@ -129,27 +130,27 @@ class Account:
         return f"{self.virtual_ns / 1e9:.3f} s of the run's time, {wall_s:.0f} s of wall time: {', '.join(states)}"
 
     def ranks(self) -> Iterator[tuple[str, str, str, str, str]]:
-        """Each rank: its number and GPU, what it does, the bytes that it has printed, and the last line of them."""
+        """Yield a table row per rank: rank, GPU, state, bytes printed, and the last line printed."""
         for rank, gpu in enumerate(self.gpus):
             status, at_ns = self.ended.get(rank, (None, 0))
             doing = "runs" if status is None else f"{how(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
             yield str(rank), f"g{gpu}", doing if self.began else "", f"{self.printed.get(rank, 0):,}", self.said(rank)
 
     def said(self, rank: int) -> str:
-        """The last line that a rank has printed, or its end."""
+        """Return the last line that a rank has printed, or the end of it if it is long."""
         line = self.last.get(rank, b"").decode(errors="replace").rstrip("\r\n").rpartition("\n")[2]
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
 def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
-    """Run the program of a configuration; returns its account, and why it was ended early if it was.
+    """Run the program of a configuration; return its account, and the reason if the run was cut short, else None.
 
-    Raises VMError where the VM cannot run or fails.
+    Raises VMError if the VM cannot run, or fails before the ranks start.
     """
     spec, words = setting.program, Words()
     directory = working_directory(None, results=None)
     if directory == "/":
-        raise vm.VMUsageError("a program cannot be run in /: start it in a folder of yours")
+        raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
     account = Account(place.path, spec.ranks_of(setting.gpus))
     request = {"setting": to_json(setting), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
     began_s = time.monotonic()
@@ -179,13 +180,15 @@ def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
         return account, stillness.sentence
     finally:
         account.close()
-    return account, None if status == 0 else words.last() or "the testbed failed without a word"
+    return account, None if status == 0 else words.last() or "the testbed failed without a message"
 
 
 @contextmanager
 def _attended(account: Account, stillness: Stillness, began_s: float) -> Iterator[Any]:
-    """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread shows the
-    account on stderr and ends a VM whose clock stands still."""
+    """Yields the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
+
+    The thread shows progress on stderr, and ends the VM if its clock has stopped (`Stillness`).
+    """
     over, threads = threading.Event(), list[threading.Thread]()
 
     def attend(stop: Any) -> None:
@@ -217,7 +220,7 @@ def _attended(account: Account, stillness: Stillness, began_s: float) -> Iterato
 
 
 def shown(account: Account, wall_s: float) -> Group:
-    """How a run stands: the time, virtual and wall, and a line for each rank."""
+    """Return the progress of a run for a terminal: a line with virtual and wall time, and a line for each rank."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("rank", "GPU", "state", "printed, B"):
         table.add_column(name, justify="right" if name in ("rank", "printed, B") else "left", no_wrap=True)
@@ -228,14 +231,14 @@ def shown(account: Account, wall_s: float) -> Group:
 
 
 def of_caller() -> dict[str, Any]:
-    """The environment and the user of the ranks of a program that this process's user runs."""
+    """Return the fields `environment` and `user` of a request to run a program for the user of this process."""
     uid = os.getuid()
     user = {"uid": uid or _NOBODY, "gid": os.getgid() if uid else _NOBODY, "reads_all": not uid}
     return {"environment": _environment(), "user": user}
 
 
 def _environment() -> dict[str, str]:
-    """The user's environment as far as it means something in the VM, with `python` found wherever that is."""
+    """Return the user's environment variables that make sense in the VM, with this Python as a fallback in PATH."""
     found = guest_environment(os.environ)
     home = found.get("HOME", "")
     folders = [str(_RANK), *found["PATH"].split(":"), str(Path(sys.executable).parent)]
@@ -251,7 +254,7 @@ def _environment() -> dict[str, str]:
 
 
 def told(setting: Scenario, account: Account, why: str | None, wall_s: float) -> dict[str, Any]:
-    """The run as one object: its ranks, WAN links and all that was noticed."""
+    """Return the result of a run, which is the content of program.json: its ranks, WAN links and counters."""
     gpus = setting.program.ranks_of(setting.gpus)
     over = account.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
@@ -300,7 +303,7 @@ def told(setting: Scenario, account: Account, why: str | None, wall_s: float) ->
 
 
 def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[str]:
-    """What went wrong in a run (`told`), a sentence each; none where all ranks ended with 0."""
+    """Return a sentence for each failure in a run (a result of `told`); none if all ranks ended with 0."""
     spec, sentences = setting.program, list[str]()
     if found["ended_early"]:
         sentences.append(found["ended_early"])
@@ -312,7 +315,8 @@ def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[
         by_how.setdefault(how(one["status"]), []).append(one)
     for words, ranks in by_how.items():
         which = f"rank{'s' * (len(ranks) > 1)} {', '.join(str(one['rank']) for one in ranks)}"
-        # Who failed said why at last, and the first to end made others fail; who was ended may have said anything.
+        # A rank that failed has printed the reason last, and the first one made the others fail. The last line of a
+        # rank that was killed has no such meaning.
         failed = [one for one in ranks if (one["status"] or 0) > 0 and one["last_line"]]
         first = min(failed, key=lambda one: one["end_s"], default=None)
         why = "" if first is None else f', rank {first["rank"]} after "{first["last_line"]}"'
@@ -321,7 +325,7 @@ def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[
 
 
 def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
-    """What a user should know of a run besides, a sentence each."""
+    """Yield a sentence for each other thing that a user should know of a run."""
     spec = setting.program
     discarded = {one["rank"]: one["discarded_bytes"] for one in found["ranks"] if one["discarded_bytes"]}
     for rank, count in discarded.items():
@@ -332,11 +336,11 @@ def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
     if found["files_full"]:
         yield f"the files of the program filled the {spec.files_bytes:,} bytes of program.files"
     if found["files_left_out"]:
-        yield f"{found['files_left_out']} of what it wrote were no plain files and are not kept"
+        yield f"{found['files_left_out']} of the program's files are not kept: not regular files, or too large"
     if found["files_error"]:
-        yield f"its files could not be kept: {found['files_error']}"
+        yield f"the program's files could not be kept: {found['files_error']}"
     if found["left_running"]:
-        yield f"{found['left_running']} processes still ran when the ranks had ended, and were ended"
+        yield f"{found['left_running']} processes were still running after the ranks had ended, and were killed"
     if setting.run.is_real:
         yield "real time: computing took the time that this machine needs"
     else:
@@ -345,7 +349,7 @@ def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
 
 def leave(account: Account, found: Mapping[str, Any]) -> None:
     """Write the run's tables and figures; raises OSError."""
-    from analysis.figures.program import picture  # matplotlib takes its time to import
+    from analysis.figures.program import picture  # slow to import, because of matplotlib
 
     write_text(account.folder / PROGRAM, json.dumps(found, indent=1) + "\n")
     write_text(account.folder / RANKS, ranks_csv(found))
@@ -357,8 +361,7 @@ def leave(account: Account, found: Mapping[str, Any]) -> None:
 
 
 def links_csv(account: Account) -> str:
-    """The bytes on each WAN link from the start until each look at them, and those there was room for, a row each, as
-    CSV."""
+    """Return links.csv: for every sample and WAN link, the bytes carried since the start, and the capacity in bytes."""
     rows = [
         (at_ns / 1e9, link["name"], sent[number], capacity[number])
         for at_ns, sent, capacity in account.samples
@@ -368,7 +371,7 @@ def links_csv(account: Account) -> str:
 
 
 def ranks_csv(found: Mapping[str, Any]) -> str:
-    """The ranks of a run (`told`) as CSV."""
+    """Return ranks.csv: the ranks of a run (a result of `told`)."""
     columns = ("rank", "gpu", "status", "start_s", "end_s", "retransmitted_segments", "discarded_bytes")
     return _csv(columns, [[one[name] for name in columns] for one in found["ranks"]])
 

@@ -1,8 +1,8 @@
-"""Notices from outside a program that stops the VM's clock: it computes, or spins, and virtual time stands still.
+"""Detects, from outside the VM, a program that stops the VM's clock by computing or spinning.
 
-Nobody can distinguish the two for certain. A program that loads or makes something has signs of life: it prints, its
-processes come and go, its memory grows. One that spins has none. Every process of the VM is one of this machine, too,
-whose parent is the VM's kernel; which one it is inside stands in its memory.
+The two cannot be told apart for certain. A program that loads or computes something shows signs of life: it prints, its
+processes start and end, its memory grows. A program that spins shows none. Every process of the VM is also a process of
+this machine, a child of the VM's kernel; its command line inside the VM can be read from its memory.
 """
 
 import os
@@ -21,43 +21,45 @@ ADVICE = (
     "let it sleep or block where it waits, give it longer with program.patience, or take the wall clock with --clock "
     "wall --rate-scale 1/1000"
 )
-"""What helps where a program stops the clock."""
+"""Remedies for a program that stops the clock."""
 
 MEMORY = (
     "the VM's memory is full, so it may be loading the same files again and again: give the program more with "
     "program.memory"
 )
-"""What helps as well where the memory is full."""
+"""The remedy that is added if the VM's memory is full."""
 
 PROMPT = "the prompt itself"
-"""The cause where that is the prompt in the VM."""
+"""The cause if the prompt in the VM itself computes or spins."""
 
-_BUSY_TIMES = 20  # so many times as long may a program with signs of life take
-_HUNG_TIMES = 6  # so many times as long may one take that does not even use a processor
-_START_S = 180.0  # as long as a busy machine takes to bring the network up
+_BUSY_TIMES = 20  # a program with signs of life may take this many times the patience
+_HUNG_TIMES = 6  # a program that does not even use a processor may take this many times the patience, of wall time
+_START_S = 180.0  # bringing the network up may take this long on a busy machine
 _GRAIN_BYTES = 4 << 20
-_FULL = 0.9  # of the memory: the VM's kernel keeps some free
+_FULL = 0.9  # share of the memory at which it counts as full: the VM's kernel keeps some free
 _MEASURED_S, _MEASURED_TIMES = 0.5, 10
-_STACK_TOP, _STRINGS_BYTES = 0x7F80000000, 1 << 18  # below which a process of the VM has its arguments and environment
+_STACK_TOP, _STRINGS_BYTES = 0x7F80000000, 1 << 18  # a process's arguments and environment lie just below the top
 _CLOCK_AT, _CLOCK = _STACK_TOP - 2 * 4096, struct.Struct("=6q")  # the last four: seconds, ns of two clocks each
 _VARIABLE = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*=")
 _SHOWN = 120
 
 
 class _Instant(NamedTuple):
-    """A moment: on the wall clock, and in seconds of a processor that the VM has used."""
+    """An instant: on the wall clock, and by the processor time in s that the VM has used."""
 
     wall_s: float
     used_s: float
 
 
 class Stillness:
-    """Watches one VM; `sentence` says why it must be ended once `look` has returned True, and `cause` has the command
-    that is the cause, and its rank if it is one, where that can be said. The sentence of a program that spins ends with
-    the advice. `end_cause` kills that command.
+    """Watches one VM for a stopped clock.
 
-    `patience_s` is the time of a processor, which is wall time where the VM has one for itself, that may pass without
-    virtual time or a sign of life; `memory_bytes` is the VM's memory, where more can be had.
+    Once `look` has returned True, `sentence` says why the VM must be ended; for a program that computes or spins, it
+    ends with `advice`. `cause` then names the command responsible, with its rank if it is one, if that is known.
+    `end_cause` kills that command.
+
+    `patience_s` is the processor time (wall time, if the VM has a processor to itself) that may pass without virtual
+    time or a sign of life. `memory_bytes` is the VM's memory if the user can raise it.
     """
 
     def __init__(self, patience_s: float, advice: str = ADVICE, *, memory_bytes: int | None = None) -> None:
@@ -71,7 +73,10 @@ class Stillness:
         self.sentence: str | None = None
 
     def look(self, virtual_ns: int, lines: int, *, began: bool) -> bool:
-        """Whether it is time to end the VM, of which so much virtual time and so many lines are known."""
+        """Return whether to end the VM, given the latest virtual time and number of lines received from it.
+
+        `began` is False while the network comes up.
+        """
         life = (lines, *self._signs())
         now = _Instant(time.monotonic(), self._used_s)
         if (virtual_ns, began) != (self._virtual_ns, self._began):
@@ -96,10 +101,10 @@ class Stillness:
         return True
 
     def end_cause(self) -> bool:
-        """Kill the command that is the cause, unless that is the prompt or is not known; whether that was done.
+        """Kill the command responsible; return False, and kill nothing, if it is unknown or the prompt itself.
 
-        Of the signals that this machine sends to a process of the VM, the VM's kernel passes on those of faults alone,
-        such as SIGILL.
+        If this machine sends a signal to a process of the VM, the VM's kernel passes on only signals for faults, such
+        as SIGILL.
         """
         if self.cause in (None, PROMPT):
             return False
@@ -108,36 +113,37 @@ class Stillness:
         return True
 
     def _signs(self) -> tuple[Hashable, ...]:
-        """The processes of the VM, and the most memory that it has had; notes the processor time that it has used."""
+        """Return the processes of the VM and its peak memory, as signs of life; record its processor time."""
         try:
             kernel, inside = _vm()
             self._most_bytes = max(self._most_bytes, kernel.memory_info().rss)
-            used_s = sum(kernel.cpu_times()[:4])  # its own, and that of processes that have ended
+            used_s = sum(kernel.cpu_times()[:4])  # with that of its children that have ended
             for one in inside:
                 used_s += sum(one.cpu_times()[:2])
-        except psutil.Error:  # one has ended just now
+        except psutil.Error:  # a process has just ended
             return (self._processes, self._most_bytes // _GRAIN_BYTES)
         self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in inside)
         return (self._processes, self._most_bytes // _GRAIN_BYTES)
 
     def _at_work(self) -> str | None:
-        """The command that takes most of the processor now, and its rank, as far as it can be said."""
+        """Return the command that uses the processor most now, and its rank, as far as these are known."""
         try:
             _, inside = _vm()
             before = [sum(one.cpu_times()[:2]) for one in inside]
-            for _ in range(_MEASURED_TIMES):  # on a busy machine it may be a while before any of them runs
+            for _ in range(_MEASURED_TIMES):  # on a busy machine, it may take a while until any of them runs
                 time.sleep(_MEASURED_S)
                 took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
                 if max(took) > 0:
                     self._at_work_pid = inside[took.index(max(took))].pid
                     return named(_strings(self._at_work_pid))
             return None
-        except (psutil.Error, OSError, ValueError):  # it has ended just now, or this machine does not let us look
+        except (psutil.Error, OSError, ValueError):  # it has just ended, or its memory may not be read
             return None
 
 
 def virtual_ns() -> int:
-    """The virtual time of this process's VM, as its processes read it (scenarios/vm/vdso.patch); -1 where none has."""
+    """Return the virtual time of this process's VM in ns, from where the VM's processes read it
+    (scenarios/vm/vdso.patch); -1 if no process of the VM has it."""
     with suppress(psutil.Error):
         for one in _vm()[1]:
             with suppress(OSError), Path(f"/proc/{one.pid}/mem").open("rb", buffering=0) as memory:
@@ -148,8 +154,11 @@ def virtual_ns() -> int:
 
 
 def named(strings: bytes) -> str | None:
-    """A command, and its rank if it is one, from what the kernel has put on a process's stack: arguments, then
-    variables, each ended by a null byte. None without variables, and where the arguments are gone."""
+    """Return the command of a process, with its rank if it is one, from the `strings` at the top of its stack.
+
+    These are the arguments, then the environment variables, each terminated by a null byte. Returns None if there are
+    no variables or the arguments have been overwritten.
+    """
     parts = strings.split(b"\0")
     of_rank = [place for place, part in enumerate(parts) if re.fullmatch(rb"RANK=[0-9]+", part)]
     variables = [place for place, part in enumerate(parts) if _VARIABLE.match(part)]
@@ -160,7 +169,7 @@ def named(strings: bytes) -> str | None:
         first -= 1
     begin = first
     while begin and parts[begin - 1] and parts[begin - 1].decode(errors="replace").isprintable():
-        # Before the arguments stands the platform, and before that, with nothing between, 16 random bytes.
+        # The arguments follow the platform's name, which follows 16 random bytes without a separator.
         if parts[begin - 1].endswith(b"x86_64") and len(parts[begin - 1]) <= 16 + len(b"x86_64"):
             break
         begin -= 1
@@ -174,7 +183,7 @@ def named(strings: bytes) -> str | None:
 
 
 def _vm() -> tuple[psutil.Process, list[psutil.Process]]:
-    """The kernel of this process's VM, and the processes that it runs; raises psutil.Error where there is none."""
+    """Return the kernel of this process's VM and the processes that it runs; raises psutil.Error if there is no VM."""
     for child in psutil.Process().children(recursive=True):
         command = child.cmdline()
         if "rootfstype=hostfs" in command and Path(command[0]).name != "sh":
@@ -183,7 +192,7 @@ def _vm() -> tuple[psutil.Process, list[psutil.Process]]:
 
 
 def _strings(pid: int) -> bytes:
-    """The top of the stack of a process of the VM, as far as it is there; raises OSError."""
+    """Return the mapped part of the top `_STRINGS_BYTES` of the stack of a process of the VM; raises OSError."""
     found = b""
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in maps:

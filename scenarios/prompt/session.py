@@ -1,10 +1,11 @@
-"""A session at the prompt: where its network is, network up, prompt, network down, whatever ends it.
+"""A session at the prompt: decides where the network runs, brings it up, runs the prompt, and always takes it down.
 
-In virtual time the network is in the VM, and the lines are typed on the host (`scenarios.prompt.dialogue`). On the wall
-clock it is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal.
+In virtual time the network is in the VM, and the user types lines on the host (`scenarios.prompt.dialogue`). On the
+wall clock the network is on this machine's own kernel if that has everything needed, else in the VM, and the prompt
+runs at the user's terminal.
 ``python -m scenarios.prompt.session SCENARIO FOLDER WHERE CALLER`` runs in the VM, as root. SCENARIO is a configuration
-(`to_json`), FOLDER the session's folder of results, WHERE the banner's text on where the network is, and CALLER, in
-JSON, whose programs are run.
+(`to_json`), FOLDER the session's run folder, WHERE the banner's line on where the network is, and CALLER, in JSON, the
+user, environment and directory for programs of the verb `run`.
 """
 
 import contextlib
@@ -36,20 +37,20 @@ from topologies.fabric.fabric import build_fabric
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
-_LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
+_LEAD_S = 0.08  # per GPU; generous, as the user of a prompt does not notice it
 _LOOK_S = 0.5
-_HEED_S = 5.0  # of a processor, in which what is interrupted should end
-_OWN_TIMES = 20  # so many times as long may the prompt itself compute where nobody can interrupt it
+_HEED_S = 5.0  # processor time within which an interrupted command should end
+_OWN_TIMES = 20  # without a terminal, the prompt itself may compute this many times as long as a command
 _HISTORY, _HISTORY_LINES = ".history", 1000
 
 
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    The prompt runs one collective at a time: without the scenario's jobs but transfers, under conditions that do not
-    change, and in a mode that knows the links as they are. Its times leave out the cost of changing ring
-    and paths. The session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if
-    that folder cannot be made and vm.VMError if the VM cannot run.
+    The prompt runs one collective at a time, under conditions that do not change by themselves and in a mode that knows
+    the links as they are; of the scenario's jobs it keeps only transfers. Its times leave out the cost of changing ring
+    and paths. The session's files go into a run folder, which is removed if it stays empty. Raises FolderError if that
+    folder cannot be made, and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities
@@ -62,11 +63,10 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     if virtual or lacks:
         vm.check(memory_bytes=memory_bytes)
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
-    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
-    signal.signal(
-        signal.SIGQUIT, signal.SIG_IGN
-    )  # as a shell does, for Ctrl-\ would leave the terminal as readline has it
-    which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
+    # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    which = f"the first of {settings} configurations of {scenario.name}, " if settings > 1 else ""
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
     requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
     transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
@@ -75,11 +75,11 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     for what, is_there, changes in (
         ("other jobs" if transfers else "jobs", others, {}),
         (
-            "policies with another knowledge than an oracle's",
+            'policies whose knowledge is not "oracle"',
             kept != setting.policies,
             {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
         ),
-        ("changes by time", setting.conditions.every_s, {"conditions": fixed}),
+        ("changes over time", setting.conditions.every_s, {"conditions": fixed}),
         ("measured demands", setting.te != requested, {"te": requested}),
         ("counted costs", setting.control.counted, {"control": replace(setting.control, counted=False)}),
     ):
@@ -93,7 +93,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
             lack = lacks[0].what.partition(",")[0]
             where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
         caller = _caller()
-        # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
+        # Mininet imports distutils; setuptools' version of it takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
@@ -119,9 +119,12 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
 
 @contextmanager
 def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread tells when a
-    command stops the clock. It kills a command that does not heed Ctrl-C, and ends a VM where that does not help, or
-    where nobody can press Ctrl-C; that is raised as VMError. The prompt itself has longer then: it may compute."""
+    """Yields the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
+
+    The thread reports when a command stops the clock. It kills a command that does not react to Ctrl-C. It ends the VM
+    if that does not help, or if nobody can press Ctrl-C; the context then raises VMError. Without a terminal the prompt
+    itself has more time than a command, as it may have to compute.
+    """
     over, threads = threading.Event(), list[threading.Thread]()
     ended: list[str] = []
 
@@ -139,9 +142,9 @@ def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[
             if not stillness.look(virtual_ns(), 0, began=True):
                 continue
             if may_end and not was_killed and at_terminal and stillness.end_cause():
-                # Now and then none of the kernel's workers runs that would bring Ctrl-C to the prompt.
+                # Sometimes the kernel worker that would deliver Ctrl-C to the prompt never gets to run.
                 print(
-                    f"\r\nlonghaul: {stillness.cause} has not heeded Ctrl-C, and is killed\r",
+                    f"\r\nlonghaul: {stillness.cause} does not react to Ctrl-C, and is killed\r",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -172,7 +175,7 @@ def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[
 
 
 def _caller() -> dict[str, Any] | None:
-    """Whose programs the verb `run` runs, and where; None in a directory that the VM does not have."""
+    """Return user, environment and directory for the verb `run`; None if the VM cannot see the current directory."""
     from scenarios.program.session import of_caller
     from scenarios.vm.resources import working_directory
 
@@ -188,10 +191,10 @@ def serve(
 ) -> int:
     """Keep the network of a configuration up for as long as the prompt is open; return an exit status.
 
-    `own_kernel`: on the machine's own kernel, else this is a VM. Captures go to `folder`, and `caller` is as for
-    Prompt. Handles SIGINT, SIGTERM and SIGHUP itself from now on.
+    `own_kernel`: this is the machine's own kernel, and not the VM's. Captures go to `folder`, and `caller` is as for
+    Prompt. Installs handlers of its own for SIGINT, SIGTERM and SIGHUP.
     """
-    # Mininet is there only where the network is, and takes its time to load.
+    # These import Mininet, which is installed only where the network runs, and is slow to load.
     from scenarios.prompt import text
     from scenarios.prompt.arguments import PromptError
     from scenarios.prompt.shell import Prompt
@@ -203,7 +206,7 @@ def serve(
         signal.signal(number, _end)
     virtual = not setting.run.is_real
     platform = VIRTUAL if virtual else Platform.real(setting.run.scale, own_kernel=own_kernel)
-    up = threading.Event()  # from then on, parts that come up are not reported
+    up = threading.Event()  # once set, parts that come up are not reported
 
     def tell(part: str) -> None:
         if not up.is_set():
@@ -218,7 +221,8 @@ def serve(
                 interactive = InteractiveTestbed(testbed, setting.jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))
-                print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)  # a script wants answers
+                # Without a terminal, stdout has nothing but answers.
+                print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 try:
                     with nullcontext() if virtual else _history(folder):
@@ -236,7 +240,7 @@ def serve(
 
 
 def _memory_bytes(setting: Scenario) -> int:
-    """The memory of a VM: as much as there is room for, and as the scenario needs at least."""
+    """Return the memory of the VM: the largest of `_WANTED_BYTES` that fits the host, or what the scenario needs."""
     from scenarios.engines.emulation import memory_bytes
 
     least = memory_bytes(setting)
@@ -256,7 +260,7 @@ def _tell(line: str) -> None:
 
 
 def _interrupt_once(*_: object) -> NoReturn:
-    """A Ctrl-C while the network comes up: a second one must not cut the clean-up short."""
+    """Handle Ctrl-C while the network comes up; a second one must not cut the clean-up short."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -268,14 +272,14 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def history_file(environment: Mapping[str, str]) -> Path:
-    """The user's history of earlier prompts."""
+    """Return the file with the user's history of earlier prompts."""
     home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/"), ".local", "state"))
     return Path(home, "longhaul", "history")
 
 
 @contextlib.contextmanager
 def _history(folder: Path) -> Iterator[None]:
-    """Give readline the lines of earlier prompts, and leave them with the new ones in `folder` at the end.
+    """Within the context readline has the history of earlier prompts; at the end write it, extended, into `folder`.
 
     In the VM only `folder` outlives the session. Does nothing without a terminal; a history that cannot be read or
     written is ignored.
@@ -284,7 +288,7 @@ def _history(folder: Path) -> Iterator[None]:
         yield
         return
     readline.set_history_length(_HISTORY_LINES)
-    readline.set_completer_delims(" \t\n")  # names of links have characters in them at which it would stop
+    readline.set_completer_delims(" \t\n")  # the default delimiters occur in names of links
     with contextlib.suppress(OSError):
         readline.read_history_file(history_file(os.environ))
     try:
@@ -295,7 +299,7 @@ def _history(folder: Path) -> Iterator[None]:
 
 
 def _keep_history(folder: Path) -> None:
-    """Move the history that a session has left in `folder` to the user's."""
+    """Move the history that a session has left in `folder` to the user's history file."""
     left, target = folder / _HISTORY, history_file(os.environ)
     if left.exists():
         with contextlib.suppress(OSError):

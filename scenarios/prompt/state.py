@@ -1,5 +1,5 @@
-"""The state of the network at the prompt: which WAN paths are in force, their rates and delays, and the model's
-prediction for a collective under them. Pure.
+"""A snapshot of the network at the prompt: rates, delays and WAN paths in force, and the timing model's prediction for
+a collective under them. Pure functions.
 
 Rates and sizes are the scenario's, before the rate scale.
 """
@@ -28,14 +28,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The links or ports from one GPU to another, in order; their delays' sum; the rate of the slowest, 0 if down."""
+    """The route from one GPU to another: its links or ports in order, the sum of their delays, and the rate of the
+    slowest one, 0 if one is down."""
 
     links: tuple[int, ...]
     delay_s: float
     rate_bps: float
 
     def cost_s(self, message_bytes: int) -> float:
-        """The time of a message over it, s; infinity where a link of it is down."""
+        """Return the time that a message takes on this route, in s; infinity if a link is down."""
         return self.delay_s + 8 * message_bytes / self.rate_bps if self.rate_bps else math.inf
 
 
@@ -43,8 +44,8 @@ class Way:
 class State:
     """Links and routes at one moment.
 
-    `set_bps` and `delays_s`, [links or ports], are the rates and delays that these were given; `status` is the
-    controller's (`controller.api.client.Controller.status`).
+    `set_bps` and `delays_s`, [links or ports], are the configured rates and delays; `status` is the controller's
+    (`controller.api.client.Controller.status`).
     """
 
     fabric: Fabric
@@ -59,19 +60,19 @@ class State:
 
     @cached_property
     def shared(self) -> Shared:
-        """The links or ports, as forwarding uses them without the failed cables."""
+        """The links or ports as forwarding uses them once the failed cables are removed."""
         return shared_by(self.fabric, self.dead)
 
     @cached_property
     def rates_bps(self) -> Floats:
-        """The rates, [links or ports]; 0 where the failed cables leave none."""
+        """The rates, [links or ports] bit/s; 0 for those that the failed cables cut."""
         rates = self.set_bps.copy()
         rates[list(self.shared.failed(self.dead))] = 0.0
         return rates
 
     @cached_property
     def logical_bps(self) -> Floats:
-        """The rates of logical links, [links]; 0 where the failed cables leave a link no way."""
+        """The rates of the logical links, [links] bit/s; 0 if the failed cables cut every way along a link."""
         rates = self.shared.slowest_bps(self.set_bps).copy()
         rates[list(failed_links(self.fabric, self.dead))] = 0.0
         return rates
@@ -85,9 +86,9 @@ class State:
         return Ways(self.fabric, self.dead)
 
     def path(self, src: int, dst: int) -> int:
-        """The index of the WAN path in force from rank to rank, -1 within a site.
+        """Return the index of the WAN path in force from rank `src` to rank `dst`, -1 within a site.
 
-        A pair without a route of its own is on its sites' fixed path: the first without a failed cable.
+        A pair without an installed route uses the fixed path of its sites: the first one without a failed cable.
         """
         if not crosses(self.fabric, src, dst):
             return -1
@@ -95,33 +96,33 @@ class State:
         return self._routes.get((src, dst), self._ways.fixed(*sites).index)
 
     def way(self, src: int, dst: int, path: int | None = None) -> Way:
-        """The way from rank to rank over the WAN path of that index (-1 within a site), or over the one in force."""
+        """Return the route between two ranks over the WAN path of this index (-1 within a site), or that in force."""
         path = self.path(src, dst) if path is None else path
         return self._over(self.shared.edge(src, dst, path))
 
     def in_use(self, src: int, dst: int) -> Counter[int]:
-        """How many flows from rank to rank of another site are on each WAN path, by its index.
+        """Count the flows between two ranks of different sites on each WAN path, by path index.
 
-        Those of a pair without ways of their own count as one.
+        A pair whose flows have no paths of their own counts as one flow.
         """
         return Counter(self._spread.get((src, dst)) or [self.path(src, dst)])
 
     @cached_property
     def _spread(self) -> dict[tuple[int, int], list[int]]:
-        """The paths of flows that have ways of their own, by their ranks."""
+        """The path of each flow that has a path of its own, grouped by the flow's ranks."""
         found: dict[tuple[int, int], list[int]] = {}
         for src, dst, _, path, *_ in self.status.get("flows", ()):
             found.setdefault((src, dst), []).append(path)
         return found
 
     def _way_of(self, src: int, dst: int, channel: int) -> Way:
-        """The way of a flow: by the fabric's routing, where flows of its ranks have ways of their own."""
+        """Return the route of a flow, by the fabric's multipath routing if the pair's flows have their own paths."""
         spread = multipath(self.fabric)
         if spread is None or (src, dst) not in self._spread:
             return self.way(src, dst)
         ends = np.array(src), np.array(dst)
         path = spread.paths(*ends, channel, failed_links(self.fabric, self.dead))
-        if len({*self._spread[src, dst]}) == 1:  # where the mode chooses it, that is another
+        if len({*self._spread[src, dst]}) == 1:  # the mode may have chosen it, instead of the routing
             path = np.array(self._spread[src, dst][0])
         return self._over(tuple(int(one) for one in spread.links(*ends, path, channel, self.dead) if one >= 0))
 
@@ -132,9 +133,9 @@ class State:
     def predicted_s(
         self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float, traffic: Traffic | None = None
     ) -> float:
-        """The model's time of a collective with slots of so many bytes, all of whose ways are up, s.
+        """Return the model's completion time of a collective with slots of `slot_bytes`, in s; its routes must be up.
 
-        `traffic` is what its flows ask for; where tunnels have limits these are in force.
+        `traffic` holds the demands of its flows; if tunnels have rate limits, the prediction takes these into account.
         """
         spread = multipath(self.fabric)
         if traffic is not None and spread is not None and spread.engineers and self.status["limits"]:
@@ -155,7 +156,7 @@ class State:
     def _engineered_s(
         self, spread: Multipath, schedule: Schedule, placement: Sequence[int], slot_bytes: float, traffic: Traffic
     ) -> float:
-        """As `predicted_s`, over tunnels with rates of their own."""
+        """Do what `predicted_s` does, for tunnels with rate limits."""
         channel = np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows])
         src, dst = np.array(pairs(schedule, placement)).T
         delays_s = self.shared.delays_s(self.delays_s)
@@ -174,25 +175,25 @@ class State:
 
 
 def dead_cables(status: Mapping[str, Any]) -> Cables:
-    """The failed cables by the controller's status."""
+    """Return the failed cables according to the controller's status."""
     return frozenset(cable(a, b) for a, b in status["dead"])
 
 
 def pairs(schedule: Schedule, placement: Sequence[int]) -> list[tuple[int, int]]:
-    """The ranks that each flow of a schedule leads from and to."""
+    """Return the source and destination rank of each flow of a schedule."""
     return [(placement[src], placement[dst]) for src, dst in zip(*schedule.ends, strict=True)]
 
 
 def edges(ring: Sequence[int]) -> list[tuple[int, int]]:
-    """The edges of a ring: from each rank to the next, and from the last to the first."""
+    """Return the edges of a ring: from each rank to the next, and from the last to the first."""
     return list(zip(ring, [*ring[1:], ring[0]], strict=True))
 
 
 def crosses(fabric: Fabric, src: int, dst: int) -> bool:
-    """Whether an edge leads to another site."""
+    """Return whether two ranks are in different sites."""
     return fabric.gpus[src].site != fabric.gpus[dst].site
 
 
 def candidates(fabric: Fabric, src: int, dst: int) -> tuple[WanPath, ...]:
-    """The WAN paths that an edge could take, the fixed one first."""
+    """Return the WAN paths that traffic between two ranks could take, the fixed one first."""
     return fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())

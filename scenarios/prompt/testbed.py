@@ -1,4 +1,4 @@
-"""The testbed at the prompt: conditions, mode, placement, paths and collectives, changed by one command at a time."""
+"""The testbed at the prompt: changes conditions, mode, placement and paths, and runs collectives, one at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,13 +37,13 @@ from topologies.units import format_size
 
 Floats = npt.NDArray[np.float64]
 
-_STEADY_LATE_S = 20e-3  # how late timers may be while a single flow is measured: a busy machine then shows less
-_PATIENT = 1.2  # so much longer than is predicted agents wait for one another
-_COPIES = 4  # of a buffer over all GPUs: what arrives, what is kept, and TCP's on either side
+_STEADY_LATE_S = 20e-3  # allowed timer overrun while a single flow is measured, or a busy machine lowers its rate
+_PATIENT = 1.2  # agents wait for one another this many times the predicted time
+_COPIES = 4  # of each buffer, over all GPUs: the received data, the kept data, and TCP's buffers at both ends
 
 
 class Noted:
-    """The rates of logical links that were noted, a row before each collective (a `Sampler`)."""
+    """A `Sampler` of recorded conditions: the rates of the logical links before each collective, a row each."""
 
     limit = None
 
@@ -52,35 +52,35 @@ class Noted:
 
     @property
     def mean_bps(self) -> Floats:
-        """Their means, [links] bit/s."""
+        """The mean rates, [links] bit/s."""
         return np.mean(self.rows, axis=0)  # type: ignore[no-any-return]
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """The rates, [count, links] bit/s."""
+        """Return the rates before `count` collectives from `start` on, [count, links] bit/s."""
         return np.array(self.rows[start : start + count])
 
 
 class InteractiveTestbed:
-    """Commands on a testbed that is up; conditions stay until they are changed.
+    """Executes commands on a testbed that is up; conditions stay until a command changes them.
 
-    `mode` is in force, `set_bps`, [links or ports], are the rates that these were given, in the scenario's units;
-    `requests` are the transfers that a round asks for; `last_bytes` and `all_bytes` are the bytes that collectives have
-    put on each WAN link, by its index, as carried.
-    Every method raises the errors of `Failure` and PromptError, and can be called again after them.
+    `mode` is the mode in force. `set_bps`, [links or ports], are the configured rates, in the scenario's units.
+    `requests` are the transfers requested for the next round. `last_bytes` and `all_bytes` are the bytes that the last
+    collective and all collectives have sent on each WAN link, by link index, after rate scaling.
+    Every method raises the errors of `Failure` and PromptError, and can be called again afterwards.
     """
 
     def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = ()) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = testbed.setting.mode("base")
-        self._given = self.collective  # the scenario's
+        self._given = self.collective  # the one of the scenario
         self.requests = tuple(requests)
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._course: Course | None = None  # of a mode that goes by conditions, from the first row of `_noted` on
+        self._course: Course | None = None  # the decisions of a condition-dependent mode, under the rows of `_noted`
         self._noted = Noted()
-        self._broken = False  # new agents are needed
+        self._broken = False  # whether the next collective needs new agents
         kinds = [link.kind for link in shared_by(self.fabric).all]
         self._sent_files = {
             one.link: Path("/sys/class/net", one.interface, "statistics", "tx_bytes")
@@ -93,30 +93,30 @@ class InteractiveTestbed:
 
     @property
     def collective(self) -> CollectiveSpec:
-        """The last collective, or the scenario's."""
+        """The specification of the last collective; before the first, the scenario's."""
         return self.testbed.setting.collective
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The ranks that each flow of that collective leads from and to."""
+        """The source and destination rank of each flow of that collective."""
         return pairs(self.testbed.setting.workload.schedule, self.testbed.placement)
 
     @property
     def reembed_every(self) -> int:
-        """After how many collectives a mode that re-embeds chooses the placement again."""
+        """The number of collectives after which a mode that re-embeds chooses the placement again."""
         return self.testbed.setting.collective.reembed_every
 
     def state(self) -> State:
-        """The links and routes as they are now."""
+        """Return a snapshot of the links and routes."""
         delays_s, status = self.testbed.delays_s, self.testbed.status()
         return State(fabric=self.fabric, set_bps=self.set_bps, delays_s=delays_s, status=status)
 
     def longest_s(self) -> float:
-        """Longer than any round trip without queues takes."""
+        """Return an upper bound on round-trip times without queueing, in s."""
         return 4 * float(np.sort(self.testbed.delays_s)[-4:].sum())
 
     def resample(self, seed: int | None) -> str:
-        """Draw the next conditions, or the first of another seed; return which they are."""
+        """Draw the next conditions, or the first ones of another seed; return a phrase that names them."""
         seed, drawn = (self._seed, self._drawn + 1) if seed is None else (seed, 0)
         try:
             rates_bps = conditions_of(self.testbed.setting, seed=seed).shaped_bps(drawn, ())
@@ -127,15 +127,15 @@ class InteractiveTestbed:
         return f"the conditions of collective {drawn} of seed {seed}"
 
     def set_rate(self, link: int, rate_bps: int) -> None:
-        """Give a link another rate."""
+        """Set the rate of a link or port."""
         rates_bps = self.set_bps.copy()
         rates_bps[link] = rate_bps
         self._change(rates_bps)
 
     def set_delay(self, link: int, delay_s: float) -> float:
-        """Give a link another delay; return the least delay that is not left out, s.
+        """Set the delay of a link or port; return the smallest delay that is emulated, in s.
 
-        In real time timers are too late to distinguish a shorter one from none.
+        In real time, timers are too late to tell a smaller delay from none.
         """
         before = self.testbed.delays_s
         delays_s = before.copy()
@@ -149,26 +149,26 @@ class InteractiveTestbed:
         return self.testbed.platform.late_s / TELLING
 
     def set_mode(self, name: str) -> None:
-        """Put a mode in force, and choose placement and paths by it under the conditions there are.
+        """Put a mode in force, and have it choose placement and paths under the current conditions.
 
-        One that goes by conditions begins with ranks in order and the fixed paths.
+        A condition-dependent mode begins with ranks in order and the fixed paths.
         """
         mode = self.testbed.setting.mode(name)
-        chooses = mode.is_periodic  # else before the next collective
+        chooses = mode.is_periodic  # a condition-dependent mode chooses before the next collective
         order = "best" if chooses and mode.reembeds else "rank"
         self._arrange(mode, order, self.collective, best=chooses and mode.reroutes)
         self.mode, self._since, self._course = mode, 0, None
 
     def set_ring(self, order: str | Sequence[int]) -> None:
-        """Use this ring, the "best" one under the conditions there are, or the one in "rank" order."""
+        """Use this ring, the "best" one under the current conditions, or the one in "rank" order."""
         self._arrange(self.mode, order, self.collective, best=self.mode.is_periodic and self.mode.reroutes)
         self._course = None
-        self._since = 1  # a mode that re-embeds keeps it until its next time
+        self._since = 1  # a mode that re-embeds keeps this placement until it is due again
 
     def scenario(self) -> Scenario:
-        """The mode, the links as they are, the last collective and the transfers that are asked for, as a scenario.
+        """Return a scenario of the mode, the links as they are, the last collective and the requested transfers.
 
-        Raises PromptError where the failed cables leave a flow of that collective without a path.
+        Raises PromptError if the failed cables leave a flow of that collective without a path.
         """
         setting = self.testbed.setting
         self._check_reach(self.state(), pairs(setting.workload.schedule, self._begun()))
@@ -183,19 +183,20 @@ class InteractiveTestbed:
         return replace(setting, conditions=conditions, run=run, jobs=self.requests, faults=faults)
 
     def has_other_placement(self) -> bool:
-        """Whether GPUs stand elsewhere than the mode in force has them where it begins under the links as they are."""
+        """Return whether the placement differs from the one with which the mode begins under the links as they are."""
         return self.testbed.placement != self._begun()
 
     def _begun(self) -> Sequence[int]:
-        """The placement that the mode in force begins with under the links as they are."""
+        """Return the placement with which the mode in force begins under the links as they are."""
         order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
         return self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
 
     def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
-        """Run one collective in the mode that is in force; return its record and the model's prediction, s.
+        """Run one collective in the mode in force; return its record and the model's prediction in s.
 
-        `algorithm` None is the scenario's, or the first of another kind. If it ends early, by KeyboardInterrupt too, so
-        do the agents. Raises PromptError at once where a flow has no path.
+        If `algorithm` is None, it is the scenario's for the scenario's kind, and the default one for another kind. If
+        the collective is cut short, also by KeyboardInterrupt, its agents are ended. Raises PromptError before it
+        starts if a flow has no path.
         """
         sized = replace(self._given, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
@@ -208,13 +209,13 @@ class InteractiveTestbed:
         if self.mode.is_periodic:
             order = self._order(sized)
             routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
-            routes = routes or self.fabric.spec.routing == "te"  # rates may be others by now
+            routes = routes or self.fabric.spec.routing == "te"  # rates may have changed
             best = self.mode.reroutes if routes else None
         else:
             order, best = self._by_conditions(sized)
         self._arrange(self.mode, order, sized, best=best)
         with self._risking():
-            # Of the slots that are carried, should they not divide by the scale.
+            # The prediction is for the slots as carried: scaling may round their size.
             slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
             workload = self.testbed.setting.workload
             predicted_s = self.state().predicted_s(
@@ -231,13 +232,13 @@ class InteractiveTestbed:
         return row, predicted_s
 
     def asking(self, more: Sequence[JobSpec] = ()) -> Scenario:
-        """The round of the transfers that are asked for, and these, over the links as they are; raises PromptError."""
+        """Return the round of all requested transfers and `more`, over the links as they are; raises PromptError."""
         setting = self.scenario()
         setting = replace(setting, jobs=(*setting.jobs, *more), run=replace(setting.run, modes=("base",)))
         try:
             found = admission.check(setting) if setting.jobs else ()
             mistakes = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in found]
-            _ = setting.transfers if setting.jobs and not mistakes else ()  # planned here, where that may fail
+            _ = setting.transfers if setting.jobs and not mistakes else ()  # plans the transfers, which may fail
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         if mistakes:
@@ -245,9 +246,9 @@ class InteractiveTestbed:
         return setting
 
     def deliver(self, setting: Scenario) -> dict[str, float]:
-        """Carry out the transfers that such a round promises; when each was all there, s after its beginning, by name.
+        """Run the transfers of a round from `asking`; return each one's completion in s after the start, by name.
 
-        If it ends early, so do the agents; the next collective has new ones in any case.
+        If the round is cut short, its agents are ended. The next collective starts new agents either way.
         """
         bed, before, placement = self.testbed, self.testbed.setting, self.testbed.placement
         with self._risking():
@@ -266,9 +267,9 @@ class InteractiveTestbed:
     def run_program(
         self, command: str, ranks: Sequence[int], request: Mapping[str, Any], say: Callable[..., Any]
     ) -> None:
-        """Run a program on the GPUs' hosts over the network as it is; the next collective has new agents.
+        """Run a program on the GPUs' hosts over the network as it is; the next collective starts new agents.
 
-        `request` and `say` are as for `program.inside.Run`. When it is left by KeyboardInterrupt, so is the program.
+        `request` and `say` are as for `program.inside.Run`. KeyboardInterrupt ends the program too.
         """
         bed = self.testbed
         program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
@@ -286,16 +287,16 @@ class InteractiveTestbed:
             say(over=run.end())
 
     def _order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
-        """What places are to be given by: the mode, or the placement that there is where it suits the collective."""
+        """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""
         if self.mode.reembeds_at(self._since, self.reembed_every):
             return "best"
         same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
         return self.testbed.placement if same else "best" if self.mode.reembeds else "rank"
 
     def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
-        """What places and paths are to be given by, as for `_arrange`, in a mode that goes by conditions.
+        """Return `order` and `best` for `_arrange`, as a condition-dependent mode decides.
 
-        Its course begins with the placement that there is, if that suits the collective, and the fixed paths.
+        Its course begins with the current placement, if that fits the collective, and with the fixed paths.
         """
         same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
         order: str | Sequence[int] = self.testbed.placement if same else "rank"
@@ -308,7 +309,7 @@ class InteractiveTestbed:
             self._course = Course(self.mode, chooser, self._noted, reembed_every=every, placement=placement)
         assert self._course is not None
         number = len(self._noted.rows)
-        # A link that is down has hardly a rate, so that there is always a time.
+        # A failed link counts as 1 bit/s, so that predicted times are finite.
         self._noted.rows.append(np.maximum(self.state().logical_bps, 1.0))
         moments = self._course.moments(number, 1)
         embeds, routes = moments.embedded[0] == number, moments.routed[0] == number
@@ -316,7 +317,7 @@ class InteractiveTestbed:
 
     @contextmanager
     def _afresh(self) -> Iterator[None]:
-        """Have a mode that goes by conditions begin anew if the context fails: what it chose may not be in force."""
+        """Restart the course of a condition-dependent mode if the context fails: its choice may not be in force."""
         try:
             yield
         except BaseException:
@@ -327,12 +328,12 @@ class InteractiveTestbed:
         """Bring a cable up or down."""
         self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
         if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
-            self._broken = True  # a host forgets its routes with its interface
+            self._broken = True  # a host loses its routes when its interface goes down
 
     def await_cable(self, a: str, b: str, *, up: bool) -> None:
-        """Return once the controller has noticed that a cable went down or came up, and routes around the failures."""
+        """Wait until the controller has detected that a cable went down or came up, and routes around the failures."""
         self._await(
-            f"{a} - {b} for {'down' if up else 'up'}",
+            f"{a} - {b} {'down' if up else 'up'}",
             lambda status: (
                 (cable(a, b) not in dead_cables(status)) == up or (up and not {a, b}.isdisjoint(status["not_ready"]))
             ),
@@ -340,31 +341,31 @@ class InteractiveTestbed:
         self._heed_failures()
 
     def await_switch(self, name: str, *, up: bool) -> None:
-        """Shape the ports of a switch that was stopped or started, and return once the controller has noticed it.
+        """Shape the ports of a switch that was stopped or started, and wait until the controller has detected it.
 
-        A switch all of whose cables are down counts as stopped.
+        A switch counts as stopped if all of its cables are down.
         """
         self.testbed.reshape(self.set_bps)
         cables = around(self.fabric, name)
         self._await(
-            f"{name} for {'stopped' if up else 'running'}",
+            f"{name} {'stopped' if up else 'running'}",
             lambda status: (name not in status["not_ready"]) == up and (cables <= dead_cables(status)) != up,
         )
         self._heed_failures()
 
     def _heed_failures(self) -> None:
-        """Delay packets where they are, whatever their paths, once cables have failed."""
+        """Once cables have failed, apply WAN delays after each link instead of at the receiver: paths may change."""
         if self.testbed.stays and self.state().dead:
             self.testbed.stays = False
             self.testbed.reshape(self.set_bps)
 
     def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
         if not self.testbed.await_status(noticed):
-            raise PromptError(f"after {NOTICED_S:.0f} s the controller still takes {what}")
+            raise PromptError(f"the controller still considers {what} after {NOTICED_S:.0f} s")
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """Within the context, let HTB classes save the bursts that late timers would cost a single flow."""
+        """Within the context, allow HTB classes larger bursts, so that late timers cost a single flow no throughput."""
         self.testbed.allow_late(_STEADY_LATE_S)
         try:
             self._change(self.set_bps)
@@ -378,21 +379,23 @@ class InteractiveTestbed:
         self.set_bps = rates_bps
 
     def _check_reach(self, state: State, flows: Sequence[tuple[int, int]]) -> None:
-        """Raise PromptError where the failed cables leave a flow without a path."""
+        """Raise PromptError if the failed cables leave a flow without a path."""
         if reason := text.unreachable(self.fabric, flows, state.dead):
             raise PromptError(reason)
 
     def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, best: bool | None) -> None:
-        """Connect the GPUs for this collective, placed so, by "rank", or "best", over the best paths, the fixed
-        ones, or (None) those in force.
+        """Place and connect the GPUs for the collective `wanted`.
 
-        Raises PromptError, and changes nothing, where the failed cables leave a flow without a path, or no placement.
+        `order` is the placement, or "rank" for ranks in order, or "best" for the mode's best one. `best` selects the
+        best paths (True), the fixed ones (False), or those in force (None).
+
+        Raises PromptError, and changes nothing, if the failed cables leave a flow without a path, or no placement.
         """
         state, workload = self.state(), self._workload(wanted)
         placement = self._placement(state, mode, order, workload)
         flows = pairs(workload.schedule, placement)
         self._check_reach(state, flows)
-        # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may not reach it.
+        # Acknowledgements take the fixed path of their sites, to which a failed cable may cut off a single GPU.
         back = [(dst, src) for src, dst in flows if (dst, src) not in flows]
         if best is not None:
             _check_ways(replace(state, status={**state.status, "routes": []}), back)
@@ -402,7 +405,7 @@ class InteractiveTestbed:
         renews = self._broken or wanted != self.collective or fair_links != self.testbed.fair_links
         if renews:
             self._check_size(workload)
-        if self._broken:  # the packets that ended agents have left in the queues would delay it
+        if self._broken:  # packets of the ended agents are still in the queues, and would delay the collective
             self.testbed.reshape(self.set_bps)
         with self._risking():
             self.testbed.placement = placement
@@ -420,9 +423,9 @@ class InteractiveTestbed:
         self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps), best=best)
 
     def _wait_for(self, seconds: float) -> None:
-        """Have the agents wait for one another for as long as a round of so many seconds takes; raises PromptError."""
+        """Raise the agents' deadline for a collective of so many seconds; raises PromptError above MAX_SECONDS."""
         if seconds > MAX_SECONDS:
-            allowed = f"up to {MAX_SECONDS:,} s, so a smaller size or higher rates"
+            allowed = f"up to {MAX_SECONDS:,} s, so take a smaller size or higher rates"
             raise PromptError(f"the model predicts {seconds:.0f} s; allowed: {allowed}")
         if _PATIENT * seconds > self.testbed.deadline_s:
             self.testbed.deadline_s = _PATIENT * seconds
@@ -449,7 +452,7 @@ class InteractiveTestbed:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 
     def _check_size(self, workload: Workload) -> None:
-        """Raise PromptError where a scaled slot is empty, or the buffers are larger than the memory allows."""
+        """Raise PromptError if a scaled slot is empty, or the buffers do not fit into the available memory."""
         try:
             needs = carried(workload, self.scale).slot_bytes * workload.schedule.slots
         except ScaleError as error:
@@ -459,11 +462,11 @@ class InteractiveTestbed:
         if needs * _COPIES > room:
             text_size = format_size(needs * self.scale.divisor)
             most = format_size(room // _COPIES * self.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"buffers of {text_size} do not fit the memory there is; allowed: up to {most}")
+            raise PromptError(f"buffers of {text_size} do not fit into memory; allowed: up to {most}")
 
     @contextmanager
     def _risking(self) -> Iterator[None]:
-        """End the agents, and start new ones the next time, if the context is interrupted or fails."""
+        """Kill the agents if the context is interrupted or fails, so that the next collective starts new ones."""
         try:
             yield
         except PromptError:
@@ -476,15 +479,15 @@ class InteractiveTestbed:
             raise
 
     def _sent(self) -> dict[int, int]:
-        """Bytes sent on each WAN link since its port exists."""
+        """Return the bytes that each WAN link's port has sent since the port was made, by link index."""
         return {link: int(file.read_text()) for link, file in self._sent_files.items()}
 
 
 def _check_ways(state: State, pairs: Sequence[tuple[int, int]]) -> None:
-    """Raise PromptError where the controller routes packets between a pair of ranks over a failed cable."""
+    """Raise PromptError if the controller routes packets between a pair of ranks over a failed cable."""
     for src, dst in pairs:
         way = state.way(src, dst)
         if way.rate_bps == 0:
             names = ", ".join(state.shared.all[link].name for link in way.links)
-            route = f"packets from g{src} to g{dst} are routed over {names}, of which a part is down"
+            route = f"packets from g{src} to g{dst} are routed over {names}, part of which is down"
             raise PromptError(f"{route}: {text.cables(state.dead)}")
