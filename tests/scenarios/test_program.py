@@ -310,7 +310,7 @@ def test_harm_is_bounded_and_told(tmp_path: Path) -> None:
     assert statuses[3] in (1, -9, 137)  # it got no more memory, or was killed where that ended
     assert output[4].split(b" ", 1)[0] == b"6" and b"'g4-eth0'" in output[4] and output[4].endswith(b"True\n")
     assert 100 < int(output[5]) <= 600
-    assert f"{found['left_running']} processes still ran" in said and found["left_running"] >= int(output[5])
+    assert f"{found['left_running']} processes were still running" in said and found["left_running"] >= int(output[5])
     why = r'rank [23] after "(OSError|MemoryError).*": run/output has the output'
     assert re.search(rf"ranks? 2(, 3)? ended with status 1, {why}", said)
 
