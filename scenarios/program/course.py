@@ -18,27 +18,28 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 
-def spans(setting: Scenario) -> Scenario:
+def rows_as_collectives(setting: Scenario) -> Scenario:
     """Return a configuration in which every row of conditions stands for a collective, if conditions change over time.
 
     A program has no collectives, so policies count rows of conditions instead: `every TIME` becomes a number of rows.
     Messages have the program's size, and its ranks are never re-embedded.
     """
-    policies = tuple(replace(one, reembed=NEVER) for one in setting.policies)
+    policies = tuple(replace(policy, reembed=NEVER) for policy in setting.policies)
     every = setting.collective.reembed_every
     messages = CollectiveSpec(chunk_bytes=setting.program.message_bytes, reembed_every=every)
     setting = replace(setting, policies=policies, collective=messages)
     every_s = setting.conditions.every_s
     if every_s is None:
         return setting
-    policies = tuple(
-        one
-        if (within_s := one.reroute.within_s) is None
-        else replace(one, reroute=When("every", round(within_s / every_s)))
-        for one in policies
-    )
+    policies = tuple(_by_rows(policy, every_s) for policy in policies)
     conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
     return replace(setting, policies=policies, conditions=conditions)
+
+
+def _by_rows(policy: Mode, every_s: float) -> Mode:
+    """Return the policy with `every TIME` replaced by a number of rows that are `every_s` apart."""
+    within_s = policy.reroute.within_s
+    return policy if within_s is None else replace(policy, reroute=When("every", round(within_s / every_s)))
 
 
 class Exchange:
@@ -74,7 +75,7 @@ class Exchange:
 
 
 class Course:
-    """Applies the conditions and the WAN paths of a program's run, whose configuration is one of `spans`.
+    """Applies the conditions and the WAN paths of a program's run; its configuration is from `rows_as_collectives`.
 
     The constructor puts the first paths into force. `count` is the number of rate changes since, `rerouted` how many of
     them re-routed, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
@@ -96,7 +97,7 @@ class Course:
             )
         self._row = self.count = self.rerouted = 0
         self.rates_bps = self._conditions.shaped_bps(0, ())
-        self.messages = testbed.route_all(self._believed.known_bps(0, ()), best=self._routed() == 0)
+        self.messages = testbed.route_all(self._believed.known_bps(0, ()), best=self._routed_row() == 0)
         testbed.settle()
 
     @property
@@ -110,7 +111,7 @@ class Course:
         last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
         return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
 
-    def go_on(self, now_ns: int) -> None:
+    def advance(self, now_ns: int) -> None:
         """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
         assert self._every_ns is not None
         before, self._row = self._row, now_ns // self._every_ns
@@ -119,10 +120,10 @@ class Course:
         self.rates_bps = self._conditions.shaped_bps(self._row, ())
         self._testbed.change(self.rates_bps)
         self.count += 1
-        if self._routed() > before:
+        if self._routed_row() > before:
             self.messages += self._testbed.route_all(self._believed.known_bps(self._row, ()), best=True)
             self.rerouted += 1
 
-    def _routed(self) -> int:
+    def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
         return int(moments_of(self._setting, self._mode.name, self._row, 1, course=self._course).routed[0])

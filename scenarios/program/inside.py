@@ -27,8 +27,8 @@ import numpy.typing as npt
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.course import Course, spans
-from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
+from scenarios.program.course import Course, rows_as_collectives
+from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -56,7 +56,7 @@ _PR_SET_TIMERSLACK = 29
 def main(arguments: list[str]) -> int:
     """Run a program and print its records; return an exit status, which is 0 also for a program that fails."""
     request = json.loads(arguments[0])
-    setting = spans(from_json(request["setting"]))
+    setting = rows_as_collectives(from_json(request["setting"]))
     platform = Platform.real(setting.run.scale, own_kernel=False) if setting.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
@@ -108,7 +108,7 @@ class Run:
         self._wan = list(ports)
         self._links = [{"name": self._shared[link].name, "interface": interface} for link, interface in ports.items()]
         self._counters = [Path("/sys/class/net", port, "statistics/tx_bytes") for port in ports.values()]
-        self._rooms = Rooms(
+        self._rank_files = RankFiles(
             testbed.platform.folder / "program",
             directory=Path(request["directory"]),
             user=self._user,
@@ -116,7 +116,7 @@ class Run:
             size_bytes=self._spec.files_bytes,
             hosts={gpu.name: gpu.ip for gpu in testbed.fabric.gpus},
         )
-        self._waiting = selectors.SelectSelector()  # other selectors round timeouts up to a millisecond
+        self._selector = selectors.SelectSelector()  # other selectors round timeouts up to a millisecond
         self._running: dict[int, Any] = {}
         self._streams = 0
         self._kept: dict[tuple[int, str], int] = {}
@@ -131,12 +131,12 @@ class Run:
 
     def __enter__(self) -> "Run":
         try:
-            with _undisturbed():  # Ctrl-C must not come between a rank's start and its registration
+            with _deferring_interrupts():  # Ctrl-C must not come between a rank's start and its registration
                 self._begin()
                 self._start(0)
             # Rank 0 listens before the others connect: a rank of torch that is refused retries after a random time.
             time.sleep(_FIRST_S)
-            with _undisturbed():
+            with _deferring_interrupts():
                 for rank in range(1, len(self._gpus)):
                     self._start(rank)
         except BaseException:
@@ -157,7 +157,7 @@ class Run:
         testbed = self._testbed
         host = testbed.fabric.gpus[self._gpus[rank]]
         prepare = partial(
-            self._rooms.prepare,
+            self._rank_files.prepare,
             rank,
             name=host.name,
             host_pid=testbed.network.host_pids[self._gpus[rank]],
@@ -166,12 +166,12 @@ class Run:
             memory_bytes=self._spec.memory_bytes,
         )
         command = self._spec.command or ""
-        process = started(command, user=self._user, environment=self._variables(rank), prepare=prepare)
+        process = start_shell(command, user=self._user, environment=self._variables(rank), prepare=prepare)
         self._running[rank] = process
         pidfd = os.pidfd_open(process.pid)
-        self._waiting.register(pidfd, selectors.EVENT_READ, (rank, None))
+        self._selector.register(pidfd, selectors.EVENT_READ, (rank, None))
         for name in ("stdout", "stderr"):
-            self._waiting.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
+            self._selector.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
             self._streams += 1
 
     def __exit__(self, *_: object) -> None:
@@ -179,7 +179,7 @@ class Run:
             process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
         self._user.kill_all()
         self._stop_captures()
-        self._rooms.close()
+        self._rank_files.close()
 
     def _capture(self, name: str) -> None:
         """Start to write a link's packets to a file; raises CaptureError and OSError."""
@@ -209,25 +209,29 @@ class Run:
         while self._running:
             now_ns = self._now_ns()
             if now_ns >= deadline_ns and signals:
-                self._end_all(signals.pop(0), now_ns)
+                self._signal_ranks(signals.pop(0), now_ns)
                 deadline_ns += round(_GRACE_S * 1e9)
-            change_ns = self._change(now_ns)
+            change_ns = self._apply_conditions(now_ns)
             if now_ns >= next_ns:
                 self._sample()
                 samples += 1
                 if samples % _MOST_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            until_ns = min([next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else [])])
-            self._look(max(0, until_ns - self._now_ns()) / 1e9)
+            until_ns = next_ns
+            if signals:
+                until_ns = min(until_ns, deadline_ns)
+            if change_ns is not None:
+                until_ns = min(until_ns, change_ns)
+            self._process_events(max(0, until_ns - self._now_ns()) / 1e9)
 
-    def _change(self, now_ns: int) -> int | None:
+    def _apply_conditions(self, now_ns: int) -> int | None:
         """Put the conditions of this instant into force; return when they change next, None for never."""
         if self._course is None:
             return None
         if self._course.next_ns is not None and now_ns >= self._course.next_ns:
             self._add_capacity()
-            self._course.go_on(now_ns)
+            self._course.advance(now_ns)
             self._rates_bps = self._carried_bps()
         return self._course.next_ns
 
@@ -250,23 +254,21 @@ class Run:
         captures = self._stop_captures()
         at_ns, left = self._now_ns(), self._user.kill_all()
         while self._streams:
-            self._look(None)
-        full = self._full or self._rooms.is_full
+            self._process_events(None)
+        full = self._full or self._rank_files.is_full
         try:
-            kept, lost = self._rooms.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
+            kept, lost = self._rank_files.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
             unkept = ""
         except OSError as error:
             kept, lost, unkept = 0, 0, error.strerror or str(error)
-        of_course = (
-            {
+        course_fields: dict[str, Any] = {}
+        if self._course is not None:
+            course_fields = {
                 "openflow_messages": self._course.messages,
                 "changes": self._course.count,
                 "rerouted": self._course.rerouted,
             }
-            if self._course
-            else {}
-        )
-        return of_course | {
+        return course_fields | {
             "at_ns": at_ns,
             "captures": captures,
             "left_running": left,
@@ -284,7 +286,7 @@ class Run:
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._beginning_ns
 
-    def _end_all(self, number: signal.Signals, now_ns: int) -> None:
+    def _signal_ranks(self, number: signal.Signals, now_ns: int) -> None:
         self._say(deadline_ns=now_ns, signal=number.name)
         if number == signal.SIGKILL:
             self._user.kill_all()
@@ -295,27 +297,28 @@ class Run:
             except ProcessLookupError:  # the rank has just ended
                 continue
 
-    def _look(self, wait_s: float | None) -> None:
-        for key, _ in self._waiting.select(wait_s):
+    def _process_events(self, wait_s: float | None) -> None:
+        """Wait up to `wait_s` (None: for ever) for output or the end of a rank, and process what has come."""
+        for key, _ in self._selector.select(wait_s):
             rank, name = key.data
             if name is None:
-                self._waiting.unregister(key.fileobj)
+                self._selector.unregister(key.fileobj)
                 os.close(key.fd)
                 status = self._running.pop(rank).wait()
                 self._say(rank=rank, ended=status, at_ns=self._now_ns())
-                self._full = self._full or self._rooms.is_full
+                self._full = self._full or self._rank_files.is_full
                 continue
             try:
                 data = os.read(key.fd, _CHUNK)
             except BlockingIOError:
                 continue
             if data:
-                self._take(rank, name, data)
+                self._forward_output(rank, name, data)
             else:
-                self._waiting.unregister(key.fileobj)
+                self._selector.unregister(key.fileobj)
                 self._streams -= 1
 
-    def _take(self, rank: int, name: str, data: bytes) -> None:
+    def _forward_output(self, rank: int, name: str, data: bytes) -> None:
         """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""
         kept = self._kept.get((rank, name), 0)
         part = data[: max(0, self._spec.output_bytes - kept)]
@@ -370,15 +373,15 @@ def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _deferring_interrupts() -> Iterator[None]:
     """Defer a Ctrl-C that comes within the context: KeyboardInterrupt is raised at the end of it."""
-    came = list[int]()
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    interrupts = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if interrupts:
         raise KeyboardInterrupt
 
 

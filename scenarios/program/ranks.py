@@ -2,7 +2,7 @@
 
 A rank sees what a host would: its network is the GPU's, and the file system is the machine's, read-only except for the
 working directory, which all ranks share, and a /tmp and a /dev/shm per rank. Everything written there goes to one file
-system of limited size (`Rooms`), so nothing of the machine changes. This guards against accidents, not against malice.
+system of limited size (`RankFiles`), so nothing of the machine changes. This guards against accidents, not malice.
 """
 
 import ctypes
@@ -45,16 +45,16 @@ class User:
     reads_all: bool
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def setpriv(self) -> tuple[str, ...]:
         """The beginning of a command line that runs the rest as this user."""
-        kept = "-all,+dac_read_search" if self.reads_all else "-all"
-        who = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
-        return ("setpriv", *who, f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}", "--")
+        caps = "-all,+dac_read_search" if self.reads_all else "-all"
+        ids = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
+        return ("setpriv", *ids, f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}", "--")
 
     def kill_all(self) -> int:
         """Kill all processes of this user in one system call, so that none can fork; return how many there were."""
-        found = sum(1 for _ in self._processes())
-        if found:
+        count = sum(1 for _ in self._processes())
+        if count:
             child = os.fork()
             if child == 0:
                 try:
@@ -63,7 +63,7 @@ class User:
                 finally:
                     os._exit(0)
             os.waitpid(child, 0)
-        return found
+        return count
 
     def _processes(self) -> Iterator[Path]:
         for process in Path("/proc").iterdir():
@@ -75,7 +75,7 @@ class User:
                 continue
 
 
-class Rooms:
+class RankFiles:
     """The file system that ranks write to: `size_bytes` at `folder`, with an overlay layer of the working directory and
     each rank's own /tmp and /dev/shm. `hosts` maps the host names that ranks know to addresses. Raises OSError."""
 
@@ -88,8 +88,8 @@ class Rooms:
         self._layer("work", directory, mode=0o755, owner=user)
         for rank in range(ranks):
             self._layer(f"tmp{rank}", Path("/tmp"), mode=0o1777)  # noqa: S108 - each rank has its own
-            self._made(f"shm{rank}", mode=0o1777)
-        devices = self._made("dev", mode=0o755)
+            self._make_folder(f"shm{rank}", mode=0o1777)
+        devices = self._make_folder("dev", mode=0o755)
         for name, (major, minor) in _DEVICES.items():
             os.mknod(devices / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
             (devices / name).chmod(0o666)
@@ -153,48 +153,48 @@ class Rooms:
 
         Skips anything but regular files, and files that would exceed `most_bytes` in all. Raises OSError.
         """
-        top, kept, left = self._folder / "work.layer", 0, 0
-        for place, folders, names in os.walk(top):
+        top, kept, skipped = self._folder / "work.layer", 0, 0
+        for folder, folders, names in os.walk(top):
             folders.sort()
             for name in sorted(names):
-                file = Path(place, name)
+                file = Path(folder, name)
                 status = file.lstat()
                 if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
-                    left += 1
+                    skipped += 1
                     continue
                 most_bytes -= status.st_size
                 copy = target / file.relative_to(top)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, copy)
                 kept += 1
-        return kept, left
+        return kept, skipped
 
     def _layer(self, name: str, below: Path, *, mode: int, owner: User | None = None) -> None:
         """Mount `below` at a name in the folder, under a layer that takes all writes."""
-        merged, lower = self._made(name), self._made(f"{name}.below")
-        upper, work = self._made(f"{name}.layer", mode=mode), self._made(f"{name}.work")
+        merged, lower = self._make_folder(name), self._make_folder(f"{name}.below")
+        upper, work = self._make_folder(f"{name}.layer", mode=mode), self._make_folder(f"{name}.work")
         if owner is not None:
             os.chown(upper, owner.uid, owner.gid)
         _mount(below, lower, flags=_MS_BIND)  # a path without characters that overlay reserves in its options
         _mount("overlay", merged, "overlay", data=f"lowerdir={lower},upperdir={upper},workdir={work}")
 
-    def _made(self, name: str, *, mode: int = 0o700) -> Path:
+    def _make_folder(self, name: str, *, mode: int = 0o700) -> Path:
         path = self._folder / name
         path.mkdir()
         path.chmod(mode)
         return path
 
 
-def started(command: str, *, user: User, environment: Mapping[str, str], prepare: Callable[[], None]) -> Any:
+def start_shell(command: str, *, user: User, environment: Mapping[str, str], prepare: Callable[[], None]) -> Any:
     """Start a shell with this command in a new session (setsid); its output streams are non-blocking pipes.
 
     `prepare` is called in the new process while it still runs as root. Raises OSError, also if `prepare` fails.
     """
     # The prompt runs at real-time priority, which the rank must not inherit: one that spins would hold the prompt up.
-    last = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
+    demote = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
     try:
         process = subprocess.Popen(
-            [*user.words, *last, "sh", "-c", command],
+            [*user.setpriv, *demote, "sh", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -210,7 +210,7 @@ def started(command: str, *, user: User, environment: Mapping[str, str], prepare
     return process
 
 
-def how(status: int | None) -> str:
+def describe_status(status: int | None) -> str:
     """Describe the exit status of a rank; None for one that did not end."""
     if status is None:
         return "did not end"

@@ -33,10 +33,10 @@ class PromptError(Exception):
 
 def words(line: str, usage: str, least: int, most: int) -> list[str]:
     """Return the words of a line, of which there must be from `least` to `most`."""
-    found = line.split()
-    if not least <= len(found) <= most:
-        raise PromptError(f"got {shown(' '.join(found)) if found else 'nothing'}; allowed: {usage}")
-    return found
+    split = line.split()
+    if not least <= len(split) <= most:
+        raise PromptError(f"got {shown(' '.join(split)) if split else 'nothing'}; allowed: {usage}")
+    return split
 
 
 def seed(line: str) -> int | None:
@@ -53,14 +53,15 @@ def mode(line: str, modes: Collection[str] = MODES) -> str | None:
 
 def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
     """Parse the ranks to run a program on (all if none is named), and its command."""
-    named = re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line)
-    names, command = ([gpu.name for gpu in fabric.gpus], line) if named is None else (named[1].split(","), named[2])
-    if not (command or "").strip():
+    names, command = [gpu.name for gpu in fabric.gpus], line
+    if match := re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line):
+        names, command = match[1].split(","), match[2] or ""
+    if not command.strip():
         raise PromptError("got no command; allowed: run [GPU,...:] COMMAND, such as run g0,g4: hostname")
-    found = tuple(rank(fabric, name) for name in names)
-    if len(set(found)) < len(found):
+    ranks = tuple(rank(fabric, name) for name in names)
+    if len(set(ranks)) < len(ranks):
         raise PromptError(f"{shown(','.join(names))} has a GPU twice; allowed: each once")
-    return found, command.strip()
+    return ranks, command.strip()
 
 
 def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
@@ -93,25 +94,29 @@ def collective(kind: str, line: str) -> tuple[int, int, str | None]:
 def _quantity(parse: Callable[[str], Quantity], text: str) -> Quantity:
     """Parse a quantity with its unit; quotes around it are optional."""
     try:
-        return parse(text.replace('"', "").replace("'", ""))
+        return parse(_unquoted(text))
     except units.UnitError as error:
         raise PromptError(str(error)) from None
 
 
+def _unquoted(text: str) -> str:
+    return text.replace('"', "").replace("'", "")
+
+
 def transfer(fabric: Fabric, line: str, name: str) -> JobSpec:
     """Parse a transfer and give it this name: a size by a deadline, or a rate for a duration."""
-    found = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
-    if found is None:
+    match = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
+    if match is None:
         usage = "admit SIZE GPU GPU by TIME, such as admit 20 MB g0 g4 by 10 ms, or admit RATE GPU GPU for TIME"
         raise PromptError(f"got {shown(line.strip()) if line.strip() else 'nothing'}; allowed: {usage}")
-    amount, src, dst, kind, time = found.groups()
-    keys = ("size", "deadline") if kind == "by" else ("rate", "duration")
-    asked = dict(zip(keys, (one.replace('"', "").replace("'", "") for one in (amount, time)), strict=True))
+    amount, src, dst, kind, time = match.groups()
+    amount_key, time_key = ("size", "deadline") if kind == "by" else ("rate", "duration")
     ranks = [rank(fabric, src), rank(fabric, dst)]
+    table = {"name": name, "kind": "transfer", "ranks": ranks}
     try:
-        (job,) = read([{"name": name, "kind": "transfer", "ranks": ranks, **asked}])
+        (job,) = read([table | {amount_key: _unquoted(amount), time_key: _unquoted(time)}])
     except SpecError as error:
-        raise PromptError("; ".join(one.text for one in error.mistakes)) from None
+        raise PromptError("; ".join(mistake.text for mistake in error.mistakes)) from None
     return job
 
 
@@ -123,9 +128,9 @@ def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
     if len(names) == 1 and not _is_gpu(fabric, names[0]):
         return choice(names[0], "ring", ("best", "rank"), "best, rank, or every GPU once in order")
     order = tuple(rank(fabric, name) for name in names)
-    twice = next((one for index, one in enumerate(order) if one in order[:index]), None)
-    if twice is not None:
-        raise PromptError(f"g{twice} is in the ring twice; allowed: every GPU once")
+    twice = [order[index] for index in range(len(order)) if order[index] in order[:index]]
+    if twice:
+        raise PromptError(f"g{twice[0]} is in the ring twice; allowed: every GPU once")
     missing = [gpu.name for gpu in fabric.gpus if gpu.rank not in order]
     if missing:
         raise PromptError(f"the ring lacks {', '.join(missing)}; allowed: every GPU once")
@@ -182,10 +187,10 @@ def flow(fabric: Fabric, line: str, default_s: float) -> tuple[int, int, float]:
 
 def duration(line: str) -> float:
     """Parse a time of at most MAX_SECONDS, returned in seconds."""
-    found = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
-    if found > MAX_SECONDS:
+    seconds = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
+    if seconds > MAX_SECONDS:
         raise PromptError(f"{shown(line.strip())} is too long; allowed: up to {MAX_SECONDS:,} s")
-    return found
+    return seconds
 
 
 def kind_of(line: str) -> tuple[str, str]:
@@ -201,9 +206,9 @@ def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
     a, b, change = words(line, usage, 3, 3)
     for node in (a, b):
         choice(node, "node", nodes(fabric))
-    near = neighbours(fabric, a)
-    if b not in near:
-        raise PromptError(f"no cable joins {a} and {b}: {a} is joined to {', '.join(near)}")
+    joined = neighbours(fabric, a)
+    if b not in joined:
+        raise PromptError(f"no cable joins {a} and {b}: {a} is joined to {', '.join(joined)}")
     return a, b, choice(change, "change of a cable", ("up", "down"), usage) == "up"
 
 
@@ -271,7 +276,9 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables, modes: Colle
         return ALGORITHMS[verb] if given else []
     if verb in position:
         return position[verb][len(given)] if len(given) < len(position[verb]) else []
-    return gpus if verb in nodes(fabric) else nodes(fabric) if verb in ("xterm", "x", "noecho") else []
+    if verb in nodes(fabric):
+        return gpus
+    return nodes(fabric) if verb in ("xterm", "x", "noecho") else []
 
 
 def completed(
@@ -281,16 +288,19 @@ def completed(
 
     `verbs` can begin a line, and follow `help`.
     """
+    names: Collection[str]
     if not words:
-        names: Collection[str] = {*verbs, *nodes(fabric)}
+        names = {*verbs, *nodes(fabric)}
+    elif words[0] == "help":
+        names = verbs
     else:
-        names = verbs if words[0] == "help" else completions(fabric, words, dead, modes)
+        names = completions(fabric, words, dead, modes)
     return sorted(name for name in names if name.startswith(text))
 
 
 def neighbours(fabric: Fabric, node: str) -> list[str]:
     """Return the nodes that have a cable to `node`."""
-    return [b if node == a else a for a, b in ((cable.a, cable.b) for cable in fabric.cables) if node in (a, b)]
+    return [cable.b if node == cable.a else cable.a for cable in fabric.cables if node in (cable.a, cable.b)]
 
 
 def nodes(fabric: Fabric) -> list[str]:

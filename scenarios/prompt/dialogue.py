@@ -26,11 +26,11 @@ from topologies.fabric.failures import cable
 CONSOLE = Path("/dev/tty4")
 PROMPT = "mininet> "
 MAX_LINE = 4000  # characters
-_LINES = 1000
+_HISTORY_LINES = 1000
 _CHECK_S = 0.2
 
 
-class Inside:
+class LineClient:
     """The VM's side: a file-like object that a prompt reads its lines from, in place of standard input.
 
     `state` returns the fields of a request.
@@ -79,7 +79,7 @@ class Inside:
             data = data[os.write(self._fd, data) :]
 
 
-class Outside:
+class LineServer:
     """The host's side: answers requests with lines that the user types at the terminal, or from standard input.
 
     Tab completes names of `fabric`. Ctrl-C discards the line being typed, as in a shell. `answers` counts the lines
@@ -89,8 +89,8 @@ class Outside:
 
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
         self._fabric, self._at_terminal, self._history = fabric, at_terminal, history
-        self._question: dict[str, Any] = {}
-        self._awaits = False  # whether a line is being typed
+        self._request: dict[str, Any] = {}
+        self._is_typing = False  # whether a line is being typed
         self.is_answered = self.is_interrupted = False
         self.answers = 0
 
@@ -98,14 +98,14 @@ class Outside:
         """Record that Ctrl-C was pressed while the prompt executes a line."""
         self.is_interrupted = True
 
-    def __call__(self, question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
+    def __call__(self, request: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
         """Return the answer to a request.
 
         `typed` holds the keys typed ahead: the first whole line in it is the answer and is removed, or else its text
         becomes the beginning of the line to edit. `check` is called periodically during the wait for a line, and an
         exception that it raises ends the wait.
         """
-        self._question, self.is_answered = json.loads(question), False
+        self._request, self.is_answered = json.loads(request), False
         if self._at_terminal:
             before = signal.signal(signal.SIGINT, self._drop)
             try:
@@ -121,26 +121,25 @@ class Outside:
 
     def _piped(self) -> str | None:
         """Return the next line of standard input, None at its end; lines that are too long are reported and skipped."""
-        line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
-        while line and len(line) > MAX_LINE:
-            _refuse(line)
-            while line and not line.endswith("\n"):
-                line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
+        while True:
             line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
-        return line.rstrip("\r\n") if line else None
+            if len(line) <= MAX_LINE:
+                return line.rstrip("\r\n") if line else None
+            _refuse(line)
+            while line and not line.endswith("\n"):  # skip the rest of it
+                line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
 
     def _typed(self, typed: bytearray, check: Callable[[], None]) -> str | None:
         """Return the next line that the user types, or has typed ahead; None at Ctrl-D."""
         while True:
-            ahead = bytes(typed).replace(b"\r", b"\n").partition(b"\n")
-            del typed[: len(ahead[0]) + len(ahead[1])]
-            begun = "".join(filter(str.isprintable, ahead[0].decode(errors="replace")))
-            if ahead[1]:
-                print(f"{PROMPT}{begun}", flush=True)
-                line = begun
+            ahead, newline, _ = bytes(typed).replace(b"\r", b"\n").partition(b"\n")
+            del typed[: len(ahead) + len(newline)]
+            line = "".join(filter(str.isprintable, ahead.decode(errors="replace")))
+            if newline:
+                print(f"{PROMPT}{line}", flush=True)
                 readline.add_history(line)
             else:
-                readline.set_startup_hook(partial(readline.insert_text, begun))
+                readline.set_startup_hook(partial(readline.insert_text, line))
                 try:
                     with checking_signals(check):
                         line = self._input()
@@ -159,22 +158,22 @@ class Outside:
 
     def _input(self) -> str:
         """Read a line from the terminal; Ctrl-C raises KeyboardInterrupt."""
-        self._awaits = True
+        self._is_typing = True
         try:
             return input(PROMPT)
         except SystemError as error:  # a signal handler ran while the exception of another one was being raised
             raise error.__cause__ or error from None
         finally:
-            self._awaits = False
+            self._is_typing = False
 
     def _drop(self, *_: object) -> None:
         """Handle Ctrl-C: discard the line being typed; between two lines do nothing."""
-        if self._awaits:
-            self._awaits = False
+        if self._is_typing:
+            self._is_typing = False
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator["Outside"]:
+    def editing(self) -> Iterator["LineServer"]:
         """Within the context, readline completes with Tab and has the history of earlier prompts.
 
         The history is written back at the end.
@@ -182,26 +181,36 @@ class Outside:
         if not self._at_terminal:
             yield self
             return
-        readline.set_history_length(_LINES)
-        readline.set_completer_delims(" \t\n")  # the default delimiters occur in names of links
         readline.set_completer(self._complete)
         readline.parse_and_bind("tab: complete")
-        with contextlib.suppress(OSError):
-            readline.read_history_file(self._history)
-        try:
+        with history(self._history, self._history):
             yield self
-        finally:
-            with contextlib.suppress(OSError):
-                self._history.parent.mkdir(parents=True, exist_ok=True)
-                readline.write_history_file(self._history)
-                self._history.chmod(0o600)
 
     def _complete(self, text: str, index: int) -> str | None:
         words = readline.get_line_buffer()[: readline.get_begidx()].split()
-        asked = self._question
-        dead = frozenset(cable(*ends) for ends in asked["dead"])
-        found = completed(self._fabric, words, text, dead=dead, verbs=asked["verbs"], modes=asked["modes"])
-        return found[index] if index < len(found) else None
+        request = self._request
+        dead = frozenset(cable(*ends) for ends in request["dead"])
+        names = completed(self._fabric, words, text, dead=dead, verbs=request["verbs"], modes=request["modes"])
+        return names[index] if index < len(names) else None
+
+
+@contextlib.contextmanager
+def history(source: Path, target: Path) -> Iterator[None]:
+    """Within the context readline has the lines of the file `source`; at the end write these and new ones to `target`.
+
+    A history that cannot be read or written is ignored.
+    """
+    readline.set_history_length(_HISTORY_LINES)
+    readline.set_completer_delims(" \t\n")  # the default delimiters occur in names of links
+    with contextlib.suppress(OSError):
+        readline.read_history_file(source)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(target)
+            target.chmod(0o600)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ user, environment and directory for programs of the verb `run`.
 import contextlib
 import json
 import os
-import readline
 import shutil
 import signal
 import sys
@@ -20,14 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scenarios import vm
 from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
-from scenarios.program.stillness import ADVICE, PROMPT, Stillness, virtual_ns
-from scenarios.prompt.dialogue import Outside, checking_signals
+from scenarios.program.watchdog import ADVICE, PROMPT, ClockWatchdog, virtual_ns, watched
+from scenarios.prompt.dialogue import LineServer, checking_signals, history
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
@@ -41,7 +41,7 @@ _LEAD_S = 0.08  # per GPU; generous, as the user of a prompt does not notice it
 _LOOK_S = 0.5
 _HEED_S = 5.0  # processor time within which an interrupted command should end
 _OWN_TIMES = 20  # without a terminal, the prompt itself may compute this many times as long as a command
-_HISTORY, _HISTORY_LINES = ".history", 1000
+_HISTORY = ".history"  # in the run folder: in the VM, nothing else outlives the session
 
 
 def launch(scenario: Scenario, *, out: Path | None) -> int:
@@ -66,25 +66,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    setting, left_out = _supported(setting)
     which = f"the first of {settings} configurations of {scenario.name}, " if settings > 1 else ""
-    fixed = replace(setting.conditions, every_s=None, interval_s=None)
-    requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
-    transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
-    others, setting = len(setting.jobs) - len(transfers), replace(setting, jobs=transfers, classes=())
-    kept = tuple(one for one in setting.policies if one.knowledge == ORACLE)
-    for what, is_there, changes in (
-        ("other jobs" if transfers else "jobs", others, {}),
-        (
-            'policies whose knowledge is not "oracle"',
-            kept != setting.policies,
-            {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
-        ),
-        ("changes over time", setting.conditions.every_s, {"conditions": fixed}),
-        ("measured demands", setting.te != requested, {"te": requested}),
-        ("counted costs", setting.control.counted, {"control": replace(setting.control, counted=False)}),
-    ):
-        if is_there:
-            setting, which = replace(setting, **changes), f"{which}without its {what}, "
+    which += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
@@ -97,8 +81,8 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
-        asked = Outside(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
-        with asked.editing() if virtual else nullcontext(), _attended(asked, setting, at_terminal) as on_start:
+        lines = LineServer(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
+        with lines.editing() if virtual else nullcontext(), _watched(lines, setting, at_terminal) as on_start:
             return vm.run(
                 [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
@@ -107,9 +91,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 environment={**os.environ, **inside},
                 stdin=None if virtual or at_terminal else 0,
                 use_terminal=at_terminal,
-                answer=asked if virtual else None,
+                answer=lines if virtual else None,
                 on_start=on_start if virtual else None,
-                on_interrupt=asked.interrupt,
+                on_interrupt=lines.interrupt,
             )
     finally:
         _keep_history(place.path)
@@ -117,61 +101,79 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         place.close()
 
 
+def _supported(setting: Scenario) -> tuple[Scenario, list[str]]:
+    """Return a configuration without the parts that the prompt does not support, and words for each part left out."""
+    transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
+    left_out = []
+    if len(transfers) < len(setting.jobs):
+        left_out.append("other jobs" if transfers else "jobs")
+    setting = replace(setting, jobs=transfers, classes=())
+    policies = tuple(policy for policy in setting.policies if policy.knowledge == ORACLE)
+    if policies != setting.policies:
+        left_out.append('policies whose knowledge is not "oracle"')
+        setting = replace(setting, policies=policies, run=replace(setting.run, modes=tuple(MODES)))
+    if setting.conditions.every_s:
+        left_out.append("changes over time")
+        setting = replace(setting, conditions=replace(setting.conditions, every_s=None, interval_s=None))
+    te = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
+    if te != setting.te:
+        left_out.append("measured demands")
+        setting = replace(setting, te=te)
+    if setting.control.counted:
+        left_out.append("counted costs")
+        setting = replace(setting, control=replace(setting.control, counted=False))
+    return setting, left_out
+
+
 @contextmanager
-def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
+def _watched(lines: LineServer, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Yields the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
 
     The thread reports when a command stops the clock. It kills a command that does not react to Ctrl-C. It ends the VM
     if that does not help, or if nobody can press Ctrl-C; the context then raises VMError. Without a terminal the prompt
     itself has more time than a command, as it may have to compute.
     """
-    over, threads = threading.Event(), list[threading.Thread]()
-    ended: list[str] = []
+    reasons: list[str] = []  # why the thread has ended the VM
+    patience_s, advice = setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE
+    after_interrupt = partial(ClockWatchdog, _HEED_S, "Ctrl-C has not ended it, so the session is ended")
 
-    def attend(stop: Callable[[], None]) -> None:
-        patience_s, stillness, of = setting.program.patience_s, None, None
-        advice = "Ctrl-C ends it" if at_terminal else ADVICE
+    def watch(stop: Callable[[], None], over: threading.Event) -> None:
+        watchdog, watched_line = ClockWatchdog(patience_s, advice), None
         while not over.wait(_LOOK_S):
-            if not asked.is_answered:
-                of = None
+            if not lines.is_answered:
+                watched_line = None
                 continue
-            if stillness is None or of != (of := (asked.answers, asked.is_interrupted)):
-                heeding = _HEED_S, "Ctrl-C has not ended it, so the session is ended"
-                stillness = Stillness(*heeding) if asked.is_interrupted else Stillness(patience_s, advice)
-                may_end, was_killed = asked.is_interrupted, False
-            if not stillness.look(virtual_ns(), 0, began=True):
+            if watched_line != (line := (lines.answers, lines.is_interrupted)):
+                watched_line = line
+                watchdog = after_interrupt() if lines.is_interrupted else ClockWatchdog(patience_s, advice)
+                may_end, was_killed = lines.is_interrupted, False
+            if not watchdog.look(virtual_ns(), 0, began=True):
                 continue
-            if may_end and not was_killed and at_terminal and stillness.end_cause():
+            if may_end and not was_killed and at_terminal and watchdog.end_cause():
                 # Sometimes the kernel worker that would deliver Ctrl-C to the prompt never gets to run.
-                print(
-                    f"\r\nlonghaul: {stillness.cause} does not react to Ctrl-C, and is killed\r",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                stillness, was_killed = Stillness(*heeding), True
+                _print_over_terminal(f"{watchdog.cause} does not react to Ctrl-C, and is killed")
+                watchdog, was_killed = after_interrupt(), True
                 continue
-            if may_end or (not at_terminal and stillness.cause not in (None, PROMPT)):
-                ended.append(str(stillness.sentence))
+            if may_end or (not at_terminal and watchdog.cause not in (None, PROMPT)):
+                reasons.append(str(watchdog.sentence))
                 stop()
                 return
-            print(f"\r\nlonghaul: {stillness.sentence}\r", file=sys.stderr, flush=True)
+            _print_over_terminal(str(watchdog.sentence))
             may_end = not at_terminal
-            stillness = Stillness(_OWN_TIMES * patience_s if may_end else patience_s, advice)
-
-    def started(stop: Callable[[], None]) -> None:
-        threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))
-        threads[0].start()
+            watchdog = ClockWatchdog(_OWN_TIMES * patience_s if may_end else patience_s, advice)
 
     try:
-        yield started
+        with watched(watch) as on_start:
+            yield on_start
     except vm.VMError:
-        if ended:
-            raise vm.VMError(ended[0]) from None
+        if reasons:
+            raise vm.VMError(reasons[0]) from None
         raise
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+
+
+def _print_over_terminal(line: str) -> None:
+    """Print a line on stderr, also while the terminal is in raw mode or the cursor is within a line."""
+    print(f"\r\nlonghaul: {line}\r", file=sys.stderr, flush=True)
 
 
 def _caller() -> dict[str, Any] | None:
@@ -203,14 +205,14 @@ def serve(
 
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_on_signal)
     virtual = not setting.run.is_real
     platform = VIRTUAL if virtual else Platform.real(setting.run.scale, own_kernel=own_kernel)
     up = threading.Event()  # once set, parts that come up are not reported
 
     def tell(part: str) -> None:
         if not up.is_set():
-            _tell(f"bringing up {part}")
+            _report(f"bringing up {part}")
 
     try:
         with nullcontext() if virtual else checking_signals(), platform.files() as files:
@@ -225,17 +227,18 @@ def serve(
                 print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 try:
-                    with nullcontext() if virtual else _history(folder):
+                    earlier = history(history_file(os.environ), folder / _HISTORY)
+                    with earlier if os.isatty(0) and not virtual else nullcontext():
                         Prompt(interactive, folder=folder, asks=virtual, caller=caller)
                 finally:
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
-                    _tell("taking everything down again")
+                    _report("taking everything down again")
         return 0
     except (*Failure, PromptError) as error:
-        _tell(str(error))
+        _report(str(error))
         return 1
     except KeyboardInterrupt:
-        _tell("interrupted")
+        _report("interrupted")
         return 128 + signal.SIGINT
 
 
@@ -255,7 +258,7 @@ def _memory_bytes(setting: Scenario) -> int:
     return least
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(f"longhaul: {line}", file=sys.stderr, flush=True)
 
 
@@ -265,7 +268,7 @@ def _interrupt_once(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _end(number: int, _frame: object) -> NoReturn:
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
@@ -275,27 +278,6 @@ def history_file(environment: Mapping[str, str]) -> Path:
     """Return the file with the user's history of earlier prompts."""
     home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/"), ".local", "state"))
     return Path(home, "longhaul", "history")
-
-
-@contextlib.contextmanager
-def _history(folder: Path) -> Iterator[None]:
-    """Within the context readline has the history of earlier prompts; at the end write it, extended, into `folder`.
-
-    In the VM only `folder` outlives the session. Does nothing without a terminal; a history that cannot be read or
-    written is ignored.
-    """
-    if not os.isatty(0):
-        yield
-        return
-    readline.set_history_length(_HISTORY_LINES)
-    readline.set_completer_delims(" \t\n")  # the default delimiters occur in names of links
-    with contextlib.suppress(OSError):
-        readline.read_history_file(history_file(os.environ))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            readline.write_history_file(folder / _HISTORY)
 
 
 def _keep_history(folder: Path) -> None:

@@ -22,10 +22,10 @@ import psutil
 from mininet.cli import CLI
 from mininet.log import lg
 
-from scenarios.program.ranks import how
+from scenarios.program.ranks import describe_status
 from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.dialogue import Inside
+from scenarios.prompt.dialogue import LineClient
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
@@ -39,8 +39,8 @@ from topologies.units import format_delay
 
 _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # 0.1 s at full rate carries more than 5 s at a scale of 1/1000
-_SHOWN_NS = 1000
-_ALONE = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by processes started meanwhile, as a node's shell
+_LEAST_SHOWN_NS = 1000
+_NOT_INHERITED = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by a node's shell that is started meanwhile
 
 MININET = (
     "nodes: the names of all nodes",
@@ -76,14 +76,14 @@ class Prompt(CLI):  # type: ignore[misc]
         self._testbed, self._fabric, self._folder = testbed, testbed.fabric, folder
         self._captures: list[Capture] = []
         lg.ch.stream = sys.stdout  # Mininet logs the answers of its verbs
-        self._lines = Inside(self._told) if asks else None
+        self._client = LineClient(self._request) if asks else None
         self._begun_ns = 0
         self._interrupts = -1
         if asks or not os.isatty(0):
             self.prompt = ""
         self.use_rawinput = not asks
         try:
-            super().__init__(testbed.testbed.network, stdin=self._lines or sys.stdin)
+            super().__init__(testbed.testbed.network, stdin=self._client or sys.stdin)
         finally:
             self._end_captures()
 
@@ -118,7 +118,8 @@ class Prompt(CLI):  # type: ignore[misc]
         if order is not None:
             self._testbed.set_ring(order)
         bed = self._testbed.testbed
-        print((text.ring if bed.setting.workload.is_ring else text.places)(self._fabric, bed.placement))
+        show = text.ring if bed.setting.workload.is_ring else text.placement
+        print(show(self._fabric, bed.placement))
 
     def do_paths(self, line: str) -> None:
         """paths: the WAN paths of the collective's flows: what each would cost, and which is in use"""
@@ -148,10 +149,11 @@ class Prompt(CLI):  # type: ignore[misc]
         if self._caller is None:
             raise PromptError("run needs a network in the VM, started in a folder of yours; allowed: NODE CMD")
         ranks, command = arguments.program(self._fabric, line)
-        names = [self._fabric.gpus[rank].name for rank in ranks]
+        request = {**self._caller, "folder": str(self._folder)}
+        printer = OutputPrinter([self._fabric.gpus[rank].name for rank in ranks])
         try:
-            with self._first():
-                self._testbed.run_program(command, ranks, {**self._caller, "folder": str(self._folder)}, Heard(names))
+            with self._at_high_priority():
+                self._testbed.run_program(command, ranks, request, printer)
         except KeyboardInterrupt:
             print("\naborted: the program's processes were killed")
 
@@ -213,24 +215,24 @@ class Prompt(CLI):  # type: ignore[misc]
             raise PromptError(f"got {shown(line.strip())}; allowed: demand [clear]")
         if line.split():
             self._testbed.requests = ()
-        asked = [one.sentence for one in self._testbed.asking().transfers]
-        print("\n".join(asked) or "no transfer is requested; allowed: request one with admit or in the scenario")
+        promises = [transfer.sentence for transfer in self._testbed.requested_round().transfers]
+        print("\n".join(promises) or "no transfer is requested; allowed: request one with admit or in the scenario")
 
     def do_admit(self, line: str) -> None:
         """admit SIZE GPU GPU by TIME: request one more transfer, and run all requested ones; or RATE ... for TIME"""
         bed = self._testbed
-        setting = bed.asking([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
-        *_, asked = setting.transfers
-        print(asked.sentence, flush=True)
-        if asked.workload is None:
+        setting = bed.requested_round([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
+        *_, requested = setting.transfers
+        print(requested.sentence, flush=True)
+        if requested.workload is None:
             return
         try:
-            there_s = bed.deliver(setting)
+            completed_s = bed.deliver(setting)
         except KeyboardInterrupt:
             print("\naborted; the next collective starts new agents")
             return
         bed.requests = setting.jobs
-        print("\n".join(text.delivered(one, there_s) for one in setting.transfers if one.workload is not None))
+        print("\n".join(text.delivered(one, completed_s) for one in setting.transfers if one.workload is not None))
 
     def do_wait(self, line: str) -> None:
         """wait TIME: let time pass: wait 100 ms"""
@@ -270,15 +272,15 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_capture(self, line: str) -> None:
         """capture LINK FILE|stop: write a logical link's packets to a pcap file, until stop"""
-        wanted = arguments.link_file(self._fabric, line)
-        if wanted is None:
+        link_file = arguments.link_file(self._fabric, line)
+        if link_file is None:
             if not self._captures:
                 raise PromptError("no capture is running; allowed: capture LINK FILE")
             self._end_captures()
             return
-        link, file = wanted
-        shaping = [one for one in classes_of(self._fabric) if one.link == link]
-        capture = Capture(shared_by(self._fabric).all[link].name, shaping, self._folder / file)
+        link, file = link_file
+        classes = [htb_class for htb_class in classes_of(self._fabric) if htb_class.link == link]
+        capture = Capture(shared_by(self._fabric).all[link].name, classes, self._folder / file)
         self._captures.append(capture)
         print(f"capturing {capture.link} into {capture.file} until `capture stop` or the end of the session")
 
@@ -291,7 +293,7 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_iperf(self, line: str) -> None:
         """iperf [GPU GPU [SECONDS]]: TCP goodput between two GPUs, compared with the rate of the slowest link"""
-        src, dst, seconds = arguments.flow(self._fabric, line, _IPERF_S if self._lines is None else _VIRTUAL_IPERF_S)
+        src, dst, seconds = arguments.flow(self._fabric, line, _IPERF_S if self._client is None else _VIRTUAL_IPERF_S)
         state = self._testbed.state()
         reason = text.unreachable(self._fabric, [(src, dst)], state.dead)
         if reason:
@@ -302,9 +304,9 @@ class Prompt(CLI):  # type: ignore[misc]
             raise PromptError(f"g{dst} does not answer pings of g{src}, so TCP cannot connect either")
         pids = self._testbed.testbed.network.host_pids
         address = self._fabric.gpus[dst].ip
-        with self._testbed.steady() if self._lines is None else nullcontext():
+        with self._testbed.steady() if self._client is None else nullcontext():
             carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
-        way = state.way(src, dst)
+        way = state.route(src, dst)
         slowest = state.shared.all[min(way.links, key=lambda link: float(state.set_bps[link]))].name
         rates = {"carried_bps": carried_bps, "rate_bps": way.rate_bps}
         print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
@@ -353,13 +355,13 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_sh(self, line: str) -> None:
         """sh CMD: run a command in the network namespace of the switches"""
         self._want_keys()
-        with self._first():
+        with self._at_high_priority():
             super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
         try:
-            with self._first():
+            with self._at_high_priority():
                 super().do_py(line)
         except KeyboardInterrupt:
             super().do_px("None")  # otherwise Python takes this exception for uncaught, and dies of SIGINT at its exit
@@ -367,9 +369,10 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_help(self, line: str) -> None:
         """help [VERB]: every verb in one line, or one of them"""
-        helps, named = self._helps(), line.split()[:1]
-        if named:
-            helps = {name: helps[name] for name in [arguments.choice(named[0], "verb", helps)]}
+        helps, words = self._helps(), line.split()
+        if words:
+            verb = arguments.choice(words[0], "verb", helps)
+            helps = {verb: helps[verb]}
         width = max(len(head) for head, _ in helps.values())
         for head, about in helps.values():
             print(f"  {head.ljust(width)}  {about}")
@@ -377,8 +380,8 @@ class Prompt(CLI):  # type: ignore[misc]
     def _helps(self) -> dict[str, tuple[str, str]]:
         """Return the help by verb: the verb with its arguments, and what it does."""
         docs = [str(method.__doc__) for name, method in vars(Prompt).items() if name.startswith("do_")]
-        parted = [doc.partition(": ") for doc in (*docs, *MININET) if ": " in doc]
-        return {head.split()[0]: (head, about) for head, _, about in parted}
+        lines = [doc.partition(": ") for doc in (*docs, *MININET) if ": " in doc]
+        return {head.split()[0]: (head, about) for head, _, about in lines}
 
     def do_EOF(self, line: str) -> Any:
         """Leave."""
@@ -413,7 +416,8 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        with self._first(_ALONE), _interrupts() as self._interrupts:  # set up before the command starts
+        # Set up before the command starts, so that no Ctrl-C is lost.
+        with self._at_high_priority(_NOT_INHERITED), _interrupts() as self._interrupts:
             super().default(line)
 
     def waitForNode(self, node: Any) -> None:
@@ -446,34 +450,35 @@ class Prompt(CLI):  # type: ignore[misc]
     def postcmd(self, stop: Any, line: str) -> Any:
         """In virtual time, print how long the line took."""
         took_ns = time.monotonic_ns() - self._begun_ns
-        if self._lines is not None and took_ns >= _SHOWN_NS and not stop:
+        if self._client is not None and took_ns >= _LEAST_SHOWN_NS and not stop:
             print(f"({format_delay(took_ns / 1e9)} of virtual time)")
         return stop
 
     def _want_keys(self) -> None:
-        if self._lines is not None:
-            self._lines.want_keys()
+        if self._client is not None:
+            self._client.want_keys()
 
     @contextmanager
-    def _first(self, policy: int = os.SCHED_FIFO) -> Iterator[None]:
+    def _at_high_priority(self, policy: int = os.SCHED_FIFO) -> Iterator[None]:
         """Within the context, run this process and the kernel's workers, which deliver Ctrl-C, at real-time priority.
 
         In virtual time a process that computes never loses the processor to others of the same priority.
         """
-        if self._lines is None:
+        if self._client is None:
             yield
             return
-        before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
+        workers = [int(comm.parent.name) for comm in Path("/proc").glob("[0-9]*/comm") if _is_worker(comm)]
+        pids = [0, *workers]  # 0 is this process
         try:
-            for pid in before:
+            for pid in pids:
                 os.sched_setscheduler(pid, policy, os.sched_param(2 if pid else 1))
             yield
         finally:
-            for pid in before:
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
-    def _told(self) -> dict[str, Any]:
+    def _request(self) -> dict[str, Any]:
         """Return the fields of a request for a line (`dialogue`)."""
         dead = [sorted(ends) for ends in self._testbed.state().dead]
         return {"verbs": self._verbs(), "modes": [*self._testbed.testbed.setting.modes], "dead": dead}
@@ -499,7 +504,7 @@ class Prompt(CLI):  # type: ignore[misc]
         return arguments.completed(self._fabric, words, text, dead=dead, verbs=self._verbs(), modes=modes)
 
 
-class Heard:
+class OutputPrinter:
     """Prints the output of a program's ranks as it arrives, in whole lines, and at the end everything that went wrong.
 
     `names` are the ranks' GPUs; with several ranks, each line begins with its GPU's name.
@@ -507,7 +512,7 @@ class Heard:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._unprinted = names, dict[tuple[int, str], bytes]()
-        self._wrong: list[str] = []
+        self._problems: list[str] = []
 
     def __call__(self, **line: Any) -> None:
         """Process one record of `program.inside`, given by its fields."""
@@ -517,22 +522,22 @@ class Heard:
             self._unprinted[key] = rest
             self._print(line["rank"], whole)
         elif line.get("signal") == "SIGTERM":
-            self._wrong.append(f"the ranks were ended at the deadline after {line['deadline_ns'] / 1e9:g} s")
+            self._problems.append(f"the ranks were ended at the deadline after {line['deadline_ns'] / 1e9:g} s")
         elif line.get("ended"):
-            self._wrong.append(f"{self._names[line['rank']]} {how(line['ended'])}")
+            self._problems.append(f"{self._names[line['rank']]} {describe_status(line['ended'])}")
         elif "over" in line:
             over = line["over"]
             for (rank, _), rest in self._unprinted.items():
                 self._print(rank, [rest] if rest else [])
             if over["left_running"]:
-                self._wrong.append(f"{over['left_running']} processes were still running, and were killed")
+                self._problems.append(f"{over['left_running']} processes were still running, and were killed")
             for rank, _, lost in over["discarded"]:
-                self._wrong.append(f"{self._names[rank]}: {lost:,} bytes were discarded")
-            print("".join(f"{one}\n" for one in self._wrong), end="", flush=True)
+                self._problems.append(f"{self._names[rank]}: {lost:,} bytes were discarded")
+            print("".join(f"{problem}\n" for problem in self._problems), end="", flush=True)
 
     def _print(self, rank: int, lines: Sequence[bytes]) -> None:
         name = f"{self._names[rank]}: " if len(self._names) > 1 else ""
-        print("".join(f"{name}{one.decode(errors='replace')}\n" for one in lines), end="", flush=True)
+        print("".join(f"{name}{line.decode(errors='replace')}\n" for line in lines), end="", flush=True)
 
 
 def _is_worker(comm: Path) -> bool:
@@ -560,17 +565,17 @@ def _interrupt(node: Any) -> None:
 def _interrupts() -> Iterator[int]:
     """Within the context, signals such as Ctrl-C's can be read from the yielded descriptor, one byte with the number
     each, and SIGINT does not interrupt this process."""
-    come, note = os.pipe()
-    os.set_blocking(note, False)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     before = signal.signal(signal.SIGINT, lambda *_: None)
-    signal.set_wakeup_fd(note, warn_on_full_buffer=False)  # written by the C handler, so that a poll wakes up at once
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written by the C handler, so that a poll wakes up at once
     try:
-        yield come
+        yield reader
     finally:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, before)
-        os.close(note)
-        os.close(come)
+        os.close(writer)
+        os.close(reader)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class Route:
     """The route from one GPU to another: its links or ports in order, the sum of their delays, and the rate of the
     slowest one, 0 if one is down."""
 
@@ -78,7 +78,7 @@ class State:
         return rates
 
     @cached_property
-    def _routes(self) -> dict[tuple[int, int], int]:
+    def _installed_paths(self) -> dict[tuple[int, int], int]:
         return {(src, dst): path for src, dst, path, _ in self.status["routes"]}
 
     @cached_property
@@ -93,42 +93,43 @@ class State:
         if not crosses(self.fabric, src, dst):
             return -1
         sites = self.fabric.gpus[src].site, self.fabric.gpus[dst].site
-        return self._routes.get((src, dst), self._ways.fixed(*sites).index)
+        return self._installed_paths.get((src, dst), self._ways.fixed(*sites).index)
 
-    def way(self, src: int, dst: int, path: int | None = None) -> Way:
+    def route(self, src: int, dst: int, path: int | None = None) -> Route:
         """Return the route between two ranks over the WAN path of this index (-1 within a site), or that in force."""
         path = self.path(src, dst) if path is None else path
-        return self._over(self.shared.edge(src, dst, path))
+        return self._route_over(self.shared.edge(src, dst, path))
 
     def in_use(self, src: int, dst: int) -> Counter[int]:
         """Count the flows between two ranks of different sites on each WAN path, by path index.
 
         A pair whose flows have no paths of their own counts as one flow.
         """
-        return Counter(self._spread.get((src, dst)) or [self.path(src, dst)])
+        return Counter(self._own_paths.get((src, dst)) or [self.path(src, dst)])
 
     @cached_property
-    def _spread(self) -> dict[tuple[int, int], list[int]]:
+    def _own_paths(self) -> dict[tuple[int, int], list[int]]:
         """The path of each flow that has a path of its own, grouped by the flow's ranks."""
-        found: dict[tuple[int, int], list[int]] = {}
+        paths: dict[tuple[int, int], list[int]] = {}
         for src, dst, _, path, *_ in self.status.get("flows", ()):
-            found.setdefault((src, dst), []).append(path)
-        return found
+            paths.setdefault((src, dst), []).append(path)
+        return paths
 
-    def _way_of(self, src: int, dst: int, channel: int) -> Way:
+    def _flow_route(self, src: int, dst: int, channel: int) -> Route:
         """Return the route of a flow, by the fabric's multipath routing if the pair's flows have their own paths."""
-        spread = multipath(self.fabric)
-        if spread is None or (src, dst) not in self._spread:
-            return self.way(src, dst)
+        routing = multipath(self.fabric)
+        if routing is None or (src, dst) not in self._own_paths:
+            return self.route(src, dst)
         ends = np.array(src), np.array(dst)
-        path = spread.paths(*ends, channel, failed_links(self.fabric, self.dead))
-        if len({*self._spread[src, dst]}) == 1:  # the mode may have chosen it, instead of the routing
-            path = np.array(self._spread[src, dst][0])
-        return self._over(tuple(int(one) for one in spread.links(*ends, path, channel, self.dead) if one >= 0))
+        path = routing.paths(*ends, channel, failed_links(self.fabric, self.dead))
+        if len({*self._own_paths[src, dst]}) == 1:  # the mode may have chosen it, instead of the routing
+            path = np.array(self._own_paths[src, dst][0])
+        links = routing.links(*ends, path, channel, self.dead)
+        return self._route_over(tuple(int(link) for link in links if link >= 0))
 
-    def _over(self, links: tuple[int, ...]) -> Way:
+    def _route_over(self, links: tuple[int, ...]) -> Route:
         delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
-        return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
+        return Route(links=links, delay_s=delay_s, rate_bps=rate_bps)
 
     def predicted_s(
         self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float, traffic: Traffic | None = None
@@ -137,41 +138,48 @@ class State:
 
         `traffic` holds the demands of its flows; if tunnels have rate limits, the prediction takes these into account.
         """
-        spread = multipath(self.fabric)
-        if traffic is not None and spread is not None and spread.engineers and self.status["limits"]:
-            return self._engineered_s(spread, schedule, placement, slot_bytes, traffic)
-        channels = [flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows]
-        ways = [self._way_of(*ends, one) for ends, one in zip(pairs(schedule, placement), channels, strict=True)]
-        alpha_s = np.array([[way.delay_s] for way in ways])
-        used = Counter(link for way in ways for link in way.links)
+        routing, channels = multipath(self.fabric), _channels(schedule)
+        if traffic is not None and routing is not None and routing.engineers and self.status["limits"]:
+            return self._engineered_s(routing, schedule, placement, slot_bytes, traffic)
+        flows = zip(pairs(schedule, placement), channels, strict=True)
+        routes = [self._flow_route(*ends, channel) for ends, channel in flows]
+        alpha_s = np.array([[route.delay_s] for route in routes])
+        used = Counter(link for route in routes for link in route.links)
         if max(used.values()) == 1:
-            beta_s = np.array([[8 * slot_bytes / way.rate_bps] for way in ways])
+            beta_s = np.array([[8 * slot_bytes / route.rate_bps] for route in routes])
             return float(max_plus.completion_s(schedule.transfers, alpha_s, beta_s)[0])
-        links = np.full((1, len(ways), max(len(way.links) for way in ways)), -1, dtype=np.int32)
-        for flow, way in enumerate(ways):
-            links[0, flow, : len(way.links)] = way.links
-        rates_bps = self.rates_bps[None]
-        return float(fluid.completion_s(schedule.transfers, links, rates_bps, alpha_s.T, slot_bytes=slot_bytes)[0])
+        links = np.full((len(routes), max(len(route.links) for route in routes)), -1, dtype=np.int32)
+        for flow, route in enumerate(routes):
+            links[flow, : len(route.links)] = route.links
+        return _shared_completion_s(schedule, links, self.rates_bps, alpha_s[:, 0], slot_bytes)
 
     def _engineered_s(
-        self, spread: Multipath, schedule: Schedule, placement: Sequence[int], slot_bytes: float, traffic: Traffic
+        self, routing: Multipath, schedule: Schedule, placement: Sequence[int], slot_bytes: float, traffic: Traffic
     ) -> float:
-        """Do what `predicted_s` does, for tunnels with rate limits."""
-        channel = np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows])
+        """Do what `predicted_s` does, for tunnels with rate limits: each one is a link more, at the end of a route."""
         src, dst = np.array(pairs(schedule, placement)).T
         delays_s = self.shared.delays_s(self.delays_s)
         plan = engineered(self.fabric, delays_s, self.logical_bps, (src, dst), traffic)
-        links = spread.links(src, dst, plan.path, channel, self.dead)
+        links = routing.links(src, dst, plan.path, np.array(_channels(schedule)), self.dead)
         first = len(self.rates_bps) + np.array(traffic.priority) * len(self.fabric.paths)
-        begins = np.where(plan.path >= 0, first + plan.path, -1)
-        links = np.concatenate([links, begins[:, None]], axis=1).astype(np.int32)
+        tunnels = np.where(plan.path >= 0, first + plan.path, -1)
+        links = np.concatenate([links, tunnels[:, None]], axis=1).astype(np.int32)
         rates_bps = np.append(self.rates_bps, plan.limits_bps.ravel())
         alpha_s = np.append(self.delays_s, np.zeros(plan.limits_bps.size + 1))[links].sum(axis=1)
-        return float(
-            fluid.completion_s(schedule.transfers, links[None], rates_bps[None], alpha_s[None], slot_bytes=slot_bytes)[
-                0
-            ]
-        )
+        return _shared_completion_s(schedule, links, rates_bps, alpha_s, slot_bytes)
+
+
+def _channels(schedule: Schedule) -> list[int]:
+    """Return the channel of each flow of a schedule."""
+    return [flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows]
+
+
+def _shared_completion_s(
+    schedule: Schedule, links: npt.NDArray[np.int32], rates_bps: Floats, alpha_s: Floats, slot_bytes: float
+) -> float:
+    """Return the fluid model's completion time of one collective in s, given the links of its flows, [flows, links]."""
+    times_s = fluid.completion_s(schedule.transfers, links[None], rates_bps[None], alpha_s[None], slot_bytes=slot_bytes)
+    return float(times_s[0])
 
 
 def dead_cables(status: Mapping[str, Any]) -> Cables:

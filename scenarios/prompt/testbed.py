@@ -42,7 +42,7 @@ _PATIENT = 1.2  # agents wait for one another this many times the predicted time
 _COPIES = 4  # of each buffer, over all GPUs: the received data, the kept data, and TCP's buffers at both ends
 
 
-class Noted:
+class RecordedRates:
     """A `Sampler` of recorded conditions: the rates of the logical links before each collective, a row each."""
 
     limit = None
@@ -72,20 +72,20 @@ class InteractiveTestbed:
     def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = ()) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = testbed.setting.mode("base")
-        self._given = self.collective  # the one of the scenario
+        self._scenario_collective = self.collective  # the one of the scenario
         self.requests = tuple(requests)
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._course: Course | None = None  # the decisions of a condition-dependent mode, under the rows of `_noted`
-        self._noted = Noted()
-        self._broken = False  # whether the next collective needs new agents
+        self._course: Course | None = None  # the decisions of a condition-dependent mode, under the rows of `_recorded`
+        self._recorded = RecordedRates()
+        self._needs_agents = False  # whether the next collective needs new agents
         kinds = [link.kind for link in shared_by(self.fabric).all]
-        self._sent_files = {
-            one.link: Path("/sys/class/net", one.interface, "statistics", "tx_bytes")
-            for one in classes_of(self.fabric)
-            if kinds[one.link] == "wan"
+        self._counters = {
+            port.link: Path("/sys/class/net", port.interface, "statistics", "tx_bytes")
+            for port in classes_of(self.fabric)
+            if kinds[port.link] == "wan"
         }
         self._seed, self._drawn = testbed.setting.run.seed, -1
         self.resample(None)
@@ -171,7 +171,7 @@ class InteractiveTestbed:
         Raises PromptError if the failed cables leave a flow of that collective without a path.
         """
         setting = self.testbed.setting
-        self._check_reach(self.state(), pairs(setting.workload.schedule, self._begun()))
+        self._check_reach(self.state(), pairs(setting.workload.schedule, self._first_placement()))
         links = []
         for link in shared_by(self.fabric).all:
             rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
@@ -184,9 +184,9 @@ class InteractiveTestbed:
 
     def has_other_placement(self) -> bool:
         """Return whether the placement differs from the one with which the mode begins under the links as they are."""
-        return self.testbed.placement != self._begun()
+        return self.testbed.placement != self._first_placement()
 
-    def _begun(self) -> Sequence[int]:
+    def _first_placement(self) -> Sequence[int]:
         """Return the placement with which the mode in force begins under the links as they are."""
         order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
         return self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
@@ -198,23 +198,23 @@ class InteractiveTestbed:
         the collective is cut short, also by KeyboardInterrupt, its agents are ended. Raises PromptError before it
         starts if a flow has no path.
         """
-        sized = replace(self._given, chunk_bytes=chunk_bytes, size_bytes=None)
+        sized = replace(self._scenario_collective, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
-        with self._afresh():
+        with self._restarting_course():
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
         order: str | Sequence[int]
         if self.mode.is_periodic:
-            order = self._order(sized)
+            order = self._next_order(sized)
             routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
             routes = routes or self.fabric.spec.routing == "te"  # rates may have changed
             best = self.mode.reroutes if routes else None
         else:
             order, best = self._by_conditions(sized)
         self._arrange(self.mode, order, sized, best=best)
-        with self._risking():
+        with self._killing_agents_on_failure():
             # The prediction is for the slots as carried: scaling may round their size.
             slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
             workload = self.testbed.setting.workload
@@ -222,36 +222,37 @@ class InteractiveTestbed:
                 workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
             )
             self._wait_for(predicted_s)
-            before = self._sent()
+            before = self._sent_bytes()
             self.testbed.drops()
             row = self.testbed.measure(self.collectives + 1)
         self.collectives += 1
         self._since += 1
-        self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
+        self.last_bytes = {link: sent - before[link] for link, sent in self._sent_bytes().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         return row, predicted_s
 
-    def asking(self, more: Sequence[JobSpec] = ()) -> Scenario:
+    def requested_round(self, more: Sequence[JobSpec] = ()) -> Scenario:
         """Return the round of all requested transfers and `more`, over the links as they are; raises PromptError."""
         setting = self.scenario()
         setting = replace(setting, jobs=(*setting.jobs, *more), run=replace(setting.run, modes=("base",)))
         try:
-            found = admission.check(setting) if setting.jobs else ()
-            mistakes = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in found]
-            _ = setting.transfers if setting.jobs and not mistakes else ()  # plans the transfers, which may fail
+            mistakes = [*admission.check(setting)] if setting.jobs else []
+            if setting.jobs and not mistakes:
+                _ = setting.transfers  # plans the transfers, which may fail
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         if mistakes:
-            raise PromptError("; ".join(mistakes))
+            texts = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in mistakes]
+            raise PromptError("; ".join(texts))
         return setting
 
     def deliver(self, setting: Scenario) -> dict[str, float]:
-        """Run the transfers of a round from `asking`; return each one's completion in s after the start, by name.
+        """Run the transfers of a `requested_round`; return each one's completion in s after the start, by name.
 
         If the round is cut short, its agents are ended. The next collective starts new agents either way.
         """
         bed, before, placement = self.testbed, self.testbed.setting, self.testbed.placement
-        with self._risking():
+        with self._killing_agents_on_failure():
             bed.setting, bed.placement = setting, tuple(range(setting.gpus))
             try:
                 bed.share(setting.fair_links("base"), self.set_bps)
@@ -260,7 +261,7 @@ class InteractiveTestbed:
                 bed.route(setting.mode("base"), shared_by(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
-                bed.setting, bed.placement, self._broken, self._course = before, placement, True, None
+                bed.setting, bed.placement, self._needs_agents, self._course = before, placement, True, None
         spans = setting.workload.jobs
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
@@ -275,7 +276,7 @@ class InteractiveTestbed:
         program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
         for mistake in check(program, self.mode, self.fabric):
             raise PromptError(f"{mistake.key}: {mistake.text}")
-        self._broken = True
+        self._needs_agents = True
         if not bed.setting.run.is_real:
             bed.stays = False
             bed.share(fair_links(bed.setting), self.set_bps)
@@ -286,37 +287,47 @@ class InteractiveTestbed:
             run.wait()
             say(over=run.end())
 
-    def _order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
+    def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
         """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""
         if self.mode.reembeds_at(self._since, self.reembed_every):
             return "best"
-        same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
-        return self.testbed.placement if same else "best" if self.mode.reembeds else "rank"
+        if self._fits_placement(wanted):
+            return self.testbed.placement
+        return "best" if self.mode.reembeds else "rank"
+
+    def _fits_placement(self, wanted: CollectiveSpec) -> bool:
+        """Return whether the current placement is for a collective of this kind and algorithm."""
+        return (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
 
     def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
         """Return `order` and `best` for `_arrange`, as a condition-dependent mode decides.
 
         Its course begins with the current placement, if that fits the collective, and with the fixed paths.
         """
-        same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
-        order: str | Sequence[int] = self.testbed.placement if same else "rank"
+        fits = self._fits_placement(wanted)
+        order: str | Sequence[int] = self.testbed.placement if fits else "rank"
         begins = self._course is None or wanted != self.collective
         if begins:
             delays_s = shared_by(self.fabric).delays_s(self.testbed.delays_s)
             chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
-            placement = np.array(self.testbed.placement, np.int16) if same else None
-            every, self._noted = self.reembed_every, Noted()
-            self._course = Course(self.mode, chooser, self._noted, reembed_every=every, placement=placement)
+            placement = np.array(self.testbed.placement, np.int16) if fits else None
+            every, self._recorded = self.reembed_every, RecordedRates()
+            self._course = Course(self.mode, chooser, self._recorded, reembed_every=every, placement=placement)
         assert self._course is not None
-        number = len(self._noted.rows)
+        number = len(self._recorded.rows)
         # A failed link counts as 1 bit/s, so that predicted times are finite.
-        self._noted.rows.append(np.maximum(self.state().logical_bps, 1.0))
+        self._recorded.rows.append(np.maximum(self.state().logical_bps, 1.0))
         moments = self._course.moments(number, 1)
         embeds, routes = moments.embedded[0] == number, moments.routed[0] == number
-        return "best" if embeds else order, True if routes else False if begins or embeds else None
+        best: bool | None = None
+        if routes:
+            best = True
+        elif begins or embeds:
+            best = False
+        return "best" if embeds else order, best
 
     @contextmanager
-    def _afresh(self) -> Iterator[None]:
+    def _restarting_course(self) -> Iterator[None]:
         """Restart the course of a condition-dependent mode if the context fails: its choice may not be in force."""
         try:
             yield
@@ -328,17 +339,18 @@ class InteractiveTestbed:
         """Bring a cable up or down."""
         self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
         if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
-            self._broken = True  # a host loses its routes when its interface goes down
+            self._needs_agents = True  # a host loses its routes when its interface goes down
 
     def await_cable(self, a: str, b: str, *, up: bool) -> None:
         """Wait until the controller has detected that a cable went down or came up, and routes around the failures."""
-        self._await(
-            f"{a} - {b} {'down' if up else 'up'}",
-            lambda status: (
-                (cable(a, b) not in dead_cables(status)) == up or (up and not {a, b}.isdisjoint(status["not_ready"]))
-            ),
-        )
-        self._heed_failures()
+
+        def is_noticed(status: Mapping[str, Any]) -> bool:
+            is_up = cable(a, b) not in dead_cables(status)
+            ends_stopped = not {a, b}.isdisjoint(status["not_ready"])  # then the cable stays down
+            return is_up == up or (up and ends_stopped)
+
+        self._await(f"{a} - {b} {'down' if up else 'up'}", is_noticed)
+        self._move_delays()
 
     def await_switch(self, name: str, *, up: bool) -> None:
         """Shape the ports of a switch that was stopped or started, and wait until the controller has detected it.
@@ -351,9 +363,9 @@ class InteractiveTestbed:
             f"{name} {'stopped' if up else 'running'}",
             lambda status: (name not in status["not_ready"]) == up and (cables <= dead_cables(status)) != up,
         )
-        self._heed_failures()
+        self._move_delays()
 
-    def _heed_failures(self) -> None:
+    def _move_delays(self) -> None:
         """Once cables have failed, apply WAN delays after each link instead of at the receiver: paths may change."""
         if self.testbed.stays and self.state().dead:
             self.testbed.stays = False
@@ -395,26 +407,26 @@ class InteractiveTestbed:
         placement = self._placement(state, mode, order, workload)
         flows = pairs(workload.schedule, placement)
         self._check_reach(state, flows)
-        # Acknowledgements take the fixed path of their sites, to which a failed cable may cut off a single GPU.
+        # Acknowledgements take the fixed path of their sites, from which a failed cable may cut off a single GPU.
         back = [(dst, src) for src, dst in flows if (dst, src) not in flows]
         if best is not None:
-            _check_ways(replace(state, status={**state.status, "routes": []}), back)
+            _check_routes(replace(state, status={**state.status, "routes": []}), back)
         else:
-            _check_ways(state, flows + back)
+            _check_routes(state, flows + back)
         fair_links = replace(self.testbed.setting, collective=wanted).fair_links(mode.name)
-        renews = self._broken or wanted != self.collective or fair_links != self.testbed.fair_links
+        renews = self._needs_agents or wanted != self.collective or fair_links != self.testbed.fair_links
         if renews:
             self._check_size(workload)
-        if self._broken:  # packets of the ended agents are still in the queues, and would delay the collective
+        if self._needs_agents:  # packets of the ended agents are still in the queues, and would delay the collective
             self.testbed.reshape(self.set_bps)
-        with self._risking():
+        with self._killing_agents_on_failure():
             self.testbed.placement = placement
             if (fair_links, not state.dead) != (self.testbed.fair_links, self.testbed.stays):
                 self.testbed.stays = not state.dead
                 self.testbed.share(fair_links, self.set_bps)
             if renews:
                 self.testbed.renew(wanted)
-                self._broken = False
+                self._needs_agents = False
             self.testbed.join()
             if best is not None or self.testbed.has_lost_ways(mode):
                 self._route(mode, best=mode.reroutes if best is None else best)
@@ -454,18 +466,18 @@ class InteractiveTestbed:
     def _check_size(self, workload: Workload) -> None:
         """Raise PromptError if a scaled slot is empty, or the buffers do not fit into the available memory."""
         try:
-            needs = carried(workload, self.scale).slot_bytes * workload.schedule.slots
+            needed_bytes = carried(workload, self.scale).slot_bytes * workload.schedule.slots
         except ScaleError as error:
             raise PromptError(str(error)) from None
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        room = int(fields["MemAvailable"].split()[0]) * 1024
-        if needs * _COPIES > room:
-            text_size = format_size(needs * self.scale.divisor)
-            most = format_size(room // _COPIES * self.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"buffers of {text_size} do not fit into memory; allowed: up to {most}")
+        free_bytes = int(fields["MemAvailable"].split()[0]) * 1024
+        if needed_bytes * _COPIES > free_bytes:
+            needed = format_size(needed_bytes * self.scale.divisor)
+            most = format_size(free_bytes // _COPIES * self.scale.divisor // 10**6 * 10**6)
+            raise PromptError(f"buffers of {needed} do not fit into memory; allowed: up to {most}")
 
     @contextmanager
-    def _risking(self) -> Iterator[None]:
+    def _killing_agents_on_failure(self) -> Iterator[None]:
         """Kill the agents if the context is interrupted or fails, so that the next collective starts new ones."""
         try:
             yield
@@ -474,19 +486,19 @@ class InteractiveTestbed:
         except ValueError as error:
             raise PromptError(str(error)) from None
         except BaseException:
-            self._broken = True
+            self._needs_agents = True
             self.testbed.kill_agents()
             raise
 
-    def _sent(self) -> dict[int, int]:
+    def _sent_bytes(self) -> dict[int, int]:
         """Return the bytes that each WAN link's port has sent since the port was made, by link index."""
-        return {link: int(file.read_text()) for link, file in self._sent_files.items()}
+        return {link: int(file.read_text()) for link, file in self._counters.items()}
 
 
-def _check_ways(state: State, pairs: Sequence[tuple[int, int]]) -> None:
+def _check_routes(state: State, pairs: Sequence[tuple[int, int]]) -> None:
     """Raise PromptError if the controller routes packets between a pair of ranks over a failed cable."""
     for src, dst in pairs:
-        way = state.way(src, dst)
+        way = state.route(src, dst)
         if way.rate_bps == 0:
             names = ", ".join(state.shared.all[link].name for link in way.links)
             route = f"packets from g{src} to g{dst} are routed over {names}, part of which is down"

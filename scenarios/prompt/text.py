@@ -92,13 +92,15 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
 
 
-def delivered(transfer: Transfer, there_s: Mapping[str, float]) -> str:
-    """Compare a transfer's due time with its measured completion; `there_s` has the completions in s, by name."""
-    found_s, due = there_s[transfer.job.name], delay(transfer.due_s)
-    is_sent = transfer.outcome == SENT
-    said, in_time, late = ("asked for", "in time", "late") if is_sent else ("promised", "kept", "broken")
-    is_kept = in_time if found_s <= transfer.due_s else late
-    return f"{transfer.job.name}: {said} by {due}, measured {delay(found_s)}, {is_kept}"
+def delivered(transfer: Transfer, completed_s: Mapping[str, float]) -> str:
+    """Compare a transfer's due time with its measured completion; `completed_s` has the completions in s, by name."""
+    measured_s = completed_s[transfer.job.name]
+    is_in_time = measured_s <= transfer.due_s
+    if transfer.outcome == SENT:
+        verb, verdict = "requested", "in time" if is_in_time else "late"
+    else:
+        verb, verdict = "promised", "kept" if is_in_time else "broken"
+    return f"{transfer.job.name}: {verb} by {delay(transfer.due_s)}, measured {delay(measured_s)}, {verdict}"
 
 
 def tunnels(state: State, *, scale: RateScale) -> str:
@@ -125,27 +127,29 @@ def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int,
 def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]:
     """Return the paths of one crossing: the `_MOST_PATHS` cheapest, those in use, and the number of the others."""
     fabric, in_use = state.fabric, state.in_use(src, dst)
-    ways = {path.index: state.way(src, dst, path.index) for path in candidates(fabric, src, dst)}
-    fixed = next(iter(ways))
-    order = sorted(ways, key=lambda path: ways[path].cost_s(message_bytes))
+    routes = {path.index: state.route(src, dst, path.index) for path in candidates(fabric, src, dst)}
+    fixed = next(iter(routes))
+    order = sorted(routes, key=lambda path: routes[path].cost_s(message_bytes))
     shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path in in_use]
     rows = []
     for path in shown:
-        way = ways[path]
-        down = [state.shared.all[link].name for link in way.links if state.rates_bps[link] == 0]
-        marks = ["fixed"] * (path == fixed)
+        route = routes[path]
+        down = [state.shared.all[link].name for link in route.links if state.rates_bps[link] == 0]
+        marks = []
         if path in in_use and not down:
-            of = f" by {in_use[path]} of {in_use.total()} flows" if in_use.total() > 1 else ""
-            marks.insert(0, f"in use{of}")
+            share = f" by {in_use[path]} of {in_use.total()} flows" if in_use.total() > 1 else ""
+            marks.append(f"in use{share}")
+        if path == fixed:
+            marks.append("fixed")
         if down:
             marks.append(f"{' and '.join(down)} {'is' if len(down) == 1 else 'are'} down")
-        cost = "-" if down else duration(way.cost_s(message_bytes))
-        rows.append((fabric.paths[path].name, rate(way.rate_bps), delay(way.delay_s), cost, ", ".join(marks)))
+        cost = "-" if down else duration(route.cost_s(message_bytes))
+        rows.append((fabric.paths[path].name, rate(route.rate_bps), delay(route.delay_s), cost, ", ".join(marks)))
     headings = (f"g{src} > g{dst}", "slowest link", "delay", f"{format_size(message_bytes)}", "")
     lines = table(headings, rows, numbers=range(1, 4))
     if len(order) > len(shown):
         lines.append(f"and {len(order) - len(shown)} more expensive ones")
-    if not any(way.rate_bps for way in ways.values()):
+    if not any(route.rate_bps for route in routes.values()):
         lines.append(f"no working path from g{src} to g{dst}")
     return lines
 
@@ -160,23 +164,39 @@ def ring(fabric: Fabric, order: Sequence[int]) -> str:
     return f"{text}\nit crosses the WAN {crossings} times; {alone}"
 
 
-def places(fabric: Fabric, placement: Sequence[int]) -> str:
+def placement(fabric: Fabric, ranks: Sequence[int]) -> str:
     """Return the placement of a schedule that is not a ring: the GPU at each position of the schedule."""
-    return f"GPUs at positions 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in placement)}"
+    return f"GPUs at positions 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in ranks)}"
 
 
-def mode(mode: Mode, reembed_every: int, routing: str = "single") -> str:
+_PATHS_BY_ROUTING = {
+    "single": "fixed",
+    "ecmp": "hashed for each flow",
+    "spray": "all used by pieces of each message",
+    "te": "assigned to pieces of each message by the rates of the tunnels",
+}
+
+
+def mode(mode: Mode, reembed_every: int, routing: str) -> str:
     """Describe a mode: when it re-embeds and re-routes, and how the fabric routes flows if the mode does not."""
-    embeds, routes = (one.period(reembed_every) if one.is_periodic else 0 for one in (mode.reembed, mode.reroute))
-    anew = "for every collective" if embeds == 1 else f"at the next collective and every {embeds}th"
-    by_file = None if mode.function is None else Path(mode.function).name
-    anew = anew if embeds else f"by {by_file or mode.reembed}"
-    kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all used by pieces of each message"}
-    kept["te"] = "assigned to pieces of each message by the rates of the tunnels"
-    over = f"for {'every collective' if routes == 1 else f'one collective in {routes}'}"
-    over = f"re-chosen {over if routes else f'by {by_file or mode.reroute}'}"
-    placed = f"re-embedded {anew}" if mode.reembeds else "in a fixed placement"
-    return f"{mode.name}: the GPUs {placed}, WAN paths {over if mode.reroutes else kept[routing]}"
+    function = None if mode.function is None else Path(mode.function).name
+    if not mode.reembeds:
+        gpus = "in a fixed placement"
+    elif not mode.reembed.is_periodic:
+        gpus = f"re-embedded by {function or mode.reembed}"
+    elif (every := mode.reembed.period(reembed_every)) == 1:
+        gpus = "re-embedded for every collective"
+    else:
+        gpus = f"re-embedded at the next collective and every {every}th"
+    if not mode.reroutes:
+        paths = _PATHS_BY_ROUTING[routing]
+    elif not mode.reroute.is_periodic:
+        paths = f"re-chosen by {function or mode.reroute}"
+    elif (every := mode.reroute.period(reembed_every)) == 1:
+        paths = "re-chosen for every collective"
+    else:
+        paths = f"re-chosen for one collective in {every}"
+    return f"{mode.name}: the GPUs {gpus}, WAN paths {paths}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:
@@ -196,8 +216,8 @@ def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: flo
     has_bps = scale.rate_bps(round(rate_bps))
     text = f"g{src} > g{dst}: {rate(carried_bps)} of payload carried; {slowest}, the slowest link on the path, has"
     share = f"{100 * carried_bps / has_bps:.1f} %"
-    meant = f"rate scale {scale}: unscaled, that is {rate(carried_bps * scale.divisor)} of {rate(rate_bps)}"
-    return f"{text} {rate(has_bps)} ({share})" + (f"\n{meant}" if scale.divisor > 1 else "")
+    unscaled = f"rate scale {scale}: unscaled, that is {rate(carried_bps * scale.divisor)} of {rate(rate_bps)}"
+    return f"{text} {rate(has_bps)} ({share})" + (f"\n{unscaled}" if scale.divisor > 1 else "")
 
 
 def collective(kind: str, record: CollectiveRecord, predicted_s: float, *, is_real: bool = False) -> str:
@@ -239,17 +259,19 @@ def isolated(groups: Sequence[CutOff]) -> str:
 
 def gpus(ranks: Sequence[int]) -> str:
     """Name GPUs in order; three or more in a row by the first and the last: "g0, g2, g4 to g7"."""
-    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), key=lambda at: at[1] - at[0])]
-    return ", ".join(
-        f"g{run[0]} to g{run[-1]}" if len(run) > 2 else ", ".join(f"g{rank}" for rank in run) for run in runs
-    )
+    names: list[str] = []
+    for _, group in groupby(enumerate(ranks), key=lambda item: item[1] - item[0]):
+        run = [rank for _, rank in group]
+        names += [f"g{run[0]} to g{run[-1]}"] if len(run) > 2 else [f"g{rank}" for rank in run]
+    return ", ".join(names)
 
 
 def cables(dead: Cables) -> str:
     """Return a clause that names failed cables: "g0 - s0l0 is down"."""
     names = sorted(" - ".join(sorted(ends)) for ends in dead)
-    shown = names[:_MOST_CABLES] + [f"{len(names) - _MOST_CABLES} more"] * (len(names) > _MOST_CABLES)
-    return f"{', '.join(shown[:-1])} and {shown[-1]} are down" if len(shown) > 1 else f"{shown[0]} is down"
+    if len(names) > _MOST_CABLES:
+        names[_MOST_CABLES:] = [f"{len(names) - _MOST_CABLES} more"]
+    return f"{', '.join(names[:-1])} and {names[-1]} are down" if len(names) > 1 else f"{names[0]} is down"
 
 
 def flows(dump: str, fabric: Fabric, switch: str) -> str:
@@ -264,9 +286,9 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
         | {key: port.peer for port in ways.switches[switch].ports for key in (str(port.number), port.interface)}
         | {tunnel_tag(path.index): f"tagged {path.name}" for path in fabric.paths}
         | {
-            tunnel_tag(tunnel_over(path.index, place)): f"tagged {path.name}>{spine}"
+            tunnel_tag(tunnel_over(path.index, index)): f"tagged {path.name}>{spine}"
             for path in fabric.paths
-            for place, spine in enumerate(ways.spines(path.dst_site))
+            for index, spine in enumerate(ways.spines(path.dst_site))
         }
     )
     lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # without the heading

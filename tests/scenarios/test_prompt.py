@@ -306,7 +306,7 @@ def test_a_signal_ends_the_vm_with_all_that_is_in_it(
 LOST = """
 import signal, threading, time
 from scenarios.prompt import dialogue, session
-signal.signal(signal.SIGTERM, session._end)
+signal.signal(signal.SIGTERM, session._exit_on_signal)
 def strike():
     time.sleep(0.3)
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # to another thread: it wakes no reader of a line

@@ -157,12 +157,12 @@ ASKING = """
 import sys
 from pathlib import Path
 from scenarios import vm
-from scenarios.prompt.dialogue import Outside
+from scenarios.prompt.dialogue import LineServer
 from scenarios.signals import guarded
 from topologies.fabric.fabric import FabricSpec, build_fabric
 INSIDE = '''
-from scenarios.prompt.dialogue import Inside
-asking = Inside(dict)
+from scenarios.prompt.dialogue import LineClient
+asking = LineClient(dict)
 while True:
     try:
         print("got", asking.readline(), end="", flush=True)
@@ -170,7 +170,7 @@ while True:
         print("interrupted", flush=True)
 '''
 def main():
-    outside = Outside(build_fabric(FabricSpec()), at_terminal=True, history=Path("history"))
+    outside = LineServer(build_fabric(FabricSpec()), at_terminal=True, history=Path("history"))
     try:
         with outside.editing():
             return vm.run([sys.executable, "-c", INSIDE], use_terminal=True, answer=outside)

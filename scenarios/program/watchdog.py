@@ -9,9 +9,10 @@ import os
 import re
 import signal
 import struct
+import threading
 import time
-from collections.abc import Hashable
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class _Instant(NamedTuple):
     used_s: float
 
 
-class Stillness:
+class ClockWatchdog:
     """Watches one VM for a stopped clock.
 
     Once `look` has returned True, `sentence` says why the VM must be ended; for a program that computes or spins, it
@@ -65,7 +66,7 @@ class Stillness:
     def __init__(self, patience_s: float, advice: str = ADVICE, *, memory_bytes: int | None = None) -> None:
         self._patience_s, self._advice, self._memory_bytes = patience_s, advice, memory_bytes
         self.cause: str | None = None
-        self._at_work_pid = 0
+        self._cause_pid = 0
         self._began = False
         self._virtual_ns, self._life = -1, 0
         self._moved = self._lived = _Instant(0.0, 0.0)
@@ -77,22 +78,23 @@ class Stillness:
 
         `began` is False while the network comes up.
         """
-        life = (lines, *self._signs())
+        life = (lines, *self._signs_of_life())
         now = _Instant(time.monotonic(), self._used_s)
         if (virtual_ns, began) != (self._virtual_ns, self._began):
             self._virtual_ns, self._began, self._moved, self._lived = virtual_ns, began, now, now
         if hash(life) != self._life:
             self._life, self._lived = hash(life), now
         patience_s = self._patience_s if began else max(self._patience_s, _START_S)
-        silent = now.wall_s - self._lived.wall_s, now.used_s - self._lived.used_s
-        is_silent = silent[1] >= patience_s or silent[0] >= _HUNG_TIMES * patience_s
-        if not is_silent and now.used_s - self._moved.used_s < _BUSY_TIMES * patience_s:
+        is_spinning = now.used_s - self._lived.used_s >= patience_s
+        is_hung = now.wall_s - self._lived.wall_s >= _HUNG_TIMES * patience_s
+        is_too_long = now.used_s - self._moved.used_s >= _BUSY_TIMES * patience_s
+        if not (is_spinning or is_hung or is_too_long):
             return False
         still_s = now.wall_s - self._moved.wall_s
         if not began:
             self.sentence = f"the VM printed nothing for {still_s:.0f} s while the network came up"
         else:
-            self.cause = self._at_work()
+            self.cause = self._busiest_command()
             cause = self.cause or "a process in the VM"
             still = f"virtual time has stood still for {still_s:.0f} s of wall time"
             self.sentence = f"{still}, as {cause} computes or spins: {self._advice}"
@@ -109,10 +111,10 @@ class Stillness:
         if self.cause in (None, PROMPT):
             return False
         with suppress(OSError):
-            os.kill(self._at_work_pid, signal.SIGILL)
+            os.kill(self._cause_pid, signal.SIGILL)
         return True
 
-    def _signs(self) -> tuple[Hashable, ...]:
+    def _signs_of_life(self) -> tuple[Hashable, ...]:
         """Return the processes of the VM and its peak memory, as signs of life; record its processor time."""
         try:
             kernel, inside = _vm()
@@ -125,7 +127,7 @@ class Stillness:
         self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in inside)
         return (self._processes, self._most_bytes // _GRAIN_BYTES)
 
-    def _at_work(self) -> str | None:
+    def _busiest_command(self) -> str | None:
         """Return the command that uses the processor most now, and its rank, as far as these are known."""
         try:
             _, inside = _vm()
@@ -134,11 +136,33 @@ class Stillness:
                 time.sleep(_MEASURED_S)
                 took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
                 if max(took) > 0:
-                    self._at_work_pid = inside[took.index(max(took))].pid
-                    return named(_strings(self._at_work_pid))
+                    self._cause_pid = inside[took.index(max(took))].pid
+                    return command_of(_strings(self._cause_pid))
             return None
         except (psutil.Error, OSError, ValueError):  # it has just ended, or its memory may not be read
             return None
+
+
+@contextmanager
+def watched(
+    watch: Callable[[Callable[[], None], threading.Event], None],
+) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Yields the `on_start` callback for `vm.run`, which runs `watch` in a thread until the context ends.
+
+    `watch` is called with a function that ends the VM, and an event that is set when the context ends.
+    """
+    over, threads = threading.Event(), list[threading.Thread]()
+
+    def start(stop: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=watch, args=(stop, over), daemon=True))
+        threads[0].start()
+
+    try:
+        yield start
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 def virtual_ns() -> int:
@@ -153,33 +177,33 @@ def virtual_ns() -> int:
     return -1
 
 
-def named(strings: bytes) -> str | None:
+def command_of(strings: bytes) -> str | None:
     """Return the command of a process, with its rank if it is one, from the `strings` at the top of its stack.
 
     These are the arguments, then the environment variables, each terminated by a null byte. Returns None if there are
     no variables or the arguments have been overwritten.
     """
     parts = strings.split(b"\0")
-    of_rank = [place for place, part in enumerate(parts) if re.fullmatch(rb"RANK=[0-9]+", part)]
-    variables = [place for place, part in enumerate(parts) if _VARIABLE.match(part)]
+    ranks = [index for index, part in enumerate(parts) if re.fullmatch(rb"RANK=[0-9]+", part)]
+    variables = [index for index, part in enumerate(parts) if _VARIABLE.match(part)]
     if not variables:
         return None
-    first = of_rank[-1] if of_rank else variables[-1]
-    while first and _VARIABLE.match(parts[first - 1]):
-        first -= 1
-    begin = first
+    end = ranks[-1] if ranks else variables[-1]
+    while end and _VARIABLE.match(parts[end - 1]):
+        end -= 1
+    begin = end
     while begin and parts[begin - 1] and parts[begin - 1].decode(errors="replace").isprintable():
         # The arguments follow the platform's name, which follows 16 random bytes without a separator.
         if parts[begin - 1].endswith(b"x86_64") and len(parts[begin - 1]) <= 16 + len(b"x86_64"):
             break
         begin -= 1
-    command = b" ".join(parts[begin:first]).decode(errors="replace")
+    command = b" ".join(parts[begin:end]).decode(errors="replace")
     if not command:
         return None
     if " -m scenarios.prompt.session " in command:
         return PROMPT
     shown = f"{command[:_SHOWN]}..." if len(command) > _SHOWN else command
-    return f"rank {parts[of_rank[-1]].decode()[5:]} (`{shown}`)" if of_rank else f"`{shown}`"
+    return f"rank {parts[ranks[-1]].decode().removeprefix('RANK=')} (`{shown}`)" if ranks else f"`{shown}`"
 
 
 def _vm() -> tuple[psutil.Process, list[psutil.Process]]:
@@ -193,11 +217,11 @@ def _vm() -> tuple[psutil.Process, list[psutil.Process]]:
 
 def _strings(pid: int) -> bytes:
     """Return the mapped part of the top `_STRINGS_BYTES` of the stack of a process of the VM; raises OSError."""
-    found = b""
+    strings = b""
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in maps:
             start, end = (int(word, 16) for word in line.split()[0].split("-"))
             if start >= _STACK_TOP - _STRINGS_BYTES and end <= _STACK_TOP:
                 memory.seek(start)
-                found += memory.read(end - start)
-    return found
+                strings += memory.read(end - start)
+    return strings
