@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
             set_transport(testbed, course.rates_bps)
             with Run(testbed, setting.program, request, course=course) as run:
                 run.wait()
-                _say(over=run.end())
+                _emit(over=run.end())
             leave(platform)
     except (CaptureError, *Failure) as error:
         print(error, file=sys.stderr)
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
 class Run:
     """Runs the ranks of a program; as a context manager, starts them, and leaves no process of theirs behind.
 
-    `say` is called with the fields of each record. Without a course, conditions and paths stay as they are.
+    `emit` is called with the fields of each record. Without a course, conditions and paths stay as they are.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class Run:
         request: Mapping[str, Any],
         *,
         course: Course | None,
-        say: Callable[..., object] | None = None,
+        emit: Callable[..., object] | None = None,
     ) -> None:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
-        self._course, self._say = course, say or _say
+        self._course, self._emit = course, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
@@ -150,7 +150,7 @@ class Run:
             self._capture(name)
         self._testbed.drops()
         self._beginning_ns = time.monotonic_ns()
-        self._say(began=True, links=self._links)
+        self._emit(began=True, links=self._links)
         self._sample()
 
     def _start(self, rank: int) -> None:
@@ -287,7 +287,7 @@ class Run:
         return time.monotonic_ns() - self._beginning_ns
 
     def _signal_ranks(self, number: signal.Signals, now_ns: int) -> None:
-        self._say(deadline_ns=now_ns, signal=number.name)
+        self._emit(deadline_ns=now_ns, signal=number.name)
         if number == signal.SIGKILL:
             self._user.kill_all()
             return
@@ -305,7 +305,7 @@ class Run:
                 self._selector.unregister(key.fileobj)
                 os.close(key.fd)
                 status = self._running.pop(rank).wait()
-                self._say(rank=rank, ended=status, at_ns=self._now_ns())
+                self._emit(rank=rank, ended=status, at_ns=self._now_ns())
                 self._full = self._full or self._rank_files.is_full
                 continue
             try:
@@ -326,11 +326,11 @@ class Run:
         if len(part) < len(data):
             self._discarded[rank, name] = self._discarded.get((rank, name), 0) + len(data) - len(part)
         if part:
-            self._say(rank=rank, stream=name, text=base64.b64encode(part).decode())
+            self._emit(rank=rank, stream=name, text=base64.b64encode(part).decode())
 
     def _sample(self) -> None:
         sent = [now - before for now, before in zip(self._sent(), self._sent_before, strict=True)]
-        self._say(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
+        self._emit(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
 
     def _sent(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]
@@ -385,7 +385,7 @@ def _deferring_interrupts() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
-def _say(**fields: object) -> None:
+def _emit(**fields: object) -> None:
     """Print a record, and yield the processor so that it leaves the VM even if the program spins next."""
     print(json.dumps(fields), flush=True)
     for _ in range(_TURNS):

@@ -39,8 +39,8 @@ _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
 _LEAD_S = 0.08  # per GPU; generous, as the user of a prompt does not notice it
 _LOOK_S = 0.5
-_HEED_S = 5.0  # processor time within which an interrupted command should end
-_OWN_TIMES = 20  # without a terminal, the prompt itself may compute this many times as long as a command
+_REACTION_S = 5.0  # processor time within which an interrupted command should end
+_PROMPT_TIMES = 20  # without a terminal, the prompt itself may compute this many times as long as a command
 _HISTORY = ".history"  # in the run folder: in the VM, nothing else outlives the session
 
 
@@ -56,7 +56,8 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     from scenarios.testbed import capabilities
     from scenarios.vm import terminal
 
-    setting, settings = scenario.settings()[0], len(scenario.settings())
+    configurations = scenario.settings()
+    setting, count = configurations[0], len(configurations)
     virtual = not setting.run.is_real
     lacks = [] if virtual else capabilities.lacking()
     memory_bytes = _memory_bytes(setting) if virtual else _VM_BYTES
@@ -67,7 +68,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     setting, left_out = _supported(setting)
-    which = f"the first of {settings} configurations of {scenario.name}, " if settings > 1 else ""
+    which = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
     which += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:
@@ -135,7 +136,7 @@ def _watched(lines: LineServer, setting: Scenario, at_terminal: bool) -> Iterato
     """
     reasons: list[str] = []  # why the thread has ended the VM
     patience_s, advice = setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE
-    after_interrupt = partial(ClockWatchdog, _HEED_S, "Ctrl-C has not ended it, so the session is ended")
+    after_interrupt = partial(ClockWatchdog, _REACTION_S, "Ctrl-C has not ended it, so the session is ended")
 
     def watch(stop: Callable[[], None], over: threading.Event) -> None:
         watchdog, watched_line = ClockWatchdog(patience_s, advice), None
@@ -160,7 +161,7 @@ def _watched(lines: LineServer, setting: Scenario, at_terminal: bool) -> Iterato
                 return
             _print_over_terminal(str(watchdog.sentence))
             may_end = not at_terminal
-            watchdog = ClockWatchdog(_OWN_TIMES * patience_s if may_end else patience_s, advice)
+            watchdog = ClockWatchdog(_PROMPT_TIMES * patience_s if may_end else patience_s, advice)
 
     try:
         with watched(watch) as on_start:

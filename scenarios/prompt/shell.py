@@ -299,16 +299,16 @@ class Prompt(CLI):  # type: ignore[misc]
         if reason:
             raise PromptError(reason)
         wait_s = _PING_S + int(self._testbed.longest_s())
-        answer = self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {self._fabric.gpus[dst].ip}")
-        if " 0 received" in answer:  # TCP would try to connect for minutes
+        address = self._fabric.gpus[dst].ip
+        if " 0 received" in self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {address}"):
+            # TCP would try to connect for minutes.
             raise PromptError(f"g{dst} does not answer pings of g{src}, so TCP cannot connect either")
         pids = self._testbed.testbed.network.host_pids
-        address = self._fabric.gpus[dst].ip
         with self._testbed.steady() if self._client is None else nullcontext():
             carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
-        way = state.route(src, dst)
-        slowest = state.shared.all[min(way.links, key=lambda link: float(state.set_bps[link]))].name
-        rates = {"carried_bps": carried_bps, "rate_bps": way.rate_bps}
+        route = state.route(src, dst)
+        slowest = state.shared.all[min(route.links, key=lambda link: float(state.set_bps[link]))].name
+        rates = {"carried_bps": carried_bps, "rate_bps": route.rate_bps}
         print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
 
     def do_link(self, line: str) -> None:
@@ -325,7 +325,10 @@ class Prompt(CLI):  # type: ignore[misc]
         dead, cables = self._testbed.state().dead, {cable(c.a, c.b) for c in self._fabric.cables}
         for link in self.mn.links:
             ends = cable(link.intf1.node.name, link.intf2.node.name)
-            print(link, ("down" if ends in dead else "up") if ends in cables else link.status())
+            if ends in cables:
+                print(link, "down" if ends in dead else "up")
+            else:
+                print(link, link.status())
 
     def do_pingall(self, line: str) -> None:
         """pingall [SECONDS]: every GPU pings every other, and waits up to SECONDS for each reply"""

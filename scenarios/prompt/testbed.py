@@ -266,11 +266,11 @@ class InteractiveTestbed:
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
     def run_program(
-        self, command: str, ranks: Sequence[int], request: Mapping[str, Any], say: Callable[..., Any]
+        self, command: str, ranks: Sequence[int], request: Mapping[str, Any], emit: Callable[..., Any]
     ) -> None:
         """Run a program on the GPUs' hosts over the network as it is; the next collective starts new agents.
 
-        `request` and `say` are as for `program.inside.Run`. KeyboardInterrupt ends the program too.
+        `request` and `emit` are as for `program.inside.Run`. KeyboardInterrupt ends the program too.
         """
         bed = self.testbed
         program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
@@ -283,9 +283,9 @@ class InteractiveTestbed:
         bed.set_queues()
         set_transport(bed, self.set_bps)
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
-        with Run(bed, program, request, course=None, say=say) as run:
+        with Run(bed, program, request, course=None, emit=emit) as run:
             run.wait()
-            say(over=run.end())
+            emit(over=run.end())
 
     def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
         """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""
@@ -498,8 +498,8 @@ class InteractiveTestbed:
 def _check_routes(state: State, pairs: Sequence[tuple[int, int]]) -> None:
     """Raise PromptError if the controller routes packets between a pair of ranks over a failed cable."""
     for src, dst in pairs:
-        way = state.route(src, dst)
-        if way.rate_bps == 0:
-            names = ", ".join(state.shared.all[link].name for link in way.links)
-            route = f"packets from g{src} to g{dst} are routed over {names}, part of which is down"
-            raise PromptError(f"{route}: {text.cables(state.dead)}")
+        route = state.route(src, dst)
+        if route.rate_bps == 0:
+            names = ", ".join(state.shared.all[link].name for link in route.links)
+            reason = f"packets from g{src} to g{dst} are routed over {names}, part of which is down"
+            raise PromptError(f"{reason}: {text.cables(state.dead)}")
