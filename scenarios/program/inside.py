@@ -48,7 +48,7 @@ _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MOST_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
-_TURNS = 3  # yields of the processor, for the threads that carry the output
+_YIELDS = 3  # yields of the processor, for the threads that carry the output
 _LEAST_WINDOW_BYTES = 16 << 20
 _PR_SET_TIMERSLACK = 29
 
@@ -103,9 +103,9 @@ class Run:
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
         self._shared = shared_by(testbed.fabric).all
-        self._shaped = classes_of(testbed.fabric)
-        ports = {one.link: one.interface for one in self._shaped if self._shared[one.link].kind == "wan"}
-        self._wan = list(ports)
+        self._classes = classes_of(testbed.fabric)
+        ports = {port.link: port.interface for port in self._classes if self._shared[port.link].kind == "wan"}
+        self._wan_links = list(ports)
         self._links = [{"name": self._shared[link].name, "interface": interface} for link, interface in ports.items()]
         self._counters = [Path("/sys/class/net", port, "statistics/tx_bytes") for port in ports.values()]
         self._rank_files = RankFiles(
@@ -119,14 +119,14 @@ class Run:
         self._selector = selectors.SelectSelector()  # other selectors round timeouts up to a millisecond
         self._running: dict[int, Any] = {}
         self._streams = 0
-        self._kept: dict[tuple[int, str], int] = {}
-        self._discarded: dict[tuple[int, str], int] = {}
+        self._kept_bytes: dict[tuple[int, str], int] = {}
+        self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: list[Capture] = []
-        self._before = [self._retransmitted(gpu) for gpu in self._gpus]
-        self._sent_before = self._sent()
+        self._retransmitted_before = [self._retransmitted(gpu) for gpu in self._gpus]
+        self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
         self._rates_bps = self._carried_bps()
-        self._capacity_bytes = np.zeros(len(self._wan))
+        self._capacity_bytes = np.zeros(len(self._wan_links))
         self._full = False
 
     def __enter__(self) -> "Run":
@@ -184,16 +184,21 @@ class Run:
     def _capture(self, name: str) -> None:
         """Start to write a link's packets to a file; raises CaptureError and OSError."""
         (self._folder / CAPTURES).mkdir(exist_ok=True)
-        shaped = [one for one in self._shaped if self._shared[one.link].name == name]
-        self._captures.append(Capture(name, shaped, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
+        classes = [port for port in self._classes if self._shared[port.link].name == name]
+        self._captures.append(Capture(name, classes, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
 
     def _stop_captures(self) -> list[dict[str, Any]]:
         captures, self._captures = self._captures, []
-        for one in captures:
-            one.stop()
+        for capture in captures:
+            capture.stop()
         return [
-            {"link": one.link, "file": f"{CAPTURES}/{one.file.name}", "packets": one.packets, "lost": one.lost}
-            for one in captures
+            {
+                "link": capture.link,
+                "file": f"{CAPTURES}/{capture.file.name}",
+                "packets": capture.packets,
+                "lost": capture.lost,
+            }
+            for capture in captures
         ]
 
     def _variables(self, rank: int) -> dict[str, str]:
@@ -238,8 +243,8 @@ class Run:
     def _carried_bps(self) -> Any:
         """Return the rates of the WAN links as shaped (after rate scaling), [WAN links] bit/s."""
         if self._course is None:
-            return np.zeros(len(self._wan))
-        return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan]
+            return np.zeros(len(self._wan_links))
+        return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan_links]
 
     def _add_capacity(self) -> int:
         """Add what the WAN links could have carried since the last call to their capacities; return the instant."""
@@ -274,9 +279,10 @@ class Run:
             "left_running": left,
             "drops": self._testbed.drops(),
             "retransmitted": [
-                self._retransmitted(gpu) - before for gpu, before in zip(self._gpus, self._before, strict=True)
+                self._retransmitted(gpu) - before
+                for gpu, before in zip(self._gpus, self._retransmitted_before, strict=True)
             ],
-            "discarded": [[rank, name, count] for (rank, name), count in self._discarded.items()],
+            "discarded": [[rank, name, count] for (rank, name), count in self._discarded_bytes.items()],
             "files": kept,
             "files_left_out": lost,
             "files_error": unkept,
@@ -320,19 +326,19 @@ class Run:
 
     def _forward_output(self, rank: int, name: str, data: bytes) -> None:
         """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""
-        kept = self._kept.get((rank, name), 0)
+        kept = self._kept_bytes.get((rank, name), 0)
         part = data[: max(0, self._spec.output_bytes - kept)]
-        self._kept[rank, name] = kept + len(part)
+        self._kept_bytes[rank, name] = kept + len(part)
         if len(part) < len(data):
-            self._discarded[rank, name] = self._discarded.get((rank, name), 0) + len(data) - len(part)
+            self._discarded_bytes[rank, name] = self._discarded_bytes.get((rank, name), 0) + len(data) - len(part)
         if part:
             self._emit(rank=rank, stream=name, text=base64.b64encode(part).decode())
 
     def _sample(self) -> None:
-        sent = [now - before for now, before in zip(self._sent(), self._sent_before, strict=True)]
+        sent = [now - before for now, before in zip(self._sent_bytes(), self._sent_bytes_before, strict=True)]
         self._emit(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
 
-    def _sent(self) -> list[int]:
+    def _sent_bytes(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]
 
     def _retransmitted(self, gpu: int) -> int:
@@ -388,7 +394,7 @@ def _deferring_interrupts() -> Iterator[None]:
 def _emit(**fields: object) -> None:
     """Print a record, and yield the processor so that it leaves the VM even if the program spins next."""
     print(json.dumps(fields), flush=True)
-    for _ in range(_TURNS):
+    for _ in range(_YIELDS):
         os.sched_yield()
 
 
