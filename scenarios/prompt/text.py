@@ -15,7 +15,7 @@ from controller.forwarding.flows import (
     tunnel_tag,
 )
 from controller.routing.paths import Ways
-from scenarios.policies.policy import Mode
+from scenarios.policies.policy import Mode, When
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.spec.admission import SENT, Transfer
 from scenarios.table import aligned
@@ -179,23 +179,15 @@ _PATHS_BY_ROUTING = {
 
 def mode(mode: Mode, reembed_every: int, routing: str) -> str:
     """Describe a mode: when it re-embeds and re-routes, and how the fabric routes flows if the mode does not."""
-    function = None if mode.function is None else Path(mode.function).name
-    if not mode.reembeds:
-        gpus = "in a fixed placement"
-    elif not mode.reembed.is_periodic:
-        gpus = f"re-embedded by {function or mode.reembed}"
-    elif (every := mode.reembed.period(reembed_every)) == 1:
-        gpus = "re-embedded for every collective"
-    else:
-        gpus = f"re-embedded at the next collective and every {every}th"
-    if not mode.reroutes:
-        paths = _PATHS_BY_ROUTING[routing]
-    elif not mode.reroute.is_periodic:
-        paths = f"re-chosen by {function or mode.reroute}"
-    elif (every := mode.reroute.period(reembed_every)) == 1:
-        paths = "re-chosen for every collective"
-    else:
-        paths = f"re-chosen for one collective in {every}"
+
+    def moments(when: When) -> str:
+        if not when.is_periodic:
+            return f"by {when if mode.function is None else Path(mode.function).name}"
+        every = when.period(reembed_every)
+        return "for every collective" if every == 1 else f"for one collective in {every}, from the next on"
+
+    gpus = f"re-embedded {moments(mode.reembed)}" if mode.reembeds else "in a fixed placement"
+    paths = f"re-chosen {moments(mode.reroute)}" if mode.reroutes else _PATHS_BY_ROUTING[routing]
     return f"{mode.name}: the GPUs {gpus}, WAN paths {paths}"
 
 
