@@ -257,7 +257,7 @@ class Prompt(CLI):  # type: ignore[misc]
             with path.open("x", encoding="utf-8") as file:
                 file.write(written + "\n")
         except FileExistsError:
-            raise PromptError(f"{path} is there already; allowed: the name of a new file") from None
+            raise PromptError(f"{path} already exists; allowed: the name of a new file") from None
         other = "; its mode chooses another placement" if self._testbed.has_other_placement() else ""
         print(f"written: {path}, for run.py{other}")
 

@@ -69,7 +69,7 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         prompt.ask("rate s0b0>s1b0 40 Gbit/s")
         prompt.ask("mode joint")
         (measured,) = re.findall(r"measured (\S+ ms)", prompt.ask("allgather 8 MB"))
-        assert "now.toml" in prompt.ask("save now.toml") and "there already" in prompt.ask("save now.toml")
+        assert "now.toml" in prompt.ask("save now.toml") and "already exists" in prompt.ask("save now.toml")
         prompt.ask("capture g0>g1 leaf.pcap")
         prompt.ask("allgather 8 MB")
         assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
