@@ -27,6 +27,12 @@ from topologies.units import format_delay, format_rate, format_size
 
 _MOST_PATHS = 8
 _MOST_CABLES = 8
+_PATHS_BY_ROUTING = {
+    "single": "fixed",
+    "ecmp": "hashed for each flow",
+    "spray": "all used by pieces of each message",
+    "te": "assigned to pieces of each message by the rates of the tunnels",
+}
 
 
 def rate(rate_bps: float) -> str:
@@ -167,14 +173,6 @@ def ring(fabric: Fabric, order: Sequence[int]) -> str:
 def placement(fabric: Fabric, ranks: Sequence[int]) -> str:
     """Return the placement of a schedule that is not a ring: the GPU at each position of the schedule."""
     return f"GPUs at positions 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in ranks)}"
-
-
-_PATHS_BY_ROUTING = {
-    "single": "fixed",
-    "ecmp": "hashed for each flow",
-    "spray": "all used by pieces of each message",
-    "te": "assigned to pieces of each message by the rates of the tunnels",
-}
 
 
 def mode(mode: Mode, reembed_every: int, routing: str) -> str:
