@@ -116,27 +116,25 @@ class ClockWatchdog:
 
     def _signs_of_life(self) -> tuple[Hashable, ...]:
         """Return the processes of the VM and its peak memory, as signs of life; record its processor time."""
-        try:
-            kernel, inside = _vm()
+        with suppress(psutil.Error):  # a process has just ended: keep the last values
+            kernel, processes = _vm()
             self._most_bytes = max(self._most_bytes, kernel.memory_info().rss)
             used_s = sum(kernel.cpu_times()[:4])  # with that of its children that have ended
-            for one in inside:
-                used_s += sum(one.cpu_times()[:2])
-        except psutil.Error:  # a process has just ended
-            return (self._processes, self._most_bytes // _GRAIN_BYTES)
-        self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in inside)
+            for process in processes:
+                used_s += sum(process.cpu_times()[:2])
+            self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in processes)
         return (self._processes, self._most_bytes // _GRAIN_BYTES)
 
     def _busiest_command(self) -> str | None:
         """Return the command that uses the processor most now, and its rank, as far as these are known."""
         try:
-            _, inside = _vm()
-            before = [sum(one.cpu_times()[:2]) for one in inside]
+            _, processes = _vm()
+            before_s = [sum(process.cpu_times()[:2]) for process in processes]
             for _ in range(_MEASURED_TIMES):  # on a busy machine, it may take a while until any of them runs
                 time.sleep(_MEASURED_S)
-                took = [sum(one.cpu_times()[:2]) - since for one, since in zip(inside, before, strict=True)]
-                if max(took) > 0:
-                    self._cause_pid = inside[took.index(max(took))].pid
+                used_s = [sum(one.cpu_times()[:2]) - before for one, before in zip(processes, before_s, strict=True)]
+                if max(used_s) > 0:
+                    self._cause_pid = processes[used_s.index(max(used_s))].pid
                     return command_of(_strings(self._cause_pid))
             return None
         except (psutil.Error, OSError, ValueError):  # it has just ended, or its memory may not be read
@@ -169,8 +167,8 @@ def virtual_ns() -> int:
     """Return the virtual time of this process's VM in ns, from where the VM's processes read it
     (scenarios/vm/vdso.patch); -1 if no process of the VM has it."""
     with suppress(psutil.Error):
-        for one in _vm()[1]:
-            with suppress(OSError), Path(f"/proc/{one.pid}/mem").open("rb", buffering=0) as memory:
+        for process in _vm()[1]:
+            with suppress(OSError), Path(f"/proc/{process.pid}/mem").open("rb", buffering=0) as memory:
                 memory.seek(_CLOCK_AT)
                 *_, seconds, _, nanoseconds = _CLOCK.unpack(memory.read(_CLOCK.size))
                 return int(seconds * 10**9 + nanoseconds)
