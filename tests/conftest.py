@@ -1,4 +1,4 @@
-"""What every test may ask for: the VM as users start it, and an unprivileged user to start it as."""
+"""Fixtures and helpers for all tests: the VM as users start it, and an unprivileged user to start it as."""
 
 import fcntl
 import json
@@ -23,20 +23,20 @@ from tests.fakes.processes import Process
 PROJECT = Path(__file__).parent.parent
 NOBODY = 65534
 AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-"""What starts a process as an unprivileged user, where the tests may choose one."""
+"""Arguments of Popen that start a process as an unprivileged user; none if the tests themselves run as one."""
 WHO: int = AS_NOBODY.get("user", os.getuid())
-"""Whom that is."""
+"""The id of that user."""
 
-# Before anything imports numpy: its threads spin for a while, on processors that other tests wait for.
+# Set before anything imports numpy, whose threads spin for a while on processors that other tests wait for.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# How long an example takes says nothing of what is right; every run of the tests draws others.
+# The time that an example takes has no meaning; every run of the tests draws other examples.
 settings.register_profile("any machine", deadline=None, max_examples=50)
 settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have tests that share a fixture of their module run in one process, which makes it once (--dist loadgroup)."""
+    """Run tests that share a fixture of their module in one process, so that it is made once (--dist loadgroup)."""
     for item in items:
         assert isinstance(item, pytest.Function)
         if any(one.scope == "module" for found in item._fixtureinfo.name2fixturedefs.values() for one in found):
@@ -45,23 +45,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Have a test marked `alone` wait until no other of this user's runs, in whatever process, and the others wait
-    for it."""
+    """Run a test marked `alone` while no other test of this user runs in any process.
+
+    Such a test waits for the others to end, and they wait for it.
+    """
     folder = kernel.cache_folder(os.environ)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "tests-next").open("a") as following, (folder / "tests-running").open("a") as running:
-        # Who waits to be alone holds `following`, so that nobody overtakes.
+        # A test that waits to be alone holds `following`, so that no other test starts before it.
         fcntl.flock(following, fcntl.LOCK_EX)
         fcntl.flock(running, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         fcntl.flock(following, fcntl.LOCK_UN)
         try:
             return (yield)
-        finally:  # closing alone does not, while a process that the test has forked has it open
+        finally:  # closing the file does not unlock it while a process forked by the test has it open
             fcntl.flock(running, fcntl.LOCK_UN)
 
 
 class VM:
-    """``python -m scenarios.vm`` as a process of its own, started by an unprivileged user."""
+    """Starts ``python -m scenarios.vm`` as an unprivileged user, in a separate process."""
 
     def __init__(self, image: Path, folder: Path) -> None:
         self.folder = folder  # a folder that the unprivileged user owns
@@ -76,8 +78,7 @@ class VM:
     def start(
         self, *arguments: str, program: Sequence[str] = ("-m", "scenarios.vm"), **popen: object
     ) -> "subprocess.Popen[bytes]":
-        """Start the VM, or another program in Python, with these arguments; its streams are pipes unless told
-        otherwise."""
+        """Start the VM, or another program in Python, with these arguments; its streams are pipes by default."""
         environment = self.environment | popen.pop("env", {})  # type: ignore[operator]
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         return Process(
@@ -86,7 +87,7 @@ class VM:
         )
 
     def run(self, *arguments: str, input: bytes = b"", timeout: float = 120, **popen: object) -> "Ended":
-        """Run the VM to its end."""
+        """Run the VM until it ends."""
         with self.start(*arguments, **popen) as process:
             try:
                 out, err = process.communicate(input, timeout=timeout)
@@ -97,7 +98,7 @@ class VM:
     def terminal(
         self, *arguments: str, program: Sequence[str] = ("-m", "scenarios.vm"), **environment: str
     ) -> "pexpect.spawn[str]":
-        """As `start`, at a pseudo-terminal of 50 lines by 160 columns."""
+        """Do what `start` does, at a pseudo-terminal of 50 lines by 160 columns."""
         return pexpect.spawn(
             sys.executable,
             [*program, *arguments],
@@ -112,7 +113,7 @@ class VM:
     def report(
         self, guest: str, *arguments: str, options: Sequence[str] = ("--memory", "4 GiB"), **environment: str
     ) -> Any:
-        """The JSON that a module of tests/guest prints at its end in the VM; fails where it does."""
+        """Run a module of tests/guest in the VM; return the JSON that it prints last. Fails if the module fails."""
         command = [*options, "--", sys.executable, "-m", f"tests.guest.{guest}", *arguments]
         ended = self.run(*command, timeout=500, cwd=PROJECT, env={"SETUPTOOLS_USE_DISTUTILS": "stdlib"} | environment)
         assert ended.status == 0, ended.err
@@ -120,7 +121,7 @@ class VM:
 
 
 def become_nobody() -> None:
-    """Be the unprivileged user from now on, where the tests may choose one."""
+    """Turn this process into one of the unprivileged user, if it is root's."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
@@ -128,7 +129,7 @@ def become_nobody() -> None:
 
 
 class Ended:
-    """How a command ended."""
+    """The exit status and the output of a command that has ended."""
 
     def __init__(self, status: int, out: bytes, err: bytes) -> None:
         self.status, self.raw_out, self.raw_err = status, out, err
@@ -144,7 +145,7 @@ class Ended:
 
 @pytest.fixture(scope="session")
 def kernel_image() -> Iterator[Path]:
-    """The VM's kernel where an unprivileged user can read it; fails, and does not skip, where there is none."""
+    """The VM's kernel, copied to where an unprivileged user can read it; fails, and does not skip, if there is none."""
     with public_folder() as folder:
         image = Path(shutil.copy2(kernel.find_kernel(os.environ), folder / "linux"))
         image.chmod(0o755)
@@ -153,14 +154,14 @@ def kernel_image() -> Iterator[Path]:
 
 @pytest.fixture
 def vm(kernel_image: Path) -> Iterator[VM]:
-    """The VM, and a folder of the unprivileged user's that is removed afterwards."""
+    """The VM, with a folder that the unprivileged user owns and that is removed afterwards."""
     with _vm(kernel_image) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def module_vm(kernel_image: Path) -> Iterator[VM]:
-    """As `vm`, for a whole module."""
+    """The same as `vm`, for a whole module."""
     with _vm(kernel_image) as found:
         yield found
 
@@ -175,8 +176,8 @@ def _vm(kernel_image: Path) -> Iterator[VM]:
 
 @contextmanager
 def public_folder() -> Iterator[Path]:
-    """A new folder that every user can look into."""
-    folder = Path(tempfile.mkdtemp(prefix="longhaul-"))  # ns-3 finds no libraries where "test" is in their path
+    """Make a folder that every user can read; remove it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="longhaul-"))  # ns-3 finds no libraries if "test" is in their path
     try:
         folder.chmod(0o755)
         yield folder
@@ -186,7 +187,7 @@ def public_folder() -> Iterator[Path]:
 
 @contextmanager
 def own_python(*steps: Sequence[str]) -> Iterator[Path]:
-    """A Python that has no packages but those that pip installs, one step after the other."""
+    """Make a Python environment with only the packages that pip installs in these steps; yield its interpreter."""
     with public_folder() as folder:
         venv.create(folder, with_pip=True, symlinks=True)
         for step in steps:

@@ -1,1 +1,1 @@
-"""A user's own program on the GPUs' hosts: `session` runs it from outside the VM, `inside` within it."""
+"""Runs a user's own program on the GPUs' hosts: `session` is the part outside the VM, `inside` the part within it."""

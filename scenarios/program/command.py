@@ -1,4 +1,4 @@
-"""The command's part for a program of the user's: run it, say how it went, leave the run folder."""
+"""Runs a user's program for the command line: prints the outcome, and completes the run folder."""
 
 import json
 import sys
@@ -16,10 +16,10 @@ from scenarios.vm import VMError, VMUsageError
 
 
 def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_json: bool) -> int:
-    """Run the program of a configuration into a folder; return the exit status, 0 where all ranks ended with 0."""
+    """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
     modes = setting.run.modes
     if len(modes) > 1:
-        _say(f"the WAN's paths are those of {modes[0]}, the first of {', '.join(modes)}")
+        _say(f"WAN paths are chosen by {modes[0]}, the first of the modes {', '.join(modes)}")
     try:
         folder = RunDirectory.begun(place, setting, engines=[PROGRAM], command=command)
     except OSError as error:
@@ -27,7 +27,7 @@ def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_j
         return FAILED
     began_s = time.monotonic()
     try:
-        account, why = session.run(setting, place=place)
+        state, why = session.run(setting, place=place)
     except VMError as error:
         folder.discard()
         _say(str(error))
@@ -35,12 +35,12 @@ def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_j
     except BaseException:
         folder.log("interrupted")
         raise
-    found = session.told(setting, account, why, time.monotonic() - began_s)
-    wrong = session.failures(found, setting, place.path)
-    notes = [*session.notes(found, setting)]
+    result = session.result_of(setting, state, why, time.monotonic() - began_s)
+    failures = session.failures(result, setting, place.path)
+    notes = [*session.notes(result, setting)]
     try:
-        session.leave(account, found)
-        for line in [*wrong, *notes]:
+        session.write_results(state, result)
+        for line in [*failures, *notes]:
             folder.log(line)
         folder.end([], {})
     except (OSError, ResultsError) as error:
@@ -48,32 +48,32 @@ def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_j
         return FAILED
     finally:
         place.close()
-    print(json.dumps({**found, "folder": str(place.path)}) if as_json else _table(found))
-    for line in [*notes, *wrong]:
+    print(json.dumps({**result, "folder": str(place.path)}) if as_json else _table(result))
+    for line in [*notes, *failures]:
         _say(line)
     if not as_json:
         _say(f"the run is in {place.path}")
-    return FAILED if wrong else DONE
+    return FAILED if failures else DONE
 
 
-def _table(found: Mapping[str, Any]) -> str:
-    """Ranks and WAN links as text."""
-    lines = [f"{'rank':>4} {'GPU':>5} {'status':>6} {'end, s':>14} {'sent again':>10}"]
-    for one in found["ranks"]:
-        end, again = one["end_s"], one["retransmitted_segments"]
-        status = "" if one["status"] is None else one["status"]
-        ended = "" if end is None else f"{end:,.6f}"
-        lines.append(f"{one['rank']:>4} {one['gpu']:>5} {status:>6} {ended:>14} {'' if again is None else again:>10}")
+def _table(result: Mapping[str, Any]) -> str:
+    """Format the ranks and the WAN links of a run as a table."""
+    lines = [f"{'rank':>4} {'GPU':>5} {'status':>6} {'end, s':>14} {'retransmitted segments':>22}"]
+    for rank in result["ranks"]:
+        status = "" if rank["status"] is None else rank["status"]
+        end = "" if rank["end_s"] is None else f"{rank['end_s']:,.6f}"
+        segments = "" if rank["retransmitted_segments"] is None else rank["retransmitted_segments"]
+        lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>6} {end:>14} {segments:>22}")
     lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
-    for link in found["links"]:
+    for link in result["links"]:
         share = link["bytes"] / link["capacity_bytes"] if link["capacity_bytes"] else 0.0
         lines.append(f"{link['link']:<16} {link['bytes']:>16,} {share:>11.1%}")
-    for one in found["captures"] or ():
-        lines.append(f"{one['link']}: {one['packets']:,} packets in {one['file']}")
-    if found["changes"]:
-        lines.append(f"conditions changed {found['changes']:,} times, and WAN paths {found['rerouted']:,} times")
-    drops = "" if found["drops"] is None else f", {found['drops']} packets dropped"
-    lines.append(f"{found['run_s']:.6f} s of the run's time in {found['wall_s']:.1f} s{drops}")
+    for capture in result["captures"] or ():
+        lines.append(f"{capture['link']}: {capture['packets']:,} packets in {capture['file']}")
+    if result["changes"]:
+        lines.append(f"conditions changed {result['changes']:,} times, and WAN paths {result['rerouted']:,} times")
+    drops = "" if result["drops"] is None else f", {result['drops']} packets dropped"
+    lines.append(f"{result['run_s']:.6f} s of the run's time in {result['wall_s']:.1f} s{drops}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The conditions and the WAN paths of a program's run over time: when they change, and what is chosen then."""
+"""The conditions and the WAN paths of a program's run over time: when they change, and which paths are chosen then."""
 
 from dataclasses import replace
 
@@ -18,32 +18,35 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 
-def spans(setting: Scenario) -> Scenario:
-    """A configuration whose collective k would begin with row k of its conditions, where those change by time.
+def rows_as_collectives(setting: Scenario) -> Scenario:
+    """Return a configuration in which every row of conditions stands for a collective, if conditions change over time.
 
-    A program has no collectives: what is chosen by their numbers or conditions is chosen so by those of the rows, for
-    messages of its own size; `every TIME` is by a number of rows. Its ranks stay where they are.
+    A program has no collectives, so policies count rows of conditions instead: `every TIME` becomes a number of rows.
+    Messages have the program's size, and its ranks are never re-embedded.
     """
-    policies = tuple(replace(one, reembed=NEVER) for one in setting.policies)
+    policies = tuple(replace(policy, reembed=NEVER) for policy in setting.policies)
     every = setting.collective.reembed_every
     messages = CollectiveSpec(chunk_bytes=setting.program.message_bytes, reembed_every=every)
     setting = replace(setting, policies=policies, collective=messages)
     every_s = setting.conditions.every_s
     if every_s is None:
         return setting
-    policies = tuple(
-        one
-        if (within_s := one.reroute.within_s) is None
-        else replace(one, reroute=When("every", round(within_s / every_s)))
-        for one in policies
-    )
+    policies = tuple(_by_rows(policy, every_s) for policy in policies)
     conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
     return replace(setting, policies=policies, conditions=conditions)
 
 
+def _by_rows(policy: Mode, every_s: float) -> Mode:
+    """Return the policy with `every TIME` replaced by a number of rows that are `every_s` apart."""
+    within_s = policy.reroute.within_s
+    return policy if within_s is None else replace(policy, reroute=When("every", round(within_s / every_s)))
+
+
 class Exchange:
-    """What can be chosen for a program, and what it would give (`timing.Choices`): the paths of every two GPUs in two
-    sites, by what a message from each GPU to each GPU of another site, all at once, takes."""
+    """The choices of a policy for a program (`timing.Choices`): the paths between every two GPUs in two sites.
+
+    A choice is rated by the time of an exchange: every GPU sends each GPU of another site a message, all at once.
+    """
 
     def __init__(self, router: Router, message_bytes: int) -> None:
         sites = router.fabric.gpu_sites
@@ -52,11 +55,11 @@ class Exchange:
         self.in_order: Ranks = np.arange(len(sites), dtype=np.int16)
 
     def placements(self, rates_bps: Floats) -> Ranks:
-        """Ranks in order, [K, n]."""
+        """Return ranks in order, [K, n], as ranks do not move."""
         return np.tile(self.in_order, (len(rates_bps), 1))
 
     def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> Ranks:
-        """The path from each GPU to each of another site, [K, F]: those chosen under these rates, or the fixed ones."""
+        """Return the path between every two GPUs in two sites, [K, F]: chosen under these rates, or the fixed one."""
         src, dst = (np.tile(ends, (len(rates_bps), 1)) for ends in (self._src, self._dst))
         if chosen:
             routes = self._router.together(rates_bps, src, dst, chunk_bytes=self._message_bytes)
@@ -65,17 +68,17 @@ class Exchange:
         return routes.path.astype(np.int16)
 
     def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
-        """Until the last of the messages is there, [K] s; the F that take a link have 1/F of it each."""
+        """Return the time until the last message has arrived, [K] s; messages that share a link get equal parts."""
         times_s = self._router.shared_s(rates_bps, self._src, self._dst, path, chunk_bytes=self._message_bytes)
         latest_s: Floats = times_s.max(axis=1)
         return latest_s
 
 
 class Course:
-    """The conditions and the WAN paths of a program's run from its beginning on, of a configuration as of `spans`.
+    """Applies the conditions and the WAN paths of a program's run; its configuration is from `rows_as_collectives`.
 
-    Brings the first paths into force. `count` is how often rates have changed since, `rerouted` how often paths were
-    chosen then, and `messages` what all of that took of OpenFlow. Raises the errors of `Failure`.
+    The constructor puts the first paths into force. `count` is the number of rate changes since, `rerouted` how many of
+    them re-routed, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
     """
 
     def __init__(self, testbed: Testbed, setting: Scenario) -> None:
@@ -94,22 +97,22 @@ class Course:
             )
         self._row = self.count = self.rerouted = 0
         self.rates_bps = self._conditions.shaped_bps(0, ())
-        self.messages = testbed.route_all(self._believed.known_bps(0, ()), best=self._routed() == 0)
+        self.messages = testbed.route_all(self._believed.known_bps(0, ()), best=self._routed_row() == 0)
         testbed.settle()
 
     @property
     def changes_paths(self) -> bool:
-        """Whether paths may be others later."""
+        """Whether paths may change during the run."""
         return self._every_ns is not None and self._mode.reroutes
 
     @property
     def next_ns(self) -> int | None:
-        """When conditions change next, from the ranks' start; None for never."""
+        """The instant of the next change of conditions, in ns since the ranks' start; None if there is none."""
         last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
         return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
 
-    def go_on(self, now_ns: int) -> None:
-        """Bring what is due at an instant into force: rates, and paths where the mode chooses any under them."""
+    def advance(self, now_ns: int) -> None:
+        """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
         assert self._every_ns is not None
         before, self._row = self._row, now_ns // self._every_ns
         if self._conditions.limit is not None:
@@ -117,10 +120,10 @@ class Course:
         self.rates_bps = self._conditions.shaped_bps(self._row, ())
         self._testbed.change(self.rates_bps)
         self.count += 1
-        if self._routed() > before:
+        if self._routed_row() > before:
             self.messages += self._testbed.route_all(self._believed.known_bps(self._row, ()), best=True)
             self.rerouted += 1
 
-    def _routed(self) -> int:
-        """The row under which the paths in force are chosen, -1 for the fixed ones."""
+    def _routed_row(self) -> int:
+        """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
         return int(moments_of(self._setting, self._mode.name, self._row, 1, course=self._course).routed[0])

@@ -1,10 +1,10 @@
 """A program's run inside the VM, as root: ``python -m scenarios.program.inside REQUEST``.
 
-REQUEST is JSON: the configuration (`to_json`), the run's folder, the working directory, the environment and the user
-of the program. Brings the network up, starts the ranks, and prints lines of JSON as it goes: {"doing":
+REQUEST is JSON: the configuration (`to_json`), the run folder, the working directory, and the environment and the user
+of the program. Brings the network up, starts the ranks, and prints one JSON object per line as it goes: {"doing":
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
-"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each look at the WAN's ports; at the end {"over": ...}.
-Times are in ns since the ranks were started.
+"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each sample of the WAN's ports; {"over": ...} at the
+end. Times are in ns since the ranks were started.
 """
 
 import base64
@@ -27,8 +27,8 @@ import numpy.typing as npt
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.course import Course, spans
-from scenarios.program.ranks import FILES, MAX_PROCESSES, Rooms, User, started
+from scenarios.program.course import Course, rows_as_collectives
+from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -42,23 +42,23 @@ from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
 
 CAPTURES = "captures"
-"""The folder in the run's for captures."""
+"""The folder within the run folder for captures."""
 
-_FIRST_S = 1e-9  # for which the first rank runs before the others start
+_FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
-_MOST_SAMPLES = 4096  # at one interval; then it doubles
+_MOST_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
-_TURNS = 3  # for the pumps that carry the output
+_YIELDS = 3  # yields of the processor, for the threads that carry the output
 _LEAST_WINDOW_BYTES = 16 << 20
 _PR_SET_TIMERSLACK = 29
 
 
 def main(arguments: list[str]) -> int:
-    """Run a program and print its lines; returns an exit status, 0 whatever the program's is."""
+    """Run a program and print its records; return an exit status, which is 0 also for a program that fails."""
     request = json.loads(arguments[0])
-    setting = spans(from_json(request["setting"]))
+    setting = rows_as_collectives(from_json(request["setting"]))
     platform = Platform.real(setting.run.scale, own_kernel=False) if setting.run.is_real else VIRTUAL
-    Path("/proc/sys/vm/panic_on_oom").write_text("0")  # or the program's memory would be the VM's end
+    Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
         with Testbed(
             setting, platform=platform, tell=tell, fair_links=fair_links(setting), has_agents=False
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
             set_transport(testbed, course.rates_bps)
             with Run(testbed, setting.program, request, course=course) as run:
                 run.wait()
-                _say(over=run.end())
+                _emit(over=run.end())
             leave(platform)
     except (CaptureError, *Failure) as error:
         print(error, file=sys.stderr)
@@ -83,9 +83,9 @@ def main(arguments: list[str]) -> int:
 
 
 class Run:
-    """The ranks of a program from their start to their end; a context manager that leaves no process of theirs.
+    """Runs the ranks of a program; as a context manager, starts them, and leaves no process of theirs behind.
 
-    `say` is called with the fields of each line. Without a course the network stays as it is.
+    `emit` is called with the fields of each record. Without a course, conditions and paths stay as they are.
     """
 
     def __init__(
@@ -95,20 +95,20 @@ class Run:
         request: Mapping[str, Any],
         *,
         course: Course | None,
-        say: Callable[..., object] | None = None,
+        emit: Callable[..., object] | None = None,
     ) -> None:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
-        self._course, self._say = course, say or _say
+        self._course, self._emit = course, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
         self._shared = shared_by(testbed.fabric).all
-        self._shaped = classes_of(testbed.fabric)
-        ports = {one.link: one.interface for one in self._shaped if self._shared[one.link].kind == "wan"}
-        self._wan = list(ports)
+        self._classes = classes_of(testbed.fabric)
+        ports = {port.link: port.interface for port in self._classes if self._shared[port.link].kind == "wan"}
+        self._wan_links = list(ports)
         self._links = [{"name": self._shared[link].name, "interface": interface} for link, interface in ports.items()]
         self._counters = [Path("/sys/class/net", port, "statistics/tx_bytes") for port in ports.values()]
-        self._rooms = Rooms(
+        self._rank_files = RankFiles(
             testbed.platform.folder / "program",
             directory=Path(request["directory"]),
             user=self._user,
@@ -116,27 +116,27 @@ class Run:
             size_bytes=self._spec.files_bytes,
             hosts={gpu.name: gpu.ip for gpu in testbed.fabric.gpus},
         )
-        self._waiting = selectors.SelectSelector()  # others round a time up to a millisecond
+        self._selector = selectors.SelectSelector()  # other selectors round timeouts up to a millisecond
         self._running: dict[int, Any] = {}
         self._streams = 0
-        self._kept: dict[tuple[int, str], int] = {}
-        self._discarded: dict[tuple[int, str], int] = {}
+        self._kept_bytes: dict[tuple[int, str], int] = {}
+        self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: list[Capture] = []
-        self._before = [self._retransmitted(gpu) for gpu in self._gpus]
-        self._sent_before = self._sent()
+        self._retransmitted_before = [self._retransmitted(gpu) for gpu in self._gpus]
+        self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
         self._rates_bps = self._carried_bps()
-        self._capacity_bytes = np.zeros(len(self._wan))
+        self._capacity_bytes = np.zeros(len(self._wan_links))
         self._full = False
 
     def __enter__(self) -> "Run":
         try:
-            with _undisturbed():  # a rank that is just being started would be known to nobody
+            with _deferring_interrupts():  # Ctrl-C must not come between a rank's start and its registration
                 self._begin()
                 self._start(0)
-            # It listens before the others connect: torch's ranks, if refused, try again after a random time.
+            # Rank 0 listens before the others connect: a rank of torch that is refused retries after a random time.
             time.sleep(_FIRST_S)
-            with _undisturbed():
+            with _deferring_interrupts():
                 for rank in range(1, len(self._gpus)):
                     self._start(rank)
         except BaseException:
@@ -145,19 +145,19 @@ class Run:
         return self
 
     def _begin(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # or what is due would come 50 us late
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # by default, timers may be 50 us late
         for name in self._spec.capture:
             self._capture(name)
         self._testbed.drops()
         self._beginning_ns = time.monotonic_ns()
-        self._say(began=True, links=self._links)
+        self._emit(began=True, links=self._links)
         self._sample()
 
     def _start(self, rank: int) -> None:
         testbed = self._testbed
         host = testbed.fabric.gpus[self._gpus[rank]]
         prepare = partial(
-            self._rooms.prepare,
+            self._rank_files.prepare,
             rank,
             name=host.name,
             host_pid=testbed.network.host_pids[self._gpus[rank]],
@@ -166,115 +166,123 @@ class Run:
             memory_bytes=self._spec.memory_bytes,
         )
         command = self._spec.command or ""
-        process = started(command, user=self._user, environment=self._variables(rank), prepare=prepare)
+        process = start_shell(command, user=self._user, environment=self._variables(rank), prepare=prepare)
         self._running[rank] = process
         pidfd = os.pidfd_open(process.pid)
-        self._waiting.register(pidfd, selectors.EVENT_READ, (rank, None))
+        self._selector.register(pidfd, selectors.EVENT_READ, (rank, None))
         for name in ("stdout", "stderr"):
-            self._waiting.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
+            self._selector.register(getattr(process, name), selectors.EVENT_READ, (rank, name))
             self._streams += 1
 
     def __exit__(self, *_: object) -> None:
         for process in self._running.values():
-            process.kill()  # one that has just been started may not be the user's yet
+            process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
         self._user.kill_all()
         self._stop_captures()
-        self._rooms.close()
+        self._rank_files.close()
 
     def _capture(self, name: str) -> None:
-        """Write a link's packets to a file from now on; raises CaptureError, and OSError."""
+        """Start to write a link's packets to a file; raises CaptureError and OSError."""
         (self._folder / CAPTURES).mkdir(exist_ok=True)
-        shaped = [one for one in self._shaped if self._shared[one.link].name == name]
-        self._captures.append(Capture(name, shaped, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
+        classes = [port for port in self._classes if self._shared[port.link].name == name]
+        self._captures.append(Capture(name, classes, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
 
     def _stop_captures(self) -> list[dict[str, Any]]:
         captures, self._captures = self._captures, []
-        for one in captures:
-            one.stop()
+        for capture in captures:
+            capture.stop()
         return [
-            {"link": one.link, "file": f"{CAPTURES}/{one.file.name}", "packets": one.packets, "lost": one.lost}
-            for one in captures
+            {
+                "link": capture.link,
+                "file": f"{CAPTURES}/{capture.file.name}",
+                "packets": capture.packets,
+                "lost": capture.lost,
+            }
+            for capture in captures
         ]
 
     def _variables(self, rank: int) -> dict[str, str]:
-        """The environment of a rank."""
+        """Return the environment variables of a rank."""
         set_by_run = variables(self._testbed.fabric, self._gpus, rank)
         return {**self._environment, **set_by_run, **dict(self._spec.env)}
 
     def wait(self) -> None:
-        """Return once all ranks have ended, at the deadline by SIGTERM and then by SIGKILL."""
+        """Wait until all ranks have ended; end them at the deadline by SIGTERM, and `_GRACE_S` later by SIGKILL."""
         interval_ns, samples = round(self._spec.sample_s * 1e9), 0
         next_ns, deadline_ns = interval_ns, round(self._spec.deadline_s * 1e9)
         signals = [signal.SIGTERM, signal.SIGKILL]
         while self._running:
             now_ns = self._now_ns()
             if now_ns >= deadline_ns and signals:
-                self._end_all(signals.pop(0), now_ns)
+                self._signal_ranks(signals.pop(0), now_ns)
                 deadline_ns += round(_GRACE_S * 1e9)
-            change_ns = self._change(now_ns)
+            change_ns = self._apply_conditions(now_ns)
             if now_ns >= next_ns:
                 self._sample()
                 samples += 1
                 if samples % _MOST_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            until_ns = min([next_ns, *([deadline_ns] if signals else []), *([change_ns] if change_ns else [])])
-            self._look(max(0, until_ns - self._now_ns()) / 1e9)
+            until_ns = next_ns
+            if signals:
+                until_ns = min(until_ns, deadline_ns)
+            if change_ns is not None:
+                until_ns = min(until_ns, change_ns)
+            self._process_events(max(0, until_ns - self._now_ns()) / 1e9)
 
-    def _change(self, now_ns: int) -> int | None:
-        """Bring the conditions of this instant into force; returns when they change next, if ever."""
+    def _apply_conditions(self, now_ns: int) -> int | None:
+        """Put the conditions of this instant into force; return when they change next, None for never."""
         if self._course is None:
             return None
         if self._course.next_ns is not None and now_ns >= self._course.next_ns:
             self._add_capacity()
-            self._course.go_on(now_ns)
+            self._course.advance(now_ns)
             self._rates_bps = self._carried_bps()
         return self._course.next_ns
 
     def _carried_bps(self) -> Any:
-        """The rates of the WAN links as they are shaped, [WAN links] bit/s."""
+        """Return the rates of the WAN links as shaped (after rate scaling), [WAN links] bit/s."""
         if self._course is None:
-            return np.zeros(len(self._wan))
-        return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan]
+            return np.zeros(len(self._wan_links))
+        return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan_links]
 
     def _add_capacity(self) -> int:
-        """Count what the WAN links could have carried until now; returns the instant."""
+        """Add what the WAN links could have carried since the last call to their capacities; return the instant."""
         now_ns = self._now_ns()
         self._capacity_bytes += self._rates_bps * (now_ns - self._since_ns) / 8e9
         self._since_ns = now_ns
         return now_ns
 
     def end(self) -> dict[str, Any]:
-        """End what the ranks have left running, and return what is to be known at the end."""
+        """Kill the processes that the ranks have left running, and return the fields of the record "over"."""
         self._sample()
         captures = self._stop_captures()
         at_ns, left = self._now_ns(), self._user.kill_all()
         while self._streams:
-            self._look(None)
-        full = self._full or self._rooms.is_full
+            self._process_events(None)
+        full = self._full or self._rank_files.is_full
         try:
-            kept, lost = self._rooms.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
+            kept, lost = self._rank_files.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
             unkept = ""
         except OSError as error:
             kept, lost, unkept = 0, 0, error.strerror or str(error)
-        of_course = (
-            {
+        course_fields: dict[str, Any] = {}
+        if self._course is not None:
+            course_fields = {
                 "openflow_messages": self._course.messages,
                 "changes": self._course.count,
                 "rerouted": self._course.rerouted,
             }
-            if self._course
-            else {}
-        )
-        return of_course | {
+        return course_fields | {
             "at_ns": at_ns,
             "captures": captures,
             "left_running": left,
             "drops": self._testbed.drops(),
             "retransmitted": [
-                self._retransmitted(gpu) - before for gpu, before in zip(self._gpus, self._before, strict=True)
+                self._retransmitted(gpu) - before
+                for gpu, before in zip(self._gpus, self._retransmitted_before, strict=True)
             ],
-            "discarded": [[rank, name, count] for (rank, name), count in self._discarded.items()],
+            "discarded": [[rank, name, count] for (rank, name), count in self._discarded_bytes.items()],
             "files": kept,
             "files_left_out": lost,
             "files_error": unkept,
@@ -284,70 +292,71 @@ class Run:
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._beginning_ns
 
-    def _end_all(self, number: signal.Signals, now_ns: int) -> None:
-        self._say(deadline_ns=now_ns, signal=number.name)
+    def _signal_ranks(self, number: signal.Signals, now_ns: int) -> None:
+        self._emit(deadline_ns=now_ns, signal=number.name)
         if number == signal.SIGKILL:
             self._user.kill_all()
             return
         for process in self._running.values():
             try:
                 os.killpg(process.pid, number)
-            except ProcessLookupError:  # it ends just now
+            except ProcessLookupError:  # the rank has just ended
                 continue
 
-    def _look(self, wait_s: float | None) -> None:
-        for key, _ in self._waiting.select(wait_s):
+    def _process_events(self, wait_s: float | None) -> None:
+        """Wait up to `wait_s` (None: for ever) for output or the end of a rank, and process what has come."""
+        for key, _ in self._selector.select(wait_s):
             rank, name = key.data
             if name is None:
-                self._waiting.unregister(key.fileobj)
+                self._selector.unregister(key.fileobj)
                 os.close(key.fd)
                 status = self._running.pop(rank).wait()
-                self._say(rank=rank, ended=status, at_ns=self._now_ns())
-                self._full = self._full or self._rooms.is_full
+                self._emit(rank=rank, ended=status, at_ns=self._now_ns())
+                self._full = self._full or self._rank_files.is_full
                 continue
             try:
                 data = os.read(key.fd, _CHUNK)
             except BlockingIOError:
                 continue
             if data:
-                self._take(rank, name, data)
+                self._forward_output(rank, name, data)
             else:
-                self._waiting.unregister(key.fileobj)
+                self._selector.unregister(key.fileobj)
                 self._streams -= 1
 
-    def _take(self, rank: int, name: str, data: bytes) -> None:
-        """Pass on what a rank printed, as far as it is kept; the rest is read, so that nobody waits for it."""
-        kept = self._kept.get((rank, name), 0)
+    def _forward_output(self, rank: int, name: str, data: bytes) -> None:
+        """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""
+        kept = self._kept_bytes.get((rank, name), 0)
         part = data[: max(0, self._spec.output_bytes - kept)]
-        self._kept[rank, name] = kept + len(part)
+        self._kept_bytes[rank, name] = kept + len(part)
         if len(part) < len(data):
-            self._discarded[rank, name] = self._discarded.get((rank, name), 0) + len(data) - len(part)
+            self._discarded_bytes[rank, name] = self._discarded_bytes.get((rank, name), 0) + len(data) - len(part)
         if part:
-            self._say(rank=rank, stream=name, text=base64.b64encode(part).decode())
+            self._emit(rank=rank, stream=name, text=base64.b64encode(part).decode())
 
     def _sample(self) -> None:
-        sent = [now - before for now, before in zip(self._sent(), self._sent_before, strict=True)]
-        self._say(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
+        sent = [now - before for now, before in zip(self._sent_bytes(), self._sent_bytes_before, strict=True)]
+        self._emit(at_ns=self._add_capacity(), bytes=sent, capacity_bytes=self._capacity_bytes.tolist())
 
-    def _sent(self) -> list[int]:
+    def _sent_bytes(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]
 
     def _retransmitted(self, gpu: int) -> int:
-        """The segments that TCP of a GPU's host has sent again."""
+        """Return how many segments TCP has retransmitted on a GPU's host."""
         lines = Path(f"/proc/{self._testbed.network.host_pids[gpu]}/net/snmp").read_text().splitlines()
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
         return int(values[names.index("RetransSegs")])
 
 
 def fair_links(setting: Scenario) -> tuple[str, ...] | None:
-    """The links or ports that a program's connections share fairly, by name: any, or None where queues are fifo."""
+    """Return the names of the links or ports that connections share fairly: all of them, or None with fifo queues."""
     if setting.run.is_real or setting.transport.queue == "fifo":
         return None
     return tuple(one.name for one in shared_by(conditions_of(setting).fabric).all)
 
 
 def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
-    """Give the GPUs' hosts the settings of [transport], with windows that fill the longest way at these rates."""
+    """Apply [transport] to the GPUs' hosts, with TCP windows that fill the longest path at these rates (bit/s)."""
     fabric, wanted = testbed.fabric, testbed.setting.transport
     fastest_bps = float(rates_bps.max())
     longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
@@ -370,22 +379,22 @@ def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Have a Ctrl-C that comes within the context be raised at its end."""
-    came = list[int]()
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+def _deferring_interrupts() -> Iterator[None]:
+    """Defer a Ctrl-C that comes within the context: KeyboardInterrupt is raised at the end of it."""
+    interrupts = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if interrupts:
         raise KeyboardInterrupt
 
 
-def _say(**fields: object) -> None:
-    """Print a line, and yield the processor so that it gets out even if the program spins next."""
+def _emit(**fields: object) -> None:
+    """Print a record, and yield the processor so that it leaves the VM even if the program spins next."""
     print(json.dumps(fields), flush=True)
-    for _ in range(_TURNS):
+    for _ in range(_YIELDS):
         os.sched_yield()
 
 

@@ -1,8 +1,8 @@
 """The ranks of a user's program, inside the VM: each is a shell of an unprivileged user on its GPU's host.
 
-A rank has a host's view: its network is the GPU's, the file system is the machine's and read-only, but for the working
-directory, which all ranks share, /tmp and /dev/shm. What it writes there is kept in one file system of limited size
-(`Rooms`), so nothing of the machine changes. It guards against accidents, not against malice.
+A rank sees what a host would: its network is the GPU's, and the file system is the machine's, read-only except for the
+working directory, which all ranks share, and a /tmp and a /dev/shm per rank. Everything written there goes to one file
+system of limited size (`RankFiles`), so nothing of the machine changes. This guards against accidents, not malice.
 """
 
 import ctypes
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 MAX_PROCESSES = 100
-"""Processes and threads of a rank, on average: they are limited for all ranks together."""
+"""Processes and threads per rank, on average: the limit is for all ranks together."""
 
 FILES = "files"
-"""The folder in the run's for what the program wrote into its working directory."""
+"""The folder within the run folder for the files that the program wrote into its working directory."""
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _MS_REC, _MS_PRIVATE, _MNT_DETACH = 16384, 1 << 18, 2
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
 _PR_SET_TIMERSLACK = 29
 _INODES = 200_000
-_MOST_OF_MEMORY = 0.7  # for a single process
+_MOST_OF_MEMORY = 0.7  # share for a single process
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -38,23 +38,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, kw_only=True)
 class User:
-    """The unprivileged user that ranks run as; one who `reads_all` may read what only its owner can otherwise."""
+    """The unprivileged user that ranks run as; with `reads_all` it may read every file, whatever its permissions."""
 
     uid: int
     gid: int
     reads_all: bool
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The command that runs another as this user."""
-        kept = "-all,+dac_read_search" if self.reads_all else "-all"
-        who = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
-        return ("setpriv", *who, f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}", "--")
+    def setpriv(self) -> tuple[str, ...]:
+        """The beginning of a command line that runs the rest as this user."""
+        caps = "-all,+dac_read_search" if self.reads_all else "-all"
+        ids = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
+        return ("setpriv", *ids, f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}", "--")
 
     def kill_all(self) -> int:
-        """Kill every process of this user, at once, so that none can make another; returns how many there were."""
-        found = sum(1 for _ in self._processes())
-        if found:
+        """Kill all processes of this user in one system call, so that none can fork; return how many there were."""
+        count = sum(1 for _ in self._processes())
+        if count:
             child = os.fork()
             if child == 0:
                 try:
@@ -63,7 +63,7 @@ class User:
                 finally:
                     os._exit(0)
             os.waitpid(child, 0)
-        return found
+        return count
 
     def _processes(self) -> Iterator[Path]:
         for process in Path("/proc").iterdir():
@@ -71,13 +71,13 @@ class User:
                 is_theirs = process.name.isdecimal() and process.stat().st_uid == self.uid
                 if is_theirs and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
                     yield process
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
 
 
-class Rooms:
-    """Where ranks write: a file system of `size_bytes` at `folder`, with the working directory's layer and each rank's
-    own /tmp and /dev/shm; `hosts` are the addresses of the names that they know. Raises OSError."""
+class RankFiles:
+    """The file system that ranks write to: `size_bytes` at `folder`, with an overlay layer of the working directory and
+    each rank's own /tmp and /dev/shm. `hosts` maps the host names that ranks know to addresses. Raises OSError."""
 
     def __init__(
         self, folder: Path, *, directory: Path, user: User, ranks: int, size_bytes: int, hosts: Mapping[str, str]
@@ -88,8 +88,8 @@ class Rooms:
         self._layer("work", directory, mode=0o755, owner=user)
         for rank in range(ranks):
             self._layer(f"tmp{rank}", Path("/tmp"), mode=0o1777)  # noqa: S108 - each rank has its own
-            self._made(f"shm{rank}", mode=0o1777)
-        devices = self._made("dev", mode=0o755)
+            self._make_folder(f"shm{rank}", mode=0o1777)
+        devices = self._make_folder("dev", mode=0o755)
         for name, (major, minor) in _DEVICES.items():
             os.mknod(devices / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
             (devices / name).chmod(0o666)
@@ -99,29 +99,29 @@ class Rooms:
             (devices / name).mkdir()
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in hosts.items())]
         (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
-        # There are no name servers, and waiting for an answer of one takes seconds.
+        # There are no name servers, and a lookup would wait seconds for an answer.
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
     def close(self) -> None:
-        """Take it all away once no process is in it."""
+        """Unmount and remove everything; no process may use it any more."""
         _libc.umount2(os.fsencode(self._folder), _MNT_DETACH)
         self._folder.rmdir()
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether the file system has no free block or no free inode."""
         state = os.statvfs(self._folder)
         return state.f_bavail == 0 or state.f_favail == 0
 
     def prepare(self, rank: int, *, name: str, host_pid: int, hidden: str, limit: int, memory_bytes: int) -> None:
-        """Make the calling process the host of a rank, with root's rights still; raises OSError.
+        """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.
 
-        `hidden` is a mount that it must not see; `limit` is how many processes its user may have, of which none has
-        more than a part of `memory_bytes`.
+        `hidden` is a mount that the rank must not see. `limit` is the number of processes that its user may have; each
+        gets at most the share `_MOST_OF_MEMORY` of `memory_bytes`.
         """
         with Path(f"/proc/{host_pid}/ns/net").open("rb") as network:
             _check(_libc.setns(network.fileno(), _CLONE_NEWNET), f"the network of {name}")
-        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, the program does, and not the testbed
+        Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the program is killed, not the testbed
         _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS), "namespaces")
         _mount("none", Path("/"), flags=_MS_REC | _MS_PRIVATE)
         _libc.umount2(os.fsencode(hidden), _MNT_DETACH)
@@ -129,7 +129,7 @@ class Rooms:
         _mount("/dev/pts", devices / "pts", flags=_MS_BIND)
         _mount(self._folder / f"shm{rank}", devices / "shm", flags=_MS_BIND)
         working, temporary = self._folder / "work", self._folder / f"tmp{rank}"
-        # What lies below /tmp is in each rank's layer of it, too.
+        # The machine's files below /tmp are visible in each rank's layer of it, too.
         _mount(temporary, Path("/tmp"), flags=_MS_BIND)  # noqa: S108
         _mount(working, self._directory, flags=_MS_BIND)
         for file in ("hosts", "nsswitch.conf"):
@@ -143,56 +143,58 @@ class Rooms:
         _check(_libc.sethostname(encoded, len(encoded)), "its name")
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        # Where the VM's memory ended, the kernel would read programs' pages again and again before it kills anything.
+        # Out of memory, the VM's kernel would reload programs' pages again and again before it kills a process.
         resource.setrlimit(resource.RLIMIT_DATA, (round(_MOST_OF_MEMORY * memory_bytes),) * 2)
-        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
+        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # by default, a sleep may end 50 us late
         os.chdir(self._directory)
 
     def keep(self, target: Path, *, most_bytes: int) -> tuple[int, int]:
-        """Copy the files that were written in the working directory to a folder; returns how many, and how many were
-        not: they are no plain files, or would be more than `most_bytes` in all. Raises OSError."""
-        top, kept, left = self._folder / "work.layer", 0, 0
-        for place, folders, names in os.walk(top):
+        """Copy the files written in the working directory to `target`; return how many were copied and how many not.
+
+        Skips anything but regular files, and files that would exceed `most_bytes` in all. Raises OSError.
+        """
+        top, kept, skipped = self._folder / "work.layer", 0, 0
+        for folder, folders, names in os.walk(top):
             folders.sort()
             for name in sorted(names):
-                file = Path(place, name)
+                file = Path(folder, name)
                 status = file.lstat()
                 if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
-                    left += 1
+                    skipped += 1
                     continue
                 most_bytes -= status.st_size
                 copy = target / file.relative_to(top)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, copy)
                 kept += 1
-        return kept, left
+        return kept, skipped
 
     def _layer(self, name: str, below: Path, *, mode: int, owner: User | None = None) -> None:
-        """Mount `below` at a name in the folder, with a layer for what is written."""
-        merged, lower = self._made(name), self._made(f"{name}.below")
-        upper, work = self._made(f"{name}.layer", mode=mode), self._made(f"{name}.work")
+        """Mount `below` at a name in the folder, under a layer that takes all writes."""
+        merged, lower = self._make_folder(name), self._make_folder(f"{name}.below")
+        upper, work = self._make_folder(f"{name}.layer", mode=mode), self._make_folder(f"{name}.work")
         if owner is not None:
             os.chown(upper, owner.uid, owner.gid)
-        _mount(below, lower, flags=_MS_BIND)  # whose path has no sign that overlay's options would take for their own
+        _mount(below, lower, flags=_MS_BIND)  # a path without characters that overlay reserves in its options
         _mount("overlay", merged, "overlay", data=f"lowerdir={lower},upperdir={upper},workdir={work}")
 
-    def _made(self, name: str, *, mode: int = 0o700) -> Path:
+    def _make_folder(self, name: str, *, mode: int = 0o700) -> Path:
         path = self._folder / name
         path.mkdir()
         path.chmod(mode)
         return path
 
 
-def started(command: str, *, user: User, environment: Mapping[str, str], prepare: Callable[[], None]) -> Any:
-    """Start a shell with this command, in a session of its own; its streams are non-blocking pipes.
+def start_shell(command: str, *, user: User, environment: Mapping[str, str], prepare: Callable[[], None]) -> Any:
+    """Start a shell with this command in a new session (setsid); its output streams are non-blocking pipes.
 
-    `prepare` is called in the new process while it is root's; raises OSError, also where that fails.
+    `prepare` is called in the new process while it still runs as root. Raises OSError, also if `prepare` fails.
     """
-    # The prompt comes before all others, and so does a rank until it is its command: one that spins would hold it up.
-    last = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
+    # The prompt runs at real-time priority, which the rank must not inherit: one that spins would hold the prompt up.
+    demote = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
     try:
         process = subprocess.Popen(
-            [*user.words, *last, "sh", "-c", command],
+            [*user.setpriv, *demote, "sh", "-c", command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -208,8 +210,8 @@ def started(command: str, *, user: User, environment: Mapping[str, str], prepare
     return process
 
 
-def how(status: int | None) -> str:
-    """How a rank ended, in words."""
+def describe_status(status: int | None) -> str:
+    """Describe the exit status of a rank; None for one that did not end."""
     if status is None:
         return "did not end"
     if status < 0:

@@ -1,6 +1,6 @@
-"""Runs a program of the user's in a VM, watches it from outside, and leaves its run folder.
+"""Runs a user's program in a VM, watches it from outside, and writes its run folder.
 
-The ranks, their confinement and the counters of ports are the business of `inside`, in the VM.
+`inside` starts and confines the ranks and reads the ports' counters, in the VM.
 """
 
 import base64
@@ -11,9 +11,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,8 +28,8 @@ from analysis.results.writer import write_text
 from scenarios import vm
 from scenarios.engines.emulation import Words, network_bytes
 from scenarios.experiment.place import Place
-from scenarios.program.ranks import how
-from scenarios.program.stillness import Stillness
+from scenarios.program.ranks import describe_status
+from scenarios.program.watchdog import ClockWatchdog, watched
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
@@ -36,30 +37,31 @@ from scenarios.vm.resources import working_directory
 from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
-"""Where the run's folder has each rank's output, the bytes on WAN links over time, the ranks, and all of it as JSON."""
+"""In the run folder: each rank's output, the bytes on WAN links over time, the ranks, and the whole result as JSON."""
 
 COMPUTING = (
-    "computing took no time in the run's clock: longhaul.compute(SECONDS) in Python, or longhaul-compute SECONDS "
-    "elsewhere, has a rank take so long"
+    "computing took no virtual time: to have a rank compute for SECONDS, call longhaul.compute(SECONDS) in Python or "
+    "the command longhaul-compute SECONDS"
 )
-"""What is said at the end of every run in virtual time."""
+"""The note at the end of every run in virtual time."""
 
-_RANK = Path(__file__).with_name("rank")
+_RANK_FOLDER = Path(__file__).with_name("rank")
 _NOBODY = 65534
 _LOOK_S = 0.5
 _LAST_BYTES = 500
-_TELL_S = 10.0  # where stderr is no terminal
-_TURN_OFF = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""A thread that waits by spinning would stop the clock."""
+_REPORT_S = 10.0  # between two progress lines if stderr is no terminal
+_NO_SPINNING = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Variables that prevent threads from spinning while they wait, which would stop the clock."""
 
 
 @dataclass
-class Account:
-    """What is known of a run, filled in as the VM's lines of JSON come (`inside` lists them).
+class RunState:
+    """The state of a run as seen from outside, updated from the VM's JSON records (`inside` lists them).
 
-    Output goes to files in `folder` at once; `printed` is how many bytes of it there are by rank, and `last` the end of
-    it. `samples` are looks at the WAN links: the ns since the start, and of each link the bytes that it has carried
-    and could have. `virtual_ns` is how long the ranks have run by their own clock, and `lines` counts what has come.
+    Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
+    bytes. By rank too, `ended` is the exit status and the ns since the start. `samples` are samples of the WAN links:
+    the ns since the start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the
+    latest virtual time known, since the ranks' start, and `lines` counts the records.
     """
 
     folder: Path
@@ -79,21 +81,21 @@ class Account:
     _files: dict[tuple[int, str], BinaryIO] = field(default_factory=dict)
 
     def write(self, data: bytes) -> None:
-        """Take in what the VM prints."""
+        """Process output of the VM; a partial record is kept until the rest of it arrives."""
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            self._take(json.loads(line))
+            self._process(json.loads(line))
             self.lines += 1
 
     def flush(self) -> None:
-        """Do nothing: every whole line has been taken in."""
+        """Do nothing: `write` has processed every whole record."""
 
     def close(self) -> None:
-        """Close the files of output."""
+        """Close the output files."""
         for file in self._files.values():
             file.close()
 
-    def _take(self, line: Mapping[str, Any]) -> None:
+    def _process(self, line: Mapping[str, Any]) -> None:
         self.virtual_ns = max(self.virtual_ns, line.get("at_ns", 0))
         if "doing" in line:
             self.doing = line["doing"]
@@ -105,10 +107,10 @@ class Account:
                 path = self.folder / OUTPUT / f"{line['rank']}.{line['stream']}"
                 path.parent.mkdir(exist_ok=True)
                 file = self._files[line["rank"], line["stream"]] = path.open("wb", buffering=0)
-            text, rank = base64.b64decode(line["text"]), line["rank"]
-            file.write(text)
-            self.printed[rank] = self.printed.get(rank, 0) + len(text)
-            self.last[rank] = (self.last.get(rank, b"") + text)[-_LAST_BYTES:]
+            output, rank = base64.b64decode(line["text"]), line["rank"]
+            file.write(output)
+            self.printed[rank] = self.printed.get(rank, 0) + len(output)
+            self.last[rank] = (self.last.get(rank, b"") + output)[-_LAST_BYTES:]
         elif "ended" in line:
             self.ended[line["rank"]] = line["ended"], line["at_ns"]
         elif "bytes" in line:
@@ -118,45 +120,50 @@ class Account:
         elif "over" in line:
             self.over = line["over"]
 
-    def state(self, wall_s: float) -> str:
-        """How the run stands, in a line."""
+    def summary(self, wall_s: float) -> str:
+        """Return the progress of the run in one line."""
         if not self.began:
             return f"{self.doing}, {wall_s:.0f} s of wall time"
-        failed, count = sorted(rank for rank, (status, _) in self.ended.items() if status), len(self.gpus)
+        count, failed = len(self.gpus), sum(status != 0 for status, _ in self.ended.values())
+        done = len(self.ended) - failed
         states = [f"{count - len(self.ended)} of {count} ranks run"]
-        states += [f"{len(self.ended) - len(failed)} done"] * (len(self.ended) > len(failed))
-        states += [f"{len(failed)} failed"] * bool(failed)
+        if done:
+            states.append(f"{done} done")
+        if failed:
+            states.append(f"{failed} failed")
         return f"{self.virtual_ns / 1e9:.3f} s of the run's time, {wall_s:.0f} s of wall time: {', '.join(states)}"
 
-    def ranks(self) -> Iterator[tuple[str, str, str, str, str]]:
-        """Each rank: its number and GPU, what it does, the bytes that it has printed, and the last line of them."""
+    def rank_rows(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """Yield a table row per rank: rank, GPU, state, bytes printed, and the last line printed."""
         for rank, gpu in enumerate(self.gpus):
-            status, at_ns = self.ended.get(rank, (None, 0))
-            doing = "runs" if status is None else f"{how(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
-            yield str(rank), f"g{gpu}", doing if self.began else "", f"{self.printed.get(rank, 0):,}", self.said(rank)
+            state = "runs" if self.began else ""
+            if rank in self.ended:
+                status, at_ns = self.ended[rank]
+                state = f"{describe_status(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
+            yield str(rank), f"g{gpu}", state, f"{self.printed.get(rank, 0):,}", self.last_line(rank)
 
-    def said(self, rank: int) -> str:
-        """The last line that a rank has printed, or its end."""
+    def last_line(self, rank: int) -> str:
+        """Return the last line that a rank has printed, or the end of it if it is long."""
         line = self.last.get(rank, b"").decode(errors="replace").rstrip("\r\n").rpartition("\n")[2]
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
-    """Run the program of a configuration; returns its account, and why it was ended early if it was.
+def run(setting: Scenario, *, place: Place) -> tuple[RunState, str | None]:
+    """Run the program of a configuration; return its state, and the reason if the run was cut short, else None.
 
-    Raises VMError where the VM cannot run or fails.
+    Raises VMError if the VM cannot run, or fails before the ranks start.
     """
     spec, words = setting.program, Words()
     directory = working_directory(None, results=None)
     if directory == "/":
-        raise vm.VMUsageError("a program cannot be run in /: start it in a folder of yours")
-    account = Account(place.path, spec.ranks_of(setting.gpus))
+        raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
+    state = RunState(place.path, spec.ranks_of(setting.gpus))
     request = {"setting": to_json(setting), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
     began_s = time.monotonic()
     memory_bytes = network_bytes(setting) + spec.memory_bytes + spec.files_bytes
-    stillness = Stillness(spec.patience_s, memory_bytes=memory_bytes)
+    watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
     try:
-        with _attended(account, stillness, began_s) as on_start:
+        with watched(partial(_watch, state, watchdog, began_s)) as on_start:
             status = vm.run(
                 [sys.executable, "-m", "scenarios.program.inside", json.dumps(request)],
                 clock="wall" if setting.run.is_real else "virtual",
@@ -164,82 +171,66 @@ def run(setting: Scenario, *, place: Place) -> tuple[Account, str | None]:
                 results=place.path,
                 directory=launch.ROOT,
                 environment=launch.environment(),
-                stdout=account,
+                stdout=state,
                 stderr=words,
                 on_start=on_start,
             )
     except vm.VMError as error:
-        if stillness.sentence is None:
+        if watchdog.sentence is None:
             if isinstance(error, vm.NoRoomError):
                 remedy = f"{error.remedy}, or set program.memory below {format_size(spec.memory_bytes)}"
                 raise vm.CannotRunError(error.what, remedy=remedy) from None
-            if isinstance(error, vm.CannotRunError) or not account.began:
+            if isinstance(error, vm.CannotRunError) or not state.began:
                 raise
-            return account, str(error)
-        return account, stillness.sentence
+            return state, str(error)
+        return state, watchdog.sentence
     finally:
-        account.close()
-    return account, None if status == 0 else words.last() or "the testbed failed without a word"
+        state.close()
+    return state, None if status == 0 else words.last() or "the testbed failed without a message"
 
 
-@contextmanager
-def _attended(account: Account, stillness: Stillness, began_s: float) -> Iterator[Any]:
-    """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread shows the
-    account on stderr and ends a VM whose clock stands still."""
-    over, threads = threading.Event(), list[threading.Thread]()
-
-    def attend(stop: Any) -> None:
-        console, told_s = Console(stderr=True), time.monotonic()
-        with (
-            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live
-        ):
-            while not over.wait(_LOOK_S):
-                now_s = time.monotonic()
-                if live is not None:
-                    live.update(shown(account, now_s - began_s), refresh=True)
-                elif now_s >= told_s + _TELL_S:
-                    print(account.state(now_s - began_s), file=sys.stderr, flush=True)
-                    told_s = now_s
-                if stillness.look(account.virtual_ns, account.lines, began=account.began):
-                    stop()
-                    break
-
-    def started(stop: Any) -> None:
-        threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))
-        threads[0].start()
-
-    try:
-        yield started
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+def _watch(
+    state: RunState, watchdog: ClockWatchdog, began_s: float, stop: Callable[[], None], over: threading.Event
+) -> None:
+    """Show progress on stderr until `over` is set, and call `stop` to end the VM if its clock has stopped."""
+    console, reported_s = Console(stderr=True), time.monotonic()
+    with Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else nullcontext() as live:
+        while not over.wait(_LOOK_S):
+            now_s = time.monotonic()
+            if live is not None:
+                live.update(progress_table(state, now_s - began_s), refresh=True)
+            elif now_s >= reported_s + _REPORT_S:
+                print(state.summary(now_s - began_s), file=sys.stderr, flush=True)
+                reported_s = now_s
+            if watchdog.look(state.virtual_ns, state.lines, began=state.began):
+                stop()
+                break
 
 
-def shown(account: Account, wall_s: float) -> Group:
-    """How a run stands: the time, virtual and wall, and a line for each rank."""
+def progress_table(state: RunState, wall_s: float) -> Group:
+    """Return the progress of a run for a terminal: a line with virtual and wall time, and a line for each rank."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("rank", "GPU", "state", "printed, B"):
         table.add_column(name, justify="right" if name in ("rank", "printed, B") else "left", no_wrap=True)
     table.add_column("last line", no_wrap=True, overflow="ellipsis")
-    for row in account.ranks():
+    for row in state.rank_rows():
         table.add_row(*map(Text, row))
-    return Group(Text(account.state(wall_s), no_wrap=True, overflow="ellipsis"), table)
+    return Group(Text(state.summary(wall_s), no_wrap=True, overflow="ellipsis"), table)
 
 
 def of_caller() -> dict[str, Any]:
-    """The environment and the user of the ranks of a program that this process's user runs."""
+    """Return the fields `environment` and `user` of a request to run a program for the user of this process."""
     uid = os.getuid()
     user = {"uid": uid or _NOBODY, "gid": os.getgid() if uid else _NOBODY, "reads_all": not uid}
     return {"environment": _environment(), "user": user}
 
 
 def _environment() -> dict[str, str]:
-    """The user's environment as far as it means something in the VM, with `python` found wherever that is."""
-    found = guest_environment(os.environ)
-    home = found.get("HOME", "")
-    folders = [str(_RANK), *found["PATH"].split(":"), str(Path(sys.executable).parent)]
-    modules = [str(_RANK), *filter(None, [found.get("PYTHONPATH")])]
+    """Return the user's environment variables that make sense in the VM, with this Python as a fallback in PATH."""
+    environment = guest_environment(os.environ)
+    home = environment.get("HOME", "")
+    folders = [str(_RANK_FOLDER), *environment["PATH"].split(":"), str(Path(sys.executable).parent)]
+    modules = [str(_RANK_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
     own = {
         "PATH": ":".join(dict.fromkeys(folders)),
         "PYTHONPATH": ":".join(modules),
@@ -247,44 +238,44 @@ def _environment() -> dict[str, str]:
         "USER": "nobody",
         "LOGNAME": "nobody",
     }
-    return {"PYTHONUSERBASE": f"{home}/.local", **_TURN_OFF, **found, **own}
+    return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **environment, **own}
 
 
-def told(setting: Scenario, account: Account, why: str | None, wall_s: float) -> dict[str, Any]:
-    """The run as one object: its ranks, WAN links and all that was noticed."""
+def result_of(setting: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
+    """Return the result of a run, which is the content of program.json: its ranks, WAN links and counters."""
     gpus = setting.program.ranks_of(setting.gpus)
-    over = account.over or {}
+    over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    again = over.get("retransmitted", [None] * len(gpus))
+    retransmitted = over.get("retransmitted", [None] * len(gpus))
     return {
         "command": setting.program.command,
         "mode": setting.run.modes[0],
         "clock": setting.run.clock,
-        "run_s": account.virtual_ns / 1e9,
+        "run_s": state.virtual_ns / 1e9,
         "wall_s": round(wall_s, 3),
         "ended_early": why,
-        "deadline": account.deadline,
+        "deadline": state.deadline,
         "ranks": [
             {
                 "rank": rank,
                 "gpu": f"g{gpu}",
-                "status": account.ended[rank][0] if rank in account.ended else None,
-                "start_s": 0.0 if account.began else None,
-                "end_s": account.ended[rank][1] / 1e9 if rank in account.ended else None,
-                "retransmitted_segments": again[rank],
+                "status": state.ended[rank][0] if rank in state.ended else None,
+                "start_s": 0.0 if state.began else None,
+                "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
+                "retransmitted_segments": retransmitted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
-                "last_line": account.said(rank),
+                "last_line": state.last_line(rank),
             }
             for rank, gpu in enumerate(gpus)
         ],
         "links": [
             {
                 "link": link["name"],
-                "bytes": account.samples[-1][1][number],
-                "capacity_bytes": account.samples[-1][2][number],
+                "bytes": state.samples[-1][1][number],
+                "capacity_bytes": state.samples[-1][2][number],
             }
-            for number, link in enumerate(account.links)
-            if account.samples
+            for number, link in enumerate(state.links)
+            if state.samples
         ],
         "drops": over.get("drops"),
         "openflow_messages": over.get("openflow_messages"),
@@ -299,78 +290,79 @@ def told(setting: Scenario, account: Account, why: str | None, wall_s: float) ->
     }
 
 
-def failures(found: Mapping[str, Any], setting: Scenario, folder: Path) -> list[str]:
-    """What went wrong in a run (`told`), a sentence each; none where all ranks ended with 0."""
+def failures(result: Mapping[str, Any], setting: Scenario, folder: Path) -> list[str]:
+    """Return a sentence for each failure in a run (a result of `result_of`); none if all ranks ended with 0."""
     spec, sentences = setting.program, list[str]()
-    if found["ended_early"]:
-        sentences.append(found["ended_early"])
-    if found["deadline"]:
+    if result["ended_early"]:
+        sentences.append(result["ended_early"])
+    if result["deadline"]:
         sentences.append(f"the ranks were ended at the deadline of {spec.deadline_s:g} s (program.deadline)")
-    bad = [one for one in found["ranks"] if one["status"] != 0]
-    by_how: dict[str, list[Mapping[str, Any]]] = {}
-    for one in bad:
-        by_how.setdefault(how(one["status"]), []).append(one)
-    for words, ranks in by_how.items():
-        which = f"rank{'s' * (len(ranks) > 1)} {', '.join(str(one['rank']) for one in ranks)}"
-        # Who failed said why at last, and the first to end made others fail; who was ended may have said anything.
-        failed = [one for one in ranks if (one["status"] or 0) > 0 and one["last_line"]]
-        first = min(failed, key=lambda one: one["end_s"], default=None)
+    by_status: dict[str, list[Mapping[str, Any]]] = {}
+    for rank in result["ranks"]:
+        if rank["status"] != 0:
+            by_status.setdefault(describe_status(rank["status"]), []).append(rank)
+    for status, ranks in by_status.items():
+        which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
+        # A rank that failed has printed the reason last, and the first one made the others fail. The last line of a
+        # rank that was killed has no such meaning.
+        failed = [rank for rank in ranks if (rank["status"] or 0) > 0 and rank["last_line"]]
+        first = min(failed, key=lambda rank: rank["end_s"], default=None)
         why = "" if first is None else f', rank {first["rank"]} after "{first["last_line"]}"'
-        sentences.append(f"{which} {words}{why}: {folder / OUTPUT} has the output")
+        sentences.append(f"{which} {status}{why}: {folder / OUTPUT} has the output")
     return sentences
 
 
-def notes(found: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
-    """What a user should know of a run besides, a sentence each."""
+def notes(result: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
+    """Yield a sentence for each other thing that a user should know of a run."""
     spec = setting.program
-    discarded = {one["rank"]: one["discarded_bytes"] for one in found["ranks"] if one["discarded_bytes"]}
-    for rank, count in discarded.items():
-        yield f"{count:,} bytes of rank {rank}'s output were discarded: program.output keeps {spec.output_bytes:,}"
-    for one in found["captures"] or ():
-        if one["lost"]:
-            yield f"{one['lost']} packets of {one['link']} are not in {one['file']}: tcpdump lost them"
-    if found["files_full"]:
+    for rank in result["ranks"]:
+        if count := rank["discarded_bytes"]:
+            name = f"rank {rank['rank']}"
+            yield f"{count:,} bytes of {name}'s output were discarded: program.output keeps {spec.output_bytes:,}"
+    for capture in result["captures"] or ():
+        if capture["lost"]:
+            yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
+    if result["files_full"]:
         yield f"the files of the program filled the {spec.files_bytes:,} bytes of program.files"
-    if found["files_left_out"]:
-        yield f"{found['files_left_out']} of what it wrote were no plain files and are not kept"
-    if found["files_error"]:
-        yield f"its files could not be kept: {found['files_error']}"
-    if found["left_running"]:
-        yield f"{found['left_running']} processes still ran when the ranks had ended, and were ended"
+    if result["files_left_out"]:
+        yield f"{result['files_left_out']} of the program's files are not kept: not regular files, or too large"
+    if result["files_error"]:
+        yield f"the program's files could not be kept: {result['files_error']}"
+    if result["left_running"]:
+        yield f"{result['left_running']} processes were still running after the ranks had ended, and were killed"
     if setting.run.is_real:
         yield "real time: computing took the time that this machine needs"
     else:
         yield COMPUTING
 
 
-def leave(account: Account, found: Mapping[str, Any]) -> None:
+def write_results(state: RunState, result: Mapping[str, Any]) -> None:
     """Write the run's tables and figures; raises OSError."""
-    from analysis.figures.program import picture  # matplotlib takes its time to import
+    from analysis.figures.program import picture  # slow to import, because of matplotlib
 
-    write_text(account.folder / PROGRAM, json.dumps(found, indent=1) + "\n")
-    write_text(account.folder / RANKS, ranks_csv(found))
-    if account.samples:
-        write_text(account.folder / LINKS, links_csv(account))
-        folder = account.folder / FIGURES
+    write_text(state.folder / PROGRAM, json.dumps(result, indent=1) + "\n")
+    write_text(state.folder / RANKS, ranks_csv(result))
+    if state.samples:
+        write_text(state.folder / LINKS, links_csv(state))
+        folder = state.folder / FIGURES
         folder.mkdir(exist_ok=True)
-        picture(found, account.samples).write(folder)
+        picture(result, state.samples).write(folder)
 
 
-def links_csv(account: Account) -> str:
-    """The bytes on each WAN link from the start until each look at them, and those there was room for, a row each, as
-    CSV."""
+def links_csv(state: RunState) -> str:
+    """Return links.csv: for every sample and WAN link, the bytes carried since the start, and the capacity in bytes."""
     rows = [
         (at_ns / 1e9, link["name"], sent[number], capacity[number])
-        for at_ns, sent, capacity in account.samples
-        for number, link in enumerate(account.links)
+        for at_ns, sent, capacity in state.samples
+        for number, link in enumerate(state.links)
     ]
     return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
-def ranks_csv(found: Mapping[str, Any]) -> str:
-    """The ranks of a run (`told`) as CSV."""
+def ranks_csv(result: Mapping[str, Any]) -> str:
+    """Return ranks.csv: the ranks of a run (a result of `result_of`)."""
     columns = ("rank", "gpu", "status", "start_s", "end_s", "retransmitted_segments", "discarded_bytes")
-    return _csv(columns, [[one[name] for name in columns] for one in found["ranks"]])
+    return _csv(columns, [[one[name] for name in columns] for one in result["ranks"]])
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

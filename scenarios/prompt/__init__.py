@@ -1,5 +1,5 @@
-"""The prompt: a Mininet prompt on the network of a scenario, with verbs for rings, paths and collectives.
+"""The prompt: Mininet's command line on the network of a scenario, with verbs for rings, paths and collectives.
 
-`session` brings the network up and down, `shell` is the prompt, `dialogue` brings its lines into virtual time,
-`arguments` reads a line, `testbed` carries it out, `state` is the network at the moment, `text` prints it.
+`session` brings the network up and down, `shell` is the command line, `dialogue` passes typed lines into the VM,
+`arguments` parses a line, `testbed` executes it, `state` is a snapshot of the network, and `text` formats the output.
 """

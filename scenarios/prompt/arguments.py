@@ -1,6 +1,6 @@
-"""The arguments of the prompt's verbs: their values, and what Tab offers in their place. Pure.
+"""Parses the arguments of the prompt's verbs, and completes them for Tab. Pure functions.
 
-Every reader takes the text behind a verb and raises PromptError with the offending word and what is allowed.
+Every parser takes the text after a verb and raises PromptError with the offending word and what is allowed.
 """
 
 import re
@@ -21,62 +21,63 @@ from topologies.fabric.ports import shared_by
 MAX_COUNT = 1000
 MAX_SECONDS = 3600
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
-_MOST_NAMES = 24  # that a message lists
+_MOST_NAMES = 24  # in a list of what is allowed
 _MANY = 1000
 
 Quantity = TypeVar("Quantity")
 
 
 class PromptError(Exception):
-    """A line that cannot be carried out: one sentence with the offending word and what is allowed."""
+    """A line that cannot be executed: one sentence with the offending word and what is allowed."""
 
 
 def words(line: str, usage: str, least: int, most: int) -> list[str]:
-    """The words of a line, at least and at most so many."""
-    found = line.split()
-    if not least <= len(found) <= most:
-        raise PromptError(f"got {shown(' '.join(found)) if found else 'nothing'}; allowed: {usage}")
-    return found
+    """Return the words of a line, of which there must be from `least` to `most`."""
+    split = line.split()
+    if not least <= len(split) <= most:
+        raise PromptError(f"got {shown(' '.join(split)) if split else 'nothing'}; allowed: {usage}")
+    return split
 
 
 def seed(line: str) -> int | None:
-    """A seed, or None."""
+    """Parse an optional seed."""
     given = words(line, "resample [SEED]", 0, 1)
     return whole(given[0], "a seed", 0, MAX_SEED) if given else None
 
 
 def mode(line: str, modes: Collection[str] = MODES) -> str | None:
-    """The name of a mode, or None."""
+    """Parse an optional name of a mode."""
     given = words(line, "mode [MODE]", 0, 1)
     return choice(given[0], "mode", modes) if given else None
 
 
 def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
-    """The ranks that a program is run on, all unless some are named, and its command."""
-    named = re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line)
-    names, command = ([gpu.name for gpu in fabric.gpus], line) if named is None else (named[1].split(","), named[2])
-    if not (command or "").strip():
+    """Parse the ranks to run a program on (all if none is named), and its command."""
+    names, command = [gpu.name for gpu in fabric.gpus], line
+    if match := re.fullmatch(r"\s*([^\s:]*):(?:\s+(.*))?", line):
+        names, command = match[1].split(","), match[2] or ""
+    if not command.strip():
         raise PromptError("got no command; allowed: run [GPU,...:] COMMAND, such as run g0,g4: hostname")
-    found = tuple(rank(fabric, name) for name in names)
-    if len(set(found)) < len(found):
+    ranks = tuple(rank(fabric, name) for name in names)
+    if len(set(ranks)) < len(ranks):
         raise PromptError(f"{shown(','.join(names))} has a GPU twice; allowed: each once")
-    return found, command.strip()
+    return ranks, command.strip()
 
 
 def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
-    """A logical link's index and a rate in bit/s."""
+    """Parse a link or port, returned by its index, and a rate in bit/s."""
     link, *text = words(line, "rate LINK RATE, such as rate s0b0>s1b0 40 Gbit/s", 2, _MANY)
     return link_index(fabric, link), _quantity(units.parse_rate_bps, " ".join(text))
 
 
 def link_delay(fabric: Fabric, line: str) -> tuple[int, float]:
-    """A logical link's index and a delay in seconds."""
+    """Parse a link or port, returned by its index, and a delay in seconds."""
     link, *text = words(line, "delay LINK TIME, such as delay s0b0>s1b0 5 ms", 2, _MANY)
     return link_index(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
 
 
 def collective(kind: str, line: str) -> tuple[int, int, str | None]:
-    """A block's bytes, a number of collectives, and the name of an algorithm of this kind, or None."""
+    """Parse a block size in bytes, a number of collectives, and optionally the name of an algorithm of this kind."""
     usage = f"{kind} SIZE [COUNT] [ALGORITHM], such as {kind} 64 MB 3 {ALGORITHMS[kind][0]}"
     *size, last = words(line, usage, 1, _MANY)
     algorithm = None
@@ -85,64 +86,68 @@ def collective(kind: str, line: str) -> tuple[int, int, str | None]:
     else:
         size.append(last)
     text, count = " ".join(size), "1"
-    if match := re.fullmatch(r"""(.*[A-Za-z]["']?)\s+([0-9+-]\S*)""", text):  # else a unit with a space before it
+    if match := re.fullmatch(r"""(.*[A-Za-z]["']?)\s+([0-9+-]\S*)""", text):  # a number after the unit is the count
         text, count = match.groups()
     return _quantity(units.parse_size_bytes, text), whole(count, "a count", 1, MAX_COUNT), algorithm
 
 
 def _quantity(parse: Callable[[str], Quantity], text: str) -> Quantity:
-    """A quantity with its unit; quotes are allowed and not needed."""
+    """Parse a quantity with its unit; quotes around it are optional."""
     try:
-        return parse(text.replace('"', "").replace("'", ""))
+        return parse(_unquoted(text))
     except units.UnitError as error:
         raise PromptError(str(error)) from None
 
 
+def _unquoted(text: str) -> str:
+    return text.replace('"', "").replace("'", "")
+
+
 def transfer(fabric: Fabric, line: str, name: str) -> JobSpec:
-    """A transfer of this name: a size by a time, or a rate for a time."""
-    found = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
-    if found is None:
+    """Parse a transfer and give it this name: a size by a deadline, or a rate for a duration."""
+    match = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
+    if match is None:
         usage = "admit SIZE GPU GPU by TIME, such as admit 20 MB g0 g4 by 10 ms, or admit RATE GPU GPU for TIME"
         raise PromptError(f"got {shown(line.strip()) if line.strip() else 'nothing'}; allowed: {usage}")
-    amount, src, dst, kind, time = found.groups()
-    keys = ("size", "deadline") if kind == "by" else ("rate", "duration")
-    asked = dict(zip(keys, (one.replace('"', "").replace("'", "") for one in (amount, time)), strict=True))
+    amount, src, dst, kind, time = match.groups()
+    amount_key, time_key = ("size", "deadline") if kind == "by" else ("rate", "duration")
     ranks = [rank(fabric, src), rank(fabric, dst)]
+    table = {"name": name, "kind": "transfer", "ranks": ranks}
     try:
-        (job,) = read([{"name": name, "kind": "transfer", "ranks": ranks, **asked}])
+        (job,) = read([table | {amount_key: _unquoted(amount), time_key: _unquoted(time)}])
     except SpecError as error:
-        raise PromptError("; ".join(one.text for one in error.mistakes)) from None
+        raise PromptError("; ".join(mistake.text for mistake in error.mistakes)) from None
     return job
 
 
 def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
-    """A ring: "best", "rank", every rank once in order, or None."""
+    """Parse an optional ring: "best", "rank", or every GPU once in order, returned as ranks."""
     names = re.findall(r"[^\s,]+", line)
     if not names:
         return None
     if len(names) == 1 and not _is_gpu(fabric, names[0]):
         return choice(names[0], "ring", ("best", "rank"), "best, rank, or every GPU once in order")
     order = tuple(rank(fabric, name) for name in names)
-    twice = next((one for index, one in enumerate(order) if one in order[:index]), None)
-    if twice is not None:
-        raise PromptError(f"g{twice} is in the ring twice; allowed: every GPU once")
+    twice = [order[index] for index in range(len(order)) if order[index] in order[:index]]
+    if twice:
+        raise PromptError(f"g{twice[0]} is in the ring twice; allowed: every GPU once")
     missing = [gpu.name for gpu in fabric.gpus if gpu.rank not in order]
     if missing:
         raise PromptError(f"the ring lacks {', '.join(missing)}; allowed: every GPU once")
     for src, dst in edges(order):
         if crosses(fabric, src, dst) and not candidates(fabric, src, dst):
-            raise PromptError(f"no path leads over the WAN from g{src} to g{dst}; allowed: a ring along the WAN")
+            raise PromptError(f"no WAN path leads from g{src} to g{dst}; allowed: a ring along the WAN")
     return order
 
 
 def switch(fabric: Fabric, line: str) -> str:
-    """The name of a switch."""
+    """Parse the name of a switch."""
     (name,) = words(line, "flows SWITCH", 1, 1)
     return choice(name, "switch", _switches(fabric))
 
 
 def switch_change(fabric: Fabric, line: str) -> tuple[str, bool]:
-    """The name of a switch, and whether it is to start."""
+    """Parse the name of a switch, and whether to start it (True) or to stop it."""
     usage = "switch NAME start, or stop"
     name, change = words(line, usage, 2, 2)
     choice(name, "switch", _switches(fabric))
@@ -150,7 +155,7 @@ def switch_change(fabric: Fabric, line: str) -> tuple[str, bool]:
 
 
 def link_file(fabric: Fabric, line: str) -> tuple[int, str] | None:
-    """A logical link's index and the name of a file, or None for "stop"."""
+    """Parse a link or port, returned by its index, and a file name; None for "stop"."""
     if line.split() == ["stop"]:
         return None
     link, file = words(line, "capture LINK FILE, or capture stop", 2, 2)
@@ -158,7 +163,7 @@ def link_file(fabric: Fabric, line: str) -> tuple[int, str] | None:
 
 
 def file(line: str) -> str:
-    """The name of a file in the session's folder."""
+    """Parse the name of a file in the session's folder."""
     (name,) = words(line, "save FILE, such as save now.toml", 1, 1)
     return _file(name)
 
@@ -166,49 +171,49 @@ def file(line: str) -> str:
 def _file(name: str) -> str:
     if not _FILE.fullmatch(name):
         allowed = "a name of letters, digits and . _ + -, without a folder"
-        raise PromptError(f"{shown(name)} cannot name the file; allowed: {allowed}")
+        raise PromptError(f"{shown(name)} is no file name; allowed: {allowed}")
     return name
 
 
 def flow(fabric: Fabric, line: str, default_s: float) -> tuple[int, int, float]:
-    """The ranks of a sender and a receiver, and seconds."""
+    """Parse the ranks of a sender and a receiver, by default the first and the last GPU, and a duration in s."""
     usage = "iperf GPU GPU [SECONDS]"
     src, dst, *seconds = words(line or f"{fabric.gpus[0].name} {fabric.gpus[-1].name}", usage, 2, 3)
     a, b = rank(fabric, src), rank(fabric, dst)
     if a == b:
-        raise PromptError(f"iperf is from one GPU to another, and both are g{a}")
+        raise PromptError(f"iperf needs two different GPUs, and both are g{a}")
     return a, b, whole(seconds[0], "a number of seconds", 1, MAX_SECONDS) if seconds else default_s
 
 
 def duration(line: str) -> float:
-    """A time in seconds, at most MAX_SECONDS."""
-    found = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
-    if found > MAX_SECONDS:
+    """Parse a time of at most MAX_SECONDS, returned in seconds."""
+    seconds = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
+    if seconds > MAX_SECONDS:
         raise PromptError(f"{shown(line.strip())} is too long; allowed: up to {MAX_SECONDS:,} s")
-    return found
+    return seconds
 
 
 def kind_of(line: str) -> tuple[str, str]:
-    """The name of a collective, and what is behind it."""
+    """Split a line into the name of a collective and the rest."""
     usage = "collective KIND SIZE [COUNT] [ALGORITHM], such as collective allreduce 8 MB"
     name, *rest = words(line, usage, 2, _MANY)
     return choice(name, "collective", ALGORITHMS), " ".join(rest)
 
 
 def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
-    """The two ends of a cable, and whether it is to come up."""
+    """Parse the two ends of a cable, and whether to bring it up (True) or down."""
     usage = "link NODE NODE up, or down"
     a, b, change = words(line, usage, 3, 3)
     for node in (a, b):
         choice(node, "node", nodes(fabric))
-    near = neighbours(fabric, a)
-    if b not in near:
-        raise PromptError(f"no cable joins {a} and {b}: {a} is joined to {', '.join(near)}")
+    joined = neighbours(fabric, a)
+    if b not in joined:
+        raise PromptError(f"no cable joins {a} and {b}: {a} is joined to {', '.join(joined)}")
     return a, b, choice(change, "change of a cable", ("up", "down"), usage) == "up"
 
 
 def link_index(fabric: Fabric, name: str) -> int:
-    """The index of the logical link or port of that name; raises PromptError."""
+    """Return the index of the logical link or port of that name; raises PromptError."""
     links = shared_by(fabric).all
     names = {link.name: link.index for link in links}
     wan = next(link.name for link in links if link.kind == "wan")
@@ -217,14 +222,14 @@ def link_index(fabric: Fabric, name: str) -> int:
 
 
 def rank(fabric: Fabric, name: str) -> int:
-    """The rank of a GPU, whose name is "g4" or "4"; raises PromptError."""
+    """Return the rank of a GPU given as "g4" or "4"; raises PromptError."""
     if not _is_gpu(fabric, name):
         raise PromptError(f"unknown GPU {shown(name)}; allowed: g0 to g{len(fabric.gpus) - 1}")
     return int(name.removeprefix("g"))
 
 
 def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> str:
-    """The word, if it is one of these names of this kind; raises PromptError with all names, or `allowed`."""
+    """Return the word if it is one of `names`; else raise PromptError, with `allowed` or a list of the names."""
     if word in names:
         return word
     allowed = allowed or first_of([*names], _MOST_NAMES)
@@ -232,7 +237,7 @@ def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> s
 
 
 def whole(text: str, kind: str, least: int, most: int) -> int:
-    """A whole number in a range; raises PromptError."""
+    """Parse an integer from `least` to `most`; raises PromptError."""
     if not re.fullmatch(r"[0-9]{1,20}", text) or not least <= int(text) <= most:
         raise PromptError(f"{shown(text)} is not {kind}; allowed: a whole number from {least:,} to {most:,}")
     return int(text)
@@ -243,10 +248,10 @@ def _is_gpu(fabric: Fabric, name: str) -> bool:
 
 
 def completions(fabric: Fabric, words: Sequence[str], dead: Cables, modes: Collection[str] = MODES) -> Sequence[str]:
-    """What can come next in a line that begins with these words, while these cables are down and of these modes."""
+    """Return the words that can follow `words` in a line, given the failed cables and the names of modes."""
     verb, given = words[0], words[1:]
     gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in shared_by(fabric).all]
-    position: dict[str, list[Sequence[str]]] = {  # what can stand in each position behind a verb
+    position: dict[str, list[Sequence[str]]] = {  # the words allowed at each position after a verb
         "rate": [links],
         "delay": [links],
         "capture": [[*links, "stop"]],
@@ -263,7 +268,7 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables, modes: Colle
     }
     if verb == "link" and len(given) == 2:
         return ["up" if cable(*given) in dead else "down"]
-    if verb == "admit":  # a size or a rate comes first, of one word or two
+    if verb == "admit":  # the first argument, a size or a rate, has one word or two
         return [*gpus, "by", "for"] if given else []
     if verb == "collective" and given:
         verb, *given = given
@@ -271,27 +276,35 @@ def completions(fabric: Fabric, words: Sequence[str], dead: Cables, modes: Colle
         return ALGORITHMS[verb] if given else []
     if verb in position:
         return position[verb][len(given)] if len(given) < len(position[verb]) else []
-    return gpus if verb in nodes(fabric) else nodes(fabric) if verb in ("xterm", "x", "noecho") else []
+    if verb in nodes(fabric):
+        return gpus
+    return nodes(fabric) if verb in ("xterm", "x", "noecho") else []
 
 
 def completed(
     fabric: Fabric, words: Sequence[str], text: str, *, dead: Cables, verbs: Collection[str], modes: Collection[str]
 ) -> list[str]:
-    """What a word that begins with `text` can be behind these words, of these verbs, while these cables are down."""
+    """Return the completions of the word `text` after `words`, sorted; the other arguments are as for `completions`.
+
+    `verbs` can begin a line, and follow `help`.
+    """
+    names: Collection[str]
     if not words:
-        names: Collection[str] = {*verbs, *nodes(fabric)}
+        names = {*verbs, *nodes(fabric)}
+    elif words[0] == "help":
+        names = verbs
     else:
-        names = verbs if words[0] == "help" else completions(fabric, words, dead, modes)
+        names = completions(fabric, words, dead, modes)
     return sorted(name for name in names if name.startswith(text))
 
 
 def neighbours(fabric: Fabric, node: str) -> list[str]:
-    """The nodes that cables join to a node."""
-    return [b if node == a else a for a, b in ((cable.a, cable.b) for cable in fabric.cables) if node in (a, b)]
+    """Return the nodes that have a cable to `node`."""
+    return [cable.b if node == cable.a else cable.a for cable in fabric.cables if node in (cable.a, cable.b)]
 
 
 def nodes(fabric: Fabric) -> list[str]:
-    """The names of all GPUs and switches."""
+    """Return the names of all GPUs and switches."""
     return [*(gpu.name for gpu in fabric.gpus), *_switches(fabric)]
 
 

@@ -1,8 +1,8 @@
-"""The prompt's lines where its network is in virtual time: they are typed and edited on the host, and asked for from
-inside the VM, which stands still meanwhile (`scenarios.vm.machine`).
+"""Input lines of a prompt in virtual time: the prompt runs inside the VM and requests each line from the host, where
+the user types and edits it. The VM stands still until the host answers (`scenarios.vm.machine`).
 
-A question is a JSON object in a line: `verbs`, `modes`, `dead` (the failed cables, as pairs of names). The answer is a
-line's text in JSON, or null at the end of the lines.
+A request is a JSON object on one line: `verbs`, `modes`, `dead` (the failed cables, as pairs of names). The answer is
+the text of the line as a JSON string, or null when the input has ended.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from topologies.fabric.failures import cable
 CONSOLE = Path("/dev/tty4")
 PROMPT = "mininet> "
 MAX_LINE = 4000  # characters
-_LINES = 1000
+_HISTORY_LINES = 1000
 _CHECK_S = 0.2
 
 
-class Inside:
-    """In the VM: what a prompt reads its lines from, in place of standard input.
+class LineClient:
+    """The VM's side: a file-like object that a prompt reads its lines from, in place of standard input.
 
-    `state` gives what a question tells.
+    `state` returns the fields of a request.
     """
 
     def __init__(self, state: Callable[[], dict[str, Any]]) -> None:
@@ -41,36 +41,37 @@ class Inside:
         self._fd = os.open(CONSOLE, os.O_RDWR | os.O_NOCTTY)
         tty.setraw(self._fd)
         settings = termios.tcgetattr(self._fd)
-        settings[6][termios.VMIN] = settings[6][termios.VTIME] = 0  # waiting would let the clock run
+        settings[6][termios.VMIN] = settings[6][termios.VTIME] = 0  # a read that waited would let the clock run
         termios.tcsetattr(self._fd, termios.TCSANOW, settings)
 
     def fileno(self) -> int:
-        """Standard input's, which is a terminal where the lines are typed at one."""
+        """Return the descriptor of standard input, which is a terminal if the user types the lines at one."""
         return 0
 
     def readline(self) -> str:
-        """The next line, "" at the end of the lines; no virtual time passes until it is there.
+        """Return the next line, "" at the end of the input; no virtual time passes until the line has arrived.
 
-        An interrupt meanwhile is for nothing that runs, and half a question would not be answered.
+        SIGINT is ignored meanwhile: no command is running that it could interrupt, and the host would not answer a
+        request that was cut off.
         """
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             if os.isatty(0):
-                termios.tcflush(0, termios.TCIFLUSH)  # keys that a command has not read
+                termios.tcflush(0, termios.TCIFLUSH)  # discard keys that the last command has not read
                 sys.stdout.buffer.write(ENQUIRY)
             sys.stdout.flush()
             self._send(json.dumps(self._state()).encode() + b"\n" + bytes(HELD_BYTES))
             answer = b""
             while not answer.endswith(b"\n"):
                 answer += os.read(self._fd, 65536)
-                os.sched_yield()  # to the kernel's thread that brings it
+                os.sched_yield()  # to the kernel thread that delivers the answer
         finally:
             signal.signal(signal.SIGINT, before)
         line = json.loads(answer)
         return "" if line is None else f"{line}\n"
 
     def want_keys(self) -> None:
-        """From now on to the next line, have the keys that are typed become this process's input."""
+        """Have the host deliver typed keys to this process's standard input until the next line is requested."""
         self._send(b"keys\n")
 
     def _send(self, data: bytes) -> None:
@@ -78,30 +79,33 @@ class Inside:
             data = data[os.write(self._fd, data) :]
 
 
-class Outside:
-    """On the host: answers the questions, with lines that are typed at the terminal, or read from standard input.
+class LineServer:
+    """The host's side: answers requests with lines that the user types at the terminal, or from standard input.
 
-    `fabric` names what Tab completes. Ctrl-C drops the line that is being typed, as in a shell. While a line is carried
-    out, the one of number `answers`, `is_answered` holds, and `is_interrupted` once Ctrl-C was pressed.
+    Tab completes names of `fabric`. Ctrl-C discards the line being typed, as in a shell. `answers` counts the lines
+    sent so far. `is_answered` is True while the prompt executes the last of them, and `is_interrupted` once Ctrl-C was
+    pressed during that time.
     """
 
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
         self._fabric, self._at_terminal, self._history = fabric, at_terminal, history
-        self._question: dict[str, Any] = {}
-        self._awaits = False  # a line that is being typed
+        self._request: dict[str, Any] = {}
+        self._is_typing = False  # whether a line is being typed
         self.is_answered = self.is_interrupted = False
         self.answers = 0
 
     def interrupt(self) -> None:
-        """Note that Ctrl-C was pressed while a line is carried out."""
+        """Record that Ctrl-C was pressed while the prompt executes a line."""
         self.is_interrupted = True
 
-    def __call__(self, question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
-        """The answer to a question; takes the first line that was typed ahead, or begins with what was.
+    def __call__(self, request: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
+        """Return the answer to a request.
 
-        `check` is called every now and then while a line is awaited; what it raises ends that.
+        `typed` holds the keys typed ahead: the first whole line in it is the answer and is removed, or else its text
+        becomes the beginning of the line to edit. `check` is called periodically during the wait for a line, and an
+        exception that it raises ends the wait.
         """
-        self._question, self.is_answered = json.loads(question), False
+        self._request, self.is_answered = json.loads(request), False
         if self._at_terminal:
             before = signal.signal(signal.SIGINT, self._drop)
             try:
@@ -116,27 +120,26 @@ class Outside:
         return json.dumps(line).encode() + b"\n"
 
     def _piped(self) -> str | None:
-        """The next line of standard input."""
-        line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
-        while line and len(line) > MAX_LINE:
-            _refuse(line)
-            while line and not line.endswith("\n"):
-                line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
+        """Return the next line of standard input, None at its end; lines that are too long are reported and skipped."""
+        while True:
             line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
-        return line.rstrip("\r\n") if line else None
+            if len(line) <= MAX_LINE:
+                return line.rstrip("\r\n") if line else None
+            _refuse(line)
+            while line and not line.endswith("\n"):  # skip the rest of it
+                line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
 
     def _typed(self, typed: bytearray, check: Callable[[], None]) -> str | None:
-        """The next line that is typed; None at Ctrl-D."""
+        """Return the next line that the user types, or has typed ahead; None at Ctrl-D."""
         while True:
-            ahead = bytes(typed).replace(b"\r", b"\n").partition(b"\n")
-            del typed[: len(ahead[0]) + len(ahead[1])]
-            begun = "".join(filter(str.isprintable, ahead[0].decode(errors="replace")))
-            if ahead[1]:
-                print(f"{PROMPT}{begun}", flush=True)
-                line = begun
+            ahead, newline, _ = bytes(typed).replace(b"\r", b"\n").partition(b"\n")
+            del typed[: len(ahead) + len(newline)]
+            line = "".join(filter(str.isprintable, ahead.decode(errors="replace")))
+            if newline:
+                print(f"{PROMPT}{line}", flush=True)
                 readline.add_history(line)
             else:
-                readline.set_startup_hook(partial(readline.insert_text, begun))
+                readline.set_startup_hook(partial(readline.insert_text, line))
                 try:
                     with checking_signals(check):
                         line = self._input()
@@ -154,63 +157,78 @@ class Outside:
             _refuse(line)
 
     def _input(self) -> str:
-        """A line that is typed; Ctrl-C raises KeyboardInterrupt."""
-        self._awaits = True
+        """Read a line from the terminal; Ctrl-C raises KeyboardInterrupt."""
+        self._is_typing = True
         try:
             return input(PROMPT)
-        except SystemError as error:  # another signal's handler was called while the exception of one was under way
+        except SystemError as error:  # a signal handler ran while the exception of another one was being raised
             raise error.__cause__ or error from None
         finally:
-            self._awaits = False
+            self._is_typing = False
 
     def _drop(self, *_: object) -> None:
-        """Take Ctrl-C: between two lines it is for nothing."""
-        if self._awaits:
-            self._awaits = False
+        """Handle Ctrl-C: discard the line being typed; between two lines do nothing."""
+        if self._is_typing:
+            self._is_typing = False
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator["Outside"]:
-        """Within the context, readline has the history of earlier prompts, which is kept at the end, and Tab."""
+    def editing(self) -> Iterator["LineServer"]:
+        """Within the context, readline completes with Tab and has the history of earlier prompts.
+
+        The history is written back at the end.
+        """
         if not self._at_terminal:
             yield self
             return
-        readline.set_history_length(_LINES)
-        readline.set_completer_delims(" \t\n")  # names of links have characters in them at which it would stop
         readline.set_completer(self._complete)
         readline.parse_and_bind("tab: complete")
-        with contextlib.suppress(OSError):
-            readline.read_history_file(self._history)
-        try:
+        with history(self._history, self._history):
             yield self
-        finally:
-            with contextlib.suppress(OSError):
-                self._history.parent.mkdir(parents=True, exist_ok=True)
-                readline.write_history_file(self._history)
-                self._history.chmod(0o600)
 
     def _complete(self, text: str, index: int) -> str | None:
         words = readline.get_line_buffer()[: readline.get_begidx()].split()
-        asked = self._question
-        dead = frozenset(cable(*ends) for ends in asked["dead"])
-        found = completed(self._fabric, words, text, dead=dead, verbs=asked["verbs"], modes=asked["modes"])
-        return found[index] if index < len(found) else None
+        request = self._request
+        dead = frozenset(cable(*ends) for ends in request["dead"])
+        names = completed(self._fabric, words, text, dead=dead, verbs=request["verbs"], modes=request["modes"])
+        return names[index] if index < len(names) else None
+
+
+@contextlib.contextmanager
+def history(source: Path, target: Path) -> Iterator[None]:
+    """Within the context readline has the lines of the file `source`; at the end write these and new ones to `target`.
+
+    A history that cannot be read or written is ignored.
+    """
+    readline.set_history_length(_HISTORY_LINES)
+    readline.set_completer_delims(" \t\n")  # the default delimiters occur in names of links
+    with contextlib.suppress(OSError):
+        readline.read_history_file(source)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            readline.write_history_file(target)
+            target.chmod(0o600)
 
 
 @contextlib.contextmanager
 def checking_signals(check: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Within the context, have the prompt check for signals every now and then as it waits for a line, by `check` too.
+    """Within the context, wake the prompt every `_CHECK_S` as it waits for a line, to handle signals and call `check`.
 
-    One that comes between its last check and its wait, or to another thread, would wait for the line, too.
+    Otherwise a signal that arrives between Python's last check and the blocking read, or in another thread, would be
+    handled only after the line.
     """
     signal.signal(signal.SIGALRM, lambda *_: check())
-    # It must end a wait, and cut off nothing that readline writes at a terminal, where the wait is a select.
+    # SIGALRM must interrupt a blocking read, but no write of readline's; at a terminal the wait is a select, which
+    # every signal interrupts.
     signal.siginterrupt(signal.SIGALRM, not (os.isatty(0) and os.isatty(1)))
     signal.setitimer(signal.ITIMER_REAL, _CHECK_S, _CHECK_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # at its exit Python would die of the next one
+        signal.setitimer(signal.ITIMER_REAL, 0)  # a SIGALRM during Python's exit would kill the process
         signal.signal(signal.SIGALRM, lambda *_: None)
 
 

@@ -1,16 +1,16 @@
-"""A session at the prompt: where its network is, network up, prompt, network down, whatever ends it.
+"""A session at the prompt: decides where the network runs, brings it up, runs the prompt, and always takes it down.
 
-In virtual time the network is in the VM, and the lines are typed on the host (`scenarios.prompt.dialogue`). On the wall
-clock it is on this machine's own kernel if that has everything needed, else in the VM, at the user's terminal.
+In virtual time the network is in the VM, and the user types lines on the host (`scenarios.prompt.dialogue`). On the
+wall clock the network is on this machine's own kernel if that has everything needed, else in the VM, and the prompt
+runs at the user's terminal.
 ``python -m scenarios.prompt.session SCENARIO FOLDER WHERE CALLER`` runs in the VM, as root. SCENARIO is a configuration
-(`to_json`), FOLDER the session's folder of results, WHERE the banner's text on where the network is, and CALLER, in
-JSON, whose programs are run.
+(`to_json`), FOLDER the session's run folder, WHERE the banner's line on where the network is, and CALLER, in JSON, the
+user, environment and directory for programs of the verb `run`.
 """
 
 import contextlib
 import json
 import os
-import readline
 import shutil
 import signal
 import sys
@@ -19,14 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scenarios import vm
 from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
-from scenarios.program.stillness import ADVICE, PROMPT, Stillness, virtual_ns
-from scenarios.prompt.dialogue import Outside, checking_signals
+from scenarios.program.watchdog import ADVICE, PROMPT, ClockWatchdog, virtual_ns, watched
+from scenarios.prompt.dialogue import LineServer, checking_signals, history
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
@@ -36,55 +37,39 @@ from topologies.fabric.fabric import build_fabric
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _VM_BYTES = 2 * 2**30
 _WANTED_BYTES = (6 * 2**30, 4 * 2**30, 2 * 2**30)  # in virtual time sizes are not scaled
-_LEAD_S = 0.08  # for each GPU: a generous lead, as a person at a prompt does not notice it
+_LEAD_S = 0.08  # per GPU; generous, as the user of a prompt does not notice it
 _LOOK_S = 0.5
-_HEED_S = 5.0  # of a processor, in which what is interrupted should end
-_OWN_TIMES = 20  # so many times as long may the prompt itself compute where nobody can interrupt it
-_HISTORY, _HISTORY_LINES = ".history", 1000
+_REACTION_S = 5.0  # processor time within which an interrupted command should end
+_PROMPT_TIMES = 20  # without a terminal, the prompt itself may compute this many times as long as a command
+_HISTORY = ".history"  # in the run folder: in the VM, nothing else outlives the session
 
 
 def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
-    The prompt runs one collective at a time: without the scenario's jobs but transfers, under conditions that do not
-    change, and in a mode that knows the links as they are. Its times leave out the cost of changing ring
-    and paths. The session's files go into a run folder; a folder that stays empty is removed. Raises FolderError if
-    that folder cannot be made and vm.VMError if the VM cannot run.
+    The prompt runs one collective at a time, under conditions that do not change by themselves and in a mode that knows
+    the links as they are; of the scenario's jobs it keeps only transfers. Its times leave out the cost of changing ring
+    and paths. The session's files go into a run folder, which is removed if it stays empty. Raises FolderError if that
+    folder cannot be made, and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.place import Place
     from scenarios.testbed import capabilities
     from scenarios.vm import terminal
 
-    setting, settings = scenario.settings()[0], len(scenario.settings())
+    configurations = scenario.settings()
+    setting, count = configurations[0], len(configurations)
     virtual = not setting.run.is_real
     lacks = [] if virtual else capabilities.lacking()
     memory_bytes = _memory_bytes(setting) if virtual else _VM_BYTES
     if virtual or lacks:
         vm.check(memory_bytes=memory_bytes)
     place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
-    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # a terminal that is closed
-    signal.signal(
-        signal.SIGQUIT, signal.SIG_IGN
-    )  # as a shell does, for Ctrl-\ would leave the terminal as readline has it
-    which = f"the first of {settings} settings of {scenario.name}, " if settings > 1 else ""
-    fixed = replace(setting.conditions, every_s=None, interval_s=None)
-    requested = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
-    transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
-    others, setting = len(setting.jobs) - len(transfers), replace(setting, jobs=transfers, classes=())
-    kept = tuple(one for one in setting.policies if one.knowledge == ORACLE)
-    for what, is_there, changes in (
-        ("other jobs" if transfers else "jobs", others, {}),
-        (
-            "policies with another knowledge than an oracle's",
-            kept != setting.policies,
-            {"policies": kept, "run": replace(setting.run, modes=tuple(MODES))},
-        ),
-        ("changes by time", setting.conditions.every_s, {"conditions": fixed}),
-        ("measured demands", setting.te != requested, {"te": requested}),
-        ("counted costs", setting.control.counted, {"control": replace(setting.control, counted=False)}),
-    ):
-        if is_there:
-            setting, which = replace(setting, **changes), f"{which}without its {what}, "
+    signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
+    # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    setting, left_out = _supported(setting)
+    which = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
+    which += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:
             return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
@@ -93,12 +78,12 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
             lack = lacks[0].what.partition(",")[0]
             where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
         caller = _caller()
-        # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
+        # Mininet imports distutils; setuptools' version of it takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
-        asked = Outside(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
-        with asked.editing() if virtual else nullcontext(), _attended(asked, setting, at_terminal) as on_start:
+        lines = LineServer(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
+        with lines.editing() if virtual else nullcontext(), _watched(lines, setting, at_terminal) as on_start:
             return vm.run(
                 [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
@@ -107,9 +92,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 environment={**os.environ, **inside},
                 stdin=None if virtual or at_terminal else 0,
                 use_terminal=at_terminal,
-                answer=asked if virtual else None,
+                answer=lines if virtual else None,
                 on_start=on_start if virtual else None,
-                on_interrupt=asked.interrupt,
+                on_interrupt=lines.interrupt,
             )
     finally:
         _keep_history(place.path)
@@ -117,62 +102,83 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         place.close()
 
 
-@contextmanager
-def _attended(asked: Outside, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Yields what `vm.run` calls when the VM is started: from then on, until the context ends, a thread tells when a
-    command stops the clock. It kills a command that does not heed Ctrl-C, and ends a VM where that does not help, or
-    where nobody can press Ctrl-C; that is raised as VMError. The prompt itself has longer then: it may compute."""
-    over, threads = threading.Event(), list[threading.Thread]()
-    ended: list[str] = []
+def _supported(setting: Scenario) -> tuple[Scenario, list[str]]:
+    """Return a configuration without the parts that the prompt does not support, and words for each part left out."""
+    transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
+    left_out = []
+    if len(transfers) < len(setting.jobs):
+        left_out.append("other jobs" if transfers else "jobs")
+    setting = replace(setting, jobs=transfers, classes=())
+    policies = tuple(policy for policy in setting.policies if policy.knowledge == ORACLE)
+    if policies != setting.policies:
+        left_out.append('policies whose knowledge is not "oracle"')
+        setting = replace(setting, policies=policies, run=replace(setting.run, modes=tuple(MODES)))
+    if setting.conditions.every_s:
+        left_out.append("changes over time")
+        setting = replace(setting, conditions=replace(setting.conditions, every_s=None, interval_s=None))
+    te = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
+    if te != setting.te:
+        left_out.append("measured demands")
+        setting = replace(setting, te=te)
+    if setting.control.counted:
+        left_out.append("counted costs")
+        setting = replace(setting, control=replace(setting.control, counted=False))
+    return setting, left_out
 
-    def attend(stop: Callable[[], None]) -> None:
-        patience_s, stillness, of = setting.program.patience_s, None, None
-        advice = "Ctrl-C ends it" if at_terminal else ADVICE
+
+@contextmanager
+def _watched(lines: LineServer, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Yields the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
+
+    The thread reports when a command stops the clock. It kills a command that does not react to Ctrl-C. It ends the VM
+    if that does not help, or if nobody can press Ctrl-C; the context then raises VMError. Without a terminal the prompt
+    itself has more time than a command, as it may have to compute.
+    """
+    reasons: list[str] = []  # why the thread has ended the VM
+    patience_s, advice = setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE
+    after_interrupt = partial(ClockWatchdog, _REACTION_S, "Ctrl-C has not ended it, so the session is ended")
+
+    def watch(stop: Callable[[], None], over: threading.Event) -> None:
+        watchdog, watched_line = ClockWatchdog(patience_s, advice), None
         while not over.wait(_LOOK_S):
-            if not asked.is_answered:
-                of = None
+            if not lines.is_answered:
+                watched_line = None
                 continue
-            if stillness is None or of != (of := (asked.answers, asked.is_interrupted)):
-                heeding = _HEED_S, "Ctrl-C has not ended it, so the session is ended"
-                stillness = Stillness(*heeding) if asked.is_interrupted else Stillness(patience_s, advice)
-                may_end, was_killed = asked.is_interrupted, False
-            if not stillness.look(virtual_ns(), 0, began=True):
+            if watched_line != (line := (lines.answers, lines.is_interrupted)):
+                watched_line = line
+                watchdog = after_interrupt() if lines.is_interrupted else ClockWatchdog(patience_s, advice)
+                may_end, was_killed = lines.is_interrupted, False
+            if not watchdog.look(virtual_ns(), 0, began=True):
                 continue
-            if may_end and not was_killed and at_terminal and stillness.end_cause():
-                # Now and then none of the kernel's workers runs that would bring Ctrl-C to the prompt.
-                print(
-                    f"\r\nlonghaul: {stillness.cause} has not heeded Ctrl-C, and is killed\r",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                stillness, was_killed = Stillness(*heeding), True
+            if may_end and not was_killed and at_terminal and watchdog.end_cause():
+                # Sometimes the kernel worker that would deliver Ctrl-C to the prompt never gets to run.
+                _print_over_terminal(f"{watchdog.cause} does not react to Ctrl-C, and is killed")
+                watchdog, was_killed = after_interrupt(), True
                 continue
-            if may_end or (not at_terminal and stillness.cause not in (None, PROMPT)):
-                ended.append(str(stillness.sentence))
+            if may_end or (not at_terminal and watchdog.cause not in (None, PROMPT)):
+                reasons.append(str(watchdog.sentence))
                 stop()
                 return
-            print(f"\r\nlonghaul: {stillness.sentence}\r", file=sys.stderr, flush=True)
+            _print_over_terminal(str(watchdog.sentence))
             may_end = not at_terminal
-            stillness = Stillness(_OWN_TIMES * patience_s if may_end else patience_s, advice)
-
-    def started(stop: Callable[[], None]) -> None:
-        threads.append(threading.Thread(target=attend, args=(stop,), daemon=True))
-        threads[0].start()
+            watchdog = ClockWatchdog(_PROMPT_TIMES * patience_s if may_end else patience_s, advice)
 
     try:
-        yield started
+        with watched(watch) as on_start:
+            yield on_start
     except vm.VMError:
-        if ended:
-            raise vm.VMError(ended[0]) from None
+        if reasons:
+            raise vm.VMError(reasons[0]) from None
         raise
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
+
+
+def _print_over_terminal(line: str) -> None:
+    """Print a line on stderr, also while the terminal is in raw mode or the cursor is within a line."""
+    print(f"\r\nlonghaul: {line}\r", file=sys.stderr, flush=True)
 
 
 def _caller() -> dict[str, Any] | None:
-    """Whose programs the verb `run` runs, and where; None in a directory that the VM does not have."""
+    """Return user, environment and directory for the verb `run`; None if the VM cannot see the current directory."""
     from scenarios.program.session import of_caller
     from scenarios.vm.resources import working_directory
 
@@ -188,10 +194,10 @@ def serve(
 ) -> int:
     """Keep the network of a configuration up for as long as the prompt is open; return an exit status.
 
-    `own_kernel`: on the machine's own kernel, else this is a VM. Captures go to `folder`, and `caller` is as for
-    Prompt. Handles SIGINT, SIGTERM and SIGHUP itself from now on.
+    `own_kernel`: this is the machine's own kernel, and not the VM's. Captures go to `folder`, and `caller` is as for
+    Prompt. Installs handlers of its own for SIGINT, SIGTERM and SIGHUP.
     """
-    # Mininet is there only where the network is, and takes its time to load.
+    # These import Mininet, which is installed only where the network runs, and is slow to load.
     from scenarios.prompt import text
     from scenarios.prompt.arguments import PromptError
     from scenarios.prompt.shell import Prompt
@@ -200,14 +206,14 @@ def serve(
 
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_on_signal)
     virtual = not setting.run.is_real
     platform = VIRTUAL if virtual else Platform.real(setting.run.scale, own_kernel=own_kernel)
-    up = threading.Event()  # from then on, parts that come up are not reported
+    up = threading.Event()  # once set, parts that come up are not reported
 
     def tell(part: str) -> None:
         if not up.is_set():
-            _tell(f"bringing up {part}")
+            _report(f"bringing up {part}")
 
     try:
         with nullcontext() if virtual else checking_signals(), platform.files() as files:
@@ -218,25 +224,27 @@ def serve(
                 interactive = InteractiveTestbed(testbed, setting.jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))
-                print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)  # a script wants answers
+                # Without a terminal, stdout has nothing but answers.
+                print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 try:
-                    with nullcontext() if virtual else _history(folder):
+                    earlier = history(history_file(os.environ), folder / _HISTORY)
+                    with earlier if os.isatty(0) and not virtual else nullcontext():
                         Prompt(interactive, folder=folder, asks=virtual, caller=caller)
                 finally:
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
-                    _tell("taking everything down again")
+                    _report("taking everything down again")
         return 0
     except (*Failure, PromptError) as error:
-        _tell(str(error))
+        _report(str(error))
         return 1
     except KeyboardInterrupt:
-        _tell("interrupted")
+        _report("interrupted")
         return 128 + signal.SIGINT
 
 
 def _memory_bytes(setting: Scenario) -> int:
-    """The memory of a VM: as much as there is room for, and as the scenario needs at least."""
+    """Return the memory of the VM: the largest of `_WANTED_BYTES` that fits the host, or what the scenario needs."""
     from scenarios.engines.emulation import memory_bytes
 
     least = memory_bytes(setting)
@@ -251,51 +259,30 @@ def _memory_bytes(setting: Scenario) -> int:
     return least
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(f"longhaul: {line}", file=sys.stderr, flush=True)
 
 
 def _interrupt_once(*_: object) -> NoReturn:
-    """A Ctrl-C while the network comes up: a second one must not cut the clean-up short."""
+    """Handle Ctrl-C while the network comes up; a second one must not cut the clean-up short."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
-def _end(number: int, _frame: object) -> NoReturn:
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
     for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(other, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 def history_file(environment: Mapping[str, str]) -> Path:
-    """The user's history of earlier prompts."""
+    """Return the file with the user's history of earlier prompts."""
     home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/"), ".local", "state"))
     return Path(home, "longhaul", "history")
 
 
-@contextlib.contextmanager
-def _history(folder: Path) -> Iterator[None]:
-    """Give readline the lines of earlier prompts, and leave them with the new ones in `folder` at the end.
-
-    In the VM only `folder` outlives the session. Does nothing without a terminal; a history that cannot be read or
-    written is ignored.
-    """
-    if not os.isatty(0):
-        yield
-        return
-    readline.set_history_length(_HISTORY_LINES)
-    readline.set_completer_delims(" \t\n")  # names of links have characters in them at which it would stop
-    with contextlib.suppress(OSError):
-        readline.read_history_file(history_file(os.environ))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            readline.write_history_file(folder / _HISTORY)
-
-
 def _keep_history(folder: Path) -> None:
-    """Move the history that a session has left in `folder` to the user's."""
+    """Move the history that a session has left in `folder` to the user's history file."""
     left, target = folder / _HISTORY, history_file(os.environ)
     if left.exists():
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""The prompt: Mininet's command line with verbs of our own; every mistake and failure is a sentence, then the prompt
-again.
+"""The prompt: Mininet's command line with Longhaul's verbs. Every mistake or failure is reported in one sentence, and
+the prompt continues.
 
 The docstring of a `do_` method is its line in `help`: verb and arguments, a colon, and what it does.
 """
@@ -22,10 +22,10 @@ import psutil
 from mininet.cli import CLI
 from mininet.log import lg
 
-from scenarios.program.ranks import how
+from scenarios.program.ranks import describe_status
 from scenarios.prompt import arguments, iperf, text
 from scenarios.prompt.arguments import PromptError
-from scenarios.prompt.dialogue import Inside
+from scenarios.prompt.dialogue import LineClient
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
@@ -38,12 +38,12 @@ from topologies.shaping.classes import classes_of
 from topologies.units import format_delay
 
 _ASK_S, _PING_S = 30, 3
-_IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # in which as much is carried at a scale of 1/1000, or more
-_SHOWN_NS = 1000
-_ALONE = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # without what is started meanwhile, such as a node's shell
+_IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # 0.1 s at full rate carries more than 5 s at a scale of 1/1000
+_LEAST_SHOWN_NS = 1000
+_NOT_INHERITED = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by a node's shell that is started meanwhile
 
 MININET = (
-    "nodes: all nodes",
+    "nodes: the names of all nodes",
     "net: the cables, node by node",
     "dump: hosts and switches with their addresses",
     "intfs: the interfaces of every node",
@@ -51,17 +51,17 @@ MININET = (
     "pingpair: the first two GPUs ping each other",
     "NODE CMD: run a command on a node, names of GPUs as addresses: g0 ping -c 3 g4",
     "dpctl CMD: an ovs-ofctl command on all switches: dpctl dump-ports",
-    "exit: leave, and take everything down (Ctrl-D does it, too)",
+    "exit: leave, and take everything down, as Ctrl-D does",
 )
-"""Mininet's own verbs that `help` lists, in the form of our docstrings."""
+"""Mininet's own verbs that `help` lists, in the format of the `do_` docstrings."""
 
 
 class Prompt(CLI):  # type: ignore[misc]
-    """A prompt on a testbed; runs until exit or Ctrl-D, in its constructor, as Mininet's does.
+    """A prompt on a testbed. As in Mininet, the constructor runs it, until exit or Ctrl-D.
 
-    Where lines do not come from a terminal, only answers are printed, and no prompts. Captures go to `folder`.
-    In virtual time lines come from the host (`asks`). `caller` is whose programs are run (`program.session.of_caller`),
-    and in which directory; None for none.
+    If lines do not come from a terminal, only answers are printed, and no prompts. Captures go to `folder`. `asks`: the
+    lines come from the host, as in virtual time. `caller` holds the user and environment
+    (`program.session.of_caller`) and the directory for programs of the verb `run`; with None, `run` is refused.
     """
 
     def __init__(
@@ -75,19 +75,19 @@ class Prompt(CLI):  # type: ignore[misc]
         self._caller = caller
         self._testbed, self._fabric, self._folder = testbed, testbed.fabric, folder
         self._captures: list[Capture] = []
-        lg.ch.stream = sys.stdout  # Mininet's output is the answer
-        self._lines = Inside(self._told) if asks else None
+        lg.ch.stream = sys.stdout  # Mininet logs the answers of its verbs
+        self._client = LineClient(self._request) if asks else None
         self._begun_ns = 0
         self._interrupts = -1
         if asks or not os.isatty(0):
             self.prompt = ""
         self.use_rawinput = not asks
         try:
-            super().__init__(testbed.testbed.network, stdin=self._lines or sys.stdin)
+            super().__init__(testbed.testbed.network, stdin=self._client or sys.stdin)
         finally:
             self._end_captures()
 
-    # --- our verbs ---------------------------------------------------------------------------------------------------
+    # --- Longhaul's verbs --------------------------------------------------------------------------------------------
 
     def do_wan(self, line: str) -> None:
         """wan: every WAN link: its rate, its delay, and the collectives' bytes on it"""
@@ -96,11 +96,11 @@ class Prompt(CLI):  # type: ignore[misc]
         print(text.wan(bed.state(), last_bytes=bed.last_bytes, all_bytes=bed.all_bytes, scale=bed.scale))
 
     def do_resample(self, line: str) -> None:
-        """resample [SEED]: new conditions: the next of the seed, or the first of another"""
+        """resample [SEED]: draw new conditions: the next ones of the current seed, or the first ones of another seed"""
         print(f"in force: {self._testbed.resample(arguments.seed(line))}")
 
     def do_rate(self, line: str) -> None:
-        """rate LINK RATE: give a link another rate, logical or a port as the grain is: rate s0b0>s1b0 40 Gbit/s"""
+        """rate LINK RATE: set the rate of a link (in the physical grain, of a port): rate s0b0>s1b0 40 Gbit/s"""
         link, rate_bps = arguments.link_rate(self._fabric, line)
         self._testbed.set_rate(link, rate_bps)
         state = self._testbed.state()
@@ -108,17 +108,18 @@ class Prompt(CLI):  # type: ignore[misc]
         print(text.rated(state.shared.all[link].name, rate_bps, self._testbed.scale, down=down))
 
     def do_delay(self, line: str) -> None:
-        """delay LINK TIME: give a logical link another delay: delay s0b0>s1b0 5 ms"""
+        """delay LINK TIME: set the delay of a link (in the physical grain, of a port): delay s0b0>s1b0 5 ms"""
         link, delay_s = arguments.link_delay(self._fabric, line)
         print(text.delayed(shared_by(self._fabric).all[link].name, delay_s, self._testbed.set_delay(link, delay_s)))
 
     def do_ring(self, line: str) -> None:
-        """ring [ORDER|best|rank]: show or set who stands at which place: ring best, ring 0 2 1 3 7 5 6 4"""
+        """ring [ORDER|best|rank]: show or set the ring, or the placement: ring best, ring 0 2 1 3 7 5 6 4"""
         order = arguments.ring(self._fabric, line)
         if order is not None:
             self._testbed.set_ring(order)
         bed = self._testbed.testbed
-        print((text.ring if bed.setting.workload.is_ring else text.places)(self._fabric, bed.placement))
+        show = text.ring if bed.setting.workload.is_ring else text.placement
+        print(show(self._fabric, bed.placement))
 
     def do_paths(self, line: str) -> None:
         """paths: the WAN paths of the collective's flows: what each would cost, and which is in use"""
@@ -128,39 +129,40 @@ class Prompt(CLI):  # type: ignore[misc]
         print(text.paths(bed.state(), bed.pairs, message_bytes=message_bytes, scale=bed.scale))
 
     def do_tunnels(self, line: str) -> None:
-        """tunnels: the WAN's tunnels in use by traffic engineering: the rate and the number of flows of each"""
+        """tunnels: the WAN tunnels that traffic engineering uses: the rate and the number of flows of each"""
         arguments.words(line, "tunnels alone", 0, 0)
         print(text.tunnels(self._testbed.state(), scale=self._testbed.scale))
 
     def do_mode(self, line: str) -> None:
-        """mode [MODE]: show or set what is chosen anew: base, ccl, wan or joint"""
+        """mode [MODE]: show or set the mode, which re-embeds or re-routes: base, ccl, wan or joint"""
         name = arguments.mode(line, self._testbed.testbed.setting.modes)
         if name is not None:
             self._testbed.set_mode(name)
         print(text.mode(self._testbed.mode, self._testbed.reembed_every, self._testbed.fabric.spec.routing))
 
     def do_policy(self, line: str) -> None:
-        """policy [NAME]: the same; also of the scenario's own policies, those that go by the collectives' numbers"""
+        """policy [NAME]: the same as mode; NAME is a mode or one of the scenario's policies"""
         self.do_mode(line)
 
     def do_run(self, line: str) -> None:
-        """run [GPU,...:] COMMAND: run a program on all GPUs or these, as --exec does: run g0,g4: python mine.py"""
+        """run [GPU,...:] COMMAND: run a program on all GPUs or on these, as --exec does: run g0,g4: python mine.py"""
         if self._caller is None:
-            raise PromptError("run is for a network in the VM, begun in a folder of yours; allowed: NODE CMD")
+            raise PromptError("run needs a network in the VM, started in a folder of yours; allowed: NODE CMD")
         ranks, command = arguments.program(self._fabric, line)
-        names = [self._fabric.gpus[rank].name for rank in ranks]
+        request = {**self._caller, "folder": str(self._folder)}
+        printer = OutputPrinter([self._fabric.gpus[rank].name for rank in ranks])
         try:
-            with self._first():
-                self._testbed.run_program(command, ranks, {**self._caller, "folder": str(self._folder)}, Heard(names))
+            with self._at_high_priority():
+                self._testbed.run_program(command, ranks, request, printer)
         except KeyboardInterrupt:
-            print("\naborted: its processes were ended")
+            print("\naborted: the program's processes were killed")
 
     def do_allgather(self, line: str) -> None:
         """allgather SIZE [COUNT] [ALGORITHM]: run AllGathers with blocks of this size; Ctrl-C aborts"""
         self._run("allgather", line)
 
     def do_reducescatter(self, line: str) -> None:
-        """reducescatter SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all blocks of its own"""
+        """reducescatter SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all GPUs' blocks for it"""
         self._run("reducescatter", line)
 
     def do_allreduce(self, line: str) -> None:
@@ -184,11 +186,11 @@ class Prompt(CLI):  # type: ignore[misc]
         self._run("gather", line)
 
     def do_scatter(self, line: str) -> None:
-        """scatter SIZE [COUNT] [ALGORITHM]: every GPU gets its block of g0's"""
+        """scatter SIZE [COUNT] [ALGORITHM]: every GPU gets one of g0's blocks"""
         self._run("scatter", line)
 
     def _run(self, kind: str, line: str) -> None:
-        """Run collectives of a kind: measured, predicted, ratio; Ctrl-C aborts."""
+        """Run collectives of a kind and print measured and predicted time and their ratio; Ctrl-C aborts."""
         chunk_bytes, count, algorithm = arguments.collective(kind, line)
         is_real = self._testbed.testbed.platform.is_real
         try:
@@ -196,7 +198,7 @@ class Prompt(CLI):  # type: ignore[misc]
                 record, predicted_s = self._testbed.run(kind, chunk_bytes, algorithm)
                 print(text.collective(kind, record, predicted_s, is_real=is_real), flush=True)
         except KeyboardInterrupt:
-            print("\naborted; the next collective has new agents")
+            print("\naborted; the next collective starts new agents")
             return
         scale = self._testbed.scale
         if scale.divisor > 1:
@@ -208,36 +210,36 @@ class Prompt(CLI):  # type: ignore[misc]
         self._run(*arguments.kind_of(line))
 
     def do_demand(self, line: str) -> None:
-        """demand [clear]: what transfers ask for and are promised over the links as they are; or forget them"""
+        """demand [clear]: what the requested transfers are promised over the links as they are now; or forget them"""
         if line.split() not in ([], ["clear"]):
             raise PromptError(f"got {shown(line.strip())}; allowed: demand [clear]")
         if line.split():
             self._testbed.requests = ()
-        asked = [one.sentence for one in self._testbed.asking().transfers]
-        print("\n".join(asked) or "no transfer is asked for; allowed: one by admit, or of the scenario")
+        promises = [transfer.sentence for transfer in self._testbed.requested_round().transfers]
+        print("\n".join(promises) or "no transfer is requested; allowed: request one with admit or in the scenario")
 
     def do_admit(self, line: str) -> None:
-        """admit SIZE GPU GPU by TIME: ask for a transfer beside the others, and carry all out; or RATE ... for TIME"""
+        """admit SIZE GPU GPU by TIME: request one more transfer, and run all requested ones; or RATE ... for TIME"""
         bed = self._testbed
-        setting = bed.asking([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
-        *_, asked = setting.transfers
-        print(asked.sentence, flush=True)
-        if asked.workload is None:
+        setting = bed.requested_round([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
+        *_, requested = setting.transfers
+        print(requested.sentence, flush=True)
+        if requested.workload is None:
             return
         try:
-            there_s = bed.deliver(setting)
+            completed_s = bed.deliver(setting)
         except KeyboardInterrupt:
-            print("\naborted; the next collective has new agents")
+            print("\naborted; the next collective starts new agents")
             return
         bed.requests = setting.jobs
-        print("\n".join(text.delivered(one, there_s) for one in setting.transfers if one.workload is not None))
+        print("\n".join(text.delivered(one, completed_s) for one in setting.transfers if one.workload is not None))
 
     def do_wait(self, line: str) -> None:
         """wait TIME: let time pass: wait 100 ms"""
         time.sleep(arguments.duration(line))
 
     def do_time(self, line: str) -> None:
-        """time [COMMAND]: the time since the network's machine started, or how long a command takes"""
+        """time [COMMAND]: the time since the machine (the VM) booted, or how long a command takes"""
         if line:
             super().do_time(line)
         else:
@@ -255,12 +257,12 @@ class Prompt(CLI):  # type: ignore[misc]
             with path.open("x", encoding="utf-8") as file:
                 file.write(written + "\n")
         except FileExistsError:
-            raise PromptError(f"{path} is there already; allowed: the name of a new file") from None
-        other = "; it places the GPUs anew, by the mode" if self._testbed.has_other_placement() else ""
+            raise PromptError(f"{path} already exists; allowed: the name of a new file") from None
+        other = "; its mode chooses another placement" if self._testbed.has_other_placement() else ""
         print(f"written: {path}, for run.py{other}")
 
     def do_flows(self, line: str) -> None:
-        """flows SWITCH: the OpenFlow rules of a switch, readable"""
+        """flows SWITCH: the OpenFlow rules of a switch, in readable form"""
         switch = arguments.switch(self._fabric, line)
         dump = ["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", switch]
         ended = subprocess.run(dump, capture_output=True, text=True, check=False, timeout=_ASK_S)
@@ -270,17 +272,17 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_capture(self, line: str) -> None:
         """capture LINK FILE|stop: write a logical link's packets to a pcap file, until stop"""
-        wanted = arguments.link_file(self._fabric, line)
-        if wanted is None:
+        link_file = arguments.link_file(self._fabric, line)
+        if link_file is None:
             if not self._captures:
-                raise PromptError("no capture is under way; allowed: capture LINK FILE")
+                raise PromptError("no capture is running; allowed: capture LINK FILE")
             self._end_captures()
             return
-        link, file = wanted
-        shaping = [one for one in classes_of(self._fabric) if one.link == link]
-        capture = Capture(shared_by(self._fabric).all[link].name, shaping, self._folder / file)
+        link, file = link_file
+        classes = [htb_class for htb_class in classes_of(self._fabric) if htb_class.link == link]
+        capture = Capture(shared_by(self._fabric).all[link].name, classes, self._folder / file)
         self._captures.append(capture)
-        print(f"capturing {capture.link} into {capture.file} until `capture stop`, or the end")
+        print(f"capturing {capture.link} into {capture.file} until `capture stop` or the end of the session")
 
     def _end_captures(self) -> None:
         captures, self._captures = self._captures, []
@@ -290,23 +292,23 @@ class Prompt(CLI):  # type: ignore[misc]
             print(f"{capture.link}: {capture.packets} packets in {capture.file}{lost}")
 
     def do_iperf(self, line: str) -> None:
-        """iperf [GPU GPU [SECONDS]]: what TCP carries between two GPUs, compared with the slowest link"""
-        src, dst, seconds = arguments.flow(self._fabric, line, _IPERF_S if self._lines is None else _VIRTUAL_IPERF_S)
+        """iperf [GPU GPU [SECONDS]]: TCP goodput between two GPUs, compared with the rate of the slowest link"""
+        src, dst, seconds = arguments.flow(self._fabric, line, _IPERF_S if self._client is None else _VIRTUAL_IPERF_S)
         state = self._testbed.state()
         reason = text.unreachable(self._fabric, [(src, dst)], state.dead)
         if reason:
             raise PromptError(reason)
         wait_s = _PING_S + int(self._testbed.longest_s())
-        answer = self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {self._fabric.gpus[dst].ip}")
-        if " 0 received" in answer:  # TCP would try for minutes
-            raise PromptError(f"no answer comes back to g{src} from g{dst}, so TCP cannot either")
-        pids = self._testbed.testbed.network.host_pids
         address = self._fabric.gpus[dst].ip
-        with self._testbed.steady() if self._lines is None else nullcontext():
+        if " 0 received" in self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {address}"):
+            # TCP would try to connect for minutes.
+            raise PromptError(f"g{dst} does not answer pings of g{src}, so TCP cannot connect either")
+        pids = self._testbed.testbed.network.host_pids
+        with self._testbed.steady() if self._client is None else nullcontext():
             carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
-        way = state.way(src, dst)
-        slowest = state.shared.all[min(way.links, key=lambda link: float(state.set_bps[link]))].name
-        rates = {"carried_bps": carried_bps, "rate_bps": way.rate_bps}
+        route = state.route(src, dst)
+        slowest = state.shared.all[min(route.links, key=lambda link: float(state.set_bps[link]))].name
+        rates = {"carried_bps": carried_bps, "rate_bps": route.rate_bps}
         print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
 
     def do_link(self, line: str) -> None:
@@ -316,17 +318,20 @@ class Prompt(CLI):  # type: ignore[misc]
         print(f"{a} - {b} is {'up' if up else 'down'}", flush=True)
         self._testbed.await_cable(a, b, up=up)
 
-    # --- Mininet's verbs, on our network -----------------------------------------------------------------------------
+    # --- Mininet's verbs, adapted to this network ---------------------------------------------------------------------
 
     def do_links(self, _line: str) -> None:
         """links: the cables, and whether they are up"""
         dead, cables = self._testbed.state().dead, {cable(c.a, c.b) for c in self._fabric.cables}
         for link in self.mn.links:
             ends = cable(link.intf1.node.name, link.intf2.node.name)
-            print(link, ("down" if ends in dead else "up") if ends in cables else link.status())
+            if ends in cables:
+                print(link, "down" if ends in dead else "up")
+            else:
+                print(link, link.status())
 
     def do_pingall(self, line: str) -> None:
-        """pingall [SECONDS]: every GPU pings every other, waiting so long for each"""
+        """pingall [SECONDS]: every GPU pings every other, and waits up to SECONDS for each reply"""
         longest_s = str(1 + int(self._testbed.longest_s()))
         (wait_s,) = arguments.words(line, "pingall [SECONDS]", 0, 1) or [longest_s]
         self.mn.pingAll(str(arguments.whole(wait_s, "a number of seconds", 1, arguments.MAX_SECONDS)))
@@ -335,7 +340,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """xterm NODE: a terminal on a node, where there is a display"""
         if not os.environ.get("DISPLAY"):
             missing = "a display, and there is none here (the VM has none)"
-            raise PromptError(f"{term} needs {missing}: g0 CMD runs a command")
+            raise PromptError(f"{term} needs {missing}; use g0 CMD to run a command")
         super().do_xterm(line, term)
 
     def do_switch(self, line: str) -> None:
@@ -351,34 +356,35 @@ class Prompt(CLI):  # type: ignore[misc]
         super().do_source(line)
 
     def do_sh(self, line: str) -> None:
-        """sh CMD: run a command beside the network, where the switches are"""
+        """sh CMD: run a command in the network namespace of the switches"""
         self._want_keys()
-        with self._first():
+        with self._at_high_priority():
             super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
         try:
-            with self._first():
+            with self._at_high_priority():
                 super().do_py(line)
         except KeyboardInterrupt:
-            super().do_px("None")  # or Python would take the one before for uncaught, and end by SIGINT when it exits
+            super().do_px("None")  # otherwise Python takes this exception for uncaught, and dies of SIGINT at its exit
             raise
 
     def do_help(self, line: str) -> None:
         """help [VERB]: every verb in one line, or one of them"""
-        helps, named = self._helps(), line.split()[:1]
-        if named:
-            helps = {name: helps[name] for name in [arguments.choice(named[0], "verb", helps)]}
+        helps, words = self._helps(), line.split()
+        if words:
+            verb = arguments.choice(words[0], "verb", helps)
+            helps = {verb: helps[verb]}
         width = max(len(head) for head, _ in helps.values())
         for head, about in helps.values():
             print(f"  {head.ljust(width)}  {about}")
 
     def _helps(self) -> dict[str, tuple[str, str]]:
-        """The verb with its arguments, and what it does, by verb."""
+        """Return the help by verb: the verb with its arguments, and what it does."""
         docs = [str(method.__doc__) for name, method in vars(Prompt).items() if name.startswith("do_")]
-        parted = [doc.partition(": ") for doc in (*docs, *MININET) if ": " in doc]
-        return {head.split()[0]: (head, about) for head, _, about in parted}
+        lines = [doc.partition(": ") for doc in (*docs, *MININET) if ": " in doc]
+        return {head.split()[0]: (head, about) for head, _, about in lines}
 
     def do_EOF(self, line: str) -> Any:
         """Leave."""
@@ -386,26 +392,26 @@ class Prompt(CLI):  # type: ignore[misc]
             print()
         return self.do_exit(line)
 
-    # --- the line ----------------------------------------------------------------------------------------------------
+    # --- reading and executing lines ---------------------------------------------------------------------------------
 
     @classmethod
     def initReadline(cls) -> None:
-        """The history is `session`'s."""
+        """Do nothing: `session` manages the history."""
 
     def onecmd(self, line: str) -> Any:
-        """Carry out a line; whatever fails is a sentence, and the prompt goes on."""
+        """Execute a line; any failure is printed as a sentence, and the prompt continues."""
         try:
             return super().onecmd(line)
         except (PromptError, CaptureError, *Failure) as error:
             print(error)
         except OSError as error:
             print(f"{shown(line.strip())} failed: {error.strerror or error}")
-        except Exception as error:  # of one of Mininet's own verbs, which may raise anything
+        except Exception as error:  # Mininet's own verbs may raise anything
             print(f"{shown(line.strip())} failed: {type(error).__name__}: {error}")
         return None
 
     def default(self, line: str) -> None:
-        """Run a command on a node; anything else is unknown."""
+        """Run a command on a node; raise PromptError if the line begins with no node."""
         first, *rest = line.split() or [""]
         if first in self.mn and not rest:
             raise PromptError(f"{first} is a node; allowed: {first} CMD, such as {first} ip addr")
@@ -413,11 +419,12 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
-        with self._first(_ALONE), _interrupts() as self._interrupts:  # from before the command begins
+        # Set up before the command starts, so that no Ctrl-C is lost.
+        with self._at_high_priority(_NOT_INHERITED), _interrupts() as self._interrupts:
             super().default(line)
 
     def waitForNode(self, node: Any) -> None:
-        """Print the output of a node's command until it ends; Ctrl-C, and at a terminal what is typed, is its input."""
+        """Print the output of a node's command until it ends; pass on Ctrl-C and, at a terminal, typed keys to it."""
         at_terminal = self.isatty()
         self._want_keys()
         with _unbuffered() if at_terminal else nullcontext():
@@ -435,46 +442,47 @@ class Prompt(CLI):  # type: ignore[misc]
                         node.write(typed.decode(errors="replace"))
                     else:
                         poll.unregister(0)
-        # Input that the command has not read must not become part of the node's next command.
+        # Input that this command has not read must not become part of the node's next command.
         termios.tcflush(node.slave, termios.TCIFLUSH)
 
     def precmd(self, line: str) -> str:
-        """Note when a line begins."""
+        """Record when the execution of a line starts."""
         self._begun_ns = time.monotonic_ns()
         return line
 
     def postcmd(self, stop: Any, line: str) -> Any:
-        """In virtual time, tell how long a line took."""
+        """In virtual time, print how long the line took."""
         took_ns = time.monotonic_ns() - self._begun_ns
-        if self._lines is not None and took_ns >= _SHOWN_NS and not stop:
+        if self._client is not None and took_ns >= _LEAST_SHOWN_NS and not stop:
             print(f"({format_delay(took_ns / 1e9)} of virtual time)")
         return stop
 
     def _want_keys(self) -> None:
-        if self._lines is not None:
-            self._lines.want_keys()
+        if self._client is not None:
+            self._client.want_keys()
 
     @contextmanager
-    def _first(self, policy: int = os.SCHED_FIFO) -> Iterator[None]:
-        """Within the context, have the prompt and the kernel's workers, who bring it Ctrl-C, run before all others.
+    def _at_high_priority(self, policy: int = os.SCHED_FIFO) -> Iterator[None]:
+        """Within the context, run this process and the kernel's workers, which deliver Ctrl-C, at real-time priority.
 
-        In virtual time a process that computes is never interrupted because others wait for their turn.
+        In virtual time a process that computes never loses the processor to others of the same priority.
         """
-        if self._lines is None:
+        if self._client is None:
             yield
             return
-        before = [0, *(int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _is_worker(one))]
+        workers = [int(comm.parent.name) for comm in Path("/proc").glob("[0-9]*/comm") if _is_worker(comm)]
+        pids = [0, *workers]  # 0 is this process
         try:
-            for pid in before:
+            for pid in pids:
                 os.sched_setscheduler(pid, policy, os.sched_param(2 if pid else 1))
             yield
         finally:
-            for pid in before:
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
-    def _told(self) -> dict[str, Any]:
-        """What is told with the question for a line."""
+    def _request(self) -> dict[str, Any]:
+        """Return the fields of a request for a line (`dialogue`)."""
         dead = [sorted(ends) for ends in self._testbed.state().dead]
         return {"verbs": self._verbs(), "modes": [*self._testbed.testbed.setting.modes], "dead": dead}
 
@@ -482,15 +490,15 @@ class Prompt(CLI):  # type: ignore[misc]
         return sorted({*self._helps()} - {"NODE"})
 
     def completenames(self, text: str, *_: Any) -> list[str]:
-        """The verbs and nodes that a line can begin with."""
+        """Complete the first word of a line: a verb or a node."""
         return self._completed([], text)
 
     def complete_help(self, text: str, *_: Any) -> list[str]:
-        """The verbs that have help."""
+        """Complete the argument of `help`: a verb that has help."""
         return self._completed(["help"], text)
 
     def completedefault(self, text: str, line: str, begin: int, *_: Any) -> list[str]:
-        """The words that can come next in a line."""
+        """Complete any other word of a line."""
         return self._completed(line[:begin].split(), text)
 
     def _completed(self, words: Sequence[str], text: str) -> list[str]:
@@ -499,41 +507,44 @@ class Prompt(CLI):  # type: ignore[misc]
         return arguments.completed(self._fabric, words, text, dead=dead, verbs=self._verbs(), modes=modes)
 
 
-class Heard:
-    """Prints the output of a program's ranks as it comes, in whole lines, each behind its GPU's name where there are
-    several, and in the end what went wrong; these are the names."""
+class OutputPrinter:
+    """Prints the output of a program's ranks as it arrives, in whole lines, and at the end everything that went wrong.
+
+    `names` are the ranks' GPUs; with several ranks, each line begins with its GPU's name.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._unprinted = names, dict[tuple[int, str], bytes]()
-        self._wrong: list[str] = []
+        self._problems: list[str] = []
 
     def __call__(self, **line: Any) -> None:
-        """Take in a line of `program.inside`."""
+        """Process one record of `program.inside`, given by its fields."""
         if "stream" in line:
             key = line["rank"], line["stream"]
             *whole, rest = (self._unprinted.get(key, b"") + base64.b64decode(line["text"])).split(b"\n")
             self._unprinted[key] = rest
             self._print(line["rank"], whole)
         elif line.get("signal") == "SIGTERM":
-            self._wrong.append(f"the ranks were ended at the deadline after {line['deadline_ns'] / 1e9:g} s")
+            self._problems.append(f"the ranks were ended at the deadline after {line['deadline_ns'] / 1e9:g} s")
         elif line.get("ended"):
-            self._wrong.append(f"{self._names[line['rank']]} {how(line['ended'])}")
+            self._problems.append(f"{self._names[line['rank']]} {describe_status(line['ended'])}")
         elif "over" in line:
             over = line["over"]
             for (rank, _), rest in self._unprinted.items():
                 self._print(rank, [rest] if rest else [])
-            self._wrong += [f"{over['left_running']} processes still ran, and were ended"] * bool(over["left_running"])
+            if over["left_running"]:
+                self._problems.append(f"{over['left_running']} processes were still running, and were killed")
             for rank, _, lost in over["discarded"]:
-                self._wrong.append(f"{self._names[rank]}: {lost:,} bytes were discarded")
-            print("".join(f"{one}\n" for one in self._wrong), end="", flush=True)
+                self._problems.append(f"{self._names[rank]}: {lost:,} bytes were discarded")
+            print("".join(f"{problem}\n" for problem in self._problems), end="", flush=True)
 
     def _print(self, rank: int, lines: Sequence[bytes]) -> None:
         name = f"{self._names[rank]}: " if len(self._names) > 1 else ""
-        print("".join(f"{name}{one.decode(errors='replace')}\n" for one in lines), end="", flush=True)
+        print("".join(f"{name}{line.decode(errors='replace')}\n" for line in lines), end="", flush=True)
 
 
 def _is_worker(comm: Path) -> bool:
-    """Whether this is the name of one of the kernel's workers that are bound to no processor."""
+    """Return whether this /proc/PID/comm file belongs to a kernel worker that is not bound to a processor."""
     try:
         return comm.read_text().startswith("kworker/u")
     except OSError:  # it has ended
@@ -541,35 +552,38 @@ def _is_worker(comm: Path) -> bool:
 
 
 def _interrupt(node: Any) -> None:
-    """Interrupt a node's command, and end what its shell has forked and not yet made another program: for a moment that
-    would take an interrupt for the shell's, and forget it."""
+    """Interrupt a node's command, and kill children of its shell that are between fork and exec.
+
+    Such a child still has the shell's handler for SIGINT, and would lose the interrupt.
+    """
     node.sendInt()
     with suppress(psutil.Error):
         shell = psutil.Process(node.shell.pid)
         for child in shell.children(recursive=True):
-            if child.cmdline() in ([], shell.cmdline()):  # a process has no arguments for an instant of its exec
+            if child.cmdline() in ([], shell.cmdline()):  # during exec a process has no arguments for an instant
                 child.kill()
 
 
 @contextmanager
 def _interrupts() -> Iterator[int]:
-    """Within the context Ctrl-C interrupts nothing: of each signal its number can be read from this file, as a byte."""
-    come, note = os.pipe()
-    os.set_blocking(note, False)
+    """Within the context, signals such as Ctrl-C's can be read from the yielded descriptor, one byte with the number
+    each, and SIGINT does not interrupt this process."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
     before = signal.signal(signal.SIGINT, lambda *_: None)
-    signal.set_wakeup_fd(note, warn_on_full_buffer=False)  # written at once, so that none waits for the end of a wait
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # written by the C handler, so that a poll wakes up at once
     try:
-        yield come
+        yield reader
     finally:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, before)
-        os.close(note)
-        os.close(come)
+        os.close(writer)
+        os.close(reader)
 
 
 @contextmanager
 def _unbuffered() -> Iterator[None]:
-    """Have the terminal deliver keys as they are pressed, and not lines."""
+    """Within the context, have the terminal deliver each key as it is pressed, instead of whole lines."""
     before, changed = termios.tcgetattr(0), termios.tcgetattr(0)
     changed[3] &= ~termios.ICANON
     termios.tcsetattr(0, termios.TCSANOW, changed)

@@ -1,5 +1,5 @@
-"""The state of the network at the prompt: which WAN paths are in force, their rates and delays, and the model's
-prediction for a collective under them. Pure.
+"""A snapshot of the network at the prompt: rates, delays and WAN paths in force, and the timing model's prediction for
+a collective under them. Pure functions.
 
 Rates and sizes are the scenario's, before the rate scale.
 """
@@ -27,15 +27,16 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """The links or ports from one GPU to another, in order; their delays' sum; the rate of the slowest, 0 if down."""
+class Route:
+    """The route from one GPU to another: its links or ports in order, the sum of their delays, and the rate of the
+    slowest one, 0 if one is down."""
 
     links: tuple[int, ...]
     delay_s: float
     rate_bps: float
 
     def cost_s(self, message_bytes: int) -> float:
-        """The time of a message over it, s; infinity where a link of it is down."""
+        """Return the time that a message takes on this route, in s; infinity if a link is down."""
         return self.delay_s + 8 * message_bytes / self.rate_bps if self.rate_bps else math.inf
 
 
@@ -43,8 +44,8 @@ class Way:
 class State:
     """Links and routes at one moment.
 
-    `set_bps` and `delays_s`, [links or ports], are the rates and delays that these were given; `status` is the
-    controller's (`controller.api.client.Controller.status`).
+    `set_bps` and `delays_s`, [links or ports], are the configured rates and delays; `status` is the controller's
+    (`controller.api.client.Controller.status`).
     """
 
     fabric: Fabric
@@ -59,25 +60,25 @@ class State:
 
     @cached_property
     def shared(self) -> Shared:
-        """The links or ports, as forwarding uses them without the failed cables."""
+        """The links or ports as forwarding uses them once the failed cables are removed."""
         return shared_by(self.fabric, self.dead)
 
     @cached_property
     def rates_bps(self) -> Floats:
-        """The rates, [links or ports]; 0 where the failed cables leave none."""
+        """The rates, [links or ports] bit/s; 0 for those that the failed cables cut."""
         rates = self.set_bps.copy()
         rates[list(self.shared.failed(self.dead))] = 0.0
         return rates
 
     @cached_property
     def logical_bps(self) -> Floats:
-        """The rates of logical links, [links]; 0 where the failed cables leave a link no way."""
+        """The rates of the logical links, [links] bit/s; 0 if the failed cables cut every way along a link."""
         rates = self.shared.slowest_bps(self.set_bps).copy()
         rates[list(failed_links(self.fabric, self.dead))] = 0.0
         return rates
 
     @cached_property
-    def _routes(self) -> dict[tuple[int, int], int]:
+    def _installed_paths(self) -> dict[tuple[int, int], int]:
         return {(src, dst): path for src, dst, path, _ in self.status["routes"]}
 
     @cached_property
@@ -85,114 +86,122 @@ class State:
         return Ways(self.fabric, self.dead)
 
     def path(self, src: int, dst: int) -> int:
-        """The index of the WAN path in force from rank to rank, -1 within a site.
+        """Return the index of the WAN path in force from rank `src` to rank `dst`, -1 within a site.
 
-        A pair without a route of its own is on its sites' fixed path: the first without a failed cable.
+        A pair without an installed route uses the fixed path of its sites: the first one without a failed cable.
         """
         if not crosses(self.fabric, src, dst):
             return -1
         sites = self.fabric.gpus[src].site, self.fabric.gpus[dst].site
-        return self._routes.get((src, dst), self._ways.fixed(*sites).index)
+        return self._installed_paths.get((src, dst), self._ways.fixed(*sites).index)
 
-    def way(self, src: int, dst: int, path: int | None = None) -> Way:
-        """The way from rank to rank over the WAN path of that index (-1 within a site), or over the one in force."""
+    def route(self, src: int, dst: int, path: int | None = None) -> Route:
+        """Return the route between two ranks over the WAN path of this index (-1 within a site), or that in force."""
         path = self.path(src, dst) if path is None else path
-        return self._over(self.shared.edge(src, dst, path))
+        return self._route_over(self.shared.edge(src, dst, path))
 
     def in_use(self, src: int, dst: int) -> Counter[int]:
-        """How many flows from rank to rank of another site are on each WAN path, by its index.
+        """Count the flows between two ranks of different sites on each WAN path, by path index.
 
-        Those of a pair without ways of their own count as one.
+        A pair whose flows have no paths of their own counts as one flow.
         """
-        return Counter(self._spread.get((src, dst)) or [self.path(src, dst)])
+        return Counter(self._own_paths.get((src, dst)) or [self.path(src, dst)])
 
     @cached_property
-    def _spread(self) -> dict[tuple[int, int], list[int]]:
-        """The paths of flows that have ways of their own, by their ranks."""
-        found: dict[tuple[int, int], list[int]] = {}
+    def _own_paths(self) -> dict[tuple[int, int], list[int]]:
+        """The path of each flow that has a path of its own, grouped by the flow's ranks."""
+        paths: dict[tuple[int, int], list[int]] = {}
         for src, dst, _, path, *_ in self.status.get("flows", ()):
-            found.setdefault((src, dst), []).append(path)
-        return found
+            paths.setdefault((src, dst), []).append(path)
+        return paths
 
-    def _way_of(self, src: int, dst: int, channel: int) -> Way:
-        """The way of a flow: by the fabric's routing, where flows of its ranks have ways of their own."""
-        spread = multipath(self.fabric)
-        if spread is None or (src, dst) not in self._spread:
-            return self.way(src, dst)
+    def _flow_route(self, src: int, dst: int, channel: int) -> Route:
+        """Return the route of a flow, by the fabric's multipath routing if the pair's flows have their own paths."""
+        routing = multipath(self.fabric)
+        if routing is None or (src, dst) not in self._own_paths:
+            return self.route(src, dst)
         ends = np.array(src), np.array(dst)
-        path = spread.paths(*ends, channel, failed_links(self.fabric, self.dead))
-        if len({*self._spread[src, dst]}) == 1:  # where the mode chooses it, that is another
-            path = np.array(self._spread[src, dst][0])
-        return self._over(tuple(int(one) for one in spread.links(*ends, path, channel, self.dead) if one >= 0))
+        path = routing.paths(*ends, channel, failed_links(self.fabric, self.dead))
+        if len({*self._own_paths[src, dst]}) == 1:  # the mode may have chosen it, instead of the routing
+            path = np.array(self._own_paths[src, dst][0])
+        links = routing.links(*ends, path, channel, self.dead)
+        return self._route_over(tuple(int(link) for link in links if link >= 0))
 
-    def _over(self, links: tuple[int, ...]) -> Way:
+    def _route_over(self, links: tuple[int, ...]) -> Route:
         delay_s, rate_bps = float(self.delays_s[[*links]].sum()), float(self.rates_bps[[*links]].min())
-        return Way(links=links, delay_s=delay_s, rate_bps=rate_bps)
+        return Route(links=links, delay_s=delay_s, rate_bps=rate_bps)
 
     def predicted_s(
         self, schedule: Schedule, placement: Sequence[int], *, slot_bytes: float, traffic: Traffic | None = None
     ) -> float:
-        """The model's time of a collective with slots of so many bytes, all of whose ways are up, s.
+        """Return the model's completion time of a collective with slots of `slot_bytes`, in s; its routes must be up.
 
-        `traffic` is what its flows ask for; where tunnels have limits these are in force.
+        `traffic` holds the demands of its flows; if tunnels have rate limits, the prediction takes these into account.
         """
-        spread = multipath(self.fabric)
-        if traffic is not None and spread is not None and spread.engineers and self.status["limits"]:
-            return self._engineered_s(spread, schedule, placement, slot_bytes, traffic)
-        channels = [flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows]
-        ways = [self._way_of(*ends, one) for ends, one in zip(pairs(schedule, placement), channels, strict=True)]
-        alpha_s = np.array([[way.delay_s] for way in ways])
-        used = Counter(link for way in ways for link in way.links)
+        routing, channels = multipath(self.fabric), _channels(schedule)
+        if traffic is not None and routing is not None and routing.engineers and self.status["limits"]:
+            return self._engineered_s(routing, schedule, placement, slot_bytes, traffic)
+        flows = zip(pairs(schedule, placement), channels, strict=True)
+        routes = [self._flow_route(*ends, channel) for ends, channel in flows]
+        alpha_s = np.array([[route.delay_s] for route in routes])
+        used = Counter(link for route in routes for link in route.links)
         if max(used.values()) == 1:
-            beta_s = np.array([[8 * slot_bytes / way.rate_bps] for way in ways])
+            beta_s = np.array([[8 * slot_bytes / route.rate_bps] for route in routes])
             return float(max_plus.completion_s(schedule.transfers, alpha_s, beta_s)[0])
-        links = np.full((1, len(ways), max(len(way.links) for way in ways)), -1, dtype=np.int32)
-        for flow, way in enumerate(ways):
-            links[0, flow, : len(way.links)] = way.links
-        rates_bps = self.rates_bps[None]
-        return float(fluid.completion_s(schedule.transfers, links, rates_bps, alpha_s.T, slot_bytes=slot_bytes)[0])
+        links = np.full((len(routes), max(len(route.links) for route in routes)), -1, dtype=np.int32)
+        for flow, route in enumerate(routes):
+            links[flow, : len(route.links)] = route.links
+        return _shared_completion_s(schedule, links, self.rates_bps, alpha_s[:, 0], slot_bytes)
 
     def _engineered_s(
-        self, spread: Multipath, schedule: Schedule, placement: Sequence[int], slot_bytes: float, traffic: Traffic
+        self, routing: Multipath, schedule: Schedule, placement: Sequence[int], slot_bytes: float, traffic: Traffic
     ) -> float:
-        """As `predicted_s`, over tunnels with rates of their own."""
-        channel = np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows])
+        """Do what `predicted_s` does, for tunnels with rate limits: each one is a link more, at the end of a route."""
         src, dst = np.array(pairs(schedule, placement)).T
         delays_s = self.shared.delays_s(self.delays_s)
         plan = engineered(self.fabric, delays_s, self.logical_bps, (src, dst), traffic)
-        links = spread.links(src, dst, plan.path, channel, self.dead)
+        links = routing.links(src, dst, plan.path, np.array(_channels(schedule)), self.dead)
         first = len(self.rates_bps) + np.array(traffic.priority) * len(self.fabric.paths)
-        begins = np.where(plan.path >= 0, first + plan.path, -1)
-        links = np.concatenate([links, begins[:, None]], axis=1).astype(np.int32)
+        tunnels = np.where(plan.path >= 0, first + plan.path, -1)
+        links = np.concatenate([links, tunnels[:, None]], axis=1).astype(np.int32)
         rates_bps = np.append(self.rates_bps, plan.limits_bps.ravel())
         alpha_s = np.append(self.delays_s, np.zeros(plan.limits_bps.size + 1))[links].sum(axis=1)
-        return float(
-            fluid.completion_s(schedule.transfers, links[None], rates_bps[None], alpha_s[None], slot_bytes=slot_bytes)[
-                0
-            ]
-        )
+        return _shared_completion_s(schedule, links, rates_bps, alpha_s, slot_bytes)
+
+
+def _channels(schedule: Schedule) -> list[int]:
+    """Return the channel of each flow of a schedule."""
+    return [flow.channel if isinstance(flow, Flow) else 0 for flow in schedule.flows]
+
+
+def _shared_completion_s(
+    schedule: Schedule, links: npt.NDArray[np.int32], rates_bps: Floats, alpha_s: Floats, slot_bytes: float
+) -> float:
+    """Return the fluid model's completion time of one collective in s, given the links of its flows, [flows, links]."""
+    times_s = fluid.completion_s(schedule.transfers, links[None], rates_bps[None], alpha_s[None], slot_bytes=slot_bytes)
+    return float(times_s[0])
 
 
 def dead_cables(status: Mapping[str, Any]) -> Cables:
-    """The failed cables by the controller's status."""
+    """Return the failed cables according to the controller's status."""
     return frozenset(cable(a, b) for a, b in status["dead"])
 
 
 def pairs(schedule: Schedule, placement: Sequence[int]) -> list[tuple[int, int]]:
-    """The ranks that each flow of a schedule leads from and to."""
+    """Return the source and destination rank of each flow of a schedule."""
     return [(placement[src], placement[dst]) for src, dst in zip(*schedule.ends, strict=True)]
 
 
 def edges(ring: Sequence[int]) -> list[tuple[int, int]]:
-    """The edges of a ring: from each rank to the next, and from the last to the first."""
+    """Return the edges of a ring: from each rank to the next, and from the last to the first."""
     return list(zip(ring, [*ring[1:], ring[0]], strict=True))
 
 
 def crosses(fabric: Fabric, src: int, dst: int) -> bool:
-    """Whether an edge leads to another site."""
+    """Return whether two ranks are in different sites."""
     return fabric.gpus[src].site != fabric.gpus[dst].site
 
 
 def candidates(fabric: Fabric, src: int, dst: int) -> tuple[WanPath, ...]:
-    """The WAN paths that an edge could take, the fixed one first."""
+    """Return the WAN paths that traffic between two ranks could take, the fixed one first."""
     return fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site), ())

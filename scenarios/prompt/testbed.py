@@ -1,4 +1,4 @@
-"""The testbed at the prompt: conditions, mode, placement, paths and collectives, changed by one command at a time."""
+"""The testbed at the prompt: changes conditions, mode, placement and paths, and runs collectives, one at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,13 +37,13 @@ from topologies.units import format_size
 
 Floats = npt.NDArray[np.float64]
 
-_STEADY_LATE_S = 20e-3  # how late timers may be while a single flow is measured: a busy machine then shows less
-_PATIENT = 1.2  # so much longer than is predicted agents wait for one another
-_COPIES = 4  # of a buffer over all GPUs: what arrives, what is kept, and TCP's on either side
+_STEADY_LATE_S = 20e-3  # allowed timer overrun while a single flow is measured, or a busy machine lowers its rate
+_PATIENT = 1.2  # agents wait for one another this many times the predicted time
+_COPIES = 4  # of each buffer, over all GPUs: the received data, the kept data, and TCP's buffers at both ends
 
 
-class Noted:
-    """The rates of logical links that were noted, a row before each collective (a `Sampler`)."""
+class RecordedRates:
+    """A `Sampler` of recorded conditions: the rates of the logical links before each collective, a row each."""
 
     limit = None
 
@@ -52,40 +52,40 @@ class Noted:
 
     @property
     def mean_bps(self) -> Floats:
-        """Their means, [links] bit/s."""
+        """The mean rates, [links] bit/s."""
         return np.mean(self.rows, axis=0)  # type: ignore[no-any-return]
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """The rates, [count, links] bit/s."""
+        """Return the rates before `count` collectives from `start` on, [count, links] bit/s."""
         return np.array(self.rows[start : start + count])
 
 
 class InteractiveTestbed:
-    """Commands on a testbed that is up; conditions stay until they are changed.
+    """Executes commands on a testbed that is up; conditions stay until a command changes them.
 
-    `mode` is in force, `set_bps`, [links or ports], are the rates that these were given, in the scenario's units;
-    `requests` are the transfers that a round asks for; `last_bytes` and `all_bytes` are the bytes that collectives have
-    put on each WAN link, by its index, as carried.
-    Every method raises the errors of `Failure` and PromptError, and can be called again after them.
+    `mode` is the mode in force. `set_bps`, [links or ports], are the configured rates, in the scenario's units.
+    `requests` are the transfers requested for the next round. `last_bytes` and `all_bytes` are the bytes that the last
+    collective and all collectives have sent on each WAN link, by link index, after rate scaling.
+    Every method raises the errors of `Failure` and PromptError, and can be called again afterwards.
     """
 
     def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = ()) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = testbed.setting.mode("base")
-        self._given = self.collective  # the scenario's
+        self._scenario_collective = self.collective  # the one of the scenario
         self.requests = tuple(requests)
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._course: Course | None = None  # of a mode that goes by conditions, from the first row of `_noted` on
-        self._noted = Noted()
-        self._broken = False  # new agents are needed
+        self._course: Course | None = None  # the decisions of a condition-dependent mode, under the rows of `_recorded`
+        self._recorded = RecordedRates()
+        self._needs_agents = False  # whether the next collective needs new agents
         kinds = [link.kind for link in shared_by(self.fabric).all]
-        self._sent_files = {
-            one.link: Path("/sys/class/net", one.interface, "statistics", "tx_bytes")
-            for one in classes_of(self.fabric)
-            if kinds[one.link] == "wan"
+        self._counters = {
+            port.link: Path("/sys/class/net", port.interface, "statistics", "tx_bytes")
+            for port in classes_of(self.fabric)
+            if kinds[port.link] == "wan"
         }
         self._seed, self._drawn = testbed.setting.run.seed, -1
         self.resample(None)
@@ -93,30 +93,30 @@ class InteractiveTestbed:
 
     @property
     def collective(self) -> CollectiveSpec:
-        """The last collective, or the scenario's."""
+        """The specification of the last collective; before the first, the scenario's."""
         return self.testbed.setting.collective
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The ranks that each flow of that collective leads from and to."""
+        """The source and destination rank of each flow of that collective."""
         return pairs(self.testbed.setting.workload.schedule, self.testbed.placement)
 
     @property
     def reembed_every(self) -> int:
-        """After how many collectives a mode that re-embeds chooses the placement again."""
+        """The number of collectives after which a mode that re-embeds chooses the placement again."""
         return self.testbed.setting.collective.reembed_every
 
     def state(self) -> State:
-        """The links and routes as they are now."""
+        """Return a snapshot of the links and routes."""
         delays_s, status = self.testbed.delays_s, self.testbed.status()
         return State(fabric=self.fabric, set_bps=self.set_bps, delays_s=delays_s, status=status)
 
     def longest_s(self) -> float:
-        """Longer than any round trip without queues takes."""
+        """Return an upper bound on round-trip times without queueing, in s."""
         return 4 * float(np.sort(self.testbed.delays_s)[-4:].sum())
 
     def resample(self, seed: int | None) -> str:
-        """Draw the next conditions, or the first of another seed; return which they are."""
+        """Draw the next conditions, or the first ones of another seed; return a phrase that names them."""
         seed, drawn = (self._seed, self._drawn + 1) if seed is None else (seed, 0)
         try:
             rates_bps = conditions_of(self.testbed.setting, seed=seed).shaped_bps(drawn, ())
@@ -127,15 +127,15 @@ class InteractiveTestbed:
         return f"the conditions of collective {drawn} of seed {seed}"
 
     def set_rate(self, link: int, rate_bps: int) -> None:
-        """Give a link another rate."""
+        """Set the rate of a link or port."""
         rates_bps = self.set_bps.copy()
         rates_bps[link] = rate_bps
         self._change(rates_bps)
 
     def set_delay(self, link: int, delay_s: float) -> float:
-        """Give a link another delay; return the least delay that is not left out, s.
+        """Set the delay of a link or port; return the smallest delay that is emulated, in s.
 
-        In real time timers are too late to distinguish a shorter one from none.
+        In real time, timers are too late to tell a smaller delay from none.
         """
         before = self.testbed.delays_s
         delays_s = before.copy()
@@ -149,29 +149,29 @@ class InteractiveTestbed:
         return self.testbed.platform.late_s / TELLING
 
     def set_mode(self, name: str) -> None:
-        """Put a mode in force, and choose placement and paths by it under the conditions there are.
+        """Put a mode in force, and have it choose placement and paths under the current conditions.
 
-        One that goes by conditions begins with ranks in order and the fixed paths.
+        A condition-dependent mode begins with ranks in order and the fixed paths.
         """
         mode = self.testbed.setting.mode(name)
-        chooses = mode.is_periodic  # else before the next collective
+        chooses = mode.is_periodic  # a condition-dependent mode chooses before the next collective
         order = "best" if chooses and mode.reembeds else "rank"
         self._arrange(mode, order, self.collective, best=chooses and mode.reroutes)
         self.mode, self._since, self._course = mode, 0, None
 
     def set_ring(self, order: str | Sequence[int]) -> None:
-        """Use this ring, the "best" one under the conditions there are, or the one in "rank" order."""
+        """Use this ring, the "best" one under the current conditions, or the one in "rank" order."""
         self._arrange(self.mode, order, self.collective, best=self.mode.is_periodic and self.mode.reroutes)
         self._course = None
-        self._since = 1  # a mode that re-embeds keeps it until its next time
+        self._since = 1  # a mode that re-embeds keeps this placement until it is due again
 
     def scenario(self) -> Scenario:
-        """The mode, the links as they are, the last collective and the transfers that are asked for, as a scenario.
+        """Return a scenario of the mode, the links as they are, the last collective and the requested transfers.
 
-        Raises PromptError where the failed cables leave a flow of that collective without a path.
+        Raises PromptError if the failed cables leave a flow of that collective without a path.
         """
         setting = self.testbed.setting
-        self._check_reach(self.state(), pairs(setting.workload.schedule, self._begun()))
+        self._check_reach(self.state(), pairs(setting.workload.schedule, self._first_placement()))
         links = []
         for link in shared_by(self.fabric).all:
             rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
@@ -183,74 +183,76 @@ class InteractiveTestbed:
         return replace(setting, conditions=conditions, run=run, jobs=self.requests, faults=faults)
 
     def has_other_placement(self) -> bool:
-        """Whether GPUs stand elsewhere than the mode in force has them where it begins under the links as they are."""
-        return self.testbed.placement != self._begun()
+        """Return whether the placement differs from the one with which the mode begins under the links as they are."""
+        return self.testbed.placement != self._first_placement()
 
-    def _begun(self) -> Sequence[int]:
-        """The placement that the mode in force begins with under the links as they are."""
+    def _first_placement(self) -> Sequence[int]:
+        """Return the placement with which the mode in force begins under the links as they are."""
         order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
         return self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
 
     def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
-        """Run one collective in the mode that is in force; return its record and the model's prediction, s.
+        """Run one collective in the mode in force; return its record and the model's prediction in s.
 
-        `algorithm` None is the scenario's, or the first of another kind. If it ends early, by KeyboardInterrupt too, so
-        do the agents. Raises PromptError at once where a flow has no path.
+        If `algorithm` is None, it is the scenario's for the scenario's kind, and the default one for another kind. If
+        the collective is cut short, also by KeyboardInterrupt, its agents are ended. Raises PromptError before it
+        starts if a flow has no path.
         """
-        sized = replace(self._given, chunk_bytes=chunk_bytes, size_bytes=None)
+        sized = replace(self._scenario_collective, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
-        with self._afresh():
+        with self._restarting_course():
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
         order: str | Sequence[int]
         if self.mode.is_periodic:
-            order = self._order(sized)
+            order = self._next_order(sized)
             routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
-            routes = routes or self.fabric.spec.routing == "te"  # rates may be others by now
+            routes = routes or self.fabric.spec.routing == "te"  # rates may have changed
             best = self.mode.reroutes if routes else None
         else:
             order, best = self._by_conditions(sized)
         self._arrange(self.mode, order, sized, best=best)
-        with self._risking():
-            # Of the slots that are carried, should they not divide by the scale.
+        with self._killing_agents_on_failure():
+            # The prediction is for the slots as carried: scaling may round their size.
             slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
             workload = self.testbed.setting.workload
             predicted_s = self.state().predicted_s(
                 workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
             )
             self._wait_for(predicted_s)
-            before = self._sent()
+            before = self._sent_bytes()
             self.testbed.drops()
             row = self.testbed.measure(self.collectives + 1)
         self.collectives += 1
         self._since += 1
-        self.last_bytes = {link: sent - before[link] for link, sent in self._sent().items()}
+        self.last_bytes = {link: sent - before[link] for link, sent in self._sent_bytes().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
         return row, predicted_s
 
-    def asking(self, more: Sequence[JobSpec] = ()) -> Scenario:
-        """The round of the transfers that are asked for, and these, over the links as they are; raises PromptError."""
+    def requested_round(self, more: Sequence[JobSpec] = ()) -> Scenario:
+        """Return the round of all requested transfers and `more`, over the links as they are; raises PromptError."""
         setting = self.scenario()
         setting = replace(setting, jobs=(*setting.jobs, *more), run=replace(setting.run, modes=("base",)))
         try:
-            found = admission.check(setting) if setting.jobs else ()
-            mistakes = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in found]
-            _ = setting.transfers if setting.jobs and not mistakes else ()  # planned here, where that may fail
+            mistakes = [*admission.check(setting)] if setting.jobs else []
+            if setting.jobs and not mistakes:
+                _ = setting.transfers  # plans the transfers, which may fail
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         if mistakes:
-            raise PromptError("; ".join(mistakes))
+            texts = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in mistakes]
+            raise PromptError("; ".join(texts))
         return setting
 
     def deliver(self, setting: Scenario) -> dict[str, float]:
-        """Carry out the transfers that such a round promises; when each was all there, s after its beginning, by name.
+        """Run the transfers of a `requested_round`; return each one's completion in s after the start, by name.
 
-        If it ends early, so do the agents; the next collective has new ones in any case.
+        If the round is cut short, its agents are ended. The next collective starts new agents either way.
         """
         bed, before, placement = self.testbed, self.testbed.setting, self.testbed.placement
-        with self._risking():
+        with self._killing_agents_on_failure():
             bed.setting, bed.placement = setting, tuple(range(setting.gpus))
             try:
                 bed.share(setting.fair_links("base"), self.set_bps)
@@ -259,64 +261,74 @@ class InteractiveTestbed:
                 bed.route(setting.mode("base"), shared_by(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
-                bed.setting, bed.placement, self._broken, self._course = before, placement, True, None
+                bed.setting, bed.placement, self._needs_agents, self._course = before, placement, True, None
         spans = setting.workload.jobs
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
     def run_program(
-        self, command: str, ranks: Sequence[int], request: Mapping[str, Any], say: Callable[..., Any]
+        self, command: str, ranks: Sequence[int], request: Mapping[str, Any], emit: Callable[..., Any]
     ) -> None:
-        """Run a program on the GPUs' hosts over the network as it is; the next collective has new agents.
+        """Run a program on the GPUs' hosts over the network as it is; the next collective starts new agents.
 
-        `request` and `say` are as for `program.inside.Run`. When it is left by KeyboardInterrupt, so is the program.
+        `request` and `emit` are as for `program.inside.Run`. KeyboardInterrupt ends the program too.
         """
         bed = self.testbed
         program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
         for mistake in check(program, self.mode, self.fabric):
             raise PromptError(f"{mistake.key}: {mistake.text}")
-        self._broken = True
+        self._needs_agents = True
         if not bed.setting.run.is_real:
             bed.stays = False
             bed.share(fair_links(bed.setting), self.set_bps)
         bed.set_queues()
         set_transport(bed, self.set_bps)
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
-        with Run(bed, program, request, course=None, say=say) as run:
+        with Run(bed, program, request, course=None, emit=emit) as run:
             run.wait()
-            say(over=run.end())
+            emit(over=run.end())
 
-    def _order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
-        """What places are to be given by: the mode, or the placement that there is where it suits the collective."""
+    def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
+        """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""
         if self.mode.reembeds_at(self._since, self.reembed_every):
             return "best"
-        same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
-        return self.testbed.placement if same else "best" if self.mode.reembeds else "rank"
+        if self._fits_placement(wanted):
+            return self.testbed.placement
+        return "best" if self.mode.reembeds else "rank"
+
+    def _fits_placement(self, wanted: CollectiveSpec) -> bool:
+        """Return whether the current placement is for a collective of this kind and algorithm."""
+        return (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
 
     def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
-        """What places and paths are to be given by, as for `_arrange`, in a mode that goes by conditions.
+        """Return `order` and `best` for `_arrange`, as a condition-dependent mode decides.
 
-        Its course begins with the placement that there is, if that suits the collective, and the fixed paths.
+        Its course begins with the current placement, if that fits the collective, and with the fixed paths.
         """
-        same = (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
-        order: str | Sequence[int] = self.testbed.placement if same else "rank"
+        fits = self._fits_placement(wanted)
+        order: str | Sequence[int] = self.testbed.placement if fits else "rank"
         begins = self._course is None or wanted != self.collective
         if begins:
             delays_s = shared_by(self.fabric).delays_s(self.testbed.delays_s)
             chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
-            placement = np.array(self.testbed.placement, np.int16) if same else None
-            every, self._noted = self.reembed_every, Noted()
-            self._course = Course(self.mode, chooser, self._noted, reembed_every=every, placement=placement)
+            placement = np.array(self.testbed.placement, np.int16) if fits else None
+            every, self._recorded = self.reembed_every, RecordedRates()
+            self._course = Course(self.mode, chooser, self._recorded, reembed_every=every, placement=placement)
         assert self._course is not None
-        number = len(self._noted.rows)
-        # A link that is down has hardly a rate, so that there is always a time.
-        self._noted.rows.append(np.maximum(self.state().logical_bps, 1.0))
+        number = len(self._recorded.rows)
+        # A failed link counts as 1 bit/s, so that predicted times are finite.
+        self._recorded.rows.append(np.maximum(self.state().logical_bps, 1.0))
         moments = self._course.moments(number, 1)
         embeds, routes = moments.embedded[0] == number, moments.routed[0] == number
-        return "best" if embeds else order, True if routes else False if begins or embeds else None
+        best: bool | None = None
+        if routes:
+            best = True
+        elif begins or embeds:
+            best = False
+        return "best" if embeds else order, best
 
     @contextmanager
-    def _afresh(self) -> Iterator[None]:
-        """Have a mode that goes by conditions begin anew if the context fails: what it chose may not be in force."""
+    def _restarting_course(self) -> Iterator[None]:
+        """Restart the course of a condition-dependent mode if the context fails: its choice may not be in force."""
         try:
             yield
         except BaseException:
@@ -327,44 +339,45 @@ class InteractiveTestbed:
         """Bring a cable up or down."""
         self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
         if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
-            self._broken = True  # a host forgets its routes with its interface
+            self._needs_agents = True  # a host loses its routes when its interface goes down
 
     def await_cable(self, a: str, b: str, *, up: bool) -> None:
-        """Return once the controller has noticed that a cable went down or came up, and routes around the failures."""
-        self._await(
-            f"{a} - {b} for {'down' if up else 'up'}",
-            lambda status: (
-                (cable(a, b) not in dead_cables(status)) == up or (up and not {a, b}.isdisjoint(status["not_ready"]))
-            ),
-        )
-        self._heed_failures()
+        """Wait until the controller has detected that a cable went down or came up, and routes around the failures."""
+
+        def is_noticed(status: Mapping[str, Any]) -> bool:
+            is_up = cable(a, b) not in dead_cables(status)
+            ends_stopped = not {a, b}.isdisjoint(status["not_ready"])  # then the cable stays down
+            return is_up == up or (up and ends_stopped)
+
+        self._await(f"{a} - {b} {'down' if up else 'up'}", is_noticed)
+        self._move_delays()
 
     def await_switch(self, name: str, *, up: bool) -> None:
-        """Shape the ports of a switch that was stopped or started, and return once the controller has noticed it.
+        """Shape the ports of a switch that was stopped or started, and wait until the controller has detected it.
 
-        A switch all of whose cables are down counts as stopped.
+        A switch counts as stopped if all of its cables are down.
         """
         self.testbed.reshape(self.set_bps)
         cables = around(self.fabric, name)
         self._await(
-            f"{name} for {'stopped' if up else 'running'}",
+            f"{name} {'stopped' if up else 'running'}",
             lambda status: (name not in status["not_ready"]) == up and (cables <= dead_cables(status)) != up,
         )
-        self._heed_failures()
+        self._move_delays()
 
-    def _heed_failures(self) -> None:
-        """Delay packets where they are, whatever their paths, once cables have failed."""
+    def _move_delays(self) -> None:
+        """Once cables have failed, apply WAN delays after each link instead of at the receiver: paths may change."""
         if self.testbed.stays and self.state().dead:
             self.testbed.stays = False
             self.testbed.reshape(self.set_bps)
 
     def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
         if not self.testbed.await_status(noticed):
-            raise PromptError(f"after {NOTICED_S:.0f} s the controller still takes {what}")
+            raise PromptError(f"the controller still considers {what} after {NOTICED_S:.0f} s")
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """Within the context, let HTB classes save the bursts that late timers would cost a single flow."""
+        """Within the context, allow HTB classes larger bursts, so that late timers cost a single flow no throughput."""
         self.testbed.allow_late(_STEADY_LATE_S)
         try:
             self._change(self.set_bps)
@@ -378,40 +391,42 @@ class InteractiveTestbed:
         self.set_bps = rates_bps
 
     def _check_reach(self, state: State, flows: Sequence[tuple[int, int]]) -> None:
-        """Raise PromptError where the failed cables leave a flow without a path."""
+        """Raise PromptError if the failed cables leave a flow without a path."""
         if reason := text.unreachable(self.fabric, flows, state.dead):
             raise PromptError(reason)
 
     def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, best: bool | None) -> None:
-        """Connect the GPUs for this collective, placed so, by "rank", or "best", over the best paths, the fixed
-        ones, or (None) those in force.
+        """Place and connect the GPUs for the collective `wanted`.
 
-        Raises PromptError, and changes nothing, where the failed cables leave a flow without a path, or no placement.
+        `order` is the placement, or "rank" for ranks in order, or "best" for the mode's best one. `best` selects the
+        best paths (True), the fixed ones (False), or those in force (None).
+
+        Raises PromptError, and changes nothing, if the failed cables leave a flow without a path, or no placement.
         """
         state, workload = self.state(), self._workload(wanted)
         placement = self._placement(state, mode, order, workload)
         flows = pairs(workload.schedule, placement)
         self._check_reach(state, flows)
-        # Acknowledgements have no routes of their own, and the fixed path is a site's: a GPU may not reach it.
+        # Acknowledgements take the fixed path of their sites, from which a failed cable may cut off a single GPU.
         back = [(dst, src) for src, dst in flows if (dst, src) not in flows]
         if best is not None:
-            _check_ways(replace(state, status={**state.status, "routes": []}), back)
+            _check_routes(replace(state, status={**state.status, "routes": []}), back)
         else:
-            _check_ways(state, flows + back)
+            _check_routes(state, flows + back)
         fair_links = replace(self.testbed.setting, collective=wanted).fair_links(mode.name)
-        renews = self._broken or wanted != self.collective or fair_links != self.testbed.fair_links
+        renews = self._needs_agents or wanted != self.collective or fair_links != self.testbed.fair_links
         if renews:
             self._check_size(workload)
-        if self._broken:  # the packets that ended agents have left in the queues would delay it
+        if self._needs_agents:  # packets of the ended agents are still in the queues, and would delay the collective
             self.testbed.reshape(self.set_bps)
-        with self._risking():
+        with self._killing_agents_on_failure():
             self.testbed.placement = placement
             if (fair_links, not state.dead) != (self.testbed.fair_links, self.testbed.stays):
                 self.testbed.stays = not state.dead
                 self.testbed.share(fair_links, self.set_bps)
             if renews:
                 self.testbed.renew(wanted)
-                self._broken = False
+                self._needs_agents = False
             self.testbed.join()
             if best is not None or self.testbed.has_lost_ways(mode):
                 self._route(mode, best=mode.reroutes if best is None else best)
@@ -420,9 +435,9 @@ class InteractiveTestbed:
         self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps), best=best)
 
     def _wait_for(self, seconds: float) -> None:
-        """Have the agents wait for one another for as long as a round of so many seconds takes; raises PromptError."""
+        """Raise the agents' deadline for a collective of so many seconds; raises PromptError above MAX_SECONDS."""
         if seconds > MAX_SECONDS:
-            allowed = f"up to {MAX_SECONDS:,} s, so a smaller size or higher rates"
+            allowed = f"up to {MAX_SECONDS:,} s, so take a smaller size or higher rates"
             raise PromptError(f"the model predicts {seconds:.0f} s; allowed: {allowed}")
         if _PATIENT * seconds > self.testbed.deadline_s:
             self.testbed.deadline_s = _PATIENT * seconds
@@ -449,21 +464,21 @@ class InteractiveTestbed:
             raise PromptError(f"{error}; {text.cables(state.dead)}" if state.dead else str(error)) from None
 
     def _check_size(self, workload: Workload) -> None:
-        """Raise PromptError where a scaled slot is empty, or the buffers are larger than the memory allows."""
+        """Raise PromptError if a scaled slot is empty, or the buffers do not fit into the available memory."""
         try:
-            needs = carried(workload, self.scale).slot_bytes * workload.schedule.slots
+            needed_bytes = carried(workload, self.scale).slot_bytes * workload.schedule.slots
         except ScaleError as error:
             raise PromptError(str(error)) from None
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        room = int(fields["MemAvailable"].split()[0]) * 1024
-        if needs * _COPIES > room:
-            text_size = format_size(needs * self.scale.divisor)
-            most = format_size(room // _COPIES * self.scale.divisor // 10**6 * 10**6)
-            raise PromptError(f"buffers of {text_size} do not fit the memory there is; allowed: up to {most}")
+        free_bytes = int(fields["MemAvailable"].split()[0]) * 1024
+        if needed_bytes * _COPIES > free_bytes:
+            needed = format_size(needed_bytes * self.scale.divisor)
+            most = format_size(free_bytes // _COPIES * self.scale.divisor // 10**6 * 10**6)
+            raise PromptError(f"buffers of {needed} do not fit into memory; allowed: up to {most}")
 
     @contextmanager
-    def _risking(self) -> Iterator[None]:
-        """End the agents, and start new ones the next time, if the context is interrupted or fails."""
+    def _killing_agents_on_failure(self) -> Iterator[None]:
+        """Kill the agents if the context is interrupted or fails, so that the next collective starts new ones."""
         try:
             yield
         except PromptError:
@@ -471,20 +486,20 @@ class InteractiveTestbed:
         except ValueError as error:
             raise PromptError(str(error)) from None
         except BaseException:
-            self._broken = True
+            self._needs_agents = True
             self.testbed.kill_agents()
             raise
 
-    def _sent(self) -> dict[int, int]:
-        """Bytes sent on each WAN link since its port exists."""
-        return {link: int(file.read_text()) for link, file in self._sent_files.items()}
+    def _sent_bytes(self) -> dict[int, int]:
+        """Return the bytes that each WAN link's port has sent since the port was made, by link index."""
+        return {link: int(file.read_text()) for link, file in self._counters.items()}
 
 
-def _check_ways(state: State, pairs: Sequence[tuple[int, int]]) -> None:
-    """Raise PromptError where the controller routes packets between a pair of ranks over a failed cable."""
+def _check_routes(state: State, pairs: Sequence[tuple[int, int]]) -> None:
+    """Raise PromptError if the controller routes packets between a pair of ranks over a failed cable."""
     for src, dst in pairs:
-        way = state.way(src, dst)
-        if way.rate_bps == 0:
-            names = ", ".join(state.shared.all[link].name for link in way.links)
-            route = f"packets from g{src} to g{dst} are routed over {names}, of which a part is down"
-            raise PromptError(f"{route}: {text.cables(state.dead)}")
+        route = state.route(src, dst)
+        if route.rate_bps == 0:
+            names = ", ".join(state.shared.all[link].name for link in route.links)
+            reason = f"packets from g{src} to g{dst} are routed over {names}, part of which is down"
+            raise PromptError(f"{reason}: {text.cables(state.dead)}")

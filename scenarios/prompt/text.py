@@ -1,4 +1,4 @@
-"""The prompt's output as text: links, paths, collectives, failures, and the flow rules of a switch. Pure."""
+"""Formats the prompt's output: links, paths, collectives, failures, and the flow rules of a switch. Pure functions."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from controller.forwarding.flows import (
     tunnel_tag,
 )
 from controller.routing.paths import Ways
-from scenarios.policies.policy import Mode
+from scenarios.policies.policy import Mode, When
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.spec.admission import SENT, Transfer
 from scenarios.table import aligned
@@ -27,41 +27,47 @@ from topologies.units import format_delay, format_rate, format_size
 
 _MOST_PATHS = 8
 _MOST_CABLES = 8
+_PATHS_BY_ROUTING = {
+    "single": "fixed",
+    "ecmp": "hashed for each flow",
+    "spray": "all used by pieces of each message",
+    "te": "assigned to pieces of each message by the rates of the tunnels",
+}
 
 
 def rate(rate_bps: float) -> str:
-    """A rate of four digits, such as 43.21 Gbit/s; "down" for 0."""
+    """Format a rate with four significant digits, such as 43.21 Gbit/s; "down" for 0."""
     return format_rate(round(float(f"{rate_bps:.4g}"))) if rate_bps else "down"
 
 
 def size(size_bytes: float) -> str:
-    """A size of four digits, such as 12.34 MB."""
+    """Format a size with four significant digits, such as 12.34 MB."""
     return format_size(round(float(f"{size_bytes:.4g}")))
 
 
 def delay(delay_s: float) -> str:
-    """A delay of four digits, such as 30.7 us."""
+    """Format a delay with four significant digits, such as 30.7 us; "0" below a nanosecond."""
     return format_delay(float(f"{delay_s:.4g}")) if delay_s >= 1e-9 else "0"
 
 
 def duration(seconds: float) -> str:
-    """A time in milliseconds, or seconds where it is long."""
+    """Format a time in milliseconds, or in seconds from 1 s up."""
     return f"{seconds:.3f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Collection[int]) -> list[str]:
-    """Lines of columns; those of `numbers` are aligned at the right."""
+    """Return the lines of a table; the columns whose indices are in `numbers` are right-aligned."""
     return aligned((headings, *rows), {*range(len(headings))} - {*numbers})
 
 
 def scale_note(scale: RateScale) -> list[str]:
-    """The line on the scale below every output with rates; none where everything is carried."""
-    note = f"rate scale {scale}: of these rates and sizes {scale} is carried; times are real"
+    """Return the line on the rate scale that follows every output with rates; no line at scale 1."""
+    note = f"rate scale {scale}: the network carries {scale} of these rates and sizes; times are real"
     return [note] if scale.divisor > 1 else []
 
 
 def banner(fabric: Fabric, scale: RateScale, *, where: str, folder: str) -> str:
-    """The first lines of a prompt: what is up and where, the scale, and how to go on."""
+    """Return the lines above the first prompt: the network's size and place, the rate scale, and first hints."""
     sites = " + ".join(str(count) for count in fabric.gpus_per_site)
     lines = (
         f"Longhaul: {len(fabric.gpus)} GPUs ({sites}), {len(fabric.switches)} switches, controller and agents are up",
@@ -74,7 +80,10 @@ def banner(fabric: Fabric, scale: RateScale, *, where: str, folder: str) -> str:
 
 
 def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, int], scale: RateScale) -> str:
-    """The WAN links; the bytes on each, by index, are those carried, and shown as the scenario's."""
+    """Return a table of the WAN links.
+
+    `last_bytes` and `all_bytes`, by link index, are bytes as carried; the table shows them in the scenario's units.
+    """
     rows = [
         (
             link.name,
@@ -89,17 +98,19 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
 
 
-def delivered(transfer: Transfer, there_s: Mapping[str, float]) -> str:
-    """When a transfer was to be there, and when it was, s by name."""
-    found_s, due = there_s[transfer.job.name], delay(transfer.due_s)
-    is_sent = transfer.outcome == SENT
-    said, in_time, late = ("asked for", "in time", "late") if is_sent else ("promised", "kept", "broken")
-    is_kept = in_time if found_s <= transfer.due_s else late
-    return f"{transfer.job.name}: {said} by {due}, measured {delay(found_s)}, {is_kept}"
+def delivered(transfer: Transfer, completed_s: Mapping[str, float]) -> str:
+    """Compare a transfer's due time with its measured completion; `completed_s` has the completions in s, by name."""
+    measured_s = completed_s[transfer.job.name]
+    is_in_time = measured_s <= transfer.due_s
+    if transfer.outcome == SENT:
+        verb, verdict = "requested", "in time" if is_in_time else "late"
+    else:
+        verb, verdict = "promised", "kept" if is_in_time else "broken"
+    return f"{transfer.job.name}: {verb} by {delay(transfer.due_s)}, measured {delay(measured_s)}, {verdict}"
 
 
 def tunnels(state: State, *, scale: RateScale) -> str:
-    """The tunnels that are in use, by their sites: what they may send, and how many flows they have."""
+    """Return a table of the tunnels in use: their sites, their rates, and how many flows each has."""
     users = Counter(path for *_, path, _, _ in state.status["flows"])
     rows = [
         (f"{path.src_site} to {path.dst_site}", path.name, rate(limits_bps[path.index]), str(users[path.index]))
@@ -108,101 +119,103 @@ def tunnels(state: State, *, scale: RateScale) -> str:
         if limits_bps[path.index]
     ]
     if not rows:
-        return "no tunnel has a rate; allowed: fabric.routing te, once a collective has run in a mode that leaves paths"
+        return "no tunnel has a rate; allowed: fabric.routing te, after a collective in a mode that chooses no paths"
     return "\n".join([*table(("sites", "tunnel", "rate", "flows"), rows, numbers=(2, 3)), *scale_note(scale)])
 
 
 def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int, scale: RateScale) -> str:
-    """The WAN paths of every flow that crosses, cheapest first, with what the largest message costs over each."""
+    """Return the candidate WAN paths of each crossing flow, cheapest first, with the largest message's time on each."""
     crossings = dict.fromkeys((src, dst) for src, dst in flows if crosses(state.fabric, src, dst))
     lines = [line for src, dst in crossings for line in _crossing(state, src, dst, message_bytes)]
     return "\n".join([*lines, *scale_note(scale)])
 
 
 def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]:
-    """The paths of one crossing: the cheapest, the one in use, and how many more there are."""
+    """Return the paths of one crossing: the `_MOST_PATHS` cheapest, those in use, and the number of the others."""
     fabric, in_use = state.fabric, state.in_use(src, dst)
-    ways = {path.index: state.way(src, dst, path.index) for path in candidates(fabric, src, dst)}
-    fixed = next(iter(ways))
-    order = sorted(ways, key=lambda path: ways[path].cost_s(message_bytes))
+    routes = {path.index: state.route(src, dst, path.index) for path in candidates(fabric, src, dst)}
+    fixed = next(iter(routes))
+    order = sorted(routes, key=lambda path: routes[path].cost_s(message_bytes))
     shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path in in_use]
     rows = []
     for path in shown:
-        way = ways[path]
-        down = [state.shared.all[link].name for link in way.links if state.rates_bps[link] == 0]
-        marks = ["fixed"] * (path == fixed)
+        route = routes[path]
+        down = [state.shared.all[link].name for link in route.links if state.rates_bps[link] == 0]
+        marks = []
         if path in in_use and not down:
-            of = f" by {in_use[path]} of {in_use.total()} flows" if in_use.total() > 1 else ""
-            marks.insert(0, f"in use{of}")
+            share = f" by {in_use[path]} of {in_use.total()} flows" if in_use.total() > 1 else ""
+            marks.append(f"in use{share}")
+        if path == fixed:
+            marks.append("fixed")
         if down:
             marks.append(f"{' and '.join(down)} {'is' if len(down) == 1 else 'are'} down")
-        cost = "-" if down else duration(way.cost_s(message_bytes))
-        rows.append((fabric.paths[path].name, rate(way.rate_bps), delay(way.delay_s), cost, ", ".join(marks)))
+        cost = "-" if down else duration(route.cost_s(message_bytes))
+        rows.append((fabric.paths[path].name, rate(route.rate_bps), delay(route.delay_s), cost, ", ".join(marks)))
     headings = (f"g{src} > g{dst}", "slowest link", "delay", f"{format_size(message_bytes)}", "")
     lines = table(headings, rows, numbers=range(1, 4))
     if len(order) > len(shown):
-        lines.append(f"and {len(order) - len(shown)} dearer ones")
-    if not any(way.rate_bps for way in ways.values()):
-        lines.append(f"no path is left from g{src} to g{dst}")
+        lines.append(f"and {len(order) - len(shown)} more expensive ones")
+    if not any(route.rate_bps for route in routes.values()):
+        lines.append(f"no working path from g{src} to g{dst}")
     return lines
 
 
 def ring(fabric: Fabric, order: Sequence[int]) -> str:
-    """A ring, and the limit of the model for one that crosses the WAN more often than it must."""
+    """Return a ring; if it crosses the WAN more often than necessary, also the model's limit for such a ring."""
     text = " > ".join(f"g{rank}" for rank in (*order, order[0]))
     crossings = sum(crosses(fabric, src, dst) for src, dst in edges(order))
     if crossings <= len(fabric.gpus_per_site):
         return text
-    alone = "the model takes each crossing as if it were alone on its links"
+    alone = "the model assumes that no other flow uses the links of a crossing"
     return f"{text}\nit crosses the WAN {crossings} times; {alone}"
 
 
-def places(fabric: Fabric, placement: Sequence[int]) -> str:
-    """Which GPU stands at which place of a schedule that is not a ring."""
-    return f"places 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in placement)}"
+def placement(fabric: Fabric, ranks: Sequence[int]) -> str:
+    """Return the placement of a schedule that is not a ring: the GPU at each position of the schedule."""
+    return f"GPUs at positions 0 to {len(fabric.gpus) - 1}: {', '.join(f'g{rank}' for rank in ranks)}"
 
 
-def mode(mode: Mode, reembed_every: int, routing: str = "single") -> str:
-    """A mode, what it chooses when, and by which routing of the fabric flows take paths that it does not choose."""
-    embeds, routes = (one.period(reembed_every) if one.is_periodic else 0 for one in (mode.reembed, mode.reroute))
-    anew = "for every collective" if embeds == 1 else f"at the next collective and every {embeds}th"
-    by_file = None if mode.function is None else Path(mode.function).name
-    anew = anew if embeds else f"by {by_file or mode.reembed}"
-    kept = {"single": "fixed", "ecmp": "hashed for each flow", "spray": "all taken by pieces of each message"}
-    kept["te"] = "given to pieces of each message by the rates of tunnels"
-    over = f"for {'every collective' if routes == 1 else f'one collective in {routes}'}"
-    over = f"chosen anew {over if routes else f'by {by_file or mode.reroute}'}"
-    placed = f"re-embedded {anew}" if mode.reembeds else "in fixed places"
-    return f"{mode.name}: the GPUs {placed}, WAN paths {over if mode.reroutes else kept[routing]}"
+def mode(mode: Mode, reembed_every: int, routing: str) -> str:
+    """Describe a mode: when it re-embeds and re-routes, and how the fabric routes flows if the mode does not."""
+
+    def moments(when: When) -> str:
+        if not when.is_periodic:
+            return f"by {when if mode.function is None else Path(mode.function).name}"
+        every = when.period(reembed_every)
+        return "for every collective" if every == 1 else f"for one collective in {every}, from the next on"
+
+    gpus = f"re-embedded {moments(mode.reembed)}" if mode.reembeds else "in a fixed placement"
+    paths = f"re-chosen {moments(mode.reroute)}" if mode.reroutes else _PATHS_BY_ROUTING[routing]
+    return f"{mode.name}: the GPUs {gpus}, WAN paths {paths}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:
-    """The rate that a link was given, and whether it is down."""
-    carried = f", of which {scale}, {rate(scale.rate_bps(rate_bps))}, is carried" if scale.divisor > 1 else ""
+    """Confirm a link's new rate, with the carried part of it; says also whether the link is down."""
+    carried = f" ({rate(scale.rate_bps(rate_bps))} at rate scale {scale})" if scale.divisor > 1 else ""
     return f"{link} has {rate(rate_bps)}{carried}{'; it is down now' if down else ''}"
 
 
 def delayed(link: str, delay_s: float, least_s: float) -> str:
-    """The delay that a link was given; what is below `least_s` has no effect."""
-    left_out = f"; in real time less than {delay(least_s)} is left out" if delay_s < least_s else ""
-    return f"{link} takes {delay(delay_s)}{left_out}"
+    """Confirm a link's new delay; a delay below `least_s` has no effect."""
+    left_out = f"; in real time, delays below {delay(least_s)} are ignored" if delay_s < least_s else ""
+    return f"{link} has a delay of {delay(delay_s)}{left_out}"
 
 
 def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: float, scale: RateScale) -> str:
-    """The payload that TCP carried, beside the rate of the slowest link on the way."""
+    """Compare the goodput of a TCP flow with the rate of the slowest link on its path."""
     has_bps = scale.rate_bps(round(rate_bps))
-    text = f"g{src} > g{dst}: {rate(carried_bps)} of payload carried; {slowest}, the slowest link on the way, has"
+    text = f"g{src} > g{dst}: {rate(carried_bps)} of payload carried; {slowest}, the slowest link on the path, has"
     share = f"{100 * carried_bps / has_bps:.1f} %"
-    meant = f"rate scale {scale}: that is {rate(carried_bps * scale.divisor)} of {rate(rate_bps)}"
-    return f"{text} {rate(has_bps)} ({share})" + (f"\n{meant}" if scale.divisor > 1 else "")
+    unscaled = f"rate scale {scale}: unscaled, that is {rate(carried_bps * scale.divisor)} of {rate(rate_bps)}"
+    return f"{text} {rate(has_bps)} ({share})" + (f"\n{unscaled}" if scale.divisor > 1 else "")
 
 
 def collective(kind: str, record: CollectiveRecord, predicted_s: float, *, is_real: bool = False) -> str:
-    """One collective: measured, predicted, and their ratio; in virtual time, whether that is more than 1 % off."""
+    """Format one collective: measured and predicted time and their ratio; in virtual time, flag more than 1 % off."""
     drops = f", {record.drops} packets dropped" if record.drops else ""
     late = " (this machine was too busy to keep time)" if record.late else ""
     is_off = not is_real and abs(record.completion_s / predicted_s - 1) > 0.01
-    off = ": more than 1 % off, the prediction does not hold here" if is_off else ""
+    off = ": more than 1 % off, so the prediction does not hold here" if is_off else ""
     return (
         f"{kind} {record.collective}: measured {duration(record.completion_s)}, predicted {duration(predicted_s)}, "
         f"ratio {record.completion_s / predicted_s:.3f}{drops}{late}{off}"
@@ -210,7 +223,7 @@ def collective(kind: str, record: CollectiveRecord, predicted_s: float, *, is_re
 
 
 def unreachable(fabric: Fabric, pairs: Sequence[tuple[int, int]], dead: Cables) -> str:
-    """The ranks of these pairs that cannot reach each other, and the failed cables that they lack; "" if all can."""
+    """Name the ranks among these pairs that cannot reach each other and the failed cables to blame; "" if all can."""
     reach = reachable(fabric, dead)
     lost = [(src, dst) for src, dst in pairs if not reach[src, dst]]
     if not lost:
@@ -221,38 +234,40 @@ def unreachable(fabric: Fabric, pairs: Sequence[tuple[int, int]], dead: Cables) 
         return isolated(groups)
     src, dst = lost[0]
     if crosses(fabric, src, dst) and not candidates(fabric, src, dst):
-        return f"g{dst} cannot be reached from g{src}: no path leads over the WAN between their sites"
+        return f"g{dst} cannot be reached from g{src}: no WAN path joins their sites"
     if not crosses(fabric, src, dst):
-        site = fabric.gpus[src].site  # a way within a site passes its leaves and spines alone
+        site = fabric.gpus[src].site  # traffic within a site passes its leaves and spines only
         tiers = {switch.name for switch in fabric.switches if switch.site == site and switch.kind != "border"}
         dead = frozenset(ends for ends in dead if len(ends & tiers) == 2)
     return f"g{dst} cannot be reached from g{src}: {cables(dead)}"
 
 
 def isolated(groups: Sequence[CutOff]) -> str:
-    """The GPUs that cannot be reached, and the failed cables that they lack."""
+    """Name the GPUs that cannot be reached, group by group, and the failed cables that cut each group off."""
     return "; ".join(f"{gpus(group.ranks)} cannot be reached: {cables(group.cables)}" for group in groups)
 
 
 def gpus(ranks: Sequence[int]) -> str:
-    """GPUs by name, in order; three in a row or more as their first and last: "g0, g2, g4 to g7"."""
-    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), key=lambda at: at[1] - at[0])]
-    return ", ".join(
-        f"g{run[0]} to g{run[-1]}" if len(run) > 2 else ", ".join(f"g{rank}" for rank in run) for run in runs
-    )
+    """Name GPUs in order; three or more in a row by the first and the last: "g0, g2, g4 to g7"."""
+    names: list[str] = []
+    for _, group in groupby(enumerate(ranks), key=lambda item: item[1] - item[0]):
+        run = [rank for _, rank in group]
+        names += [f"g{run[0]} to g{run[-1]}"] if len(run) > 2 else [f"g{rank}" for rank in run]
+    return ", ".join(names)
 
 
 def cables(dead: Cables) -> str:
-    """That these cables are down, by name: "g0 - s0l0 is down"."""
+    """Return a clause that names failed cables: "g0 - s0l0 is down"."""
     names = sorted(" - ".join(sorted(ends)) for ends in dead)
-    shown = names[:_MOST_CABLES] + [f"{len(names) - _MOST_CABLES} more"] * (len(names) > _MOST_CABLES)
-    return f"{', '.join(shown[:-1])} and {shown[-1]} are down" if len(shown) > 1 else f"{shown[0]} is down"
+    if len(names) > _MOST_CABLES:
+        names[_MOST_CABLES:] = [f"{len(names) - _MOST_CABLES} more"]
+    return f"{', '.join(names[:-1])} and {names[-1]} are down" if len(names) > 1 else f"{names[0]} is down"
 
 
 def flows(dump: str, fabric: Fabric, switch: str) -> str:
-    """A table of the rules in the output of `ovs-ofctl dump-flows`, highest priority first, with the fabric's names.
+    """Return the rules in the output of `ovs-ofctl dump-flows` as a table, highest priority first.
 
-    Lines that are not rules of the controller's are appended as they are.
+    Addresses and ports are replaced by the fabric's names. Rules that are not the controller's are appended verbatim.
     """
     ways = Ways(fabric)
     names = (
@@ -261,12 +276,12 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
         | {key: port.peer for port in ways.switches[switch].ports for key in (str(port.number), port.interface)}
         | {tunnel_tag(path.index): f"tagged {path.name}" for path in fabric.paths}
         | {
-            tunnel_tag(tunnel_over(path.index, place)): f"tagged {path.name}>{spine}"
+            tunnel_tag(tunnel_over(path.index, index)): f"tagged {path.name}>{spine}"
             for path in fabric.paths
-            for place, spine in enumerate(ways.spines(path.dst_site))
+            for index, spine in enumerate(ways.spines(path.dst_site))
         }
     )
-    lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # the heading has none
+    lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # without the heading
     rules = [_rule(line, names) for line in lines]
     ordered = sorted(filter(None, rules), key=lambda rule: -rule[0])
     headings = ("rule", "from", "to", "coming", "goes to", "packets", "bytes")
@@ -275,9 +290,9 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
 
 
 def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | None:
-    """A rule's priority and its cells; None if the controller does not make such rules.
+    """Return a rule's priority and its cells; None if the controller does not make such rules.
 
-    `names` are those of IP addresses, networks, MAC addresses, and the switch's ports by number and by interface.
+    `names` maps IP addresses, networks, MAC addresses, and the switch's port numbers and interfaces to names.
     """
     about, _, actions = line.partition("actions=")
     match = dict(field.strip().split("=", 1) for field in about.split(",") if "=" in field)
@@ -299,7 +314,7 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
 
 
 def _target(actions: str, names: Mapping[str, str]) -> str | None:
-    """The node a rule sends to, and its change of the tag; None if the controller has no such actions."""
+    """Return the node that a rule sends to and its change of the tag; None for actions the controller never uses."""
     target, change = "", ""
     for action in actions.split(","):
         verb, _, value = action.partition(":")

@@ -1,4 +1,4 @@
-"""A headless Chromium, as the report's tests use it: what a page logs, and how it is laid out at a size."""
+"""Runs a headless Chromium for the report's tests: what a page logs, and its layout at a window size."""
 
 import functools
 import html
@@ -37,7 +37,7 @@ window.onload = () => {
 
 
 def chromium() -> str:
-    """Chromium's path; Ubuntu, which has it as a snap alone, goes without."""
+    """Return Chromium's path; on Ubuntu, which has it only as a snap, skip the test if it is missing."""
     found = shutil.which("chromium")
     if found is None and "ID=ubuntu" in Path("/etc/os-release").read_text().splitlines():
         pytest.skip("Ubuntu has no package chromium")
@@ -46,7 +46,7 @@ def chromium() -> str:
 
 
 def run(folder: Path, address: str, size: tuple[int, int], *options: str) -> tuple[str, str]:
-    """Open a page; returns its elements once all is loaded, and what Chromium printed on stderr."""
+    """Open a page; return its elements once everything is loaded, and Chromium's stderr."""
     command = [chromium(), "--headless", "--disable-gpu", "--enable-logging=stderr", "--log-level=0", "--dump-dom"]
     command += ["--no-sandbox"] if os.geteuid() == 0 else []
     command += [f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}", *options, address]
@@ -63,13 +63,13 @@ def run(folder: Path, address: str, size: tuple[int, int], *options: str) -> tup
 
 
 def console(said: str) -> list[str]:
-    """What a page logged, or was refused, of what Chromium said."""
+    """Return the lines of Chromium's output with a page's console messages, which include refused requests."""
     return [line for line in said.splitlines() if ":CONSOLE" in line]
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Requests are kept by the server."""
+        """Do not log requests: the server records them."""
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path):
-    """The folder as a server on this machine; yields its address and the list of paths asked for so far."""
+    """Serve a folder over HTTP on this machine; yield the server's address and the list of paths requested so far."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
     server.asked = []  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)
@@ -92,7 +92,7 @@ def served(folder: Path):
 
 
 def measured(folder: Path, page: Path, size: tuple[int, int]) -> tuple[dict[str, Any], list[str]]:
-    """How a page is laid out in a window of that size, and every path it made the browser ask for."""
+    """Return the layout of a page in a window of that size, and every path that it made the browser request."""
     shutil.copy(page, folder / "page.html")
     wrapper = _MEASURE.replace("PAGE", "page.html").replace("WIDTH", str(size[0])).replace("HEIGHT", str(size[1]))
     (folder / "wrapper.html").write_text(wrapper)

@@ -1,4 +1,4 @@
-"""The command in this process, its results, and testbeds that need no VM."""
+"""Runs the command in this process, with its results, and with fake testbeds that need no VM."""
 
 import json
 
@@ -19,13 +19,13 @@ def run(*arguments, status=0):
 
 
 def printed(main, capsys, *arguments):
-    """The JSON that a command prints when it is asked for it."""
+    """Return the JSON that a command prints with --json."""
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def assert_refused(main, capsys, arguments, says):
-    """The command says what is wrong in one line, and does nothing else."""
+    """Assert that the command prints one line on stderr, which contains `says`, and does nothing else."""
     assert main([*arguments]) == 2
     told = capsys.readouterr()
     assert says in told.err
@@ -33,13 +33,13 @@ def assert_refused(main, capsys, arguments, says):
 
 
 def scenario(*texts, **values):
-    """The paper's scenario with other values: "table.key=value", as after --set, or table__key=value."""
+    """Return the scenario "paper" with other values: "table.key=value", as for --set, or table__key=value."""
     found = [Override(key.replace("__", "."), value, key) for key, value in values.items()]
     return load_scenario("paper", [*map(assignment, texts), *found])
 
 
 def times(settings, model):
-    """Completion times by (setting, mode)."""
+    """Return the model's completion times by (setting, mode)."""
     found = {}
     for part in model.run(settings):
         found.setdefault((part.setting, part.mode), {})[part.rows.start] = part.rows.completion_s
@@ -47,9 +47,9 @@ def times(settings, model):
 
 
 class FakeTestbeds:
-    """Takes the place of the VMs: collectives take what the model predicts, with `changes` made to their records.
+    """Replaces the VMs: collectives take the predicted time, and `changes` are made to their records.
 
-    Points of the modes in `failing` fail `times` times after two collectives. `tries` are the points that were begun,
+    Points of the modes in `failing` fail `times` times after two collectives. `tries` are the points that were started,
     as (place, mode).
     """
 
@@ -68,7 +68,7 @@ class FakeTestbeds:
 
 
 def row(expected, k, faults=()):
-    """What a testbed prints of collective k where everything is as expected."""
+    """Return the record that a testbed prints of collective k if everything is as predicted."""
     n = len(expected.placement)
     return {
         "collective": k,
@@ -87,7 +87,7 @@ def row(expected, k, faults=()):
 
 @pytest.fixture
 def testbeds(monkeypatch, tmp_path):
-    """A function that puts FakeTestbeds in the place of the VMs; runs are in a folder of their own."""
+    """A function that replaces the VMs by FakeTestbeds; runs go to a temporary folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(host_capacity.vm, "check", lambda **_: None)
     monkeypatch.setattr(host_capacity.vm, "run", lambda *_, **__: 0)  # the boot before the first point

@@ -1,4 +1,4 @@
-"""OpenFlow 1.3 switches that are only as obedient as a test wants. Written from the specification, byte by byte."""
+"""Fake OpenFlow 1.3 switches that misbehave as a test wants. Written from the specification, byte by byte."""
 
 import socket
 import struct
@@ -15,7 +15,7 @@ ADD, DELETE = 0, 3
 
 @dataclass
 class Seen:
-    """What happened at all switches, in the order in which it did: (switch, what, cookie, cookie mask)."""
+    """The events at all switches, in order: (switch, event, cookie, cookie mask)."""
 
     events: list[tuple[str, str, int, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -26,8 +26,8 @@ class Seen:
 
 
 class FakeSwitch:
-    """A switch that connects at once. It confirms barriers after `delay_s`, unless `silent`; `full`, it refuses rules;
-    `hangs_up`, it closes the connection at the next rule."""
+    """A switch that connects at once. It confirms barriers after `delay_s`, unless it is `silent`. If it is `full`, it
+    refuses rules; with `hangs_up` it closes the connection at the next rule."""
 
     def __init__(self, name: str, dpid: int, port: int, seen: Seen, *, silent: bool = False) -> None:
         self.name, self.dpid, self.seen = name, dpid, seen
@@ -38,7 +38,7 @@ class FakeSwitch:
         self._thread.start()
 
     def hung_up_on(self, timeout_s: float) -> bool:
-        """Wait until its controller has ended the connection; whether it has."""
+        """Wait until the controller has closed the connection; return whether it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -64,7 +64,7 @@ class FakeSwitch:
         elif kind == FEATURES:
             self._say(FEATURES_REPLY, xid, struct.pack("!QIBBxxII", self.dpid, 0, 1, 0, 0, 0))
         elif kind == MULTIPART and struct.unpack_from("!H", message, 8)[0] == PORT_STATS:
-            for port, sent_bytes in enumerate(self.sent_bytes, 1):  # an answer for each, with more to come but the last
+            for port, sent_bytes in enumerate(self.sent_bytes, 1):  # a reply each; all but the last announce more
                 more = int(port < len(self.sent_bytes))
                 counters = struct.pack("!Ixxxx12QII", port, 0, 0, 0, sent_bytes, *[0] * 10)
                 self._say(MULTIPART_REPLY, xid, struct.pack("!HHxxxx", PORT_STATS, more) + counters)

@@ -1,7 +1,7 @@
 """A fake network of OpenFlow switches that forwards packets by their flow tables, written from the OpenFlow 1.3 text.
 
-It knows nothing of how rules are made. A packet is moved one switch at a time, so that tables may change under it.
-Below it, random fabrics, and a network with the default rules and some tunnels.
+It is independent of the code that makes rules. A packet moves one switch at a time, so that tables may change while it
+is in flight. The module also has random fabrics, and a network with the default rules and some tunnels.
 """
 
 from collections.abc import Collection
@@ -59,13 +59,13 @@ class FakeNetwork:
                 table[:] = [rule for rule in table if not removes(message, rule)]
 
     def sent(self, src: int, dst: int, tcp_src: int = 4791) -> Packet:
-        """A TCP packet that a GPU has just put on its cable."""
+        """Return a TCP packet that a GPU has just sent."""
         a, b = self.fabric.gpus[src], self.fabric.gpus[dst]
         leaf, port = self.ends[a.name, 0]
         return Packet(src=a.ip, dst=b.ip, eth_dst=b.mac, at=leaf, in_port=port, tcp_src=tcp_src)
 
     def step(self, packet: Packet) -> Packet:
-        """The packet after one switch; raises AssertionError where the switch drops it or cannot tell what to do."""
+        """Return the packet after one switch; assert that one rule matches best, and does not send the packet back."""
         hits = [rule for rule in self.tables[packet.at] if matches(rule.match, packet)]
         assert hits, f"a black hole: no rule at {packet.at} for {packet}"
         top = max(rule.priority for rule in hits)
@@ -78,7 +78,7 @@ class FakeNetwork:
         return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=(*packet.passed, packet.at))
 
     def arrived(self, packet: Packet) -> bool:
-        """Whether the packet has reached a GPU; asserts that it is the right one, with the headers as it was sent."""
+        """Return whether the packet has reached a GPU; assert that this is its destination, and the headers as sent."""
         gpu = next((gpu for gpu in self.fabric.gpus if gpu.name == packet.at), None)
         if gpu is None:
             return False
@@ -86,7 +86,7 @@ class FakeNetwork:
         return True
 
     def walk(self, packet: Packet) -> tuple[str, ...]:
-        """The switches that the packet passes until it arrives, with the tables as they are."""
+        """Return the switches that the packet passes until it arrives, with the tables as they are."""
         seen = set()
         while not self.arrived(packet):
             state = (packet.at, packet.in_port, packet.eth_dst)
@@ -112,7 +112,8 @@ def matches(match: Match, packet: Packet) -> bool:
 
 
 def removes(message: Remove, rule: Rule) -> bool:
-    """OpenFlow's non-strict delete: the cookie under its mask, and a match at least as narrow as the message's."""
+    """Return whether OpenFlow's non-strict delete removes a rule: the masked cookies are equal, and the rule's match is
+    at least as narrow as the message's."""
     if rule.cookie & message.mask != message.cookie & message.mask:
         return False
     wide, narrow = message.match, rule.match
@@ -125,7 +126,7 @@ def removes(message: Remove, rule: Rule) -> bool:
 
 @st.composite
 def fabrics(draw: st.DrawFn) -> Fabric:
-    """Small fabrics of every kind: mesh of two or three sites, five-router, and any WAN that is allowed."""
+    """Draw small fabrics of every kind: mesh of two or three sites, five-router, and any WAN that is allowed."""
     kind = draw(st.sampled_from(["mesh", "five-router", "any", "any"]))
     sites = 2 if kind == "five-router" else draw(st.integers(2, 3))
 
@@ -137,7 +138,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
     tiers = {"gpus_per_site": gpus, "leaves": leaves, "spines": spines, "border_routers": routers}
     try:
         return build_fabric(FabricSpec(**tiers, wan=wan))
-    except FabricError:  # a WAN in pieces, or one no ring can go round: join every border router to one more router
+    except FabricError:  # the WAN is not connected, or no ring fits it: join every border router to one more router
         ends = [f"s{site}b{index}" for site, count in enumerate(routers) for index in range(count)]
         links = {*wan.links, *((end, "Z") for end in ends), *((name, "Z") for name in wan.routers)}
         wan = WanSpec(preset=None, routers=(*wan.routers, "Z"), links=tuple(sorted(links)))
@@ -146,7 +147,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
 
 @st.composite
 def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
-    """Some cables, and all those of some switches."""
+    """Draw failed cables: some single ones, and all those of some switches."""
     cables = [cable(c.a, c.b) for c in fabric.cables]
     failed = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
     for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
@@ -155,7 +156,7 @@ def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
 
 
 def usable(fabric: Fabric, failed: Cables, path: WanPath, src: int, dst: int) -> bool:
-    """Whether a path from rank to rank has no failed link."""
+    """Return whether a path between two ranks has no failed link."""
     gone = set(failed_links(fabric, failed))
     return not gone & {fabric.to_br_index[src, path.src_br], fabric.from_br_index[path.dst_br, dst], *path.links}
 
@@ -175,7 +176,7 @@ def crossing_pairs(fabric: Fabric) -> list[tuple[int, int]]:
 
 
 def wan_of(fabric: Fabric, passed: tuple[str, ...]) -> str:
-    """The WAN part of a walk, named as the fabric names its paths."""
+    """Return the WAN part of a walk, named as the fabric names its paths."""
     kinds = {switch.name: switch.kind for switch in fabric.switches}
     return ">".join(name for name in passed if kinds[name] in ("border", "transit"))
 

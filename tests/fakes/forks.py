@@ -1,7 +1,7 @@
-"""The command forked by a process that has imported all that it may need, which takes an eighth less processor time.
+"""Forks the command from a process that has already imported its modules, which saves an eighth of the processor time.
 
-The command's own process, with its supervisor, signals, folder, environment and streams, is as if it had been started;
-only its imports are not done again. What is about starting it, or ends it early, starts it (`runs.started`).
+Apart from the imports, the command runs as if it had been started: with a supervisor, signals, folder, environment and
+streams. Tests that concern its start, or that end it early, start it (`runs.started`).
 """
 
 import gc
@@ -29,7 +29,7 @@ _MODULES = (
 
 
 def run(arguments, cwd, timeout_s=600):
-    """Run the command to its end; returns its exit status, its output and its error output."""
+    """Run the command until it ends; return its exit status, its output and its error output."""
     server = _server()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         asked = {"arguments": arguments, "cwd": str(cwd), "environment": dict(os.environ)}
@@ -38,7 +38,7 @@ def run(arguments, cwd, timeout_s=600):
             socket.send_fds(server, [json.dumps(asked).encode()], [out.fileno(), err.fileno()])
             answer = server.recv(_REQUEST_BYTES)
         except BaseException:
-            server.close()  # which ends the command, and the server
+            server.close()  # ends the command, and the server
             _server.cache_clear()
             raise
         assert answer, "the process that forks commands has ended"
@@ -49,17 +49,17 @@ def run(arguments, cwd, timeout_s=600):
 
 @cache
 def _server():
-    """The connection to a server of this process's own, which ends with it."""
+    """Start a server for this process, which ends with it; return the connection to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        # It becomes no child of this process, for tests that look at all of those.
+        # The server forks, so that it is no child of this process: some tests look at all children.
         subprocess.run([sys.executable, "-m", __name__], stdin=theirs, cwd=PROJECT, check=True)
     return ours
 
 
 def _serve():
-    """Fork a command for each request; returns at the end of the connection, and in each of those processes its exit
-    status."""
+    """Fork a command for each request; return 0 at the end of the connection and, in each forked process, the exit
+    status of its command."""
     requests = socket.socket(fileno=0)
     for name in _MODULES:
         importlib.import_module(name)
@@ -77,8 +77,8 @@ def _serve():
         ended = os.pidfd_open(pid)
         ready, *_ = select.select([ended, requests], [], [])
         os.close(ended)
-        if requests in ready:  # nobody waits for it any more
-            os.kill(pid, signal.SIGKILL)  # its own child ends with it
+        if requests in ready:  # the connection was closed: nobody waits for the command any more
+            os.kill(pid, signal.SIGKILL)  # its child ends with it
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if requests not in ready:
             requests.send(b"%d" % status)
@@ -90,7 +90,7 @@ def _command(requests, fds, arguments, cwd, environment):
     os.setsid()
     os.chdir(cwd)
     requests.detach()
-    for number, fd in enumerate((os.open(os.devnull, os.O_RDONLY), *fds)):  # in the place of the server's
+    for number, fd in enumerate((os.open(os.devnull, os.O_RDONLY), *fds)):  # replace the server's streams
         os.dup2(fd, number)
         os.close(fd)
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""Mininet's own command, as its users run it, beside a controller in the VM."""
+"""Runs Mininet's own command, as its users run it, with a controller in the VM."""
 
 from tests.conftest import PROJECT, VM
 
@@ -6,9 +6,9 @@ CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
 
 
 def run_mn(vm: VM, controller: str, topology: str, *, look: str) -> str:
-    """Have mn ping all over a fabric while this controller runs, look at host `look`, and return all that is said.
+    """Have mn run pingall on a fabric while this controller runs, and inspect the host `look`; return all output.
 
-    Fails where mn does, where the controller ends before it is stopped, and where mn leaves a bridge or a cable.
+    Fails if mn fails, if the controller ends before it is stopped, or if mn leaves a bridge or a cable behind.
     """
     commands = vm.folder / "commands"
     commands.write_text(
@@ -17,8 +17,8 @@ def run_mn(vm: VM, controller: str, topology: str, *, look: str) -> str:
     )
     commands.chmod(0o644)
     mn = f"mn --custom {CUSTOM} --topo longhaul,{topology} --controller remote --switch ovs,protocols=OpenFlow13"
-    # Mininet closes every descriptor there could be for each of its shells: a low limit keeps that short. What is on
-    # the way to the programs of setup.sh must do: mn's own Python, without a word of where the project's packages are.
+    # Mininet closes every possible descriptor for each of its shells: a low limit keeps that short. The programs that
+    # setup.sh installs must suffice: mn runs with its own Python, without a PYTHONPATH to the project's packages.
     script = f"""
         ulimit -n 256
         python3 -m scenarios.vm.openvswitch up

@@ -1,4 +1,4 @@
-"""The processes of this machine, one that a failing test does not wait for, and waiting that has an end."""
+"""Lists the processes of this machine; a Popen that a failing test does not wait for, and a wait with a limit."""
 
 import subprocess
 import time
@@ -8,7 +8,7 @@ import psutil
 
 
 class Process(subprocess.Popen):
-    """A process that is killed where its context is left by an exception, as waiting for it may have no end."""
+    """A process that is killed if an exception leaves its context, as it might never end."""
 
     def __exit__(self, kind, value, trace):
         if kind is not None:
@@ -17,7 +17,7 @@ class Process(subprocess.Popen):
 
 
 def await_that(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until a condition holds; fails where that takes so many seconds."""
+    """Wait until a condition holds; fail after so many seconds."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"not within {seconds} s"
@@ -25,13 +25,13 @@ def await_that(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def living() -> dict[int, int]:
-    """Every process that has not ended, with its parent's."""
+    """Return the id of every process that has not ended, with its parent's."""
     found = psutil.process_iter(["ppid", "status"])
     return {one.pid: one.info["ppid"] for one in found if one.info["status"] != psutil.STATUS_ZOMBIE}
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below one, parents first, that have not ended."""
+    """Return the descendants of a process that have not ended, parents first."""
     parents, found = living(), [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]

@@ -1,4 +1,4 @@
-"""The command in a process of its own, and the rows that it stored."""
+"""Runs the command in a separate process, and reads the rows that it stored."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def started(*arguments, cwd, **popen):
 
 
 def ended(*arguments, cwd, status=0, **popen):
-    """Run the command to its end, and start it for that where `popen` is given; returns its output and its error
+    """Run the command until it ends, forked, or started anew if `popen` is given; return its output and its error
     output."""
     if popen:
         with started(*arguments, cwd=cwd, **popen) as process:
@@ -44,14 +44,16 @@ def ended(*arguments, cwd, status=0, **popen):
 
 
 def answer(out, *arguments, sets=(), report=False):
-    """The JSON of a run into the folder `out`, with these keys of the scenario ("key=value"), and a report if wanted,
-    which takes as long as all else of a short run."""
+    """Return the JSON of a run into the folder `out`, with `sets` as keys of the scenario ("key=value").
+
+    A report is written only on request, as it takes as long as the rest of a short run.
+    """
     options = [word for one in sets for word in ("--set", one)] + ["--no-report"] * (not report)
     return json.loads(ended("--json", "--out", out, *arguments, *options, cwd=out.parent)[0])
 
 
 def measured(out, *arguments, collectives=None, median=0.002, p99=0.005, **asked):
-    """As `answer`, of a run whose measured times are the model's; with as many measured collectives."""
+    """Do what `answer` does; assert that the measured times are the model's, and the number of measured collectives."""
     found = answer(out, *arguments, **asked)
     fidelity = found["fidelity"]
     assert fidelity["drops"] == 0 and collectives in (None, fidelity["collectives"])
@@ -60,20 +62,21 @@ def measured(out, *arguments, collectives=None, median=0.002, p99=0.005, **asked
 
 
 def measured_as_recorded(out, *arguments, **asked):
-    """As `measured`, of a run in which all transfers begin and end at the nanoseconds that are recorded for the test:
-    those of another boot."""
+    """Do what `measured` does; assert that all transfers begin and end at the nanoseconds recorded for this test in an
+    earlier boot."""
     found = measured(out, *arguments, **asked)
     transfers = open_run(out).transfers
     assert len(transfers)
-    this = re.sub(r"(@.*)? \(call\)$", "", os.environ["PYTEST_CURRENT_TEST"])  # without its group of xdist
+    this = re.sub(r"(@.*)? \(call\)$", "", os.environ["PYTEST_CURRENT_TEST"])  # without the group of xdist
     assert_recorded(this, [transfers.start_s.to_list(), transfers.end_s.to_list()])
     return found
 
 
 def assert_recorded(name, values):
-    """Instants are those of an earlier boot, of which tests/instants.json has a checksum under this name.
+    """Assert that instants are those of an earlier boot, whose checksum tests/instants.json has under this name.
 
-    With LONGHAUL_RECORD=1 they are recorded, after a change that is meant to change times; not by several at a time.
+    With LONGHAUL_RECORD=1, record the checksum instead, after a change that is meant to change times; do not run tests
+    in parallel then.
     """
     recorded = json.loads(RECORDED.read_text())
     found = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]

@@ -1,5 +1,5 @@
-"""Run directories made for tests, without a VM: the model's numbers, and in place of measured ones the model's off by a
-known share. Written as run.py writes them."""
+"""Makes run folders for tests without a VM, in the format of run.py: with the model's numbers, and with measured
+numbers that differ from the model's by a known share."""
 
 import json
 import shutil
@@ -37,10 +37,10 @@ def write_run(
     unfinished: dict[str, int] | None = None,
     off: float = OFF,
 ) -> Path:
-    """A run of that scenario with that many collectives a point in each engine; every measured collective has lost
-    `drops` packets, found the machine too slow if `late`, and took up to `off` more of its time than predicted.
+    """Write a run of a scenario with so many collectives per point in each engine; return `directory`.
 
-    A run that is `unfinished` has only so many collectives of these modes.
+    Every measured collective lost `drops` packets, had a timer overrun if `late`, and took up to the share `off` longer
+    than predicted. `unfinished` gives the number of collectives by mode in a run that is not finished.
     """
     changes = [Override(key, value, key) for key, value in (overrides or {}).items()]
     chosen = load_scenario(scenario, [*changes, Override("collective.count", modelled, "count")])
@@ -113,8 +113,8 @@ def _measured(place: int, setting: Scenario, mode: str, count: int, *, drops: in
 
 
 def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
-    """The transfers of every collective in program order: where no flows share links one after the other as the
-    definition of a schedule has them, else as the model has them."""
+    """Return the transfers of every collective in program order: if no flows share links, with times by the definition
+    of a schedule, one transfer of a flow after the other; otherwise with the model's times."""
     workload, conditions, found = setting.workload, conditions_of(setting), []
     plan = decided(setting, mode, conditions, start=0, count=count)
     shared = setting.shared_links(mode)
@@ -125,7 +125,8 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
         steps: list[int] = []
         for index, transfer in enumerate(workload.schedule.transfers):
             flow = workload.schedule.flows[transfer.flow]
-            handed = max((arrived[one] for one in transfer.after), default=0.0)  # to the transport, where it may wait
+            # When the transfer is handed to the transport, where it may wait.
+            handed = max((arrived[one] for one in transfer.after), default=0.0)
             leaves = max(free.get(transfer.flow, 0.0), handed)
             free[transfer.flow] = leaves + transfer.amount * plan.beta_s[k, transfer.flow]
             if seen is not None:
@@ -142,7 +143,7 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
 
 
 def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> Rows:
-    """Random rows of collectives start .. start+count-1, a function of `start`."""
+    """Return random rows of collectives start .. start+count-1, which depend only on the arguments."""
     random = np.random.default_rng(start)
     rows: dict[str, Any] = {
         "completion_s": random.random(count),

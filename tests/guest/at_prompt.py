@@ -1,7 +1,8 @@
-"""Runs inside the VM, as root: ``at_prompt.py SCENARIO`` runs collectives as at the prompt, and as in an experiment.
+"""Runs inside the VM, as root: ``at_prompt.py SCENARIO`` runs the same collectives at the prompt and in an experiment.
 
-In every mode of the scenario there is one under each of the first conditions, at the prompt with another kind in
-between. Prints one JSON object: of each mode the rows (placement, paths, ns) of both, and what was saved at the end.
+For every mode of the scenario, it runs one collective under each of the first `COUNT` conditions; at the prompt, a
+collective of another kind comes before them. Prints one JSON object: by mode, the rows (placement, paths, ns) of both
+runs; under "saved", the last row at the prompt, and the row of the scenario that the prompt then saved.
 """
 
 import json
@@ -27,7 +28,7 @@ def main() -> None:
     with Testbed(setting, platform=VIRTUAL) as testbed:
         bed = InteractiveTestbed(testbed)
         for name in setting.run.modes:
-            bed.run("alltoall", 1_000_000)  # whose flows share links
+            bed.run("alltoall", 1_000_000)  # its flows share links
             bed.resample(setting.run.seed)
             bed.set_mode(name)
             rows = []

@@ -1,11 +1,11 @@
 """Runs inside the VM: bursts into the finite queues of shaped links; prints one JSON object.
 
 `python -m tests.guest.buffers CASES`: CASES is a JSON object of cases by name, each with the `rate_bps` of the link
-from GPU 0 to GPU 1, and the `limit_bytes` and `ecn_threshold_bytes` (or null) of its buffer. With `frames` GPU 0 sends
-so many datagrams at once, each of which fills a frame; the result is, of every datagram that `arrived`, its number and
-whether it was marked (ECN), in their order. With `tcp_bytes` it sends so much on a connection with an open window; the
-result is how many bytes the queue then holds. Both have what was dropped; under "left" are the queueing disciplines
-that hosts have when the shaping is gone.
+from GPU 0 to GPU 1, and the `limit_bytes` and `ecn_threshold_bytes` (or null) of its buffer. With `frames`, GPU 0 sends
+that many datagrams at once, each of which fills a frame; the result lists each datagram that `arrived`, in order of
+arrival, by its number and whether it was marked (ECN). With `tcp_bytes`, it sends that much on a connection with an
+open window; the result is the number of bytes that the queue then holds. Both results have the number of dropped
+packets. Under "left" are the qdiscs of the hosts after the shaping was removed.
 """
 
 import json
@@ -56,7 +56,7 @@ def burst(fabric: Fabric, pids: tuple[int, ...], case: dict[str, Any]) -> dict[s
         sender.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _ROOM_BYTES)
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT0)
         to = fabric.gpus[1].ip, _PORT
-        sender.sendto(bytes(DATAGRAM_BYTES), to)  # has the switches learn the flow
+        sender.sendto(bytes(DATAGRAM_BYTES), to)  # so that the switches know the flow
         time.sleep(0.1)
         for number in range(case["frames"]):
             sender.sendto(struct.pack("=I", number) + bytes(DATAGRAM_BYTES - 4), to)
@@ -72,7 +72,7 @@ def burst(fabric: Fabric, pids: tuple[int, ...], case: dict[str, Any]) -> dict[s
 
 
 def tcp(fabric: Fabric, pids: tuple[int, ...], case: dict[str, Any]) -> dict[str, Any]:
-    """Send a case's bytes over TCP at one instant, in segments of one frame; what the queue holds just after."""
+    """Send a case's bytes over TCP at one instant, in segments of one frame; return what the queue holds just after."""
     for gpu, pid in zip(fabric.gpus[:2], pids, strict=False):
         inside(pid, f"ip route change 10.0.0.0/8 dev {gpu.interface} initcwnd 20000 initrwnd 20000")
         with netlink_of(pid) as netlink:

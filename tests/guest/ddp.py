@@ -1,7 +1,8 @@
 """Runs as a rank of a program: ``ddp.py EVERY STEPS`` trains a model of two layers over Gloo.
 
-With EVERY 1 DistributedDataParallel averages the gradients in every step; else the ranks train on their own and average
-their parameters every EVERY steps (local SGD). Computing a step is 20 ms of sleep. Prints one line of JSON.
+With EVERY 1, DistributedDataParallel averages the gradients in every step; otherwise the ranks train independently and
+average their parameters every EVERY steps (local SGD). A sleep of 20 ms stands for the computing of a step. Prints one
+line of JSON.
 """
 
 import json

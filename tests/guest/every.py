@@ -1,9 +1,9 @@
-"""Runs inside the VM: every collective by every algorithm on one testbed, in mode base, whole and damaged, as JSON.
+"""Runs inside the VM: every collective by every algorithm, in mode base, intact and damaged; prints JSON.
 
-For each, by "KIND ALGORITHM": when every transfer had arrived, the measured and the predicted completion time, the
-packets lost, whether flows can share a link; and of the same on a random placement, what `damaged` returns. Links are
-shared fairly where they can be: those collectives have a testbed of their own. Two more follow, on other agents: an
-AllReduce in several channels and pieces, and a computation.
+The results, by "KIND ALGORITHM": when each transfer had arrived, the measured and the predicted completion time, the
+packets lost, whether flows can share a link, and, for the same collective on a random placement, the result of
+`damaged`. Collectives whose flows can share links run on a second testbed, with fair queues. Two more cases follow, on
+other agents: an AllReduce in several channels and pieces, and a computation.
 """
 
 import json
@@ -29,7 +29,7 @@ CHANNELS = "allreduce ring, 3 channels, 2 pieces"
 
 
 def settings() -> dict[str, Scenario]:
-    """The scenario of each collective by each algorithm."""
+    """Return the scenario of each collective by each algorithm."""
     plain = replace(load_scenario("paper"), name="every")
     plain = replace(plain, collective=replace(plain.collective, count=1, chunk_bytes=CHUNK_BYTES))
     return {
@@ -46,19 +46,19 @@ def in_channels() -> Workload:
 
 
 def placement_of(name: str) -> list[int]:
-    """A random placement."""
+    """Return a random placement."""
     return random.Random(name).sample(range(8), 8)
 
 
 def flip_of(name: str, collective: Workload) -> Flip:
-    """A random byte of a random transfer."""
+    """Return the flip of a random byte of a random transfer."""
     rng = random.Random(f"byte of {name}")
     task = rng.randrange(len(collective.schedule.transfers))
     return Flip(task=task, byte=rng.randrange(message_bytes(collective, collective.schedule.transfers[task])))
 
 
 def damaged(communicator: Communicator, name: str, collective: Workload) -> dict[str, Any]:
-    """A collective on the placement of this name, and what is found wrong in one that is damaged."""
+    """Run a collective on the placement of this name, intact, and then damaged; return both outcomes."""
     communicator.connect(placement_of(name))
     whole = asdict(communicator.run())
     faults = communicator.run(flip=flip_of(name, collective)).faults
@@ -66,7 +66,7 @@ def damaged(communicator: Communicator, name: str, collective: Workload) -> dict
 
 
 def measured(of: dict[str, Scenario]) -> dict[str, Any]:
-    """What the first collective of each of these settings was, one after the other on one testbed."""
+    """Run the first collective of each of these configurations, one after the other on one testbed."""
     found = {}
     links = {link for setting in of.values() for link in setting.fair_links("base") or ()}
     with Testbed(next(iter(of.values())), fair_links=sorted(links) or None) as testbed:
@@ -82,7 +82,7 @@ def measured(of: dict[str, Scenario]) -> dict[str, Any]:
             }
             found[name] |= damaged(testbed._communicator, name, setting.workload)
         if not links:
-            testbed._communicator.close()  # its agents have the ports
+            testbed._communicator.close()  # its agents occupy the ports
             pids = testbed.network.host_pids
             with Communicator(testbed.fabric, host_pids=pids, workload=in_channels(), epoch=100) as communicator:
                 found[CHANNELS] = {"shared": False} | damaged(communicator, CHANNELS, in_channels())
@@ -91,7 +91,7 @@ def measured(of: dict[str, Scenario]) -> dict[str, Any]:
 
 
 def computation(testbed: Testbed, pids: Sequence[int]) -> Any:
-    """A message from place 0 to 1, a computation there, and a message back."""
+    """Run a message from position 0 to 1, a computation there, and a message back."""
     flows = (Flow(0, 1), Stream(1), Flow(1, 0))
     transfers = (
         Transfer(flow=0, size=10.0),

@@ -1,8 +1,8 @@
-"""Runs inside the VM: PyTorch's collectives over Gloo on a testbed's hosts, beside the project's own of the same kind.
+"""Runs inside the VM: PyTorch's collectives over Gloo on a testbed's hosts, and the project's own of the same kind.
 
-``gloo.py SCENARIO TORCH_PYTHON`` prints one JSON object: by kind, the time of the project's own collective in mode
-base and the times of PyTorch's, one after the other, under the same conditions. ``gloo.py ranks`` is what
-TORCH_PYTHON runs: it forks a process for every rank, of what stands on stdin, each in its host's network namespace.
+``gloo.py SCENARIO TORCH_PYTHON`` prints a JSON object for each kind: the time of the project's own collective in mode
+base and the times of PyTorch's, one after the other, under the same conditions. TORCH_PYTHON runs ``gloo.py ranks``,
+which reads the hosts from stdin, and forks a process for every rank, in its host's network namespace.
 """
 
 import ctypes
@@ -54,8 +54,8 @@ def ours(scenario: str, python: str) -> None:
 
 
 def ranks(spec: dict[str, Any]) -> None:
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # IPv6 is tried, which the VM does not have
-    import torch.distributed  # once, and not in every rank: it takes long in the VM
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # or it warns that the VM has no IPv6
+    import torch.distributed  # once, before the forks: the import is slow in the VM
 
     children = []
     for rank, host in enumerate(spec["hosts"]):
@@ -75,7 +75,7 @@ def ranks(spec: dict[str, Any]) -> None:
 
 
 def one_rank(torch: Any, rank: int, spec: dict[str, Any]) -> dict[str, Any]:
-    """What a user's program does: join the group, and run each kind of collective a few times."""
+    """Do what a user's program does: join the group, and run each kind of collective a few times."""
     distributed, n, size = torch.distributed, len(spec["hosts"]), spec["bytes"]
     os.environ["GLOO_SOCKET_IFNAME"] = spec["hosts"][rank]["interface"]
     master = f"tcp://{spec['hosts'][0]['address']}:{PORT}"

@@ -1,6 +1,6 @@
-"""Runs inside the VM: what strangers on a GPU and on the host can do to a running experiment; prints one JSON object.
+"""Runs inside the VM: attacks a running experiment from a GPU's host and from outside; prints one JSON object.
 
-`python -m tests.guest.hostile SCENARIO`. Every attempt is made between two collectives of the same communicator.
+`python -m tests.guest.hostile SCENARIO`. Each attack takes place between two collectives of the same communicator.
 """
 
 import json
@@ -60,13 +60,13 @@ TO_OPENFLOW = b"garbage" * 1000, HELLO[:5], HELLO * 2000, HELLO + b"\x04\x06\x00
 
 
 def in_host(pid: int, script: str, *arguments: str) -> Any:
-    """What a Python script prints in the network of a GPU."""
+    """Run a Python script in the network namespace of a GPU's host; return the JSON that it prints."""
     command = ["nsenter", f"--net=/proc/{pid}/ns/net", sys.executable, "-S", "-c", script, *arguments]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout)
 
 
 def addresses() -> list[str]:
-    """Every IPv4 address of the network that the switches and the controller are in."""
+    """Return every IPv4 address in the network namespace of the switches and the controller."""
     shown = subprocess.run(["ip", "-j", "-4", "address"], capture_output=True, text=True, check=True).stdout
     return [entry["local"] for link in json.loads(shown) for entry in link["addr_info"]]
 
@@ -77,14 +77,14 @@ def listening() -> list[str]:
 
 
 def connect_to_agent(testbed: Testbed, pid: int) -> dict[str, Any]:
-    """From a GPU's host to the listener of GPU 5: what is received."""
+    """Connect from a GPU's host to the listening agent of GPU 5; return what each kind of data got in answer."""
     where = testbed.fabric.gpus[5].ip, str(AGENT_PORT)
     return {what: in_host(pid, CONNECT, *where, json.dumps([one.hex() for one in data]))
             for what, data in TO_AGENT.items()}  # fmt: skip
 
 
 def exchange(client: socket.socket, data: bytes) -> str:
-    """All that comes back for `data`."""
+    """Send `data`; return everything that comes back."""
     client.settimeout(30)
     try:
         client.sendall(data)
@@ -95,7 +95,7 @@ def exchange(client: socket.socket, data: bytes) -> str:
 
 
 def ask_controller() -> list[str]:
-    """What the controller answers to no token, another token, a flood of garbage, and a line without an end."""
+    """Return the controller's answers to no token, a wrong token, a flood of garbage, and a line without an end."""
     answers = []
     for data in TO_CONTROLLER:
         with socket.socket(socket.AF_UNIX) as client:
@@ -105,14 +105,14 @@ def ask_controller() -> list[str]:
 
 
 def speak_openflow() -> None:
-    """Garbage, truncation, a flood and an unknown switch, on the port that the switches use."""
+    """Send garbage, a truncated hello, a flood, and an unknown switch's messages to the controller's OpenFlow port."""
     for data in TO_OPENFLOW:
         with socket.create_connection(("127.0.0.1", PORT), timeout=10) as switch:
             exchange(switch, data)
 
 
 def modes() -> dict[str, str]:
-    """The modes of the run's folder and of the sockets in it."""
+    """Return the file modes of the testbed's folder and of the sockets in it."""
     found = {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in RUN.iterdir() if path.is_socket()}
     return {"folder": oct(stat.S_IMODE(RUN.stat().st_mode)), **found}
 

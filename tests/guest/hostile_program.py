@@ -1,4 +1,4 @@
-"""Runs as a rank of a program: each does harm of its own kind."""
+"""Runs as a rank of a program: each rank does a different kind of harm."""
 
 import os
 import signal

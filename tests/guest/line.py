@@ -25,7 +25,7 @@ def sh(line: str) -> str:
 def build() -> list[str]:
     """Make the hosts and the switches, shape every port, and return the ports' names."""
     for number in range(1, SWITCHES + 1):
-        # Addresses that are the same in every boot: what is ordered by their hashes then is, too.
+        # Fixed addresses, so that everything ordered by their hashes is the same in every boot.
         sh(f"ovs-vsctl add-br s{number} -- set bridge s{number} other-config:hwaddr=02:00:00:00:01:0{number}")
     ports = []
     for number in range(SWITCHES + 1):  # link number joins switch `number` to the next; the ends are the hosts
@@ -77,7 +77,7 @@ def send(channel: "multiprocessing.connection.Connection") -> None:
 
 
 def enter(host: str) -> None:
-    """Move this process into a host's network."""
+    """Move this process into a host's network namespace."""
     with Path("/run/netns", host).open() as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
             raise OSError(ctypes.get_errno(), "setns")
@@ -86,7 +86,7 @@ def enter(host: str) -> None:
 def main() -> None:
     openvswitch.up()
     ports = build()
-    # The fork method: an import costs more in the VM than everything that is measured here.
+    # Fork instead of spawn: importing modules again would take longer in the VM than all that is measured here.
     context = multiprocessing.get_context("fork")
     (received, at_receiver), (sent, at_sender) = context.Pipe(duplex=False), context.Pipe(duplex=False)
     receiver = context.Process(target=receive, args=(at_receiver,))

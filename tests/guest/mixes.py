@@ -1,12 +1,13 @@
-"""Runs inside the VM: random mixes of transfers, each on a testbed of its own, as a JSON list.
+"""Runs inside the VM: random mixes of transfers, each on a testbed of its own; prints a JSON list.
 
-`mixes.py SEEDS [PROTECTED [RECOVERY]]`: a list such as "0,1,2", the part of mixes that is protected, and how many ms
-before its deadline each transfer of these is to be there, 0 for none. Of each seed: what became of its transfers and,
-of each that was promised, when it was due and when it was all there; of a protected mix also where each WAN link in
-turn is `down`, from the beginning or, with a recovery, from a random instant on. Where one is refused that would not
-fit without any reserve either, the mix runs once more with the first such forced in beside the promises before it: on
-a calendar of links that are as much faster as that takes, `times`. Its `late` are those that were late then, of a
-protected mix in the first of these cases in which there are any.
+`mixes.py SEEDS [PROTECTED [RECOVERY]]`: a list of seeds such as "0,1,2", the share of mixes that is protected, and by
+how many ms transfers of these must complete before their deadlines, 0 for none.
+
+For each seed, "promised" has the outcome of every transfer and, if it was promised, its due time and its completion; a
+protected mix also runs with each WAN link in turn `down`, from the beginning or, with a recovery, from a random instant
+on. "forced": if a request is refused that would not fit without any reserve either, the mix runs once more with the
+first such request forced in beside the promises before it. For that, the calendar takes links to be faster by a factor,
+`times`. `late` are the transfers that were late then; for a protected mix, in the first case that has any.
 """
 
 import json
@@ -40,7 +41,8 @@ FABRICS = (
 
 
 def mix(seed: int, *, protected: float = 0.2, recovery_ms: float = 200) -> Scenario:
-    """A random mix of transfers of which not all are refused; this part is protected from any WAN link's failure."""
+    """Return a random mix of transfers, not all of them refused; with chance `protected`, it survives any WAN link's
+    failure."""
     draw = random.Random(seed)
     while True:
         try:
@@ -50,7 +52,7 @@ def mix(seed: int, *, protected: float = 0.2, recovery_ms: float = 200) -> Scena
 
 
 def drawn(draw: random.Random, protected: float, recovery_ms: float) -> Scenario:
-    """A random mix of two to six requests, of which some are too much; raises ScenarioError where all are."""
+    """Return a random mix of two to six requests, some of them too large; raises ScenarioError if all are refused."""
     fabric = FABRICS[draw.randrange(len(FABRICS))]
     is_protected = draw.random() < protected
     more_ms = recovery_ms if is_protected else 0
@@ -90,7 +92,8 @@ protect = "{"link" if is_protected else "none"}"
 
 
 def failing(setting: Scenario, seed: int) -> Iterator[Scenario]:
-    """The mix with all links up and, if it is protected, without each WAN link, from the beginning or an instant on."""
+    """Yield the mix with all links up and, if it is protected, with each WAN link down in turn, from the beginning or
+    from an instant on."""
     yield setting
     draw, last_s = random.Random(seed), max(one.edges_s[-1] for one in setting.transfers if one.workload is not None)
     for a, b in build_fabric(setting.fabric).wan.links if setting.admission.protects else ():
@@ -100,7 +103,7 @@ def failing(setting: Scenario, seed: int) -> Iterator[Scenario]:
 
 
 def measured(setting: Scenario) -> dict[str, float]:
-    """When each transfer was all there, s after the round's beginning."""
+    """Run the mix; return when each transfer completed, in s after the round's beginning."""
     with Testbed(setting, fair_links=setting.fair_links("base")) as testbed:
         (record,) = (one for one in Recovery(testbed, MODES["base"]).run(count=1) if isinstance(one, CollectiveRecord))
     assert record.drops == 0 or any(one.after_s is not None for one in setting.faults)
@@ -109,7 +112,7 @@ def measured(setting: Scenario) -> dict[str, float]:
 
 
 def promised(setting: Scenario, seed: int) -> list[dict[str, Any]]:
-    """What became of its transfers, without what link, and when they were due and there."""
+    """Run every case of `failing`; return the transfers' outcomes, the link that is down, due times and completions."""
     found = []
     for one in failing(setting, seed):
         there_s, down = measured(one), [fault.words for fault in one.faults]
@@ -128,8 +131,8 @@ def promised(setting: Scenario, seed: int) -> list[dict[str, Any]]:
 
 @contextmanager
 def reserve(*, times: float, lags: bool = True) -> Iterator[None]:
-    """Within the context, links are so many `times` faster to the calendar, and without `lags` what is sent has arrived
-    at once."""
+    """Within the context, admission's calendar takes links to be faster by the factor `times` and, without `lags`, sent
+    bytes to arrive at once."""
     capacities = admission._capacities
 
     def faster(*given: Any) -> admission.Capacities:
@@ -144,13 +147,13 @@ def reserve(*, times: float, lags: bool = True) -> Iterator[None]:
 
 
 def forget() -> None:
-    """Answers that were given under another reserve."""
+    """Clear the caches of answers that were given under another reserve."""
     admission._transfers.cache_clear()
     jobs.workload_of_jobs.cache_clear()
 
 
 def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
-    """What came of forcing in the first request that must break a promise; None where there is none."""
+    """Force in the first request that must break a promise, and return what happened; None if there is no such one."""
     kept: list[admission.Transfer] = []
     for one in setting.transfers:
         if one.workload is not None:
@@ -161,7 +164,7 @@ def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
             for each in [*kept, one]
         ]
         every = replace(setting, jobs=tuple(asked))
-        # Of a rate, too, no more is looked at than whether all is there when it is due.
+        # A request for a rate, too, counts as kept if all its bytes have arrived when it is due.
         by_then = [
             replace(job, size_bytes=admission._bytes(job), deadline_s=each.due_s, rate_bps=None, duration_s=None)
             for job, each in zip(asked, [*kept, one], strict=True)

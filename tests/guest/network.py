@@ -1,6 +1,6 @@
-"""Runs inside the VM: builds fabrics, shapes them, sends over them; prints one JSON object of what was seen.
+"""Runs inside the VM: builds fabrics, shapes them, and sends over them; prints one JSON object.
 
-ovs-vsctl, ovs-ofctl, ip and tc report the network, raw; the tests compare it with the declared fabric.
+It holds the raw output of ovs-vsctl, ovs-ofctl, ip and tc; the tests compare that with the declared fabric.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ from topologies.shaping.classes import Shaping
 MSG_EOR = 0x80
 UNEQUAL = FabricSpec(gpus_per_site=(3, 5), wan=WanSpec(preset="five-router"))
 CHUNK_BYTES = 8_000_000
-MANY = 2500  # classes, as 64 GPUs have
+MANY = 2500  # classes, about as many as with 64 GPUs
 LIBC = ctypes.CDLL(None)
 
 
@@ -47,7 +47,7 @@ def inside(pid: int, line: str) -> str:
 
 
 def seen() -> dict[str, Any]:
-    """What is left of a network, or was there before."""
+    """Return the bridges, interfaces and processes that exist, to compare before and after a network."""
     return {
         "bridges": sh("ovs-vsctl list-br").split(),
         "interfaces": sorted(link["ifname"] for link in json.loads(sh("ip -j link"))),
@@ -58,7 +58,7 @@ def seen() -> dict[str, Any]:
 
 
 def topology(fabric: Fabric) -> dict[str, Any]:
-    """Build a fabric, report what is there, and remove it again."""
+    """Build a fabric, report its parts, and remove it again."""
     before = seen()
     with Network(fabric, controller_port=6653) as built:
         hosts = built.hosts
@@ -88,7 +88,7 @@ def topology(fabric: Fabric) -> dict[str, Any]:
 
 
 def flows(fabric: Fabric, way: tuple[str, ...], src: int, dst: int) -> None:
-    """Have one pair of GPUs take a way, there and back."""
+    """Install rules that route a pair of GPUs over the switches of `way`, in both directions."""
     ports = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
     for a, b, passed in ((src, dst, way), (dst, src, way[::-1])):
         here, there = fabric.gpus[a], fabric.gpus[b]
@@ -106,7 +106,7 @@ def namespace(pid: int) -> Iterator[None]:
 
 
 def prepare(built: Network) -> None:
-    """Let flows start at the line's rate, so that the network alone decides how long a chunk takes."""
+    """Let flows start at line rate, so that only the network determines how long a chunk takes."""
     for pid, host in zip(built.host_pids, built.hosts, strict=True):
         with namespace(pid):
             for name in ("tcp_rmem", "tcp_wmem"):
@@ -115,7 +115,7 @@ def prepare(built: Network) -> None:
 
 
 def seconds(built: Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) -> float:
-    """How long a chunk takes from one GPU to another."""
+    """Send a chunk from one GPU to another; return how long it takes in s."""
     chunk, room = bytes(chunk_bytes), bytearray(chunk_bytes)
     with namespace(built.host_pids[dst]):
         listener = socket.create_server((built.hosts[dst].IP(), 7000))
@@ -149,7 +149,8 @@ def seconds(built: Network, src: int, dst: int, chunk_bytes: int = CHUNK_BYTES) 
 
 
 def undecided(built: Network, dropped: tc.DropCounter) -> dict[str, Any]:
-    """What is counted, and what Open vSwitch itself counts, of packets that it is too busy to decide on."""
+    """Stop ovs-vswitchd, so that packets without a cached decision are lost; return the drops counted by the counter
+    and by Open vSwitch."""
 
     def lost() -> int:
         return int(re.search(r"lost:(\d+)", sh("ovs-dpctl show"))[1])  # type: ignore[index]
@@ -171,7 +172,7 @@ def undecided(built: Network, dropped: tc.DropCounter) -> dict[str, Any]:
 
 
 def refused(action: Any) -> str:
-    """The message of a TcError."""
+    """Return the message of the TcError that `action` raises, "" if it raises none."""
     try:
         action()
     except tc.TcError as error:
@@ -180,7 +181,7 @@ def refused(action: Any) -> str:
 
 
 def losses(fabric: Fabric, rates: npt.NDArray[np.float64]) -> dict[str, list[Any]]:
-    """The queues of a port while it loses a quarter and half of its packets, and then none."""
+    """Return the qdiscs of three ports while each loses a quarter of its packets, then half, and then none."""
     delays = delays_s(fabric, ConditionsSpec())
     found: dict[str, list[Any]] = {}
     with tc.Shaper(Shaping(fabric=fabric, delays_s=delays, late_s=1e-3), rates) as shaper:
@@ -193,7 +194,7 @@ def losses(fabric: Fabric, rates: npt.NDArray[np.float64]) -> dict[str, list[Any
 
 
 def shaped() -> dict[str, Any]:
-    """Shape the default fabric, send over it, and meddle with it."""
+    """Shape the default fabric, send over it, and tamper with the shaping."""
     fabric = build_fabric(FabricSpec())
     link = {link.name: link.index for link in fabric.links}
     found: dict[str, Any] = {"seconds": {}}
@@ -202,7 +203,7 @@ def shaped() -> dict[str, Any]:
         rates = 20e9 + 1e9 * np.arange(len(fabric.links), dtype=np.float64)  # all different
         shaper = tc.Shaper(Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec())), rates)
         dropped = tc.DropCounter(built.host_pids)
-        child = os.fork()  # it holds whatever is open here, and must not keep what is stopped from ending
+        child = os.fork()  # it inherits all open files, which must not keep processes that are stopped from ending
         if child == 0:
             time.sleep(1e6)
             os._exit(0)
@@ -250,7 +251,7 @@ def shaped() -> dict[str, Any]:
 
 
 def many_classes() -> dict[str, Any]:
-    """Set the rates of more classes than one message has room for; return what tc prints, and what is refused."""
+    """Set the rates of more classes than fit into one message; return what tc prints, and the errors of bad changes."""
     numbers = range(1, MANY + 1)
     sh("ip link add many type dummy")
     lines = ["qdisc add dev many root handle 1: htb"]
@@ -275,7 +276,7 @@ def many_classes() -> dict[str, Any]:
 
 
 def without_open_vswitch() -> dict[str, Any]:
-    """The error of a network that cannot be built, and what is left of it."""
+    """Try to build a network without Open vSwitch; return the error, and the interfaces before and after."""
     before = sh("ip -br link")
     try:
         with Network(build_fabric(UNEQUAL), controller_port=6653):

@@ -1,7 +1,7 @@
-"""Runs inside the VM: the life of ``python -m controller`` over Open vSwitch bridges. Prints one JSON object.
+"""Runs inside the VM: the life cycle of ``python -m controller`` with Open vSwitch bridges. Prints one JSON object.
 
-The bridges are laid here from the fabric's cables, without the project's own way of building networks. Every WAN port
-delays by 1 ms, so that packets are on their way while routes change.
+This module makes the bridges from the fabric's cables itself, without the project's code for building networks. Every
+WAN port delays by 1 ms, so that packets are in flight while routes change.
 """
 
 import ctypes
@@ -31,10 +31,11 @@ from topologies.fabric.wan import WanSpec
 
 SOCKET, DECLARED, PORT = Path("/run/controller.sock"), Path("/run/fabric.json"), 6653
 CHUNK_BYTES = 8_000_000
-PAUSES_S = 0, 0.0005, 0.003, 0.02  # less and more than switches take to follow a change
+PAUSES_S = 0, 0.0005, 0.003, 0.02  # shorter and longer than switches take to apply a change
 
 Part = Callable[[str, socket.socket], Any]
-"""One side of some traffic, given the receiver's address: it says when it runs, and returns what it counted."""
+"""The sender or receiver of some traffic, called with the receiver's address and a control socket: it sends a byte over
+the latter once it runs, and returns what it counted."""
 
 
 def sh(line: str, **options: object) -> str:
@@ -43,7 +44,7 @@ def sh(line: str, **options: object) -> str:
 
 
 def build(fabric: Fabric) -> None:
-    """Lay bridges, cables and hosts: everything but rules."""
+    """Make bridges, cables and hosts: everything but rules."""
     kinds = {switch.name: switch.kind for switch in fabric.switches}
     links, bridges, wan = [], ["ovs-vsctl"], []
     for gpu in fabric.gpus:
@@ -88,13 +89,13 @@ def start_controller() -> "subprocess.Popen[str]":
 
 
 def dump(switch: str) -> list[str]:
-    """A switch's rules as ovs-ofctl prints them, without counters."""
+    """Return a switch's rules as ovs-ofctl prints them, without counters."""
     lines = sh(f"ovs-ofctl -O OpenFlow13 --no-stats --no-names dump-flows {switch}").splitlines()
     return sorted(line.strip() for line in lines if "actions=" in line)
 
 
 def ping(fabric: Fabric, src: int, dst: int, *, count: int) -> int:
-    """How many of that many pings, 2 ms apart, come back."""
+    """Send `count` pings, 2 ms apart; return how many come back."""
     out = subprocess.run(
         [*f"ip netns exec {fabric.gpus[src].name} ping -q -i 0.002 -W 1 -c {count} {fabric.gpus[dst].ip}".split()],
         capture_output=True, text=True, check=False,
@@ -103,7 +104,7 @@ def ping(fabric: Fabric, src: int, dst: int, *, count: int) -> int:
 
 
 class Traffic:
-    """A sender in one GPU's host and a receiver in another's, which go on while other things are done."""
+    """A sender on one GPU's host and a receiver on another's, which run in the background."""
 
     def __init__(self, fabric: Fabric, src: int, dst: int, *, send: Part, receive: Part) -> None:
         a, b = fabric.gpus[src], fabric.gpus[dst]
@@ -122,11 +123,11 @@ class Traffic:
                 finally:
                     os._exit(0)
             theirs.close()
-            assert ours.recv(1) == b"r"  # it runs
+            assert ours.recv(1) == b"r"  # the part runs
             self._parts.append((child, ours))
 
     def end(self) -> tuple[Any, Any]:
-        """What the sender and the receiver counted; all that was to arrive has had the time to."""
+        """End the traffic, after in-flight packets have arrived; return what the sender and the receiver counted."""
         ends = []
         for child, ours in reversed(self._parts):  # the sender first
             ours.sendall(b"e")
@@ -143,27 +144,28 @@ class Stream(Traffic):
         super().__init__(fabric, src, dst, send=send, receive=receive)
 
     def counts(self) -> dict[str, int]:
-        """How many were sent, lost and received twice."""
+        """Return how many datagrams were sent, lost, and received more than once."""
         sent, (received, different) = self.end()
         return {"sent": sent, "lost": sent - different, "duplicates": received - different}
 
 
 def pour(address: str, control: socket.socket) -> tuple[int, int]:
-    """Send by TCP as fast as it goes; the bytes sent, and the segments sent again."""
-    allow_overtaking()  # of those on a longer path, and in a burst while a switch decides on the first
+    """Send by TCP as fast as possible; return the bytes sent, and the segments retransmitted."""
+    # Packets may be reordered: by a shorter path, and in a burst while a switch decides on the first one.
+    allow_overtaking()
     with socket.create_connection((address, 9)) as out:
         control.sendall(b"r")
         sent, block = 0, bytes(2**17)
         while not select.select([control], [], [], 0)[0]:
             sent += out.send(block)
         out.shutdown(socket.SHUT_WR)
-        out.recv(1)  # until the other side has read all
+        out.recv(1)  # wait until the other side has read everything
         information = out.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         return sent, struct.unpack_from("I", information, 100)[0]  # tcpi_total_retrans
 
 
 def drain(address: str, control: socket.socket) -> int:
-    """Receive a connection's bytes until it ends; their number."""
+    """Receive a connection's bytes until it ends; return their number."""
     with socket.create_server((address, 9)) as server:
         control.sendall(b"r")
         connection, received = server.accept()[0], 0
@@ -197,13 +199,13 @@ def receive(address: str, control: socket.socket) -> tuple[int, int]:
 
 
 def dropped(fabric: Fabric) -> int:
-    """The packets that all ports of all switches have dropped."""
+    """Return the packets that all ports of all switches have dropped."""
     outs = [sh(f"ovs-ofctl -O OpenFlow13 dump-ports {switch.name}") for switch in fabric.switches]
     return sum(int(drops) for out in outs for drops in re.findall(r"drop=(\d+)", out))
 
 
 def wan_packets(fabric: Fabric) -> dict[str, int]:
-    """Packets that each WAN link has carried each way, by the counters of the ports they left by."""
+    """Return the packets that each WAN link has carried, by direction, from the transmit counters of its ports."""
     kinds = {switch.name: switch.kind for switch in fabric.switches}
     found = {}
     for switch in fabric.switches:
@@ -216,17 +218,17 @@ def wan_packets(fabric: Fabric) -> dict[str, int]:
 
 
 def carried(fabric: Fabric, src: int, dst: int, *, count: int) -> dict[str, int]:
-    """Which WAN links carry that many pings and their answers, and how many packets each."""
+    """Return which WAN links carry `count` pings and their answers, with the number of packets on each."""
     before = wan_packets(fabric)
     assert ping(fabric, src, dst, count=count) == count
     return {link: packets - before[link] for link, packets in wan_packets(fabric).items() if packets != before[link]}
 
 
 def rates_for(fabric: Fabric, path: int, chance: random.Random) -> np.ndarray:  # type: ignore[type-arg]
-    """Conditions under which this path is the best way between its two sites: its WAN links are the only fast ones."""
+    """Return rates under which this path is the best one between its two sites: only its WAN links are fast."""
     rates = np.array([chance.uniform(20e9, 200e9) if link.kind != "wan" else 1e9 for link in fabric.links]).round()
     rates[list(fabric.paths[path].links)] = 100e9
-    for link in fabric.links:  # and its border routers are the only ones near
+    for link in fabric.links:  # and only its border routers have fast links within the sites
         ends = (fabric.border_routers[fabric.paths[path].src_br], fabric.border_routers[fabric.paths[path].dst_br])
         if link.kind in ("to_br", "from_br") and not {link.src, link.dst} & set(ends):
             rates[link.index] = 1e9
@@ -251,8 +253,8 @@ def refusal(controller: Controller, fabric: Fabric) -> str:
 
 
 class Life:
-    """The life of a controller: it comes up, changes routes under traffic, dies, comes back, loses a switch and is
-    stopped. What is asked of it are the crossings of `pair` and of the last rank to the first.
+    """The life cycle of a controller: it comes up, changes routes under traffic, dies, restarts, loses a switch and is
+    stopped. Routes are requested for the crossings of `pair`, and from the last rank to the first.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -267,7 +269,7 @@ class Life:
         return list(ask(self.controller, self.fabric, path, [self.pair, *others], self.chance).paths)
 
     def carried(self) -> Any:
-        time.sleep(0.05)  # switches follow decisions that they have cached for another 5 ms
+        time.sleep(0.05)  # switches apply cached decisions for another 5 ms
         return carried(self.fabric, *self.pair, count=50)
 
     def rules(self) -> dict[str, Any]:
@@ -311,7 +313,7 @@ class Life:
 
     def killed(self, default_rules: object) -> dict[str, object]:
         last = self.paths[-1]
-        assert self.fabric.border_routers[self.fabric.paths[last].src_br] != "s0b0"  # off the way of the answers
+        assert self.fabric.border_routers[self.fabric.paths[last].src_br] != "s0b0"  # off the path of the answers
         self.ask(last)
         held = self.rules()
         self.process.kill()
@@ -360,7 +362,7 @@ class Life:
 
 
 def life(fabric: Fabric) -> dict[str, object]:
-    """What was seen in each stage of a controller's life."""
+    """Return the observations of each stage of a controller's life cycle."""
     one = Life(fabric)
     found = one.up()
     default_rules: Any = found["default_rules"]

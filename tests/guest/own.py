@@ -1,7 +1,7 @@
 """Runs inside a wall-clock VM with Open vSwitch up: experiments on the VM's kernel as if it were the machine's own.
 
-Prints one JSON object: how a run ended and its output, how one ended that got SIGTERM in the middle, and what each of
-the two has left behind.
+Prints one JSON object: the exit status and output of a run, the exit status of a second run that got SIGTERM midway,
+and what is left behind after each of the two.
 """
 
 import json
@@ -26,7 +26,7 @@ def sh(line: str) -> str:
 
 
 def state() -> dict[str, object]:
-    """What an experiment might leave or change, on this machine."""
+    """Return everything on this machine that an experiment might leave behind or change."""
     lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
     return {
         "bridges": sh("ovs-vsctl list-br"),
@@ -39,7 +39,7 @@ def state() -> dict[str, object]:
 
 
 def interrupted() -> int:
-    """The exit status of a run that gets SIGTERM once its network is up and shaped."""
+    """Return the exit status of a run that gets SIGTERM once its network is up and shaped."""
     with subprocess.Popen([*RUN, *SETTING, "--collectives", "500", "--out", "/tmp/second"]) as process:
         until = time.monotonic() + 120
         while not list(Path("/tmp/second").glob("parts/[!.]*")):

@@ -1,7 +1,7 @@
-"""Runs inside the VM, and on the machine itself: what a process finds in its memory and is told of its faults, as JSON.
+"""Runs inside the VM, and on the machine itself: memory contents and page faults as a process sees them, as JSON.
 
-Every answer is one that the kernel's version does not matter for, so both print the same. Memory is of `PAGES` pages;
-a fault is told by its si_code, its address's page and offset, and whether the processor says that it was a write.
+No answer depends on the kernel's version, so both must print the same. Memory has `PAGES` pages; a fault is reported by
+its si_code, the page and the offset of its address, and whether the processor says that it was a write.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import Any
 PAGE, PAGES = 4096, 96
 NONE, READ, WRITE = 0, 1, 2
 PRIVATE, FIXED, ANONYMOUS = 2, 0x10, 0x20
-SI_CODE, SI_ADDR, ERR, CR2 = 8, 16, 40 + 19 * 8, 40 + 22 * 8  # where siginfo and ucontext of x86-64 have them
+SI_CODE, SI_ADDR, ERR, CR2 = 8, 16, 40 + 19 * 8, 40 + 22 * 8  # offsets in siginfo and ucontext of x86-64
 WROTE = 2  # in the error code
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +41,7 @@ class Action(ctypes.Structure):
 
 
 class Faults:
-    """Notes faults in some memory, and gives each page that has one all rights."""
+    """Records faults in some memory, and then makes the page readable and writable."""
 
     def __init__(self, base: int) -> None:
         self.base, self.seen = base, list[list[int]]()
@@ -61,20 +61,20 @@ class Faults:
 
 
 def memory(prot: int = READ | WRITE, file: int = -1) -> int:
-    """The address of new private memory, or of a file's."""
+    """Map new private memory, or a file privately; return its address."""
     found = libc.mmap(None, PAGES * PAGE, prot, PRIVATE | (ANONYMOUS if file < 0 else 0), file, 0)
     assert found not in (None, 2**64 - 1)
     return int(found)
 
 
 def read(address: int) -> int:
-    """A byte, by a function of C, so that a handler in Python may run at its fault."""
+    """Return a byte, read by a C function so that a Python handler can run at its fault."""
     zero = ctypes.create_string_buffer(1)
     return int(libc.memcmp(address, ctypes.addressof(zero), 1))
 
 
 def faults() -> list[list[int]]:
-    """Faults at pages without a right, fresh, read before, shared by a fork, and without a mapping."""
+    """Cause faults at pages without a right, new, read before, shared by a fork, and without a mapping."""
     base = memory()
     found = Faults(base)
     for page in range(0, 48, 2):
@@ -100,7 +100,7 @@ def faults() -> list[list[int]]:
 
 
 def again(base: int, found: Faults) -> list[list[int]]:
-    """Faults after a fork: rights are as before it, and so is what is there."""
+    """Cause faults after a fork, which must keep rights and contents."""
     found.seen.clear()
     for page in (10, 11):
         libc.memset(base + page * PAGE + 1, 7, 1)
@@ -110,7 +110,7 @@ def again(base: int, found: Faults) -> list[list[int]]:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What a forked child finds, while its parent waits."""
+    """Do `work` in a forked child, while the parent waits; return its result."""
     near, far = os.pipe()
     if (child := os.fork()) == 0:
         os.write(far, json.dumps(work()).encode())
@@ -123,7 +123,7 @@ def in_child(work: Callable[[], Any]) -> Any:
 
 
 def shared_by_forks() -> list[int]:
-    """How many of the pages are wrong in three generations that write to pages of their own, and read all."""
+    """Return how many pages are wrong in three generations of processes, each of which writes to some and reads all."""
     draw, base = random.Random(1), memory()
     wrote = dict.fromkeys(range(PAGES), 0)
 
@@ -148,7 +148,7 @@ def shared_by_forks() -> list[int]:
 
 
 def of_files() -> list[int]:
-    """Bytes of a file that private writes change, and what they and a shared one find."""
+    """Return counts of a file's bytes as a private mapping that was written to, a shared one, and a read see them."""
     with tempfile.TemporaryFile() as file:
         file.write(bytes([5]) * PAGES * PAGE)
         file.flush()
@@ -165,7 +165,7 @@ def of_files() -> list[int]:
 
 
 def by_signals() -> list[int]:
-    """How children end: killed, at an address that nobody has, and at one of the kernel's."""
+    """Return how children end: killed, by access to an unmapped address or to one of the kernel's, and by an exit."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     ended = []
     for work in (
@@ -178,7 +178,7 @@ def by_signals() -> list[int]:
             work()
             os._exit(0)
         ended.append(os.waitpid(child, 0)[1])
-    return [status & 0xFF7F for status in ended]  # without whether it left a core
+    return [status & 0xFF7F for status in ended]  # without the bit for a core dump
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Runs inside the VM, as root, and takes its kernel for the machine's own: a session at the prompt there.
+"""Runs inside the VM, as root: sessions at the prompt that take the VM's kernel for the machine's own.
 
-Open vSwitch is brought up first, as a distribution's service is; then the prompt must find it. Prints one JSON object.
+Open vSwitch is brought up first, as a distribution's service would be; the prompt must then find it. Prints one JSON
+object.
 """
 
 import json
@@ -29,7 +30,7 @@ def sh(line: str) -> str:
 
 
 def state() -> dict[str, Any]:
-    """What a prompt could leave behind."""
+    """Return everything that a prompt could leave behind."""
     return {
         "bridges": sh("ovs-vsctl list-br"),
         "other_config": sh("ovs-vsctl get Open_vSwitch . other_config").strip(),

@@ -1,11 +1,12 @@
 /*
  * Whether processes, threads and signal handlers of the VM keep their vector registers apart.
  *
- * Two processes of two threads each fill every vector register with bytes of their own (AVX-512's where the CPU has
- * them, AVX's else), let go of the processor in every way there is (a page fault, a signal whose handler fills the
- * registers anew, a pipe to the other process, a turn for the other thread, a fork), and compare. Prints the registers
- * that were tried and the rounds; the first difference ends it with status 1. Compiled with -mgeneral-regs-only, so that
- * only the assembly here touches the registers; the system calls between filling and comparing are made by hand.
+ * Two processes of two threads each fill every vector register (AVX-512's if the CPU has them, otherwise AVX's) with
+ * bytes of their own, give up the processor in every possible way (a page fault, a signal whose handler fills the
+ * registers with other bytes, a pipe to the other process, a turn for the other thread, a fork), and compare. Prints
+ * the registers that were tried and the rounds; the first difference ends it with status 1. Compiled with
+ * -mgeneral-regs-only, so that only the assembly here touches the registers; the system calls between filling and
+ * comparing are made by hand.
  */
 #include <pthread.h>
 #include <sched.h>

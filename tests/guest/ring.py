@@ -1,8 +1,8 @@
-"""Runs inside the VM: GPUs on one Linux bridge, and what a communicator does with them.
+"""Runs inside the VM: GPUs' hosts on one Linux bridge, with a communicator that runs collectives on them.
 
 `python -m tests.guest.ring JOBS`: JOBS is a JSON object whose values are [FUNCTION, OPTIONS], a function below and its
-arguments; prints one with the same keys and what the functions return. The port towards a GPU may be as slow and as
-far as given; the others are infinitely fast, and so are the hosts.
+arguments; prints an object with the same keys and the functions' results. The port towards a GPU has the rate and delay
+that are given; all other ports, and the hosts, are infinitely fast.
 """
 
 import ctypes
@@ -28,12 +28,12 @@ _CLONE_NEWNET = 0x40000000
 
 
 def run(*lines: str, program: str, pid: int | None = None) -> None:
-    """Run these lines as one batch of `ip` or `tc`, in the network of a process."""
+    """Run these lines as one batch of `ip` or `tc`, in the network namespace of a process."""
     subprocess.run([*network(pid), program, "-batch", "-"], input="\n".join(lines), text=True, check=True)
 
 
 def shown(pid: int, *command: str) -> list[str]:
-    """The lines that a command prints in the network of a process."""
+    """Return the lines that a command prints in the network namespace of a process."""
     return subprocess.run([*network(pid), *command], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
 
 
@@ -42,7 +42,7 @@ def network(pid: int | None) -> list[str]:
 
 
 def host() -> int:
-    """A process in a network namespace of its own that does nothing."""
+    """Start a process that does nothing, in a new network namespace; return its id."""
     pid = os.fork()
     if pid == 0:
         ctypes.CDLL(None).unshare(_CLONE_NEWNET)
@@ -54,7 +54,7 @@ def host() -> int:
 
 @contextmanager
 def hosts(fabric: Fabric) -> Iterator[list[int]]:
-    """A host for every GPU, all on one bridge; their ports there are called p0, p1 ..."""
+    """Yields the process ids of a host for every GPU, all on one bridge, whose ports are called p0, p1 ..."""
     pids = [host() for _ in fabric.gpus]
     lines = [f"link add bridge mtu {MTU} type bridge", "link set bridge up"]
     for gpu, pid in zip(fabric.gpus, pids, strict=True):
@@ -76,7 +76,7 @@ def hosts(fabric: Fabric) -> Iterator[list[int]]:
 
 
 def shape(edges: dict[str, list[float]]) -> None:
-    """Give the ports towards some GPUs, by rank, a rate of payload in bit/s and a delay in s; others keep theirs."""
+    """Set the payload rate in bit/s and the delay in s of the ports towards some GPUs, by rank; others keep theirs."""
     for rank, (rate_bps, delay_s) in edges.items():
         wire_bps = rate_bps * (MTU + 14) / (MTU - 52)
         command = ["tc", "qdisc", "show", "dev", f"p{rank}"]
@@ -91,18 +91,18 @@ def shape(edges: dict[str, list[float]]) -> None:
 
 
 def sockets(pids: list[int]) -> list[list[list[str]]]:
-    """Every host's TCP sockets: state, own end and other end."""
+    """Return every host's TCP sockets: state, local address and remote address."""
     rows = [[line.split() for line in shown(pid, "ss", "-Htan")] for pid in pids]
     return [sorted([words[0], *words[3:5]] for words in one) for one in rows]
 
 
 def routes(pids: list[int]) -> list[list[str]]:
-    """The routes of every host."""
+    """Return the routes of every host."""
     return [shown(pid, "ip", "route") for pid in pids]
 
 
 def allgather(fabric: Fabric, chunk_bytes: int) -> Workload:
-    """The ring AllGather of chunks of this size."""
+    """Return the ring AllGather with chunks of this size."""
     size_bytes = chunk_bytes * len(fabric.gpus)
     return workload("allgather", "ring", sites=fabric.spec.gpus_per_site, size_bytes=size_bytes)
 
@@ -117,7 +117,7 @@ def times(
     count: int,
     transport: dict[str, Any] | None = None,
 ) -> Any:
-    """For each set of edges a ring of its own, and the `count` collectives on it."""
+    """For each set of edges, shape them, connect the ring, and return the outcomes of `count` collectives on it."""
     found = []
     found_workload, settings = allgather(fabric, chunk_bytes), Transport(**(transport or {}))
     with Communicator(fabric, host_pids=pids, workload=found_workload, transport=settings) as communicator:
@@ -129,7 +129,7 @@ def times(
 
 
 def damage(fabric: Fabric, pids: list[int], *, chunk_bytes: int, ring: list[int], flips: list[list[int]]) -> Any:
-    """A collective for every [transfer, byte] to damage, none for []: the faults that were found."""
+    """Run a collective for each [transfer, byte] to damage, undamaged for []; return the faults that were detected."""
     with Communicator(fabric, host_pids=pids, workload=allgather(fabric, chunk_bytes)) as communicator:
         communicator.connect(ring)
         found = []
@@ -140,7 +140,7 @@ def damage(fabric: Fabric, pids: list[int], *, chunk_bytes: int, ring: list[int]
 
 
 def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
-    """Rings one after the other: sockets and routes before, on each of them, and after the end."""
+    """Connect rings one after the other; return sockets and routes before, on each of them, and after the end."""
     found = [(sockets(pids), routes(pids))]
     with Communicator(fabric, host_pids=pids, workload=allgather(fabric, 100_000)) as communicator:
         for ring in rings:
@@ -151,7 +151,8 @@ def rings(fabric: Fabric, pids: list[int], *, rings: list[list[int]]) -> Any:
 
 
 def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, after_s: float) -> Any:
-    """A signal to one agent during a collective of 0.6 s, or at 0 s before its ring: the error and what is left."""
+    """Send a signal to one agent during a collective of 0.6 s, or at 0 s before its ring; return the error and what is
+    left behind."""
     shape({"1": [1e9, 0.001]})
     communicator = Communicator(fabric, host_pids=pids, workload=allgather(fabric, 10_000_000), deadline_s=5)
     if after_s:
@@ -179,7 +180,7 @@ def failure(fabric: Fabric, pids: list[int], *, rank: int, signal_number: int, a
 
 
 def refusals(fabric: Fabric, pids: list[int]) -> Any:
-    """The errors for a process that is not a host, another MTU, and an unknown congestion control."""
+    """Return the errors for a process id that does not exist, a wrong MTU, and an unknown congestion control."""
     wrong = Transport(mtu_bytes=1500), Transport(congestion_control="pigeon")
     errors = []
     for transport, host_pids in ((Transport(), [*pids[:-1], 999_999]), (wrong[0], pids), (wrong[1], pids)):

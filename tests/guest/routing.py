@@ -1,5 +1,5 @@
-"""Runs inside the VM: `routing.py SCENARIO...` prints a JSON list of what every switch port sent in the second
-collective of each scenario's only mode, {"s0l0>s0p1": bytes}."""
+"""Runs inside the VM: `routing.py SCENARIO...` prints a JSON list with the bytes that every switch port sent in the
+second collective of each scenario's only mode, {"s0l0>s0p1": bytes}."""
 
 import json
 import sys

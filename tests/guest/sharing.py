@@ -1,11 +1,11 @@
-"""Runs inside the VM: TCP flows that share links of the default fabric, shaped fairly; prints one JSON object.
+"""Runs inside the VM: TCP flows that share links of the default fabric, with fair queues; prints one JSON object.
 
 `python -m tests.guest.sharing CASES WAYS`: CASES is a JSON object of cases by name, each with `rates` by link (bit/s,
 others have FAST_BPS), `flows` of [source, destination, bytes, start in s], the `delays` of links within a site and of
-the WAN in s, how many links of a way are `shared`, and whether links are `physical` ports; WAYS are the switches
-between the pairs of all cases, "0-4". A case's result is when each flow's message had arrived whole, with the label of
-24 bytes behind it, in ns since the first start, what was dropped and the bytes sent again. Under "kernel" is what ip
-and tc show before, during and after it.
+the WAN in s, how many links of a route are `shared`, and whether links are `physical` ports. WAYS are the switches on
+the route between each pair of all cases, by pair such as "0-4". A case's result is when each flow's message had
+arrived, including the label of 24 bytes after it, in ns since the first start, the dropped packets and the
+retransmitted bytes. Under "kernel" is what ip and tc show before, during and after the first case's shaping.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ LIBC = ctypes.CDLL(None)
 
 
 def prepare(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any], fastest_bps: float) -> None:
-    """The agents' settings in every host: buffers, windows and segments, and flows that start at the line's rate."""
+    """Apply the agents' settings on every host: buffers, windows and segments, and flows that start at line rate."""
     window = windows_of(
         message_bytes=min(flow[2] for flow in case["flows"]), shared_links=case["shared"], fastest_bps=fastest_bps
     )
@@ -56,7 +56,7 @@ def prepare(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any], fast
 
 
 def connect(fabric: Fabric, pids: tuple[int, ...], src: int, dst: int, port: int) -> tuple[socket.socket, ...]:
-    """Both ends of a connection that has carried a byte each way."""
+    """Return both ends of a new connection that has carried a byte each way."""
     with namespace(pids[dst]):
         listener = socket.create_server((fabric.gpus[dst].ip, port))
     with namespace(pids[src]):
@@ -73,7 +73,7 @@ def connect(fabric: Fabric, pids: tuple[int, ...], src: int, dst: int, port: int
 
 @contextmanager
 def child(action: Any) -> Iterator[Any]:
-    """A function that runs in a process of its own, and what it returns when asked."""
+    """Runs a function in a child process; yields a function that waits for its result and returns it."""
     answers, tells = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -90,7 +90,7 @@ def child(action: Any) -> Iterator[Any]:
 
 
 def transfers(fabric: Fabric, pids: tuple[int, ...], wanted: list[list[Any]]) -> dict[str, Any]:
-    """When each flow's message had arrived, ns since the first start, and the bytes sent again."""
+    """Run flows; return when each one's message had arrived, ns since the first start, and the retransmitted bytes."""
     most = max(flow[2] for flow in wanted)
     message, room = memoryview(bytes(most)), bytearray(most + LABEL_BYTES)
     ends = [connect(fabric, pids, src, dst, 7000 + n) for n, (src, dst, *_) in enumerate(wanted)]
@@ -127,7 +127,7 @@ def transfers(fabric: Fabric, pids: tuple[int, ...], wanted: list[list[Any]]) ->
 
 
 def shaping_of(fabric: Fabric, case: Mapping[str, Any]) -> tuple[Shaping, Floats]:
-    """A case's shaping and rates."""
+    """Return a case's shaping and rates."""
     shaped = build_fabric(FabricSpec(grain="physical")) if case.get("physical") else fabric
     index = {link.name: link.index for link in shared_by(shaped).all}
     rates = np.full(len(index), FAST_BPS)
@@ -139,7 +139,7 @@ def shaping_of(fabric: Fabric, case: Mapping[str, Any]) -> tuple[Shaping, Floats
 
 
 def run(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any]) -> dict[str, Any]:
-    """A case's flows while its shaping is in force."""
+    """Run a case's flows while its shaping is in force."""
     prepare(fabric, pids, case, max(case["rates"].values()))
     shaping, rates = shaping_of(fabric, case)
     with Shaper(shaping, rates, pids), closing(DropCounter(pids)) as drops:
@@ -147,14 +147,15 @@ def run(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any]) -> dict[
 
 
 def seen(pids: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The interfaces and traffic control of the switches' network namespace and of every host's."""
+    """Return the interfaces and qdiscs in the network namespaces of the switches and of every host."""
     shown = {"links": "ip -j link", "qdiscs": "tc -j qdisc show"}
     switches = {name: json.loads(sh(line)) for name, line in shown.items()}
     return [switches, *({name: json.loads(inside(pid, line)) for name, line in shown.items()} for pid in pids)]
 
 
 def kernel(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any]) -> dict[str, Any]:
-    """What the kernel has while a fabric is shaped, loses packets and drops them behind a cable, and after."""
+    """Return the kernel's interfaces, qdiscs and drops before, during and after a shaping that also loses packets at a
+    port and drops them in an IFB device."""
     found: dict[str, Any] = {"before": seen(pids)}
     shaping, rates = shaping_of(fabric, case)
     with Shaper(shaping, rates, pids) as shaper:

@@ -1,8 +1,9 @@
-"""Runs inside the VM: small experiments by hand, with something looked at or killed on the way.
+"""Runs inside the VM: small experiments during which something is measured or killed.
 
-`testbed.py SCENARIO MODE ACTION...` prints one JSON object of what was found, by ACTION. `bytes`: for each collective,
-the WAN ports that carried more than one megabyte and the links of the paths in use; `controller`, `agent` and `switch`
-kill that before the third collective: the numbers of the collectives, and what became of the faults.
+`testbed.py SCENARIO MODE ACTION...` prints one JSON object with the result of each ACTION. `bytes`: for each
+collective, the WAN ports that carried more than one megabyte, and the links of the paths in use. `controller`, `agent`
+and `switch` kill that part before the third collective; the result has the collectives' numbers and the outcomes of
+the faults.
 """
 
 import json
@@ -25,13 +26,13 @@ COUNT = 4
 
 
 def sent_bytes() -> dict[str, int]:
-    """What every interface has sent so far, as the kernel counts it."""
+    """Return the bytes that every interface has sent so far, by the kernel's counters."""
     shown = subprocess.run(["ip", "-j", "-s", "link"], check=True, capture_output=True, text=True).stdout
     return {interface["ifname"]: interface["stats64"]["tx"]["bytes"] for interface in json.loads(shown)}
 
 
 def wan_ports(testbed: Testbed) -> dict[str, str]:
-    """The WAN link that each port of a border or transit router leads to: interface -> link."""
+    """Return the WAN link of each port of a border or transit router, by interface."""
     routers = {switch.name for switch in testbed.fabric.switches if switch.kind in ("border", "transit")}
     ports = {}
     for cable in testbed.fabric.cables:

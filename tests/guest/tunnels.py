@@ -1,8 +1,9 @@
-"""Runs inside the VM: `tunnels.py SCENARIO FROM_S UNTIL_S` prints one JSON object of what was seen in two collectives.
+"""Runs inside the VM: `tunnels.py SCENARIO FROM_S UNTIL_S` runs two collectives over tunnels; prints one JSON object.
 
-Of the first, between two instants: the bytes that each tunnel in use `sent` where it begins, and those of frames that
-its rate allows, `wanted`; and the most bytes that waited at once at each port behind that, `queued`. In the second all
-tunnels change under way: of both the packets dropped, of how many `flows` the path `moved`.
+Of the first collective, between the two instants: the bytes that each tunnel in use `sent` at its first port, and those
+that its rate allows, `wanted`, in whole frames; and the most bytes ever `queued` at each later WAN port. During the
+second all tunnels change: `moved` is the number of `flows` whose path changed. `drops` has both collectives' packets
+dropped.
 """
 
 import json
@@ -25,7 +26,7 @@ LOOKS = 20
 
 
 def queues(interface: str, key: str) -> "dict[str, int]":
-    """A number of each queue of a port that has several, by its class."""
+    """Return the statistic `key` of each fair queue of a port, by interface and class."""
     shown = subprocess.run(
         ["tc", "-s", "-j", "qdisc", "show", "dev", interface], check=True, capture_output=True, text=True
     ).stdout
@@ -33,7 +34,7 @@ def queues(interface: str, key: str) -> "dict[str, int]":
 
 
 class At:
-    """Calls a function at instants of a collective, s since its beginning, from a thread of its own."""
+    """Calls a function at instants of a collective, in s since its beginning, in a separate thread."""
 
     def __init__(self, instants: Sequence[float], action: Callable[[], Any]) -> None:
         self._instants, self._action, self.found = instants, action, list[Any]()

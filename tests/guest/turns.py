@@ -1,7 +1,7 @@
-"""Runs inside the VM: in which order a fair queue serves sockets of which one has the address of a socket that is gone.
+"""Runs inside the VM: in which order a fair queue serves sockets, some at the memory addresses of closed sockets.
 
-UDP sockets with a port each send a packet, in the order of their ports, into a fair queue that is still busy. The
-order in which the packets arrive is printed as JSON.
+UDP sockets with a port each send a packet, in the order of their ports, into a fair queue that is still busy. Prints
+the ports in the order in which the packets arrive, as JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ PACKET = bytes(1000)
 
 
 def source(port: int) -> socket.socket:
-    """A socket that sends from this port: connected, or the queue would tell its packets apart by their hash."""
+    """Return a socket that sends from this port; it is connected, as the queue classifies others by a hash."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.bind(("127.0.0.1", port))
     made.connect(SINK)
@@ -35,7 +35,7 @@ def main() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.bind(SINK)
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
-        # These keep their turns although all of their packets have gone, and then their memory is given back.
+        # The queue keeps the turns of these sockets after their packets have left; then their memory is freed.
         gone = [source(port) for port in range(30000, 30000 + SOCKETS)]
         for one in gone:
             one.send(PACKET)

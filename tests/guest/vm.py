@@ -1,4 +1,4 @@
-"""Runs inside a VM of either clock and reports, in FOLDER/report.json, what a command sees, can do and cannot do there.
+"""Runs inside a VM of either clock; reports in FOLDER/report.json what a command sees, can do and cannot do there.
 
 `vm.py CLOCK FOLDER ARGUMENT`. Copies its input to stdout, writes a line to stderr and many to stdout, and leaves two
 processes behind.
@@ -67,7 +67,7 @@ def slept(seconds: float) -> list[float]:
 
 
 def clock_readings() -> dict[str, object]:
-    """How a clock is read: by a loop until it moves, by a child process at once, and after a child has slept 1 ms."""
+    """Read the clock in a loop until it moves, in a child process at once, and after a child has slept 1 ms."""
     time.sleep(0.001)
     began, loops = time.monotonic_ns(), 0
     while time.monotonic_ns() == began:
@@ -90,7 +90,7 @@ def clock_readings() -> dict[str, object]:
 
 
 def turns_of_two() -> int:
-    """How often two processes wake each other, and one reads the clock a thousand times, until it moves."""
+    """Return how often two processes can wake each other, and one read the clock a thousand times, until it moves."""
     ours, theirs = socket.socketpair()
     if (child := os.fork()) == 0:
         ours.close()

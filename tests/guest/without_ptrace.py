@@ -1,4 +1,4 @@
-"""Runs a command with ptrace forbidden, as a strict container would: ``without_ptrace.py COMMAND…``."""
+"""Runs a command with ptrace forbidden, as in a strict container: ``without_ptrace.py COMMAND…``."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ import sys
 
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 PTRACE, EPERM = 101, 1
-# struct sock_filter: load the system call's number; if it is ptrace, return EPERM, or else allow it.
+# struct sock_filter: load the system call's number; if it is ptrace, return EPERM, otherwise allow it.
 FILTER = b"".join(
     struct.pack("HBBI", *words)
     for words in ((0x20, 0, 0, 0), (0x15, 0, 1, PTRACE), (0x06, 0, 0, 0x00050000 | EPERM), (0x06, 0, 0, 0x7FFF0000))

@@ -1,4 +1,4 @@
-"""Runs inside the VM: prints what the kernel says of memory that was sent without a copy, before and after it is read.
+"""Runs inside the VM: prints the kernel's completions for memory sent with MSG_ZEROCOPY, before and after it is read.
 
 A completion is (first, last, whether it was copied after all).
 """
@@ -13,7 +13,7 @@ SIZE = 1 << 20
 
 
 def completions(connection: socket.socket) -> list[tuple[int, int, int]]:
-    """What has been said since the last time."""
+    """Return the completions since the last call."""
     try:
         _, ((_, _, error),), _, _ = connection.recvmsg(0, 64, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -32,7 +32,7 @@ with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as sender
     sender.sendmsg([memory], (), 0x4000000)  # MSG_ZEROCOPY
     time.sleep(1)
     print(completions(sender))
-    memory[:] = b"b" * SIZE  # which no program may do: this shows where the receiver reads
+    memory[:] = b"b" * SIZE  # no program may do this; it shows which memory the receiver reads
     found = receiver.recv(SIZE, socket.MSG_WAITALL)
     time.sleep(1)
     print(completions(sender), found.count(b"b") > SIZE // 2)

@@ -298,7 +298,7 @@ def test_the_prompt_carries_out_what_it_admits_beside_what_the_scenario_asks(vm)
         "link s0b0 s1b0 down": "s0b0 - s1b0 is down",
         "demand ": "late is broken",
         "admit 1 Gbit/s g3 g7 for 2 ms": "admit5 is refused: nothing for 2 ms",
-        "demand clear": "no transfer is asked for",
+        "demand clear": "no transfer is requested",
         "admit 2 Gbit/s g3 g7 for 2 ms": "admit1 is admitted: 2 Gbit/s for 2 ms from 0 s on",
         "demand everything": 'got "everything"; allowed: demand [clear]',
     }

@@ -22,9 +22,9 @@ from analysis.results.reader import ResultsError, load
 from controller.routing.path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.course import Course, spans
-from scenarios.program.session import Account, shown
-from scenarios.program.stillness import named
+from scenarios.program.course import Course, rows_as_collectives
+from scenarios.program.session import RunState, progress_table
+from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
@@ -82,7 +82,7 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     assert sum(carried.values()) == pytest.approx(100e6 * HEADERS, rel=0.02)
     assert (tmp_path / "run/files/written").read_text() == "g4!"
     assert not (tmp_path / "written").exists()
-    assert "computing took no time" in said
+    assert "computing took no virtual time" in said
     rows = (tmp_path / "run/links.csv").read_text().splitlines()
     assert rows[0] == "time_s,link,bytes,capacity_bytes"
     assert {row.split(",")[1] for row in rows[1:]} == set(carried)
@@ -122,7 +122,7 @@ def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> Non
     assert computed == pytest.approx([0.005] * 2, abs=2e-4)  # and what it takes to start a process
     # The data begins to flow at 6 ms, under the 4th row of conditions, and ends where the rates' integral is its size.
     paper = [Override(key, value, key) for key, value in keys.items() if not key.startswith("program.")]
-    setting = spans(load_scenario("paper", paper))
+    setting = rows_as_collectives(load_scenario("paper", paper))
     conditions = conditions_of(setting)
     link = next(one.index for one in conditions.fabric.links if one.name == "s1b0>s0b0")
     at_s, left = 6e-3, 100e6 * 8.0
@@ -224,12 +224,12 @@ def test_paths_are_chosen_by_time(tmp_path: Path, policy: str | None, knowledge:
     mine = {"name": "mine", "knowledge": knowledge, **of}
     keys = {"policy": [mine], "run.modes": ["mine"], "conditions.every": "1 ms", "program.command": "true"}
     keys |= {"program.message": "3 MB", "fabric.gpus": [2, 2]}
-    setting = spans(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
+    setting = rows_as_collectives(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
     network, count = Network(), 40
     course = Course(network, setting)  # type: ignore[arg-type]
     for number in range(1, count):
         assert course.next_ns == number * 1_000_000
-        course.go_on(course.next_ns)
+        course.advance(course.next_ns)
     conditions = conditions_of(setting)
     true, router = conditions.rates_bps(0, count), Router(conditions.fabric, conditions.delays_s)
     assert np.array_equal(network.changed, true[1:])
@@ -264,7 +264,7 @@ def test_paths_are_chosen_by_time(tmp_path: Path, policy: str | None, knowledge:
 
 
 def test_each_rank_has_a_line_while_it_runs(tmp_path: Path) -> None:
-    account = Account(tmp_path, (0, 4, 5))
+    state = RunState(tmp_path, (0, 4, 5))
     lines = [
         {"began": True, "links": []},
         {"rank": 1, "stream": "stdout", "text": base64.b64encode(b"one\n\x1b[31mtw").decode()},
@@ -272,14 +272,14 @@ def test_each_rank_has_a_line_while_it_runs(tmp_path: Path) -> None:
         {"rank": 0, "ended": 3, "at_ns": 1_250_000_000},
         {"rank": 2, "ended": 0, "at_ns": 2_000_000_000},
     ]
-    account.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-    assert list(account.ranks()) == [
+    state.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+    assert list(state.rank_rows()) == [
         ("0", "g0", "ended with status 3, at 1.250 s", "0", ""),
         ("1", "g4", "runs", "13", "[31mtwo"),
         ("2", "g5", "done, at 2.000 s", "0", ""),
     ]
     console = Console(width=80, file=io.StringIO())
-    console.print(shown(account, 12.0))
+    console.print(progress_table(state, 12.0))
     text = console.file.getvalue()
     assert "2.000 s of the run's time, 12 s of wall time: 1 of 3 ranks run, 1 done, 1 failed" in text
     assert len(text.splitlines()) == 5
@@ -310,7 +310,7 @@ def test_harm_is_bounded_and_told(tmp_path: Path) -> None:
     assert statuses[3] in (1, -9, 137)  # it got no more memory, or was killed where that ended
     assert output[4].split(b" ", 1)[0] == b"6" and b"'g4-eth0'" in output[4] and output[4].endswith(b"True\n")
     assert 100 < int(output[5]) <= 600
-    assert f"{found['left_running']} processes still ran" in said and found["left_running"] >= int(output[5])
+    assert f"{found['left_running']} processes were still running" in said and found["left_running"] >= int(output[5])
     why = r'rank [23] after "(OSError|MemoryError).*": run/output has the output'
     assert re.search(rf"ranks? 2(, 3)? ended with status 1, {why}", said)
 
@@ -403,13 +403,15 @@ def test_a_process_is_named_from_its_stack(
     # As the kernel lays it out: random bytes, platform, padding, arguments, variables, the file's name.
     parts = ["x86_64", *padding, *arguments, *before, f"RANK={rank}", "LAST=1", "/bin/x", "", ""]
     command = " ".join(arguments)
-    found = named(random + "\0".join(parts).encode())
+    found = command_of(random + "\0".join(parts).encode())
     assert found is not None and found.startswith(f"rank {rank} (`{command[:100]}")
-    assert named("\0".join(arguments).encode()) is None
-    alone = named(random + "\0".join(["x86_64", *padding, *arguments, *before, "LAST=1", "/bin/x", "", ""]).encode())
+    assert command_of("\0".join(arguments).encode()) is None
+    alone = command_of(
+        random + "\0".join(["x86_64", *padding, *arguments, *before, "LAST=1", "/bin/x", "", ""]).encode()
+    )
     assert alone is not None and alone.startswith(f"`{command[:100]}")
     gone = ["x86_64", *padding, *("" for _ in arguments), *before, "LAST=1", "/bin/x", "", ""]
-    assert named(random + "\0".join(gone).encode()) is None
+    assert command_of(random + "\0".join(gone).encode()) is None
 
 
 def test_a_dry_run_of_a_program_has_no_points_and_can_be_run_again(tmp_path: Path) -> None:

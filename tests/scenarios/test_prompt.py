@@ -204,7 +204,7 @@ def captured_bytes(file: Path, *, src: int, dst: int) -> int:
 def test_sixteen_gpus_reach_one_another_and_a_sweep_has_a_first_setting(vm: VM) -> None:
     arguments = ("--set", "sweep.fabric.gpus=[16, 8]", "--rate-scale", "1/500")
     with session(vm, *arguments, leave="\x04") as (prompt, banner):
-        assert all(words in banner for words in ("16 GPUs (8 + 8)", "rate scale 1/500", "the first of 2 settings"))
+        assert all(words in banner for words in ("16 GPUs (8 + 8)", "rate scale 1/500", "the first of 2 conf"))
         assert "(240/240 received)" in prompt.ask("pingall")
         prompt.ask("rate g0>g9 1 Gbit/s")
         assert "ratio" in prompt.ask("allgather 64 MB")
@@ -306,7 +306,7 @@ def test_a_signal_ends_the_vm_with_all_that_is_in_it(
 LOST = """
 import signal, threading, time
 from scenarios.prompt import dialogue, session
-signal.signal(signal.SIGTERM, session._end)
+signal.signal(signal.SIGTERM, session._exit_on_signal)
 def strike():
     time.sleep(0.3)
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # to another thread: it wakes no reader of a line

@@ -139,7 +139,7 @@ def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None
     routes = [[*ends, path, 1] for ends, path in zip(flows, used, strict=True) if path >= 0]
     (rates_bps,), delays = conditions.shared_bps(0, 1), conditions.shared_delays_s
     now = State(fabric=fabric, set_bps=rates_bps, delays_s=delays, status={"dead": [], "routes": routes})
-    ways = [now.way(src, dst) for src, dst in flows]
+    ways = [now.route(src, dst) for src, dst in flows]
     assert [way.delay_s for way in ways] == pytest.approx(plan.alpha_s[0])
     assert [8 * repeated.slot_bytes / way.rate_bps for way in ways] == pytest.approx(plan.beta_s[0])
     predicted_s = now.predicted_s(repeated.schedule, placement, slot_bytes=repeated.slot_bytes)

@@ -69,7 +69,7 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         prompt.ask("rate s0b0>s1b0 40 Gbit/s")
         prompt.ask("mode joint")
         (measured,) = re.findall(r"measured (\S+ ms)", prompt.ask("allgather 8 MB"))
-        assert "now.toml" in prompt.ask("save now.toml") and "there already" in prompt.ask("save now.toml")
+        assert "now.toml" in prompt.ask("save now.toml") and "already exists" in prompt.ask("save now.toml")
         prompt.ask("capture g0>g1 leaf.pcap")
         prompt.ask("allgather 8 MB")
         assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
@@ -100,14 +100,14 @@ def ctrl_c_and_keys(prompt: Session) -> None:
         prompt.type("\x03")
     prompt.child.sendline("g0 sh -c 'trap \"\" INT; while :; do :; done'")
     prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
-    assert "INT; while :; do :; done` has not heeded Ctrl-C, and is killed" in prompt.type("\x03")
+    assert "INT; while :; do :; done` does not react to Ctrl-C, and is killed" in prompt.type("\x03")
     for _ in range(3):  # within the moments in which the shell begins it
         prompt.child.sendline("g1 sh -c 'while :; do :; done'")
         prompt.type("\x03")
         assert "here42" in prompt.ask("g1 echo here$((6 * 7))")
     assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
     assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
-    assert "chosen anew for one collective in 2" in prompt.ask("policy often")
+    assert "re-chosen for one collective in 2" in prompt.ask("policy often")
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
     prompt.child.sendline("g0 cat")
@@ -157,12 +157,12 @@ ASKING = """
 import sys
 from pathlib import Path
 from scenarios import vm
-from scenarios.prompt.dialogue import Outside
+from scenarios.prompt.dialogue import LineServer
 from scenarios.signals import guarded
 from topologies.fabric.fabric import FabricSpec, build_fabric
 INSIDE = '''
-from scenarios.prompt.dialogue import Inside
-asking = Inside(dict)
+from scenarios.prompt.dialogue import LineClient
+asking = LineClient(dict)
 while True:
     try:
         print("got", asking.readline(), end="", flush=True)
@@ -170,7 +170,7 @@ while True:
         print("interrupted", flush=True)
 '''
 def main():
-    outside = Outside(build_fabric(FabricSpec()), at_terminal=True, history=Path("history"))
+    outside = LineServer(build_fabric(FabricSpec()), at_terminal=True, history=Path("history"))
     try:
         with outside.editing():
             return vm.run([sys.executable, "-c", INSIDE], use_terminal=True, answer=outside)
