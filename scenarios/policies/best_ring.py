@@ -1,4 +1,4 @@
-"""The fastest ring of all for an AllGather: what choices by any objective of `hosts.embedding.ring` are measured by."""
+"""The fastest of all rings for an AllGather, to compare with rings chosen by an objective of `hosts.embedding.ring`."""
 
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -15,14 +15,14 @@ from hosts.embedding.ring import best_rings
 Floats = npt.NDArray[np.float64]
 
 MOST_RINGS = 20_000
-"""Rings that are all compared: two sites of five GPUs have 14,400."""
+"""The largest number of rings among which the fastest is found by comparing all: two sites of five GPUs have 14,400."""
 
 _RINGS_AT_A_TIME = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
 class FastestRings:
-    """Of K instances the fastest ring that is known, [K, n], its time, and one that no ring's is below, [K] s each."""
+    """For K instances: the fastest known ring [K, n], its time and a lower bound for the time of any ring, [K] s each."""
 
     rings: npt.NDArray[np.int16]
     completion_s: Floats
@@ -30,12 +30,13 @@ class FastestRings:
 
 
 def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, ...]) -> FastestRings:
-    """The fastest rings that visit every site once, by the timing model, where no two edges share a link.
+    """Return the fastest rings that visit every site once, by the timing model for edges that share no link.
 
-    `alpha_s` and `beta_s`, [K, n, n], are the delay of every edge and the time for a block; a time of infinity stands
-    for an edge that does not exist. All rings are compared where there are MOST_RINGS at most, so the bound is reached.
-    Of more it is the ring of least cycle time, and the bound that of the n - 1 blocks which every edge sends, one after
-    the other, and of n - 1 cycle times: every block is on n - 1 edges, so on all but the one that costs least.
+    `alpha_s` and `beta_s`, [K, n, n], are the delay of every edge and its transmission time for a block; an edge with
+    an infinite time does not exist. Up to MOST_RINGS rings are all compared, and the bound equals the completion time.
+    With more rings the result is the ring of least cycle time, and the bound is the larger of two: each edge sends
+    n - 1 blocks one after the other; and n - 1 cycle times, because each block passes n - 1 of the n edges, and one
+    block passes all but the cheapest edge.
     """
     count, n = len(alpha_s), sum(gpus_per_site)
     cost_s, model = alpha_s + beta_s, Compiled(ring_allgather(n).transfers)

@@ -1,9 +1,9 @@
-"""What it takes to change ring and paths: the predicted time from conditions being known to everything being ready.
+"""Reconfiguration time: the predicted time from the moment conditions are known until placement and paths are in use.
 
-New connections are made as the communicator makes them: rank by rank in turn, each of its connections by a handshake
-that takes a round trip; then every rank waits for the first message on each connection that it receives on, and
-answers, and every rank waits for the answers. Paths take a round trip from the controller to the switches whose routes
-change, if the controller is given a delay; what processors do takes no virtual time. Delays are those of fixed paths,
+Connections are modelled as the communicator makes them. The ranks connect one after the other, and each connection
+takes a round trip for its handshake. Then every rank waits for the first message on each of its incoming connections
+and answers it, and every rank waits for the answers. Paths take a round trip from the controller to the switches whose
+routes change, if the controller has a delay. Processing takes no virtual time. All delays are those of the fixed paths,
 which the first packets take.
 """
 
@@ -21,7 +21,7 @@ Ranks = npt.NDArray[np.int16]
 
 
 def connecting_s(router: Router, workload: Workload, placement: Ranks) -> Floats:
-    """The time that it takes to connect the ranks at these placements, [K, n]: [K] s."""
+    """Return the time to make all connections between the ranks for each of these placements [K, n]: [K] s."""
     begins, ends = np.array(
         [
             pair
@@ -44,7 +44,7 @@ def connecting_s(router: Router, workload: Workload, placement: Ranks) -> Floats
 
 
 def _delay_s(router: Router, src: Ranks, dst: Ranks) -> Floats:
-    """The delay from rank to rank over the fixed paths."""
+    """Return the one-way delay from each rank to the other over the fixed path, seconds; shaped like `src`."""
     fabric = router.fabric
     link = fabric.intra_index[src, dst]
     fixed = np.zeros((len(fabric.gpus_per_site),) * 2, dtype=np.intp)
@@ -60,8 +60,10 @@ def _delay_s(router: Router, src: Ranks, dst: Ranks) -> Floats:
 
 
 def _routes(router: Router, workload: Workload, placement: Ranks, path: Ranks) -> set[tuple[int, int, int]]:
-    """The crossings that have rules of their own, as their paths are not the fixed ones: ranks and path; of a placement
-    of -1 none."""
+    """Return the crossings that need flow rules, because their paths are not the fixed ones, as (src, dst, path).
+
+    A placement of -1 stands for no placement and has none.
+    """
     fabric, found = router.fabric, set[tuple[int, int, int]]()
     for begin, end, over in zip(*workload.schedule.ends, path.tolist(), strict=True):
         src, dst = int(placement[begin]), int(placement[end])
@@ -72,7 +74,7 @@ def _routes(router: Router, workload: Workload, placement: Ranks, path: Ranks) -
 
 
 def _crossings(router: Router, workload: Workload, placement: Ranks) -> set[tuple[int, int, int]]:
-    """The pairs of ranks that flows join over the WAN, each with -1 for all paths."""
+    """Return the pairs of ranks with a flow over the WAN as (src, dst, -1), where -1 stands for all paths."""
     site, (begins, ends) = router.fabric.gpu_sites, workload.schedule.ends
     both = zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True)
     return {(src, dst, -1) for src, dst in both if site[src] != site[dst]}
@@ -81,10 +83,10 @@ def _crossings(router: Router, workload: Workload, placement: Ranks) -> set[tupl
 def probing_s(
     router: Router, workload: Workload, probes: Ranks, takes_s: Floats, *, in_force: tuple[Ranks, Ranks] | None
 ) -> float:
-    """The time for probes, [P, 3] (source, destination, path), that are under way for `takes_s` each, [P] s.
+    """Return the total time, in seconds, of probes [P, 3] (source, destination, path) with transit times `takes_s` [P].
 
-    Their connections are made at once, in two round trips; then each probe waits for the answer to the one before it.
-    Answers take the ways that are `in_force`, of a placement [n] and paths [F], or the fixed ones if there are none.
+    All connections are made at once, in two round trips; then each probe waits for the answer to the previous one.
+    Answers follow the routes `in_force`, given as placement [n] and paths [F], or the fixed paths if it is None.
     """
     if not len(probes):
         return 0.0
@@ -110,13 +112,14 @@ def reconfiguring_s(
     control_s: Sequence[float] = (),
     probed_in: Ranks | None = None,
 ) -> Floats:
-    """The time that each of K collectives in a row waits for its placement [K, n] and paths [K, F], [K] s.
+    """Return how long each of K consecutive collectives waits for its placement [K, n] and paths [K, F]: [K] s.
 
-    `before` are placement and paths of the collective before them, [1, n] and [1, F]; an empty placement, [0, n],
-    where there is none, and then the paths are the fixed ones. `chooses`, [K]: whether anything was chosen, else it
-    is NaN. `exchanges`: whether paths are ever chosen, and not the fixed ones of default rules. `parts`: connections
-    are new for every collective. `control_s` are the one-way delays from the controller to each site, if any. Where
-    paths are probed, the crossings of the placement in force have rules for that; first of the placement `probed_in`.
+    `before` holds placement and paths of the preceding collective, [1, n] and [1, F]; for the first collective the
+    placement is empty, [0, n], and the paths are the fixed ones. The result is NaN where `chooses`, [K], is False, that
+    is where nothing was chosen. `exchanges`: whether the mode ever chooses paths instead of leaving the default rules.
+    `parts`: connections are made again for every collective. `control_s` are the one-way delays from the controller to
+    each site; empty if it has none. `probed_in` is given where candidate paths are probed: then the crossings of the
+    placement in force have rules for their probes, before the first collective those of the placement `probed_in`.
     """
     last = np.concatenate([before[0] if len(before[0]) else np.full_like(placement[:1], -1), placement[:-1]])
     embeds = (placement != last).any(axis=1)

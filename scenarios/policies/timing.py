@@ -1,7 +1,7 @@
-"""When a policy chose what is in force: for each collective, before which one its placement and its paths were chosen.
+"""Decision times: for each collective, the index of the collective before which its placement and paths were chosen.
 
-Of policies whose moments depend on numbers alone that is a formula. Of others it follows from the conditions believed
-and from what is in force, collective by collective from the first on (`Course`).
+Periodic policies have a closed formula (`periodic`). For all others the decision times depend on the believed
+conditions and on the choices in force, so they are computed collective by collective from the first one (`Course`).
 """
 
 from collections.abc import Callable
@@ -22,37 +22,37 @@ Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 Ranks = npt.NDArray[np.int16]
 
-_BLOCK = 256  # collectives that are looked at together
-_AHEAD = 16
+_BLOCK = 256  # collectives evaluated in one batch
+_AHEAD = 16  # rows for which re-routing is evaluated at least, so that the next queries are answered from memory
 
 
 @dataclass(frozen=True)
 class Moments:
-    """The collectives before which placement and paths of K collectives in a row were chosen, [K] each; -1: never."""
+    """For K consecutive collectives, before which collective placement and paths were chosen, [K] each; -1: never."""
 
     embedded: Numbers
     routed: Numbers
 
 
 class Choices(Protocol):
-    """What can be chosen, and what it would give."""
+    """The choices open to a policy, with the times that the model predicts for them (`decide.Chooser`)."""
 
     def placements(self, rates_bps: Floats) -> Ranks:
-        """The placement chosen under each of these rates, [K, n]."""
+        """Return the placement chosen under each row of rates [K, links]: [K, n]."""
 
     def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> Ranks:
-        """The path of every flow, [K, F]: those chosen under these rates, or the fixed ones."""
+        """Return the path of every flow, [K, F]: the ones chosen under these rates, or the fixed ones."""
 
     def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
-        """The time that a collective would take so, as far as is known, [K] seconds."""
+        """Return the predicted completion times with this placement and these paths under these rates, [K] seconds."""
 
     @property
     def in_order(self) -> Ranks:
-        """The placement where none was chosen, [n]."""
+        """The default placement, [n], used until one is chosen."""
 
 
 def periodic(mode: Mode, reembed_every: int, start: int, count: int) -> Moments:
-    """The moments of a mode that are a matter of the collectives' numbers, start .. start+count-1."""
+    """Return the decision times of a periodic mode for collectives start .. start+count-1."""
     number, never = np.arange(start, start + count), np.full(count, -1)
     embedded = _last(mode.reembed, number, reembed_every) if mode.reembeds else never
     routed = np.maximum(_last(mode.reroute, number, reembed_every), embedded) if mode.reroutes else never
@@ -65,18 +65,19 @@ def _last(when: When, number: Numbers, reembed_every: int) -> Numbers:
 
 
 class Course:
-    """The moments of any mode under believed conditions, as far as they have been asked for.
+    """The decision times of any mode under believed conditions, computed from collective 0 on and extended on demand.
 
-    `cost_s` is what re-embedding and re-routing are taken to cost, by whether each is done; `placement`, [n], is in
-    force before the first collective, ranks in order if not given.
+    `cost_s(embeds, routes)` is the assumed cost of re-embedding, re-routing or both; `placement`, [n], is in force
+    before the first collective (default: `choices.in_order`).
 
-    A choice *gains* what the model takes a collective to be shorter with it, under the conditions believed, over the
-    next `horizon` collectives, and never less than nothing. It is made where that gain is at least its cost and SHARE
-    of the time that those collectives take without it. Re-routing is held against all that is in force; re-embedding
-    against what would be in force otherwise, after the re-routing that is due, and with the paths that come with it.
+    The *gain* of a choice is the predicted reduction of a collective's time under the believed conditions, at least 0,
+    times the `horizon` in collectives. The choice is made if its gain is at least its cost plus SHARE of the time that
+    those collectives take without it. Re-routing is compared with the placement and paths in force. Re-embedding, with
+    the new paths that it implies, is compared with keeping the placement and doing any re-routing that is due.
 
-    `struck` says of collectives in a row whether other cables are down than in the one before: then chosen paths are
-    chosen anew in any case, and count as in force.
+    `struck(start, count)` tells for consecutive collectives whether the set of failed cables differs from that of the
+    previous collective. If so, a mode that re-routes chooses its paths again whatever its rule; `gain` compares with
+    these new paths.
     """
 
     def __init__(
@@ -94,20 +95,20 @@ class Course:
         self._every, self._cost_s, self._struck = reembed_every, cost_s, struck
         self._horizon = reembed_every if mode.horizon is None else mode.horizon
         self._weighs = mode.function is not None or "gain" in (mode.reroute.kind, mode.reembed.kind)
-        self._known = np.empty((2, 0), dtype=np.int64)  # the moments so far, of embedding and of routing
-        self._last = np.array([-1, -1])
-        self._basis: list[Floats | None] = [None, None]  # the rates [links] of those
+        self._known = np.empty((2, 0), dtype=np.int64)  # decision times so far: row 0 embedding, row 1 routing
+        self._last = np.array([-1, -1])  # the latest embedding and routing decision
+        self._basis: list[Floats | None] = [None, None]  # the believed rates [links] at those decisions
         self._force = _InForce(choices.in_order if placement is None else placement, None)
         self._span = 1
 
     def copy(self) -> "Course":
-        """The same course, which goes on by itself."""
+        """Return an independent copy, which can be extended without changing this course."""
         found = copy(self)
         found._last, found._basis, found._force = self._last.copy(), [*self._basis], copy(self._force)
         return found
 
     def moments(self, start: int, count: int) -> Moments:
-        """The moments of collectives start .. start+count-1."""
+        """Return the decision times of collectives start .. start+count-1."""
         done, until, found = self._known.shape[1], start + count, [self._known]
         while done < until:
             number = min(_BLOCK, until - done)
@@ -128,8 +129,11 @@ class Course:
         return Moments(embedded, routed)
 
     def _next(self, block: "_Block", row: int, number: int) -> tuple[int, bool, bool]:
-        """How many collectives from this row on keep what is in force, whether something is chosen before the one after
-        them, and whether a placement is."""
+        """Advance to the next decision at or after this row, or to the end of the span that was examined.
+
+        Returns the number of collectives that keep the choices in force, whether a choice is made before the next
+        collective, and whether that includes the placement.
+        """
         if self._mode.function is not None:
             routes, embeds = self._asked(self._mode.function, block, row, number)
             return (0, True, embeds) if routes or embeds or block.struck[row] else (1, False, False)
@@ -143,7 +147,7 @@ class Course:
         return rows.stop - row, False, False
 
     def _asked(self, function: str, block: "_Block", row: int, number: int) -> tuple[bool, bool]:
-        """Whether paths, and whether the placement, are chosen before this collective by a function's word."""
+        """Ask the user's function whether paths, and whether the placement, are chosen before this collective."""
 
         def seconds(which: str) -> float:
             if which == "kept":
@@ -165,8 +169,11 @@ class Course:
             self._last[1], self._basis[1] = number, block.rates_bps[row]
 
     def _due(self, block: "_Block", rows: slice, number: Numbers) -> tuple[Flags, Flags]:
-        """Whether paths, and whether the placement, are chosen before each of these collectives, as long as nothing is
-        before any other of them; [K] each."""
+        """Return whether paths, and whether the placement, are due before each of these collectives, [K] each.
+
+        Each collective is evaluated as if nothing were chosen before the earlier ones of `rows`, so only the first due
+        decision is valid.
+        """
         reroute, reembed = self._mode.reroute, self._mode.reembed
         rates_bps = block.rates_bps[rows]
         routes = self._apart(reroute, 1, number, rates_bps) | block.struck[rows]
@@ -185,7 +192,7 @@ class Course:
         return routes, embeds
 
     def _keeping_s(self, block: "_Block", rows: slice) -> Floats:
-        """The times under the rates of these rows with what is in force, [K]."""
+        """Return the predicted times with the placement and paths in force under the rates of these rows, [K]."""
         rates_bps, force = block.rates_bps[rows], self._force
         if block.struck[rows.start]:
             return force.over(block, rows.start, rows.stop)[1]
@@ -202,7 +209,7 @@ class Course:
         return found
 
     def _apart(self, when: When, which: int, number: Numbers, rates_bps: Floats) -> Flags:
-        """Whether it is time by the collectives' numbers, or as the rates have drifted; [K]."""
+        """Return whether an `every` or `drift` rule triggers, [K]; `which` is 0 for embedding and 1 for routing."""
         basis, share = self._basis[which], when.number or 0.0
         if when.kind == "every":
             return np.asarray(when.at(number, self._every))
@@ -216,15 +223,15 @@ class Course:
 
 
 class _Block:
-    """Collectives in a row, [K] or by their rows: the rates believed, whether cables have failed or come back, and what
-    would be chosen under each."""
+    """A batch of K consecutive collectives: their believed rates [K, links], whether cables failed or came back before
+    each (`struck`, [K]), and, computed when first needed, the choices that would be made under the rates of each."""
 
     def __init__(self, choices: Choices, mode: Mode, rates_bps: Floats, struck: Flags) -> None:
         self.choices, self._mode, self.rates_bps, self.count = choices, mode, rates_bps, len(rates_bps)
         self.struck = struck
 
     def until(self, row: int) -> int:
-        """The row before which what is in force at this row stays whole; the next one if that is not so here."""
+        """Return the row at which the set of failed cables next changes; row + 1 if it has changed at this one."""
         if self.struck[row]:
             return row + 1
         later = np.flatnonzero(self.struck[row:])
@@ -232,22 +239,22 @@ class _Block:
 
     @cached_property
     def placement(self) -> Ranks:
-        """The placements, [K, n]."""
+        """The placement that would be chosen under each row's rates, [K, n]."""
         return self.choices.placements(self.rates_bps)
 
     @cached_property
     def path(self) -> Ranks:
-        """The paths for those, [K, F]."""
+        """The paths with those placements, [K, F]."""
         return self.choices.paths(self.placement, self.rates_bps, chosen=self._mode.reroutes)
 
     @cached_property
     def seconds(self) -> Floats:
-        """The times of both, [K]."""
+        """The predicted times with those placements and paths, [K] seconds."""
         return self.choices.seconds(self.placement, self.path, self.rates_bps)
 
 
 class _InForce:
-    """A placement [n] and the paths [F] in force with it, None: the fixed ones."""
+    """The placement [n] in force with its paths [F]; None stands for the fixed paths."""
 
     def __init__(self, placement: Ranks, path: Ranks | None) -> None:
         self.placement, self.path = placement, path
@@ -256,9 +263,10 @@ class _InForce:
         self._over: tuple[Ranks, Floats] | None = None
 
     def over(self, block: _Block, begin: int, end: int) -> tuple[Ranks, Floats]:
-        """The paths that would be chosen for this placement under the rates of these rows, [K, F], and the times, [K].
+        """Return the paths that would be chosen for this placement under the rates of these rows, [K, F], and the
+        predicted times with them, [K] seconds.
 
-        More rows than are asked for are looked at together, and remembered, as they are often asked for one by one.
+        Callers often ask row by row, so at least _AHEAD rows are computed at once and cached.
         """
         if self._over is None or self._of is not block or end > self._begin + len(self._over[1]):
             rates_bps = block.rates_bps[begin : max(end, begin + _AHEAD)]
