@@ -22,7 +22,7 @@ _RINGS_AT_A_TIME = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class FastestRings:
-    """For K instances: the fastest known ring [K, n], its time and a lower bound for the time of any ring, [K] s each."""
+    """For K instances: the fastest known ring [K, n], its time, and a lower bound on any ring's time, [K] s each."""
 
     rings: npt.NDArray[np.int16]
     completion_s: Floats

@@ -88,7 +88,7 @@ class Conditions:
         return replace(found, in_force=lambda number: [one for one in in_force(number) if one.kind in CUTS])
 
     def held(self, every: int) -> "Conditions":
-        """Return conditions whose rates change at every `every`-th collective only; faults still take effect at once."""
+        """Return conditions whose rates change at every `every`-th collective only; faults take effect at once."""
         return self if every == 1 else replace(self, drawn=_Held(self.drawn, every))
 
     def are_struck(self, start: int, count: int) -> npt.NDArray[np.bool_]:
@@ -180,7 +180,7 @@ class Conditions:
         return found
 
     def known_bps(self, number: int, faults: Collection[Fault]) -> Floats:
-        """Return the rates of logical links in one collective, [links] bit/s, as known to the planner under `faults`."""
+        """Return the logical links' rates in one collective, [links] bit/s as the planner knows them with `faults`."""
         return known(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
 
     def shaped_bps(self, number: int, faults: Collection[Fault]) -> Floats:

@@ -404,7 +404,7 @@ def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
 
 
 def _messages_a_round(workload: Workload) -> float:
-    """Return how many messages a ring edge transmits in each direction per round; a round moves a block by one place."""
+    """Return how many messages a ring edge transmits in each direction per round (a block moves by one place)."""
     begins, ends = workload.schedule.ends
     by_edge = Counter((begins[one.flow], ends[one.flow]) for one in workload.schedule.transfers)
     rounds = (workload.schedule.places - 1) * (2 if workload.kind == "allreduce" else 1)
