@@ -1,7 +1,7 @@
-"""Whether this machine can run the emulation: memory for its VMs, a VM that boots, rates on the wall clock.
+"""Checks whether this machine can run the emulation: memory for the VMs, a VM that boots, capacity on the wall clock.
 
-What a ring demands at one moment is the sum of its edges' rates, as all GPUs send at once. Half of what the hosts can
-send without any shaping is allowed: the other half of the processor keeps timers in time.
+All GPUs of a ring send at once, so a ring demands the sum of its edges' rates. Half of the rate that hosts can send
+without shaping is allowed; the other half of the processor is needed to keep timers on time.
 """
 
 import io
@@ -27,13 +27,13 @@ from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_size
 
 ALLOWED_SHARE = 0.5
-_BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, and on a busy machine some
+_BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, on a busy machine a few seconds
 
 
 def check_vm(settings: Sequence[Scenario]) -> None:
-    """Raise vm.CannotRunError where this machine cannot run a VM for each of these configurations; boots one to see.
+    """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations.
 
-    Where memory is short, the sentence names the most GPUs that fit.
+    If there is too little memory, the message names the largest number of GPUs that fits.
     """
     in_vm = [setting for setting in settings if platform(setting).own_openvswitch]
     if not in_vm:
@@ -42,14 +42,14 @@ def check_vm(settings: Sequence[Scenario]) -> None:
     try:
         vm.check(memory_bytes=memory_bytes(largest))
     except vm.NoRoomError as error:
-        # Jobs have their own ranks and sizes: with fewer GPUs they would be others.
+        # Jobs name their ranks, so with fewer GPUs they would be different jobs.
         fewer = None if largest.jobs else most_gpus(largest, error.room_bytes)
         if fewer is None:
             raise
         chunk = format_size(carried_chunk_bytes(largest))
         raise vm.CannotRunError(
             error.what,
-            remedy=f"{error.remedy}, or take fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
+            remedy=f"{error.remedy}, or use fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
             f"{fewer.gpus}",
         ) from None
     with Watchdog(_BOOT_PATIENCE_S, waits_for="its first boot") as watchdog:
@@ -62,8 +62,10 @@ def check_vm(settings: Sequence[Scenario]) -> None:
 
 
 def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
-    """The configuration with the most GPUs that a VM of this memory can run, its largest sites cut; None where not even
-    two GPUs a site fit."""
+    """Return the configuration with the largest sites reduced to the most GPUs that a VM of `room_bytes` can run.
+
+    Returns None if not even two GPUs per site fit.
+    """
     sites = setting.fabric.gpus_per_site
 
     def cut(most: int) -> Scenario:
@@ -75,7 +77,7 @@ def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
 
 
 def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
-    """How many VMs, at most `jobs`, this machine has memory for at a time."""
+    """Return how many VMs, at most `jobs`, this machine has memory for at a time."""
     points = [setting for setting in settings for _ in setting.run.modes]
     in_vm = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
     needs = sorted(in_vm, reverse=True)[:jobs]
@@ -90,14 +92,14 @@ def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
 
 
 def check_capacity(settings: Sequence[Scenario]) -> None:
-    """Measure what this machine carries, where configurations use the wall clock, and compare it with their demand.
+    """If configurations use the wall clock, measure this machine's capacity and compare it with their demand.
 
-    Raises vm.CannotRunError where it is too little, vm.VMError where it cannot be measured.
+    Raises vm.CannotRunError if the capacity is too low, vm.VMError if it cannot be measured.
     """
     real = [setting for setting in settings if setting.run.is_real]
     if not real:
         return
-    largest = max(real, key=lambda setting: setting.gpus)  # whose network has the most to do
+    largest = max(real, key=lambda setting: setting.gpus)  # its network has the highest load
     carried_bps = measured_bps(largest, platform(largest))
     for setting in real:
         for mode in setting.run.modes:
@@ -106,7 +108,7 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
 
 
 def check_program(setting: Scenario) -> None:
-    """As `check_capacity`, of a program: its ranks may all send at once, each to the next. It always runs in the VM."""
+    """As `check_capacity`, for a program, which always runs in the VM: all ranks may send at once, each to the next."""
     ranks = setting.program.ranks_of(setting.gpus)
     if not setting.run.is_real or len(ranks) < 2:
         return
@@ -126,9 +128,9 @@ def check(
     what: str = "a collective of this scenario",
     sends: str = "sends",
 ) -> None:
-    """Raise vm.CannotRunError where something demands, at this scale, more than half of what the machine carries.
+    """Raise vm.CannotRunError if the demand exceeds, at this rate scale, half of the machine's capacity `carried_bps`.
 
-    `demand_bps` is unscaled.
+    `demand_bps` is unscaled; `what` and `sends` are subject and verb of the message.
     """
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
@@ -140,20 +142,20 @@ def check(
 
 
 def divisor(demand_bps: float, allowed_bps: float) -> int:
-    """The first divisor among 1, 2, 5, 10, 20 ... that brings a demand down to what is allowed."""
+    """Return the first divisor among 1, 2, 5, 10, 20 ... that reduces a demand to the allowed rate."""
     divisors: Iterator[int] = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
     return next(divisor for divisor in divisors if demand_bps / divisor <= allowed_bps)
 
 
 def demand_bps(beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, slot_bytes: int) -> float:
-    """The most that flows can demand at a time: the sum of their rates, over these collectives, [K, F]."""
+    """Return the highest total rate of all flows in any of these collectives; `beta_s` is [K, F]."""
     return float((8 * slot_bytes / beta_s).sum(axis=1).max())
 
 
 def measured_bps(setting: Scenario, on: Platform) -> float:
-    """What the hosts of a configuration's fabric can send in all on a platform, measured in a network of its own.
+    """Measure the total rate that the hosts of a configuration's fabric can send on a platform, in a separate network.
 
-    Raises vm.VMError where it cannot be measured.
+    Raises vm.VMError if it cannot be measured.
     """
     where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
@@ -168,8 +170,8 @@ def measured_bps(setting: Scenario, on: Platform) -> float:
     if status != 0:
         last = errors.getvalue().decode(errors="replace").strip().rpartition("\n")[2]
         raise vm.VMError(f"what this machine carries could not be measured: {last or 'no reason was printed'}")
-    carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # before it, its progress
-    print(f"it carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
+    carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # earlier lines are progress
+    print(f"this machine carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
     return carried_bps
 
 

@@ -1,7 +1,7 @@
-"""The model engine: the completion times of collectives by the timing model, in batches, on several processes.
+"""The model engine: predicts the completion times of collectives by the timing model, in batches, on several processes.
 
-Every batch is a function of the configuration and of the numbers of its collectives alone, so the number of processes,
-the size of batches and the order of modes change nothing but the time it takes.
+The results of a batch depend only on the configuration and the indices of its collectives. So the number of processes,
+the size of batches and the order of modes affect only the running time.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,37 +25,37 @@ from topologies.errors import SpecError
 from topologies.shaping.rate_scale import EVERYTHING
 
 BATCH = 5000
-"""Collectives of a batch: enough to make numpy's overhead small, few enough to show progress."""
+"""Collectives per batch: enough to make numpy's overhead small, few enough to show progress."""
 
-_AHEAD = 4  # batches that a process is given, as the results of a point take some time to be written
-_CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, which bounds the memory
+_AHEAD = 4  # batches queued per process, as writing the results of a point takes some time
+_CELLS = 1 << 20  # rates per batch: bounds the memory by smaller batches for large fabrics
 
 Floats = npt.NDArray[np.float64]
 
 
 def check_known(settings: Sequence[Scenario]) -> None:
-    """Raise ValueError for a fault that changes nothing in the model, or not all that it disturbs."""
+    """Raise ValueError for a fault that the model ignores, or of which it models only a part of the effect."""
     for number, fault in (found for setting in settings for found in enumerate(setting.faults, 1)):
         if fault.kind not in KNOWN:
             raise ValueError(
-                f"fault[{number}].what: {fault.what} is nothing that the model knows; allowed with --engine model: "
+                f"fault[{number}].what: {fault.what} has no effect in the model; allowed with --engine model: "
                 f"{', '.join(KNOWN)}"
             )
         if fault.after_s is not None:
             raise ValueError(
-                f"fault[{number}].at: {fault.at} is within a collective, which the model does not know; allowed with "
-                f'--engine model: "collective {fault.collective}"'
+                f"fault[{number}].at: {fault.at} is within a collective, which the model does not support; allowed "
+                f'with --engine model: "collective {fault.collective}"'
             )
 
 
 def as_modelled(setting: Scenario) -> Scenario:
-    """A configuration as the model computes it, whatever clock the emulation uses: whole and unscaled."""
+    """Return the configuration as the model computes it: unscaled and in virtual time, whatever the emulation uses."""
     return replace(setting, run=replace(setting.run, clock="virtual", scale=EVERYTHING))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The collectives start .. stop-1 of these modes of a configuration, `place` being its index in the run."""
+    """Collectives start .. stop-1 of some modes of a configuration; `place` is the configuration's index in the run."""
 
     place: int
     setting: Scenario
@@ -74,13 +74,13 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The engine as results name it."""
+        """The engine's name in results."""
         return "model"
 
     def run(
         self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
     ) -> Generator[EngineEvent, None, None]:
-        """Every collective of every mode of every configuration, in its order; as `Engine.run`."""
+        """As `Engine.run`; batches are started in order of the configurations and of their collectives."""
         jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
         failed: set[tuple[int, str]] = set()
         with self.executors(jobs) as executors:
@@ -97,7 +97,7 @@ class Model:
     def _step(self, setting: Scenario) -> int:
         if setting.searches_schedules:
             return 1
-        # A batch that begins where rings are re-embedded needs no conditions from before it.
+        # If a batch begins with a re-embedding, it needs no conditions of earlier collectives.
         links = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
         batch = max(1, min(self.batch, _CELLS // links))
         every = setting.collective.reembed_every
@@ -114,8 +114,10 @@ class Model:
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
-    """The rows of one batch in every mode, all under the same conditions, which are drawn once; a policy of the user's
-    own that fails is Lost alone, and so is a mode that faults leave no path."""
+    """Compute one batch in every mode, all under the same conditions, which are drawn once.
+
+    If a user-defined policy fails, or faults leave a flow without a path, only that mode is Lost.
+    """
     setting, count = batch.setting, batch.stop - batch.start
     conditions, bound = _made(setting)
     conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
@@ -125,7 +127,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
     for mode in batch.modes:
         try:
             decisions = decided(setting, mode, conditions, start=batch.start, count=count)
-        except (SpecError, NoPathError) as error:  # of faults that leave no path
+        except (SpecError, NoPathError) as error:  # a user-defined policy failed, or faults leave no path
             found[mode] = Lost(str(error))
             continue
         plan = Plan(setting, mode, decisions, conditions, batch.start)
@@ -150,7 +152,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
 
 
 class _Remembering:
-    """A sampler that keeps the conditions drawn last, as every mode of a batch uses the same."""
+    """A sampler that caches the conditions drawn last, because all modes of a batch use the same ones."""
 
     def __init__(self, source: Sampler) -> None:
         self._source = source

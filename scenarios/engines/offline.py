@@ -1,5 +1,7 @@
-"""What the modes of a configuration are measured by, by the model: the fastest ring, the best schedule, and the least
-time that a policy could have needed."""
+"""Referees: references for the modes, computed by the timing model.
+
+They are the fastest ring and the best schedule of a collective, and the least total time of any policy.
+"""
 
 import math
 import threading
@@ -27,12 +29,15 @@ from topologies.errors import SpecError
 
 Floats = npt.NDArray[np.float64]
 
-_SEARCHING = threading.Lock()  # so that what is searched for in one mode is there for the others
+_SEARCHING = threading.Lock()  # so that the search for one mode fills the cache for the other modes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Seconds for a configuration's first collectives together: of each mode, and of the offline optimum."""
+    """Total seconds for a configuration's first collectives: of each mode, and of the offline optimum.
+
+    `candidates` is the number of placements with paths among which the optimum chooses.
+    """
 
     modes_s: dict[str, float]
     optimum_s: float
@@ -40,28 +45,32 @@ class Totals:
 
     @property
     def best(self) -> str:
-        """The mode that needs least."""
+        """The mode with the least total."""
         return min(self.modes_s, key=self.modes_s.__getitem__)
 
     @property
     def gap(self) -> float:
-        """By which share of the optimum the best mode exceeds it."""
+        """How far the best mode exceeds the optimum, as a share of the optimum."""
         return max(0.0, self.modes_s[self.best] / self.optimum_s - 1)
 
 
 def totals(setting: Scenario, count: int) -> Totals:
-    """What the modes of a configuration without faults and jobs need, beside an optimum that knows all conditions.
+    """Return the total times of a configuration's modes and of an optimum that knows all conditions in advance.
 
-    The optimum chooses, for each collective, among every placement with its paths that some mode of the configuration,
-    or `joint` choosing both for each collective, uses for any of them. Where changes are counted (`control.counted`) it
-    pays for them at most what a mode would, so no mode of the configuration has a smaller total.
+    The configuration must have no faults and no jobs. For each collective the optimum chooses among all candidates: the
+    placements with their paths that a mode of the configuration, or `joint` choosing both before every collective, uses
+    in any collective. If changes are counted (`control.counted`), the optimum pays for them no more than a mode would,
+    so no mode of the configuration has a smaller total.
     """
     return _optimum(setting, count)[0]
 
 
 def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> dict[str, Any]:
-    """What `run.referees` asks for, of collectives from `start` on: [K] s each, by their names in `Rows`; without what
-    is not known of this collective. The best policy is that of all collectives of the configuration."""
+    """Compute the referees in `run.referees` for collectives from `start` on: [K] s each, by their names in `Rows`.
+
+    Referees that are not available for this kind of collective are left out. The best policy is optimal over all
+    collectives of the configuration.
+    """
     found: dict[str, Any] = {}
     if "ring" in setting.run.referees:
         rings = rings_of(setting, conditions, start=start, count=count)
@@ -78,7 +87,7 @@ def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int)
 
 
 def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> FastestRings | None:
-    """The fastest rings of collectives from `start` on; None where they are not known (Scenario.has_best_ring)."""
+    """Return the fastest rings of collectives from `start` on; None if they are unknown (`Scenario.has_best_ring`)."""
     if not setting.has_best_ring:
         return None
     rates_bps = conditions.rates_bps(start, count)
@@ -89,8 +98,10 @@ def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: in
 def best_schedule_of(
     setting: Scenario, conditions: Conditions, number: int, *, seconds: float = math.inf, search: float = math.inf
 ) -> Best:
-    """The best schedule of one collective that is found, as `best_schedule`; the search begins with every block sent
-    straight."""
+    """Search for the best schedule of one collective, as `best_schedule` does with `seconds` and `search`.
+
+    The search starts from the schedule that sends every block directly to each destination.
+    """
     fabric, shared = conditions.fabric, conditions.shared
     (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
     ways: list[Way] = []
@@ -120,14 +131,16 @@ def best_schedule_of(
 
 @lru_cache(maxsize=MAX_OPTIMUM)
 def _searched(setting: Scenario, number: int) -> Best:
-    """The best schedule of a collective that `run.search` finds: kept, as it is that of every mode."""
+    """Return the best schedule of a collective found with effort `run.search`; cached for all modes."""
     return best_schedule_of(setting, conditions_of(setting), number, search=setting.run.search)
 
 
 @lru_cache(maxsize=4)
 def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
-    """As `totals`, and the time of each collective with the optimum, changes included where they are counted, [K] s; a
-    policy of the user's own that fails is left out."""
+    """Return `totals` and the time of each collective in the optimum, [K] s, including changes if they are counted.
+
+    User-defined policies that fail are left out.
+    """
     conditions = conditions_of(setting)
     every = {}
     for mode in setting.run.modes:
@@ -151,25 +164,25 @@ def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
 
 
 def _distinct(found: list[Decisions]) -> list[Decisions]:
-    """Each placement with its paths once, as the decisions of one collective."""
+    """Return each distinct combination of placement and paths once, as the decisions of one collective."""
     rows = (some.row(row) for some in found for row in range(len(some.path)))
     return list({(row.placement.tobytes(), row.path.tobytes(), row.spreads): row for row in rows}.values())
 
 
 def _times_s(setting: Scenario, conditions: Conditions, candidate: Decisions, count: int) -> Floats:
-    """The times of the first collectives with a candidate, [K] s."""
+    """Return the predicted times of the first collectives with a candidate's placement and paths, [K] s."""
     placement, path = np.tile(candidate.placement, (count, 1)), np.tile(candidate.path, (count, 1))
     never = np.zeros(count, dtype=bool)
     choices, rates_bps = chooser_of(setting, MODES["joint"], conditions), conditions.rates_bps(0, count)
     decisions = choices.decisions(placement, path, rates_bps, new=(never, never))
     decisions = replace(decisions, spreads=candidate.spreads)
-    # A mode whose flows may share links, if there is one: where none do, that gives the same times.
+    # Take a mode whose flows may share links, if there is one: without sharing, it gives the same times.
     mode = next((mode for mode in (*setting.run.modes, "joint") if setting.shared_links(mode)), "joint")
     return Plan(setting, mode, decisions, conditions).completion_s()
 
 
 def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:
-    """What it costs to begin with each candidate, [C] s, and to change to it from another, [C, C] s (from, to)."""
+    """Return the cost of beginning with each candidate, [C] s, and of changing between two, [C, C] s (from, to)."""
     number = len(candidates)
     if not setting.control.counted:
         return np.zeros(number), np.zeros((number, number))
@@ -178,4 +191,4 @@ def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions
     connecting_s = cost.connecting_s(router, setting.workload, placement)
     embeds = (placement[:, None] != placement).any(axis=-1)
     connects = embeds | (setting.transport.buffer_bytes is not None)
-    return connecting_s, connects * connecting_s  # the controller's round trips to switches are left out
+    return connecting_s, connects * connecting_s  # without the controller's round trips to switches

@@ -1,7 +1,7 @@
-"""The plan and the model's prediction for collectives that were emulated, whatever faults were in force.
+"""The plan (placement and paths) of collectives and the model's prediction of their times, with or without faults.
 
-Without faults that is the plan as it is made for any engine. With faults it depends on which of them were in force when
-the collective's paths, and before that its ring, were chosen; the testbed records them with every collective.
+Without faults the plan is the same for both engines. With faults it depends on those that were in force when an
+emulated collective's placement and paths were chosen; the testbed records them with every collective.
 """
 
 import math
@@ -53,14 +53,16 @@ from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
 
 Floats = npt.NDArray[np.float64]
 
-_NUMBERS = 1 << 21  # of the times of transfers at a time
+_NUMBERS = 1 << 21  # times of transfers computed at once, which bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The planned placement and paths of one collective, and its predicted completion time, of which `reconfigure_s` is
-    waiting for both where that is counted; `jobs_s` [1, J] are the times of jobs. `later` are the paths after each
-    change of tunnels while it runs."""
+    """The plan and the prediction for one collective.
+
+    `predicted_s` is its completion time, and `reconfigure_s` the part of it spent waiting for placement and paths, if
+    that is counted. `later` are the paths after each change of tunnels while it runs; `jobs_s` [1, J] the jobs' times.
+    """
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
@@ -71,7 +73,7 @@ class Expected:
 
 
 class Expectations:
-    """What is expected of a point's collectives, in order: `of` needs to have been called for all before."""
+    """Plans and predictions for an emulated point's collectives; `of` must be called for all collectives in order."""
 
     def __init__(self, setting: Scenario, mode: str) -> None:
         self._setting, self._mode = setting, mode
@@ -92,7 +94,7 @@ class Expectations:
         self._bound_s = lower_bound(setting, self._conditions)
 
     def bound_s(self, collective: int) -> Floats:
-        """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
+        """Return a lower bound on any schedule's time under a collective's conditions without faults: [1] seconds."""
         return self._bound_s(collective, self._conditions.drawn.rates_bps(collective, 1))
 
     @property
@@ -101,11 +103,13 @@ class Expectations:
         return self._conditions
 
     def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> Expected:
-        """What is expected of a collective while these faults, by their indices in the scenario, were in force; `read`
-        is what was read of tunnels in it, by which they change."""
+        """Return plan and prediction for a collective under `faults`, the indices of the scenario's faults in force.
+
+        `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change.
+        """
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         plan = self._plan(collective)
-        if read is not None and self._demands and self._setting.te.readings:  # the last time it was at the end
+        if read is not None and self._demands and self._setting.te.readings:  # without the reading at the end
             read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
         else:
             read = None
@@ -125,23 +129,29 @@ class Expectations:
         )
 
     def moved(self, collective: int, places: Iterable[int]) -> list[list[int]]:
-        """The paths of flows that are expected at those of these changes of conditions, while a collective runs, at
-        which any are chosen: the place of each change, and behind it the path of every flow."""
+        """Return the planned paths at those changes of conditions at which the running collective re-routes.
+
+        Each entry is the index of the change, followed by the path of every flow.
+        """
         found = self._plan(collective).moved_paths(places)
         return [[place, *path.tolist()] for place, path in zip(*found, strict=True)]
 
     def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
-        """Take in the probes before a collective that `of` has not been called for, while these faults were in force:
-        rows of source, destination, path, and when each was sent and had arrived, ns."""
+        """Record the probes before a collective under these faults; to be called before `of`.
+
+        Each row is source, destination, path, and when the probe was sent and when it had arrived, in ns.
+        """
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         took_s = (probes[:, 4] - probes[:, 3]) / 1e9
         of, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
         self._seen[collective] = at_probes(self._conditions, collective, of, took_s, size_bytes)
 
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
-        """Take in when each message of a collective that `of` has been called for was handed over and had arrived, [T]
-        s, and what was read of ports or tunnels, if it was: what the choices behind it go by where knowledge or demands
-        are measured."""
+        """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
+
+        `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived; `readings` are
+        those of ports or tunnels, if their counters were read. They are used if knowledge or demands are measured.
+        """
         if readings is not None and self._demands is not None:
             fabric, workload = self._conditions.fabric, self._setting.workload
             self._seen[collective] = wanted_of(fabric, workload, readings, sample_s=self._setting.te.sample_s)
@@ -152,8 +162,10 @@ class Expectations:
             self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
-        """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
-        `arrived_s`, [T] s, are when each was handed over and had arrived."""
+        """Compare the rates that a collective's messages got with their fair shares; to be called after `of`.
+
+        `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived.
+        """
         plan = self._plan(collective)
         schedule, seen = plan.workload.schedule, plan.times()
         fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
@@ -161,7 +173,7 @@ class Expectations:
         users: defaultdict[int, list[int]] = defaultdict(list)
         (rows,) = plan.links()
         on = [row[row >= 0].tolist() for row in rows]
-        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # a computation has no links
+        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # computations use no links
         for place, index in enumerate(kept):
             for link in on[schedule.transfers[index].flow]:
                 users[link].append(place)
@@ -171,11 +183,11 @@ class Expectations:
         return shares(measured_s[kept], fair_s[kept], links)
 
     def _plan(self, collective: int) -> "Plan":
-        """The plan of a collective, under the faults that were in force."""
+        """Return the plan of a collective under the faults that were in force."""
         return Plan(self._setting, self._mode, self._decisions(collective), self._conditions, collective)
 
     def _decisions(self, collective: int) -> Decisions:
-        """The decisions for a collective, under the faults that were in force; one row."""
+        """Return the decisions for a collective, one row, under the faults that were in force."""
         if self._play is not None:
             return self._play.decisions(collective, 1)
         if self._all is not None:
@@ -188,10 +200,10 @@ class Expectations:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Collectives from `start` on of a point as they were decided, one a row of `decisions`, and the model's times of
-    them.
+    """The decisions for a point's collectives from `start` on, one row of `decisions` each, and their predicted times.
 
-    Where tunnels change by time, those go by what was `read` of tunnels in a collective, or by what is predicted to be.
+    Methods with a parameter `read` use it where tunnels change by time: it holds the measured readings of the tunnels
+    in the one collective of the plan; without it, the readings are predicted.
     """
 
     setting: Scenario
@@ -202,35 +214,36 @@ class Plan:
 
     @property
     def chosen_by(self) -> Mode:
-        """The mode."""
+        """The policy of the mode."""
         return self.setting.mode(self.mode)
 
     @cached_property
     def workload(self) -> Workload:
-        """What every collective, or every round of jobs, does."""
+        """The workload of every collective, or of every round of jobs."""
         return self.setting.workload
 
     @cached_property
     def choices(self) -> Chooser:
-        """What the mode chooses by conditions."""
+        """The chooser of the mode's placements and paths."""
         return chooser_of(self.setting, self.chosen_by, self.conditions)
 
     def rows(self, some: slice) -> "Plan":
-        """Some of the collectives."""
+        """Return the plan of a slice of the collectives."""
         return replace(self, decisions=self.decisions.rows(some), start=self.start + (some.start or 0))
 
     def row(self, row: int) -> "Plan":
-        """One of them."""
+        """Return the plan of one of the collectives."""
         return self.rows(slice(row, row + 1))
 
     def links(self) -> npt.NDArray[np.int32]:
-        """The links or ports that flows pass, by index, in order, -1 for none: [K, F, H]."""
+        """Return the links or ports that flows pass, as indices in order, [K, F, H]; -1: unused entry."""
         return links_by_flow(self.workload, self.decisions, self.conditions, start=self.start)
 
     def reconfiguring_s(self, before: Decisions | None = None) -> Floats:
-        """The times that collectives are predicted to wait for ring and paths, [K] s; NaN for no change.
+        """Predict how long each collective waits for its placement and paths, [K] s.
 
-        `before` are the decisions for the collective before them, those that are planned unless given.
+        The time is NaN if nothing is chosen or probed, except for collective 0. `before` are the decisions for the
+        collective before the first one of this plan, by default the planned ones.
         """
         setting, mode, decisions, conditions, start = (
             self.setting,
@@ -269,15 +282,15 @@ class Plan:
         return found
 
     def completion_s(self, read: Readings | None = None) -> Floats:
-        """The model's completion times, [K] seconds.
+        """Predict the completion times, [K] seconds.
 
-        Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its
-        own. A round of jobs is over when all are that are not background.
+        If flows can share links or ports, all flows get their max-min fair shares; otherwise each has its links to
+        itself. A round of jobs is complete when all jobs except background jobs are.
         """
         return self.with_jobs_s(read)[0]
 
     def with_jobs_s(self, read: Readings | None = None) -> tuple[Floats, Floats | None]:
-        """The completion times, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
+        """Predict the completion times, [K] seconds, and those of the jobs, [K, J], or None if there are no jobs."""
         spans = self.workload.jobs
         if not spans:
             return self._alone_s(read), None
@@ -290,7 +303,7 @@ class Plan:
         return np.concatenate(rounds), np.concatenate(jobs)
 
     def _alone_s(self, read: Readings | None) -> Floats:
-        """The completion times where there are no jobs, [K] seconds."""
+        """Predict the completion times of a configuration without jobs, [K] seconds."""
         alpha_s, beta_s = self.decisions.alpha_s, self.decisions.beta_s
         if not self._shares:
             found = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
@@ -303,26 +316,31 @@ class Plan:
 
     @property
     def _shares(self) -> bool:
-        """Whether links may be shared, or are others than those of which decisions have the rates: behind other
-        spines."""
+        """Whether the model of shared links is needed.
+
+        That is the case if flows may share links or tunnels have limits, and also if the fabric's routing chooses the
+        spines, because the rates in the decisions assume the default ones.
+        """
         decisions, is_physical = self.decisions, self.setting.fabric.grain == "physical"
         may_share = self.setting.shared_links(self.mode) or decisions.limits_bps.size
         return bool(may_share) or (decisions.spreads and is_physical)
 
     def times(self, read: Readings | None = None) -> Times:
-        """When every transfer begins, leaves and arrives."""
+        """Predict when every transfer begins, leaves and arrives."""
         found = self._steady_times()
         changed = dict(self._changed(found.arrives_s.max(axis=0), read))
         if not changed:
             return found
-        found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
+        found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # without bottlenecks, which change as well
         for row, instants in changed.items():
             found.begins_s[:, row], found.leaves_s[:, row], found.arrives_s[:, row] = instants
         return found
 
     def _changed(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
-        """The collectives, by row, in which conditions or tunnels change, of those that would take `steady_s` [K] if
-        nothing did."""
+        """Yield the row and the times of each collective in which conditions or tunnel rates change while it runs.
+
+        `steady_s` [K] are the completion times if nothing changed.
+        """
         te, timed = self.setting.te, self.conditions.timed
         if te.readings and self.decisions.limits_bps.size:
             for row in np.flatnonzero(steady_s > te.every).tolist():
@@ -348,9 +366,9 @@ class Plan:
             yield row, instants
 
     def _moves(self, rows: int) -> Moves:
-        """The changes of ways while the one collective runs, among its first rows of conditions.
+        """Return the changes of the flows' paths during the plan's one collective, within its first `rows` conditions.
 
-        A flow takes its new way when the controller's message has come to the switches of its sender's site.
+        A flow takes its new path when the controller's message has reached the switches of its sender's site.
         """
         decisions, conditions = self.decisions, self.conditions
         assert conditions.timed is not None
@@ -365,7 +383,7 @@ class Plan:
         waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
         at_s = np.array([conditions.timed.change_ns(self.start, place) / 1e9 for place in places])
         steps_s = np.unique(waits_s)
-        moved = (waits_s <= steps_s[:, None])[None]  # of the flows, [1, steps, F]
+        moved = (waits_s <= steps_s[:, None])[None]  # whether a flow is on its new path, [1, steps, F]
         return Moves(
             (at_s[:, None] + steps_s).reshape(-1),
             np.where(moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
@@ -373,8 +391,8 @@ class Plan:
         )
 
     def moved_paths(self, among: Iterable[int]) -> tuple[list[int], npt.NDArray[np.int16]]:
-        """At which of these changes of conditions the mode chooses paths while the one collective runs, and those of
-        its flows, [places, F]."""
+        """Return at which of the given changes of conditions the mode re-routes during the plan's one collective, and
+        the paths that its flows then get, [places, F]."""
         decisions, conditions, mode = self.decisions, self.conditions, self.chosen_by
         places = [place for place in among if conditions.reroutes_within(mode, self.start, place)]
         if not places:
@@ -384,14 +402,14 @@ class Plan:
         return places, self.choices.paths(placement, rates_bps, chosen=True)
 
     def _by_time(self, read: Readings | None) -> Instants:
-        """The one collective, in which tunnels change by time, from these decisions on."""
+        """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
         workload, sample_s, often = self.workload, self.setting.te.sample_s, self.setting.te.readings
         found = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
         tunnels = tunnels_of(self.conditions.fabric, workload, self.decisions.path[0])
         while True:
             networks = [replace(self, decisions=one)._network() for one in found]
             rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), often, axis=0)
-            rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0: tunnels without a limit
+            rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0 stands for a tunnel without a limit
             instants, left = _varying(workload).progress(
                 networks[0][0][0],  # pieces stay in their tunnels
                 partial(_rows, rates_bps),
@@ -405,8 +423,11 @@ class Plan:
             found += self.replanned(seen, found)
 
     def replanned(self, read: Readings, found: Sequence[Decisions] = ()) -> list[Decisions]:
-        """The decisions of the changes of tunnels in the one collective that follow those `found`, one row each, by
-        what was read of tunnels while it ran."""
+        """Return the decisions after each change of tunnel rates during the plan's one collective, one row each.
+
+        They follow from the readings of the tunnels while it ran; the decisions in `found` exist already and are left
+        out of the result.
+        """
         conditions, first, later = self.conditions, self.decisions, list(found or [self.decisions])
         placement, already = first.placement, len(later)
         rates_bps = conditions.rates_bps(self.start, 1)
@@ -423,7 +444,7 @@ class Plan:
             later.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
 
     def _steady_times(self) -> Times:
-        """When every transfer begins, leaves and arrives if conditions stay as they begin."""
+        """Predict when every transfer begins, leaves and arrives if conditions stay as they are at the start."""
         transfers, decisions = self.workload.schedule.transfers, self.decisions
         if not self._shares:
             return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
@@ -436,8 +457,10 @@ class Plan:
         )
 
     def _network(self) -> tuple[npt.NDArray[np.int32], Floats]:
-        """What flows pass, [K, F, H], and the rates of that, [K, links]: links or ports, and behind the last of these
-        the beginning of each tunnel for each class, where tunnels have rates of their own."""
+        """Return the resources that flows pass, [K, F, H], and their rates, [K, resources].
+
+        Resources are links or ports, followed, if tunnels have limits, by one for each tunnel of each class.
+        """
         decisions, links = self.decisions, self.links()
         rates_bps = self.conditions.shared_bps(self.start, len(decisions.path))
         if not decisions.limits_bps.size:
@@ -446,7 +469,7 @@ class Plan:
         return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
 
     def _classes(self) -> fluid.Classes | None:
-        """The classes of traffic, which WAN ports serve."""
+        """Return the traffic classes, which WAN ports serve; None if the configuration has none."""
         if not self.setting.classes:
             return None
         wan = wan_of(self.conditions.fabric)
@@ -456,34 +479,39 @@ class Plan:
         )
 
     def seen(self, *, sent_s: Floats, arrived_s: Floats) -> Floats:
-        """What messages of the one collective tell of links, [links] bit/s (`at_ends`), handed over and arrived when
-        this says, [T] s."""
+        """Infer link rates, [links] bit/s, from the times of the messages in the plan's one collective (`at_ends`).
+
+        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived.
+        """
         (links,), delays_s = self.links(), self.conditions.shared_delays_s
         return at_ends(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
 
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """When the last of the jobs that are not background is over, of arrivals [T, K] by transfer: [K] seconds."""
+    """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
     ends_s = [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) for one in spans if not one.is_background]
     return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
 
 
 def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """Each job's completion time, from its start to its last arrival: [K, J] seconds; arguments as for `round_s`."""
+    """Return each job's completion time, from its start to its last arrival, [K, J] seconds; arguments as `round_s`."""
     return np.stack(
         [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) - one.start_s for one in spans], axis=1
     )
 
 
 def _rows(rates_bps: Floats, count: int) -> Floats:
-    """So many rows of rates, the last of which stays."""
+    """Return the first `count` rows of rates, repeating the last one if there are fewer."""
     return rates_bps[np.minimum(np.arange(count), len(rates_bps) - 1)]
 
 
 def _sent(
     workload: Workload, tunnels: npt.NDArray[np.int32], instants: Instants, left: Floats, *, every_s: float
 ) -> Readings:
-    """What is read of tunnels every so many seconds, where `left`, [n, F], are the bits that flows are sending then."""
+    """Predict the tunnels' counter readings every `every_s` seconds.
+
+    `left`, [n, F], is how many bits of the messages that flows are sending are not yet sent at each reading.
+    """
     link, at_s = np.unique(tunnels[tunnels >= 0]), every_s * np.arange(len(left))
     sent = -left
     for place, one in enumerate(workload.schedule.transfers):
@@ -497,20 +525,22 @@ def _sent(
 
 @lru_cache(maxsize=64)
 def _varying(workload: Workload, packet_bytes: int = 0) -> Varying:
-    """The timing model of a workload's schedule where rates change while it is under way; with packets of this size,
-    if any, links have queues."""
+    """Return the timing model of a workload's schedule for rates that change while it runs.
+
+    With `packet_bytes` above 0, the model includes queues of packets of this size.
+    """
     transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
     return Varying(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
-    """A function of a start and the rates [K, links or ports] as collectives from there on begin, which gives times
-    that no schedule can beat, [K] seconds.
+    """Return a function that computes a lower bound on the time of any schedule, [K] seconds.
 
-    Where flows can share links that is the bound of the model in which they do, which is weaker (`LowerBound`). They
-    are NaN where messages mean nothing, as the same could be done without any. Jobs of messages and background traffic
-    add nothing to the bound of a round. Where conditions change while a collective runs, links are taken to have the
-    highest rates that they have until then.
+    Its arguments are the index of the first collective and the rates [K, links or ports] at the start of each. If flows
+    can share links, it is the bound for the model of shared links, which is weaker (`LowerBound`). The bound is NaN if
+    messages have no meaning, as then none would be needed; likewise, jobs of such messages and background traffic do
+    not contribute to the bound of a round. If conditions change while a collective runs, each link is assumed to have
+    its highest rate so far.
     """
     bound = _bound(setting, conditions)
     if bound is None:
@@ -521,7 +551,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
 
 
 def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
-    """The bound of a configuration's collective or round, None where there is none."""
+    """Return the lower bound for a configuration's collective or round of jobs; None if there is none."""
     spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
     if not setting.jobs and spec.kind not in OWN_SIZES:
         return LowerBound(
@@ -548,10 +578,11 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
 
 
 def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Floats) -> Floats:
-    """The least time T, of each collective, that is the bound under the highest rates that links have before T."""
+    """Return for each collective the least time T that equals the bound under the links' highest rates before T."""
     found, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
     for place in np.flatnonzero(found > until_s):
-        # Under the rates of the first n rows: if that is before the next change, or not after the last, it is T.
+        # Find the first n for which the bound under the highest rates of rows 1 .. n is not after the end of row n. T
+        # is this bound, or the beginning of row n if the bound is before it.
         rows, end_s, least_s = 1, float(until_s[place]), 0.0
         while (seconds := float(found[place])) > end_s:
             rows, least_s = rows + 1, end_s
@@ -563,8 +594,10 @@ def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Float
 
 
 def ring_gap(setting: Scenario, mode: str, count: int) -> float:
-    """By which share of the least possible value of `collective.ring` a mode's rings exceed it at most, under a point's
-    first `count` conditions, faults aside; 0 where they are chosen exactly."""
+    """Return a bound on the relative optimality gap of a mode's rings under a point's first `count` conditions.
+
+    The gap is relative to the least possible value of the ring's objective, without faults; 0 for an exact choice.
+    """
     conditions = conditions_of(setting, lambda _: ())
     rates_bps = conditions.rates_bps(0, min(count, setting.collective.count))
     gaps = chooser_of(setting, setting.mode(mode), conditions).ring_gaps(rates_bps)
@@ -572,13 +605,15 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
-    """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
-    "g0>g4", or by the GPU that computes, the most first."""
+    """Split the predicted times of a point's first collectives, without faults, by elements of their critical paths.
+
+    Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order.
+    """
     plan = planned(setting, mode, count)
     conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.waited_for
     seen, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
-    if decisions.limits_bps.size:  # what limits a tunnel is told as the link that it begins with
+    if decisions.limits_bps.size:  # a tunnel's limit is reported under the tunnel's first link
         first = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
         names += first * (decisions.limits_bps.shape[1] // len(first))
     spent: defaultdict[str, float] = defaultdict(float)
@@ -593,9 +628,12 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
 def exposed_s(
     setting: Scenario, mode: str, job: str | None = None, *, arrived_s: Floats | None = None
 ) -> tuple[float, float]:
-    """By how much communication lengthens the iterations of a point's first collective, or of a job's in the first
-    round: the mean seconds for what goes between stages, until the last computation is over, and for the sums of
-    gradients. As predicted, faults aside, or where transfers were over at `arrived_s`, [T]."""
+    """Return how much exposed communication lengthens each training iteration of a point's first collective.
+
+    With `job`, it is that of the job's first collective in the first round. The result is mean seconds per iteration:
+    for communication between stages, until the last computation is over, and for the sums of gradients after it. The
+    times are predicted without faults, or measured if `arrived_s`, the arrivals of transfers [T], is given.
+    """
     if arrived_s is None:
         setting = replace(setting, faults=())
     transfers, some = setting.workload.schedule.transfers, _first(setting, job)
@@ -611,19 +649,22 @@ def exposed_s(
 
 
 def _first(setting: Scenario, job: str | None) -> slice:
-    """The transfers of a collective, or of the first one of a job in a round."""
+    """Return the transfers of a collective, or those of a job's first collective in a round."""
     if job is None:
         return slice(len(setting.workload.schedule.transfers))
     (span,) = (one.transfers for one in setting.workload.jobs if one.name == job)
     (spec,) = (one for one in setting.jobs if one.name == job)
-    gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0  # a transfer each, before a collective
+    # Each rank has a gate, a transfer, before each collective except the first; there too if the job starts later.
+    gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0
     first = span.start + begins * gates
     return slice(first, first + (len(span) - (spec.count - 1 + begins) * gates) // spec.count)
 
 
 def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
-    """The bytes that a point's first collective, or the first one of a job, sends over each link or port that it uses,
-    by name, faults aside."""
+    """Return the bytes that a point's first collective, or a job's first one, sends over each link or port it uses.
+
+    Keys are the names of links or ports; faults are left out.
+    """
     plan = planned(setting, mode, 1)
     (links,), names, workload = plan.links(), plan.conditions.shared.all, plan.workload
     found: defaultdict[str, int] = defaultdict(int)
@@ -634,7 +675,7 @@ def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str
 
 
 def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
-    """What each flow of the one collective, which passes `links` [F, H], goes over; of a stream that is its GPU."""
+    """Return the hops of each flow of the plan's one collective, which passes `links` [F, H]; a stream's is its GPU."""
     conditions, all_ = plan.conditions, plan.conditions.shared.all
     (rates_bps,), delays_s = conditions.shared_bps(plan.start, 1), conditions.shared_delays_s
     placement, (places, _) = plan.decisions.placement[0], plan.workload.schedule.ends
@@ -646,8 +687,8 @@ def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
 
 
 def planned(setting: Scenario, mode: str, count: int | None = None) -> Plan:
-    """The plan of a point's first collectives, all unless told otherwise, its faults aside."""
-    whole = replace(setting, faults=())  # what is admitted depends on them
+    """Return the plan of a point's first `count` collectives (default: all) without the scenario's faults."""
+    whole = replace(setting, faults=())  # in the whole scenario, as the admission of transfers depends on faults, too
     conditions = conditions_of(whole)
     decisions = decided(whole, mode, conditions, start=0, count=count or setting.collective.count)
     return Plan(whole, mode, decisions, conditions)
@@ -663,9 +704,11 @@ def decided(
     demands: Demands | None = None,
     course: Course | None = None,
 ) -> Decisions:
-    """The plan of collectives start .. start+count-1 of a point under these conditions; where demands are measured, by
-    these, or by what is predicted to be seen. `course` is that of a mode that has one, where collectives may be
-    lost."""
+    """Return the decisions for collectives start .. start+count-1 of a point under these conditions.
+
+    If demands are measured, `demands` supplies them; by default they follow from predicted readings. `course` replaces
+    the mode's `course_of`, which assumes that no collective is lost.
+    """
     chosen_by = setting.mode(mode)
     if setting.measures_demands(chosen_by):
         demands = demands or _demands(setting, mode)
@@ -685,7 +728,7 @@ def decided(
 
 @lru_cache(maxsize=8)
 def _demands(setting: Scenario, mode: str) -> Demands:
-    """What demands want by what is predicted to be seen: made once, and gone on with where it is asked."""
+    """Return the demands that follow from predicted readings; cached, so that later calls extend the same object."""
     conditions = conditions_of(setting)
 
     def seen(number: int) -> Floats:
@@ -703,7 +746,7 @@ def _demands(setting: Scenario, mode: str) -> Demands:
 
 @lru_cache(maxsize=8)
 def _played(setting: Scenario, mode: str) -> Play:
-    """What a mode chooses that goes by what is predicted to be seen: made once, and gone on with where it is asked."""
+    """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
     conditions = conditions_of(setting)
 
     def seen(number: int, decisions: Decisions | None) -> Floats:
