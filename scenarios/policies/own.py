@@ -1,4 +1,4 @@
-"""User-defined policies: a Python function that decides before every collective what is re-chosen.
+"""User-defined policies: a Python function that decides before every collective which choices are made again.
 
 It is called with a `Situation` and returns two booleans: whether to choose paths, and whether to choose the placement.
 """
