@@ -23,7 +23,7 @@ from distributed.comm.core import CommClosedError
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("analysis", "controller", "hosts", "scenarios", "topologies")
 _CONNECT_S = 10
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class ClusterError(RuntimeError):
@@ -53,14 +53,14 @@ class Cluster(Executor):
 
     def _check_workers(self) -> None:
         try:
-            found: dict[str, str] = self._client.run(code_digest)
+            digests: dict[str, str] = self._client.run(code_digest)
         except Exception as error:
             raise ClusterError(f"a worker of {self.address} cannot load Longhaul: {error}") from None
-        if not found:
+        if not digests:
             raise ClusterError(f"the Dask scheduler at {self.address} has no workers")
-        strangers = [worker for worker, digest in found.items() if digest != code_digest()]
-        if strangers:
-            raise ClusterError(f"the worker {strangers[0]} has different code; allowed: the same code as this process")
+        for worker, digest in digests.items():
+            if digest != code_digest():
+                raise ClusterError(f"the worker {worker} has different code; allowed: the same code as this process")
 
     def executors(self, _jobs: int = 0) -> AbstractContextManager[Sequence[Executor]]:
         """Return this executor twice per worker thread, so that no thread idles between tasks; a `pool.Executors`."""
@@ -86,13 +86,11 @@ class Cluster(Executor):
         return self._client.status in ("running", "connecting")
 
     async def _deliver(self, task: Any, future: "Future[Any]") -> None:
-        """Give a future the result of its task on the cluster, or the error.
-
-        Dask's own executor is not used: if the scheduler dies while a result is being fetched, its future never ends.
-        """
+        """Give a future the result of its task on the cluster, or the error. Dask's own executor is not used: if the
+        scheduler dies while a result is being fetched, its future never ends."""
         fetching = asyncio.ensure_future(task)
         while not fetching.done() and self._is_connected:
-            await asyncio.wait([fetching], timeout=_LOOK_S)
+            await asyncio.wait([fetching], timeout=_POLL_S)
         try:
             if not fetching.done():
                 raise CancelledError
@@ -126,7 +124,7 @@ def attended() -> Iterator[Callable[[Callable[[], None]], None]]:
     stops: list[Callable[[], None]] = []
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
+        while not over.wait(_POLL_S):
             task = worker.state.tasks.get(key)
             if task is None or task.state != "executing":
                 for stop in stops:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from scenarios.engines.base import (
 )
 from scenarios.engines.offline import best_s
 from scenarios.engines.pool import TRIES, Executors, Lost, results
-from scenarios.engines.prediction import Expectations, jobs_s, round_s
+from scenarios.engines.prediction import Expectations, Expected, jobs_s, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.measured import readings
 from scenarios.spec.scenario import Scenario, to_json
@@ -111,14 +111,14 @@ def memory_bytes(setting: Scenario) -> int:
     """Return the memory that a VM needs to run a configuration."""
     workload = setting.carried
     of_ranks = programs(workload, range(setting.gpus))
-    most = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
-    buffers, queued = max(sum(kept) for kept, _ in most), max(in_flight for _, in_flight in most)
+    cases = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
+    buffers, queued = max(sum(kept) for kept, _ in cases), max(in_flight for _, in_flight in cases)
     lent = sum(LENT for program in of_ranks if program.buffers and not makes_sums(workload))
     data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent) + _QUEUED * queued)
     sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
     trace = setting.conditions.trace
-    rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return network_bytes(setting) + data + sums + rows
+    trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
+    return network_bytes(setting) + data + sums + trace_rows
 
 
 @cache
@@ -140,9 +140,9 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
             limits(setting.transport, flow_bytes=most)
         except ValueError:
             if setting.jobs or setting.collective.kind in OWN_SIZES:
-                what = "a round of these jobs" if setting.jobs else setting.collective.kind
+                load = "a round of these jobs" if setting.jobs else setting.collective.kind
                 raise ValueError(
-                    f"{what} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
+                    f"{load} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
                     f"allowed: {MOST_QUEUED_BYTES / 1e6:,.0f} MB (use smaller messages, or fewer of them)"
                 ) from None
             allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
@@ -154,11 +154,12 @@ def check_chunks(settings: Sequence[Scenario]) -> None:
 
 def check_delays(settings: Sequence[Scenario]) -> None:
     """Raise ValueError for a configuration with `conditions.links` whose delays the emulation cannot shape."""
-    for setting in (one for one in settings if one.conditions.links):
-        conditions = conditions_of(setting)
+    for setting in settings:
+        if not setting.conditions.links:
+            continue
+        conditions, size = conditions_of(setting), setting.transport.buffer_bytes
+        buffer = None if size is None else Buffer(limit_bytes=size)
         for fair in {setting.fair_links(mode) is not None for mode in setting.run.modes}:
-            size = setting.transport.buffer_bytes
-            buffer = None if size is None else Buffer(limit_bytes=size)
             shaping = Shaping(fabric=conditions.fabric, delays_s=conditions.delays_s, fair=fair, buffer=buffer)
             try:
                 _ = shaping.ifbs
@@ -184,19 +185,13 @@ class Emulation:
 
     jobs: int = 1
     elsewhere: Executors | None = None
-
-    @property
-    def name(self) -> str:
-        """The engine's name in results."""
-        return "emulation"
+    name: ClassVar[str] = "emulation"
 
     def run(
         self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
     ) -> Generator[EngineEvent, None, None]:
-        """As `Engine.run`, with one slice for each collective as soon as it is over.
-
-        Raises vm.CannotRunError if this machine cannot run the VM.
-        """
+        """As `Engine.run`, with one slice for each collective as soon as it is over. Raises vm.CannotRunError if this
+        machine cannot run the VM."""
         tasks = [
             Task(place, setting, mode)
             for place, setting in enumerate(settings)
@@ -259,24 +254,22 @@ def _measured_on_dask(task: Task) -> list[EngineEvent]:
     """Run a whole point on a Dask worker and return its events; if the task is cancelled, its VM is ended."""
     from scenarios.engines.dask import attended
 
-    news: list[EngineEvent] = []
+    events: list[EngineEvent] = []
     with attended() as on_start:
         try:
-            run_point(task, news.append, on_start)
+            run_point(task, events.append, on_start)
         except WrongError as error:  # reported as an event, because an exception would cause a retry
-            news.append(Failed(setting=task.place, mode=task.mode, why=str(error)))
-    return [item for item in news if not isinstance(item, Activity)]
+            events.append(Failed(setting=task.place, mode=task.mode, why=str(error)))
+    return [event for event in events if not isinstance(event, Activity)]
 
 
 def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart = lambda _: None) -> None:
-    """Run one point in a VM, from its first collective on, and return when it is over.
-
-    Events go to `put`, each collective as soon as it is measured. Raises EmulationError if the point ends early,
-    vm.CannotRunError if this machine cannot run its VM.
-    """
-    setting, words = task.setting, Words()
-    begins = "the search for best schedules" if setting.searches_schedules else "the start of the testbed"
-    put(Activity(setting=task.place, mode=task.mode, doing=begins))
+    """Run one point in a VM, from its first collective on, and return when it is over. Events go to `put`, each
+    collective as soon as it is measured. Raises EmulationError if the point ends early, vm.CannotRunError if this
+    machine cannot run its VM."""
+    setting, stderr = task.setting, Words()
+    first_step = "the search for best schedules" if setting.searches_schedules else "the start of the testbed"
+    put(Activity(setting=task.place, mode=task.mode, doing=first_step))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
         try:
             reader = Reader(task, put, watchdog.renew)
@@ -292,19 +285,19 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
                 [to_json(setting), task.mode, str(setting.collective.count)],
                 memory_bytes=memory_bytes(setting),
                 stdout=reader,
-                stderr=words,
+                stderr=stderr,
                 platform=platform(setting),
                 on_start=started,
             )
+        except vm.CannotRunError:
+            raise
         except vm.VMError as error:
-            if isinstance(error, vm.CannotRunError):
-                raise
             raise EmulationError(f"{task.name}: {watchdog.sentence() if watchdog.stuck else error}") from None
     if watchdog.stuck is not None:
         raise EmulationError(f"{task.name}: {watchdog.sentence()}")
     if status != 0:
-        kind = WrongError if WRONG_DATA in words.last() else EmulationError
-        raise kind(f"{task.name}, after {reader.done} collectives: {words.last() or 'it printed no reason'}")
+        kind = WrongError if WRONG_DATA in stderr.last() else EmulationError
+        raise kind(f"{task.name}, after {reader.done} collectives: {stderr.last() or 'it printed no reason'}")
 
 
 class Reader:
@@ -357,43 +350,34 @@ class Reader:
         counters = None if "counters" not in row else np.array(row["counters"], dtype=np.int64).reshape(-1, 4)
         read = None if counters is None else readings(counters)
         expected = self._expected.of(k, faults, read)
-        if not any(self._task.setting.faults[place].kind == "controller killed" for place in faults):
-            plan = {"placement": expected.placement.tolist(), "path": expected.path.tolist()}
-            if row.get("undisturbed", True):
-                plan["later"] = [path.tolist() for path in expected.later]
-            for name, planned in plan.items():
-                if row.get(name, []) != planned:
-                    where = f"{self._task.name}, collective {k}"
-                    raise WrongError(f"{where}: the chosen {name} {row[name]} differs from the planned one, {planned}")
-        if (moved := row.get("moved")) is not None and moved != self._expected.moved(k, [one[0] for one in moved]):
-            raise WrongError(f"{self._task.name}, collective {k}: the paths chosen while it ran differ from the plan")
+        self._check_plan(row, expected)
         transfers = [
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
             for move in moves(self._task.setting.carried, row["placement"])
         ]
-        completion_s, of_jobs_s = np.array([row["completion_s"]], dtype=np.float64), None
-        if spans := self._task.setting.workload.jobs:
-            arrived_s = np.array(row["arrived_ns"], dtype=np.float64)[:, None] / 1e9
-            completion_s, of_jobs_s = round_s(spans, arrived_s), jobs_s(spans, arrived_s)
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
+        completion_s, job_completion_s = np.array([row["completion_s"]], dtype=np.float64), None
+        if spans := self._task.setting.workload.jobs:
+            completion_s = round_s(spans, arrived_s[:, None])
+            job_completion_s = jobs_s(spans, arrived_s[:, None])
         self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.setting.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
-        in_fifo: dict[str, Any] = {}
+        fifo_columns: dict[str, Any] = {}
         if "retransmitted_bytes" in row:
-            found = self._expected.shares(k, sent_s=sent_s, arrived_s=arrived_s)
-            in_fifo = {
+            shares = self._expected.shares(k, sent_s=sent_s, arrived_s=arrived_s)
+            fifo_columns = {
                 "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),
-                "quickest_transfer": np.array([found.quickest]),
-                "slowest_transfer": np.array([found.slowest]),
-                "fairness": np.array([found.fairness]),
-                "fairness_link": np.array([found.link], dtype=object),
+                "quickest_transfer": np.array([shares.quickest]),
+                "slowest_transfer": np.array([shares.slowest]),
+                "fairness": np.array([shares.fairness]),
+                "fairness_link": np.array([shares.link], dtype=object),
             }
         return Rows(
             start=k,
             completion_s=completion_s,
             predicted_s=np.array([expected.predicted_s]),
-            job_completion_s=of_jobs_s,
+            job_completion_s=job_completion_s,
             job_predicted_s=expected.jobs_s,
             ring=np.array([row["placement"]], dtype=np.int16),
             paths=np.array([row["path"]], dtype=np.int16),
@@ -409,8 +393,24 @@ class Reader:
             transfers=np.array(transfers, dtype=np.int64),
             counters=None if counters is None else np.insert(counters, 0, k, axis=1),
             probes=None if probes is None else np.insert(probes, 0, k, axis=1),
-            **in_fifo,
+            **fifo_columns,
         )
+
+    def _check_plan(self, row: dict[str, Any], expected: Expected) -> None:
+        """Raise WrongError if the placement or the paths of a collective differ from the plan. Its initial choices are
+        not compared if the controller was down, the later paths only if it was undisturbed."""
+        k, faults = row["collective"], row.get("faults", ())
+        if not any(self._task.setting.faults[index].kind == "controller killed" for index in faults):
+            plan = {"placement": expected.placement.tolist(), "path": expected.path.tolist()}
+            if row.get("undisturbed", True):
+                plan["later"] = [path.tolist() for path in expected.later]
+            for name, planned in plan.items():
+                if (chosen := row.get(name, [])) != planned:
+                    where = f"{self._task.name}, collective {k}"
+                    raise WrongError(f"{where}: the {name} {chosen} differs from the planned one, {planned}")
+        moved = row.get("moved")
+        if moved is not None and moved != self._expected.moved(k, [change for change, *_ in moved]):
+            raise WrongError(f"{self._task.name}, collective {k}: the paths chosen while it ran differ from the plan")
 
 
 class Words:
@@ -443,10 +443,8 @@ def patience_s(setting: Scenario) -> float:
 
 
 class Watchdog:
-    """Stops a VM that prints nothing for `patience_s` seconds of wall time, as a hung VM has no virtual time.
-
-    A context manager; its thread ends with it. `stuck` is the step that the VM was in when it was stopped, else None.
-    """
+    """Stops a VM that prints nothing for `patience_s` seconds of wall time, as a hung VM has no virtual time. A context
+    manager; its thread ends with it. `stuck` is the step that the VM was in when it was stopped, else None."""
 
     def __init__(self, patience_s: float, *, waits_for: str) -> None:
         self._patience_s, self._doing = patience_s, waits_for

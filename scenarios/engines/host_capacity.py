@@ -31,10 +31,8 @@ _BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, on a busy machine a 
 
 
 def check_vm(settings: Sequence[Scenario]) -> None:
-    """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations.
-
-    If there is too little memory, the message names the largest number of GPUs that fits.
-    """
+    """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations. If there
+    is too little memory, the message names the largest number of GPUs that fits."""
     in_vm = [setting for setting in settings if platform(setting).own_openvswitch]
     if not in_vm:
         return
@@ -63,9 +61,7 @@ def check_vm(settings: Sequence[Scenario]) -> None:
 
 def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
     """Return the configuration with the largest sites reduced to the most GPUs that a VM of `room_bytes` can run.
-
-    Returns None if not even two GPUs per site fit.
-    """
+    Returns None if not even two GPUs per site fit."""
     sites = setting.fabric.gpus_per_site
 
     def cut(most: int) -> Scenario:
@@ -79,23 +75,21 @@ def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
 def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
     """Return how many VMs, at most `jobs`, this machine has memory for at a time."""
     points = [setting for setting in settings for _ in setting.run.modes]
-    in_vm = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
-    needs = sorted(in_vm, reverse=True)[:jobs]
-    while len(needs) > 1 and any(needs):
+    needs_bytes = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
+    largest = sorted(needs_bytes, reverse=True)[:jobs]
+    while len(largest) > 1 and any(largest):
         try:
-            vm.check(memory_bytes=sum(needs))
+            vm.check(memory_bytes=sum(largest))
         except vm.CannotRunError:
-            needs.pop()
+            largest.pop()
         else:
             break
-    return len(needs)
+    return len(largest)
 
 
 def check_capacity(settings: Sequence[Scenario]) -> None:
-    """If configurations use the wall clock, measure this machine's capacity and compare it with their demand.
-
-    Raises vm.CannotRunError if the capacity is too low, vm.VMError if it cannot be measured.
-    """
+    """If configurations use the wall clock, measure this machine's capacity and compare it with their demand. Raises
+    vm.CannotRunError if the capacity is too low, vm.VMError if it cannot be measured."""
     real = [setting for setting in settings if setting.run.is_real]
     if not real:
         return
@@ -129,9 +123,7 @@ def check(
     sends: str = "sends",
 ) -> None:
     """Raise vm.CannotRunError if the demand exceeds, at this rate scale, half of the machine's capacity `carried_bps`.
-
-    `demand_bps` is unscaled; `what` and `sends` are subject and verb of the message.
-    """
+    `demand_bps` is unscaled; `what` and `sends` are subject and verb of the message."""
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
         raise vm.CannotRunError(
@@ -154,9 +146,7 @@ def demand_bps(beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, s
 
 def measured_bps(setting: Scenario, on: Platform) -> float:
     """Measure the total rate that the hosts of a configuration's fabric can send on a platform, in a separate network.
-
-    Raises vm.VMError if it cannot be measured.
-    """
+    Raises vm.VMError if it cannot be measured."""
     where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
     output, errors = io.BytesIO(), io.BytesIO()

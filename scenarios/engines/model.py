@@ -7,6 +7,7 @@ the size of batches and the order of modes affect only the running time.
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from scenarios.engines.offline import best_s
 from scenarios.engines.pool import Executors, Lost, processes, results
 from scenarios.engines.prediction import Plan, decided, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.knowledge import Derived
 from scenarios.spec.faults import KNOWN
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
@@ -35,17 +37,18 @@ Floats = npt.NDArray[np.float64]
 
 def check_known(settings: Sequence[Scenario]) -> None:
     """Raise ValueError for a fault that the model ignores, or of which it models only a part of the effect."""
-    for number, fault in (found for setting in settings for found in enumerate(setting.faults, 1)):
-        if fault.kind not in KNOWN:
-            raise ValueError(
-                f"fault[{number}].what: {fault.what} has no effect in the model; allowed with --engine model: "
-                f"{', '.join(KNOWN)}"
-            )
-        if fault.after_s is not None:
-            raise ValueError(
-                f"fault[{number}].at: {fault.at} is within a collective, which the model does not support; allowed "
-                f'with --engine model: "collective {fault.collective}"'
-            )
+    for setting in settings:
+        for number, fault in enumerate(setting.faults, 1):
+            if fault.kind not in KNOWN:
+                raise ValueError(
+                    f"fault[{number}].what: {fault.what} has no effect in the model; allowed with --engine model: "
+                    f"{', '.join(KNOWN)}"
+                )
+            if fault.after_s is not None:
+                raise ValueError(
+                    f"fault[{number}].at: {fault.at} is within a collective, which the model does not support; allowed "
+                    f'with --engine model: "collective {fault.collective}"'
+                )
 
 
 def as_modelled(setting: Scenario) -> Scenario:
@@ -71,11 +74,7 @@ class Model:
     jobs: int = 1
     batch: int = BATCH
     executors: Executors = processes
-
-    @property
-    def name(self) -> str:
-        """The engine's name in results."""
-        return "model"
+    name: ClassVar[str] = "model"
 
     def run(
         self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
@@ -86,13 +85,13 @@ class Model:
         with self.executors(jobs) as executors:
             for batch, result in results(rows_of, self._batches(settings, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
-                    found = result if isinstance(result, Lost) else result[mode]
-                    if not isinstance(found, Lost):
-                        yield Slice(setting=batch.place, mode=mode, rows=found)
+                    rows = result if isinstance(result, Lost) else result[mode]
+                    if not isinstance(rows, Lost):
+                        yield Slice(setting=batch.place, mode=mode, rows=rows)
                     elif (batch.place, mode) not in failed:
                         failed.add((batch.place, mode))
                         where = f"model, {batch.setting.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
-                        yield Failed(setting=batch.place, mode=mode, why=f"{where}: {found.why}")
+                        yield Failed(setting=batch.place, mode=mode, why=f"{where}: {rows.why}")
 
     def _step(self, setting: Scenario) -> int:
         if setting.searches_schedules:
@@ -114,21 +113,19 @@ class Model:
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
-    """Compute one batch in every mode, all under the same conditions, which are drawn once.
-
-    If a user-defined policy fails, or faults leave a flow without a path, only that mode is Lost.
-    """
+    """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
+    fails, or faults leave a flow without a path, only that mode is Lost."""
     setting, count = batch.setting, batch.stop - batch.start
-    conditions, bound = _made(setting)
-    conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
+    conditions, bound = _conditions_and_bound(setting)
+    conditions = replace(conditions, drawn=_Cached(conditions.drawn))
     bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
     referees_s = best_s(setting, conditions, start=batch.start, count=count)
-    found: dict[str, Rows | Lost] = {}
+    rows: dict[str, Rows | Lost] = {}
     for mode in batch.modes:
         try:
             decisions = decided(setting, mode, conditions, start=batch.start, count=count)
         except (SpecError, NoPathError) as error:  # a user-defined policy failed, or faults leave no path
-            found[mode] = Lost(str(error))
+            rows[mode] = Lost(str(error))
             continue
         plan = Plan(setting, mode, decisions, conditions, batch.start)
         completion_s, jobs_s = plan.with_jobs_s()
@@ -136,7 +133,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
         if setting.control.counted:
             waits_s = plan.reconfiguring_s()
             completion_s = completion_s + np.nan_to_num(waits_s)
-        found[mode] = Rows(
+        rows[mode] = Rows(
             start=batch.start,
             completion_s=completion_s,
             job_completion_s=jobs_s,
@@ -148,34 +145,26 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
             **referees_s,
             reconfigure_s=waits_s,
         )
-    return found
+    return rows
 
 
-class _Remembering:
+class _Cached(Derived):
     """A sampler that caches the conditions drawn last, because all modes of a batch use the same ones."""
 
     def __init__(self, source: Sampler) -> None:
-        self._source = source
-        self._asked: tuple[int, int] | None = None
+        super().__init__(source)
+        self._key: tuple[int, int] | None = None
         self._rates_bps: Floats = np.empty((0, 0))
 
-    @property
-    def limit(self) -> int | None:
-        return self._source.limit
-
-    @property
-    def mean_bps(self) -> Floats:
-        return self._source.mean_bps
-
     def rates_bps(self, start: int, count: int) -> Floats:
-        if self._asked != (start, count):
-            self._rates_bps = self._source.rates_bps(start, count)
+        if self._key != (start, count):
+            self._rates_bps = self.source.rates_bps(start, count)
             self._rates_bps.setflags(write=False)
-            self._asked = (start, count)
+            self._key = (start, count)
         return self._rates_bps
 
 
 @lru_cache(maxsize=4)
-def _made(setting: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
+def _conditions_and_bound(setting: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
     conditions = conditions_of(setting)
     return conditions, lower_bound(setting, conditions)

@@ -148,10 +148,8 @@ class _Worker(Executor):
 
 
 class _Process:
-    """A worker process, the futures of the tasks that were sent to it, and a thread that reads their results.
-
-    Callers of `send` must hold `lock`.
-    """
+    """A worker process, the futures of the tasks that were sent to it, and a thread that reads their results. Callers
+    of `send` must hold `lock`."""
 
     def __init__(self, lock: threading.Lock) -> None:
         context = get_context("fork")

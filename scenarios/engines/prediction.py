@@ -53,16 +53,14 @@ from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
 
 Floats = npt.NDArray[np.float64]
 
-_NUMBERS = 1 << 21  # times of transfers computed at once, which bounds the memory
+_TIMES_AT_ONCE = 1 << 21  # times of transfers computed at once, which bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The plan and the prediction for one collective.
-
-    `predicted_s` is its completion time, and `reconfigure_s` the part of it spent waiting for placement and paths, if
-    that is counted. `later` are the paths after each change of tunnels while it runs; `jobs_s` [1, J] the jobs' times.
-    """
+    """The plan and the prediction for one collective. `predicted_s` is its completion time, and `reconfigure_s` the
+    part of it spent waiting for placement and paths, if that is counted. `later` are the paths after each change of
+    tunnels while it runs; `jobs_s` [1, J] the jobs' times."""
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
@@ -78,35 +76,28 @@ class Expectations:
     def __init__(self, setting: Scenario, mode: str) -> None:
         self._setting, self._mode = setting, mode
         self._in_force: dict[int, tuple[Fault, ...]] = {}
-        self._conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
+        self.conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
         self._seen: dict[int, Floats] = {}
-        self._play = None
+        self._choices = None
         if setting.mode(mode).knowledge.is_measured:
-            self._play = Play(setting, mode, self._conditions, lambda number, _: self._seen[number])
+            self._choices = Play(setting, mode, self.conditions, lambda number, _: self._seen[number])
         self._demands: Demands | None = None
         if setting.measures_demands(setting.mode(mode)):
             self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
         self._course: Course | None = None
-        if setting.faults and setting.has_course(mode) and not self._play:
-            believed = self._conditions.believed(setting.mode(mode).knowledge)
+        if setting.faults and setting.has_course(mode) and not self._choices:
+            believed = self.conditions.believed(setting.mode(mode).knowledge)
             self._course = new_course(setting, mode, believed)
-        self._all = None if setting.faults or self._play or self._demands else planned(setting, mode).decisions
-        self._bound_s = lower_bound(setting, self._conditions)
+        self._planned = None if setting.faults or self._choices or self._demands else planned(setting, mode).decisions
+        self._bound_s = lower_bound(setting, self.conditions)
 
     def bound_s(self, collective: int) -> Floats:
         """Return a lower bound on any schedule's time under a collective's conditions without faults: [1] seconds."""
-        return self._bound_s(collective, self._conditions.drawn.rates_bps(collective, 1))
-
-    @property
-    def conditions(self) -> Conditions:
-        """The conditions of the point."""
-        return self._conditions
+        return self._bound_s(collective, self.conditions.drawn.rates_bps(collective, 1))
 
     def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> Expected:
         """Return plan and prediction for a collective under `faults`, the indices of the scenario's faults in force.
-
-        `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change.
-        """
+        `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         plan = self._plan(collective)
         if read is not None and self._demands and self._setting.te.readings:  # without the reading at the end
@@ -117,34 +108,30 @@ class Expectations:
         later = [] if read is None else plan.replanned(read)
         waits_s = 0.0
         if self._setting.control.counted:
-            (found,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
-            waits_s = 0.0 if np.isnan(found) else float(found)
+            (wait_s,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
+            waits_s = 0.0 if np.isnan(wait_s) else float(wait_s)
         return Expected(
             placement=plan.decisions.placement[0],
             path=plan.decisions.path[0],
-            later=[one.path[0] for one in later],
+            later=[decisions.path[0] for decisions in later],
             predicted_s=float(predicted_s) + waits_s,
             reconfigure_s=waits_s,
             jobs_s=jobs_s,
         )
 
     def moved(self, collective: int, places: Iterable[int]) -> list[list[int]]:
-        """Return the planned paths at those changes of conditions at which the running collective re-routes.
-
-        Each entry is the index of the change, followed by the path of every flow.
-        """
-        found = self._plan(collective).moved_paths(places)
-        return [[place, *path.tolist()] for place, path in zip(*found, strict=True)]
+        """Return the planned paths at those changes of conditions at which the running collective re-routes. Each entry
+        is the index of the change, followed by the path of every flow."""
+        changes, paths = self._plan(collective).moved_paths(places)
+        return [[change, *path.tolist()] for change, path in zip(changes, paths, strict=True)]
 
     def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
-        """Record the probes before a collective under these faults; to be called before `of`.
-
-        Each row is source, destination, path, and when the probe was sent and when it had arrived, in ns.
-        """
+        """Record the probes before a collective under these faults; to be called before `of`. Each row is source,
+        destination, path, and when the probe was sent and when it had arrived, in ns."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         took_s = (probes[:, 4] - probes[:, 3]) / 1e9
-        of, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
-        self._seen[collective] = at_probes(self._conditions, collective, of, took_s, size_bytes)
+        sent, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
+        self._seen[collective] = at_probes(self.conditions, collective, sent, took_s, size_bytes)
 
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
@@ -153,48 +140,46 @@ class Expectations:
         those of ports or tunnels, if their counters were read. They are used if knowledge or demands are measured.
         """
         if readings is not None and self._demands is not None:
-            fabric, workload = self._conditions.fabric, self._setting.workload
+            fabric, workload = self.conditions.fabric, self._setting.workload
             self._seen[collective] = wanted_of(fabric, workload, readings, sample_s=self._setting.te.sample_s)
         elif readings is not None:
             fair = self._setting.fair_links(self._mode) is not None
-            self._seen[collective] = at_ports(readings, links=len(self._conditions.shared.all), fair=fair)
+            self._seen[collective] = at_ports(readings, links=len(self.conditions.shared.all), fair=fair)
         elif self._setting.mode(self._mode).knowledge.kind == ENDS:
             self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
-        """Compare the rates that a collective's messages got with their fair shares; to be called after `of`.
-
-        `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived.
-        """
+        """Compare the rates that a collective's messages got with their fair shares; to be called after `of`. `sent_s`
+        and `arrived_s`, [T] s, are when each message was handed over and when it had arrived."""
         plan = self._plan(collective)
-        schedule, seen = plan.workload.schedule, plan.times()
-        fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
-        measured_s = busy_s(schedule.transfers, sent_s, arrived_s)
+        transfers, predicted = plan.workload.schedule.transfers, plan.times()
+        fair_s = busy_s(transfers, predicted.begins_s[:, 0], predicted.arrives_s[:, 0])
+        measured_s = busy_s(transfers, sent_s, arrived_s)
         users: defaultdict[int, list[int]] = defaultdict(list)
         (rows,) = plan.links()
-        on = [row[row >= 0].tolist() for row in rows]
-        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # computations use no links
+        links_of = [row[row >= 0].tolist() for row in rows]
+        kept = [index for index, transfer in enumerate(transfers) if links_of[transfer.flow]]  # without computations
         for place, index in enumerate(kept):
-            for link in on[schedule.transfers[index].flow]:
+            for link in links_of[transfers[index].flow]:
                 users[link].append(place)
-        names = [link.name for link in self._conditions.shared.all]
+        names = [link.name for link in self.conditions.shared.all]
         shared = set(self._setting.shared_links(self._mode))
         links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
         return shares(measured_s[kept], fair_s[kept], links)
 
     def _plan(self, collective: int) -> "Plan":
         """Return the plan of a collective under the faults that were in force."""
-        return Plan(self._setting, self._mode, self._decisions(collective), self._conditions, collective)
+        return Plan(self._setting, self._mode, self._decisions(collective), self.conditions, collective)
 
     def _decisions(self, collective: int) -> Decisions:
         """Return the decisions for a collective, one row, under the faults that were in force."""
-        if self._play is not None:
-            return self._play.decisions(collective, 1)
-        if self._all is not None:
-            return self._all.row(collective)
+        if self._choices is not None:
+            return self._choices.decisions(collective, 1)
+        if self._planned is not None:
+            return self._planned.row(collective)
         demands, course = self._demands, self._course
         return decided(
-            self._setting, self._mode, self._conditions, start=collective, count=1, demands=demands, course=course
+            self._setting, self._mode, self.conditions, start=collective, count=1, demands=demands, course=course
         )
 
 
@@ -245,41 +230,34 @@ class Plan:
         The time is NaN if nothing is chosen or probed, except for collective 0. `before` are the decisions for the
         collective before the first one of this plan, by default the planned ones.
         """
-        setting, mode, decisions, conditions, start = (
-            self.setting,
-            self.mode,
-            self.decisions,
-            self.conditions,
-            self.start,
-        )
-        one = before
+        setting, decisions, conditions, start = self.setting, self.decisions, self.conditions, self.start
         if start:
-            one = before or decided(setting, mode, conditions, start=start - 1, count=1)
-            last = one.placement, one.path
+            before = before or decided(setting, self.mode, conditions, start=start - 1, count=1)
+            last = before.placement, before.path
         else:
             placement = decisions.placement[:1]
             last = placement[:0], self.choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
-        number, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
-        probes = conditions.are_probed(chosen_by, start, number.size, setting.collective.reembed_every)
-        found = cost.reconfiguring_s(
+        numbers, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
+        is_probed = conditions.are_probed(chosen_by, start, numbers.size, setting.collective.reembed_every)
+        waits_s = cost.reconfiguring_s(
             self.choices.router,
             self.workload,
             placement=decisions.placement,
             path=decisions.path,
             before=last,
             exchanges=chosen_by.reroutes,
-            chooses=(number == 0) | decisions.reembedded | decisions.rerouted | probes,
+            chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed,
             parts=setting.transport.buffer_bytes is not None,
             control_s=setting.control_delays_s,
             probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
         )
-        for row in np.flatnonzero(probes):
-            last_one = decisions.row(int(row) - 1) if row else one
-            of = probed_before(setting, chosen_by, conditions, start + int(row), last_one)
-            takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
-            in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
-            found[row] += cost.probing_s(self.choices.router, self.workload, of, takes_s, in_force=in_force)
-        return found
+        for row in np.flatnonzero(is_probed).tolist():
+            previous = decisions.row(row - 1) if row else before
+            probes = probed_before(setting, chosen_by, conditions, start + row, previous)
+            takes_s = probe_takes_s(conditions, start + row, probes, setting.control.probe_bytes)
+            in_force = None if previous is None else (previous.placement[0], previous.path[0])
+            waits_s[row] += cost.probing_s(self.choices.router, self.workload, probes, takes_s, in_force=in_force)
+        return waits_s
 
     def completion_s(self, read: Readings | None = None) -> Floats:
         """Predict the completion times, [K] seconds.
@@ -293,58 +271,54 @@ class Plan:
         """Predict the completion times, [K] seconds, and those of the jobs, [K, J], or None if there are no jobs."""
         spans = self.workload.jobs
         if not spans:
-            return self._alone_s(read), None
-        found = []
-        step = max(1, _NUMBERS // len(self.workload.schedule.transfers))
+            return self._without_jobs_s(read), None
+        rounds, jobs = [], []
+        step = max(1, _TIMES_AT_ONCE // len(self.workload.schedule.transfers))
         for first in range(0, len(self.decisions.path), step):
             arrives_s = self.rows(slice(first, first + step)).times(read).arrives_s
-            found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
-        rounds, jobs = zip(*found, strict=True)
+            rounds.append(round_s(spans, arrives_s))
+            jobs.append(jobs_s(spans, arrives_s))
         return np.concatenate(rounds), np.concatenate(jobs)
 
-    def _alone_s(self, read: Readings | None) -> Floats:
+    def _without_jobs_s(self, read: Readings | None) -> Floats:
         """Predict the completion times of a configuration without jobs, [K] seconds."""
         alpha_s, beta_s = self.decisions.alpha_s, self.decisions.beta_s
-        if not self._shares:
-            found = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
+        if not self._needs_shared_model:
+            completion_s = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
         else:
             transfers, slot_bytes = self.workload.schedule.transfers, self.workload.slot_bytes
-            found = fluid.completion_s(transfers, *self._network(), alpha_s, slot_bytes=slot_bytes)
-        for row, instants in self._changed(found, read):
-            found[row] = instants.arrives_s.max()
-        return found
+            completion_s = fluid.completion_s(transfers, *self._network(), alpha_s, slot_bytes=slot_bytes)
+        for row, instants in self._changing(completion_s, read):
+            completion_s[row] = instants.arrives_s.max()
+        return completion_s
 
     @property
-    def _shares(self) -> bool:
-        """Whether the model of shared links is needed.
-
-        That is the case if flows may share links or tunnels have limits, and also if the fabric's routing chooses the
-        spines, because the rates in the decisions assume the default ones.
-        """
+    def _needs_shared_model(self) -> bool:
+        """Whether the model of shared links is needed. That is the case if flows may share links or tunnels have
+        limits, and also if the fabric's routing chooses the spines, because the rates in the decisions assume the
+        default ones."""
         decisions, is_physical = self.decisions, self.setting.fabric.grain == "physical"
         may_share = self.setting.shared_links(self.mode) or decisions.limits_bps.size
         return bool(may_share) or (decisions.spreads and is_physical)
 
     def times(self, read: Readings | None = None) -> Times:
         """Predict when every transfer begins, leaves and arrives."""
-        found = self._steady_times()
-        changed = dict(self._changed(found.arrives_s.max(axis=0), read))
+        steady = self._steady_times()
+        changed = dict(self._changing(steady.arrives_s.max(axis=0), read))
         if not changed:
-            return found
-        found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # without bottlenecks, which change as well
+            return steady
+        actual = Times(steady.begins_s, steady.leaves_s, steady.arrives_s)  # without bottlenecks, which change as well
         for row, instants in changed.items():
-            found.begins_s[:, row], found.leaves_s[:, row], found.arrives_s[:, row] = instants
-        return found
+            actual.begins_s[:, row], actual.leaves_s[:, row], actual.arrives_s[:, row] = instants
+        return actual
 
-    def _changed(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
+    def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
         """Yield the row and the times of each collective in which conditions or tunnel rates change while it runs.
-
-        `steady_s` [K] are the completion times if nothing changed.
-        """
+        `steady_s` [K] are the completion times if nothing changed."""
         te, timed = self.setting.te, self.conditions.timed
         if te.readings and self.decisions.limits_bps.size:
             for row in np.flatnonzero(steady_s > te.every).tolist():
-                yield row, self.row(row)._by_time(read)
+                yield row, self.row(row)._with_changing_tunnels(read)
         if timed is None:
             return
         until_s = timed.until_s(np.arange(self.start, self.start + len(steady_s)))
@@ -367,9 +341,7 @@ class Plan:
 
     def _moves(self, rows: int) -> Moves:
         """Return the changes of the flows' paths during the plan's one collective, within its first `rows` conditions.
-
-        A flow takes its new path when the controller's message has reached the switches of its sender's site.
-        """
+        A flow takes its new path when the controller's message has reached the switches of its sender's site."""
         decisions, conditions = self.decisions, self.conditions
         assert conditions.timed is not None
         places, paths = self.moved_paths(range(rows - 1))
@@ -401,52 +373,52 @@ class Plan:
         placement = np.repeat(decisions.placement, len(places), axis=0)
         return places, self.choices.paths(placement, rates_bps, chosen=True)
 
-    def _by_time(self, read: Readings | None) -> Instants:
+    def _with_changing_tunnels(self, read: Readings | None) -> Instants:
         """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
-        workload, sample_s, often = self.workload, self.setting.te.sample_s, self.setting.te.readings
-        found = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
+        workload, sample_s, readings = self.workload, self.setting.te.sample_s, self.setting.te.readings
+        in_turn = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
         tunnels = tunnels_of(self.conditions.fabric, workload, self.decisions.path[0])
         while True:
-            networks = [replace(self, decisions=one)._network() for one in found]
-            rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), often, axis=0)
+            networks = [replace(self, decisions=decisions)._network() for decisions in in_turn]
+            rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), readings, axis=0)
             rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0 stands for a tunnel without a limit
             instants, left = _varying(workload).progress(
                 networks[0][0][0],  # pieces stay in their tunnels
-                partial(_rows, rates_bps),
+                partial(_padded_rows, rates_bps),
                 until_s=sample_s,
                 every_s=sample_s,
                 delay_s=self.decisions.alpha_s[0],
             )
             if read is not None or instants.leaves_s.max() <= len(rates_bps) * sample_s:
                 return instants
-            seen = _sent(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
-            found += self.replanned(seen, found)
+            seen = _predicted_tunnel_readings(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
+            in_turn += self.replanned(seen, in_turn)
 
-    def replanned(self, read: Readings, found: Sequence[Decisions] = ()) -> list[Decisions]:
+    def replanned(self, read: Readings, earlier: Sequence[Decisions] = ()) -> list[Decisions]:
         """Return the decisions after each change of tunnel rates during the plan's one collective, one row each.
 
-        They follow from the readings of the tunnels while it ran; the decisions in `found` exist already and are left
-        out of the result.
+        They follow from the readings of the tunnels while it ran. `earlier` are the decisions from the start of the
+        collective on that exist already; they are left out of the result.
         """
-        conditions, first, later = self.conditions, self.decisions, list(found or [self.decisions])
-        placement, already = first.placement, len(later)
+        conditions, first, in_turn = self.conditions, self.decisions, list(earlier or [self.decisions])
+        placement, known = first.placement, len(in_turn)
         rates_bps = conditions.rates_bps(self.start, 1)
         known_bps = conditions.believed(self.chosen_by.knowledge).rates_bps(self.start, 1)
         while True:
-            last, change = later[-1], len(later)
+            last, change = in_turn[-1], len(in_turn)
             wanted_bps = wanted_within(
                 conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.setting.te
             )
             if wanted_bps is None:
-                return later[already:]
+                return in_turn[known:]
             path, limits_bps = self.choices.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
             alpha_s, beta_s = self.choices.flows(placement, path, rates_bps)
-            later.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
+            in_turn.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
 
     def _steady_times(self) -> Times:
         """Predict when every transfer begins, leaves and arrives if conditions stay as they are at the start."""
         transfers, decisions = self.workload.schedule.transfers, self.decisions
-        if not self._shares:
+        if not self._needs_shared_model:
             return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
         return fluid.times(
             transfers,
@@ -457,10 +429,8 @@ class Plan:
         )
 
     def _network(self) -> tuple[npt.NDArray[np.int32], Floats]:
-        """Return the resources that flows pass, [K, F, H], and their rates, [K, resources].
-
-        Resources are links or ports, followed, if tunnels have limits, by one for each tunnel of each class.
-        """
+        """Return the resources that flows pass, [K, F, H], and their rates, [K, resources]. Resources are links or
+        ports, followed, if tunnels have limits, by one for each tunnel of each class."""
         decisions, links = self.decisions, self.links()
         rates_bps = self.conditions.shared_bps(self.start, len(decisions.path))
         if not decisions.limits_bps.size:
@@ -480,55 +450,50 @@ class Plan:
 
     def seen(self, *, sent_s: Floats, arrived_s: Floats) -> Floats:
         """Infer link rates, [links] bit/s, from the times of the messages in the plan's one collective (`at_ends`).
-
-        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived.
-        """
+        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived."""
         (links,), delays_s = self.links(), self.conditions.shared_delays_s
         return at_ends(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
 
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
-    ends_s = [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) for one in spans if not one.is_background]
+    spans = [span for span in spans if not span.is_background]
+    ends_s = [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) for span in spans]
     return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
 
 
 def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     """Return each job's completion time, from its start to its last arrival, [K, J] seconds; arguments as `round_s`."""
     return np.stack(
-        [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) - one.start_s for one in spans], axis=1
+        [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) - span.start_s for span in spans], axis=1
     )
 
 
-def _rows(rates_bps: Floats, count: int) -> Floats:
+def _padded_rows(rates_bps: Floats, count: int) -> Floats:
     """Return the first `count` rows of rates, repeating the last one if there are fewer."""
     return rates_bps[np.minimum(np.arange(count), len(rates_bps) - 1)]
 
 
-def _sent(
+def _predicted_tunnel_readings(
     workload: Workload, tunnels: npt.NDArray[np.int32], instants: Instants, left: Floats, *, every_s: float
 ) -> Readings:
-    """Predict the tunnels' counter readings every `every_s` seconds.
-
-    `left`, [n, F], is how many bits of the messages that flows are sending are not yet sent at each reading.
-    """
+    """Predict the tunnels' counter readings every `every_s` seconds. `left`, [n, F], is how many bits of the messages
+    that flows are sending are not yet sent at each reading."""
     link, at_s = np.unique(tunnels[tunnels >= 0]), every_s * np.arange(len(left))
     sent = -left
-    for place, one in enumerate(workload.schedule.transfers):
-        begun = instants.begins_s[place] <= at_s * (1 + 1e-12)
-        sent[begun, one.flow] += 8 * one.amount * workload.slot_bytes
+    for index, transfer in enumerate(workload.schedule.transfers):
+        has_begun = instants.begins_s[index] <= at_s * (1 + 1e-12)
+        sent[has_begun, transfer.flow] += 8 * transfer.amount * workload.slot_bytes
     sent[0] = 0.0
-    of_link = np.stack([sent[:, tunnels == one].sum(axis=1) for one in link], axis=1)
+    by_tunnel = np.stack([sent[:, tunnels == tunnel].sum(axis=1) for tunnel in link], axis=1)
     since_s = np.tile(at_s[:, None], link.size)
-    return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(of_link / 8).astype(np.int64))
+    return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(by_tunnel / 8).astype(np.int64))
 
 
 @lru_cache(maxsize=64)
 def _varying(workload: Workload, packet_bytes: int = 0) -> Varying:
-    """Return the timing model of a workload's schedule for rates that change while it runs.
-
-    With `packet_bytes` above 0, the model includes queues of packets of this size.
-    """
+    """Return the timing model of a workload's schedule for rates that change while it runs. With `packet_bytes` above
+    0, the model includes queues of packets of this size."""
     transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
     return Varying(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
@@ -563,12 +528,12 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
         )
     demands = []
     for job in setting.jobs:
-        ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and does.kind not in (*OWN_SIZES, TRANSFER):
+        ranks, collective = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
+        if not job.is_background and collective.kind not in (*OWN_SIZES, TRANSFER):
             demands.append(
                 Demand(
-                    kind=does.kind,
-                    block_bytes=does.with_chunk(len(ranks)).chunk_bytes,
+                    kind=collective.kind,
+                    block_bytes=collective.with_chunk(len(ranks)).chunk_bytes,
                     gpus=ranks,
                     count=job.count,
                     start_s=job.start_s,
@@ -579,25 +544,23 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
 
 def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Floats) -> Floats:
     """Return for each collective the least time T that equals the bound under the links' highest rates before T."""
-    found, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
-    for place in np.flatnonzero(found > until_s):
+    bound_s, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
+    for row in np.flatnonzero(bound_s > until_s).tolist():
         # Find the first n for which the bound under the highest rates of rows 1 .. n is not after the end of row n. T
         # is this bound, or the beginning of row n if the bound is before it.
-        rows, end_s, least_s = 1, float(until_s[place]), 0.0
-        while (seconds := float(found[place])) > end_s:
-            rows, least_s = rows + 1, end_s
-            end_s = timed.change_ns(start + int(place), rows - 1) / 1e9
-            highest = timed.from_beginning(start + int(place), rows).max(axis=0)
-            found[place] = bound.seconds(highest[None])[0]
-        found[place] = max(seconds, least_s)
-    return found
+        rows, begin_s, end_s = 1, 0.0, float(until_s[row])
+        while (seconds := float(bound_s[row])) > end_s:
+            rows, begin_s = rows + 1, end_s
+            end_s = timed.change_ns(start + row, rows - 1) / 1e9
+            highest_bps = timed.from_beginning(start + row, rows).max(axis=0)
+            bound_s[row] = bound.seconds(highest_bps[None])[0]
+        bound_s[row] = max(seconds, begin_s)
+    return bound_s
 
 
 def ring_gap(setting: Scenario, mode: str, count: int) -> float:
-    """Return a bound on the relative optimality gap of a mode's rings under a point's first `count` conditions.
-
-    The gap is relative to the least possible value of the ring's objective, without faults; 0 for an exact choice.
-    """
+    """Return a bound on the relative optimality gap of a mode's rings under a point's first `count` conditions. The gap
+    is relative to the least possible value of the ring's objective, without faults; 0 for an exact choice."""
     conditions = conditions_of(setting, lambda _: ())
     rates_bps = conditions.rates_bps(0, min(count, setting.collective.count))
     gaps = chooser_of(setting, setting.mode(mode), conditions).ring_gaps(rates_bps)
@@ -606,23 +569,21 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """Split the predicted times of a point's first collectives, without faults, by elements of their critical paths.
-
-    Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order.
-    """
+    Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order."""
     plan = planned(setting, mode, count)
     conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.waited_for
-    seen, links = plan.times(), plan.links()
+    predicted, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
     if decisions.limits_bps.size:  # a tunnel's limit is reported under the tunnel's first link
-        first = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
-        names += first * (decisions.limits_bps.shape[1] // len(first))
-    spent: defaultdict[str, float] = defaultdict(float)
+        first_links = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
+        names += first_links * (decisions.limits_bps.shape[1] // len(first_links))
+    mean_s: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
-        hops = _hops(plan.row(row), links[row])
-        limits = fluid.limits(seen, names, row)
-        for name, spends in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
-            spent[name] += spends.seconds / count
-    return dict(sorted(spent.items(), key=lambda item: -item[1]))
+        hops, limits = _hops(plan.row(row), links[row]), fluid.limits(predicted, names, row)
+        critical = path_of(transfers, predicted, row)
+        for name, share in seconds_by_link(transfers, critical, hops, limits).items():
+            mean_s[name] += share.seconds / count
+    return dict(sorted(mean_s.items(), key=lambda item: -item[1]))
 
 
 def exposed_s(
@@ -636,24 +597,25 @@ def exposed_s(
     """
     if arrived_s is None:
         setting = replace(setting, faults=())
-    transfers, some = setting.workload.schedule.transfers, _first(setting, job)
+    transfers, first = setting.workload.schedule.transfers, _first_transfers(setting, job)
     begins, ends = setting.workload.schedule.ends
-    streams = np.equal(begins, ends)
-    alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
+    is_stream = np.equal(begins, ends)
+    computing = times(transfers, np.zeros((len(is_stream), 1)), is_stream[:, None].astype(float))
+    computing_s = computing.arrives_s[first].max()  # without any time for communication
     if arrived_s is None:
         arrived_s = planned(setting, mode, 1).times().arrives_s[:, 0]
-    last_s = arrived_s[some].max()
-    computed_s = arrived_s[some][streams[[one.flow for one in transfers[some]]]].max()
-    pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, last_s - computed_s))
-    return pipeline_s / setting.training.every, data_s / setting.training.every
+    last_s = arrived_s[first].max()
+    computed_s = arrived_s[first][is_stream[[transfer.flow for transfer in transfers[first]]]].max()
+    pipeline_s, gradients_s = max(0.0, float(computed_s - computing_s)), max(0.0, float(last_s - computed_s))
+    return pipeline_s / setting.training.every, gradients_s / setting.training.every
 
 
-def _first(setting: Scenario, job: str | None) -> slice:
+def _first_transfers(setting: Scenario, job: str | None) -> slice:
     """Return the transfers of a collective, or those of a job's first collective in a round."""
     if job is None:
         return slice(len(setting.workload.schedule.transfers))
-    (span,) = (one.transfers for one in setting.workload.jobs if one.name == job)
-    (spec,) = (one for one in setting.jobs if one.name == job)
+    (span,) = (span.transfers for span in setting.workload.jobs if span.name == job)
+    (spec,) = (spec for spec in setting.jobs if spec.name == job)
     # Each rank has a gate, a transfer, before each collective except the first; there too if the job starts later.
     gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0
     first = span.start + begins * gates
@@ -662,16 +624,14 @@ def _first(setting: Scenario, job: str | None) -> slice:
 
 def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
     """Return the bytes that a point's first collective, or a job's first one, sends over each link or port it uses.
-
-    Keys are the names of links or ports; faults are left out.
-    """
+    Keys are the names of links or ports; faults are left out."""
     plan = planned(setting, mode, 1)
     (links,), names, workload = plan.links(), plan.conditions.shared.all, plan.workload
-    found: defaultdict[str, int] = defaultdict(int)
-    for one in workload.schedule.transfers[_first(plan.setting, job)]:
-        for link in links[one.flow][links[one.flow] >= 0].tolist():
-            found[names[link].name] += round(one.amount * workload.slot_bytes)
-    return dict(sorted(found.items()))
+    by_link: defaultdict[str, int] = defaultdict(int)
+    for transfer in workload.schedule.transfers[_first_transfers(plan.setting, job)]:
+        for link in links[transfer.flow][links[transfer.flow] >= 0].tolist():
+            by_link[names[link].name] += round(transfer.amount * workload.slot_bytes)
+    return dict(sorted(by_link.items()))
 
 
 def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
@@ -711,9 +671,9 @@ def decided(
     """
     chosen_by = setting.mode(mode)
     if setting.measures_demands(chosen_by):
-        demands = demands or _demands(setting, mode)
+        demands = demands or _predicted_demands(setting, mode)
     if chosen_by.knowledge.is_measured:
-        return _played(setting, mode).decisions(start, count)
+        return _predicted_play(setting, mode).decisions(start, count)
     return decide(
         chooser_of(setting, chosen_by, conditions),
         conditions,
@@ -727,43 +687,42 @@ def decided(
 
 
 @lru_cache(maxsize=8)
-def _demands(setting: Scenario, mode: str) -> Demands:
+def _predicted_demands(setting: Scenario, mode: str) -> Demands:
     """Return the demands that follow from predicted readings; cached, so that later calls extend the same object."""
     conditions = conditions_of(setting)
 
     def seen(number: int) -> Floats:
         fabric, workload, sample_s = conditions.fabric, setting.workload, setting.te.sample_s
         decisions = decided(setting, mode, conditions, start=number, count=1)
-        found = Plan(setting, mode, decisions, conditions, number).times()
+        predicted = Plan(setting, mode, decisions, conditions, number).times()
         tunnels = tunnels_of(fabric, workload, decisions.path[0])
         link = np.unique(tunnels[tunnels >= 0])
         rates_bps = conditions.shared_bps(number, 1)[0]
-        read = predicted_readings(workload, tunnels[:, None], rates_bps, link, found, every_s=sample_s, fair=True)
+        read = predicted_readings(workload, tunnels[:, None], rates_bps, link, predicted, every_s=sample_s, fair=True)
         return wanted_of(fabric, workload, read, sample_s=sample_s)
 
     return Demands(setting.te.collectives, seen)
 
 
 @lru_cache(maxsize=8)
-def _played(setting: Scenario, mode: str) -> Play:
+def _predicted_play(setting: Scenario, mode: str) -> Play:
     """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
     conditions = conditions_of(setting)
 
     def seen(number: int, decisions: Decisions | None) -> Floats:
-        if setting.mode(mode).knowledge.kind == PROBED:
-            probes = probed_before(setting, setting.mode(mode), conditions, number, decisions)
-            size_bytes = setting.control.probe_bytes
+        chosen_by, size_bytes = setting.mode(mode), setting.control.probe_bytes
+        if chosen_by.knowledge.kind == PROBED:
+            probes = probed_before(setting, chosen_by, conditions, number, decisions)
             took_s = probe_takes_s(conditions, number, probes, size_bytes)
             return at_probes(conditions, number, probes, took_s, size_bytes)
         assert decisions is not None
         plan = Plan(setting, mode, decisions, conditions, number)
-        found, every_s = plan.times(), plan.chosen_by.measure_every_s
-        if every_s is not None:
-            (links,) = plan.links()
-            link = counted_alone(conditions.fabric, links)
-            (rates_bps,), fair = conditions.shared_bps(number, 1), setting.fair_links(mode) is not None
-            readings = predicted_readings(setting.workload, links, rates_bps, link, found, every_s=every_s, fair=fair)
-            return at_ports(readings, links=len(rates_bps), fair=fair)
-        return plan.seen(sent_s=found.begins_s[:, 0], arrived_s=found.arrives_s[:, 0])
+        predicted, every_s = plan.times(), chosen_by.measure_every_s
+        if every_s is None:
+            return plan.seen(sent_s=predicted.begins_s[:, 0], arrived_s=predicted.arrives_s[:, 0])
+        (links,), (rates_bps,) = plan.links(), conditions.shared_bps(number, 1)
+        link, fair = counted_alone(conditions.fabric, links), setting.fair_links(mode) is not None
+        read = predicted_readings(setting.workload, links, rates_bps, link, predicted, every_s=every_s, fair=fair)
+        return at_ports(read, links=len(rates_bps), fair=fair)
 
     return Play(setting, mode, conditions, seen)

@@ -41,24 +41,24 @@ def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, 
     count, n = len(alpha_s), sum(gpus_per_site)
     cost_s, model = alpha_s + beta_s, Compiled(ring_allgather(n).transfers)
     if factorial(len(gpus_per_site) - 1) * prod(map(factorial, gpus_per_site)) <= MOST_RINGS:
-        rings = _all_rings(gpus_per_site)
-        found, best_s = np.zeros((count, n), dtype=np.int16), np.full(count, np.inf)
-        step = max(1, _RINGS_AT_A_TIME // len(rings))
+        candidates = _all_rings(gpus_per_site)
+        edges = slice(None), candidates, np.roll(candidates, -1, axis=1)
+        rings, best_s = np.zeros((count, n), dtype=np.int16), np.full(count, np.inf)
+        step = max(1, _RINGS_AT_A_TIME // len(candidates))
         for start in range(0, count, step):
             batch = slice(start, start + step)
-            edges = slice(None), rings, np.roll(rings, -1, axis=1)
             parts = (part[batch][edges].reshape(-1, n).T for part in (alpha_s, beta_s))
-            times_s = model.completion_s(*parts).reshape(-1, len(rings))
-            found[batch], best_s[batch] = rings[times_s.argmin(axis=1)], times_s.min(axis=1)
-        return FastestRings(found, best_s, best_s)
-    found = best_rings(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
-    own = np.arange(count)[:, None], found, np.roll(found, -1, axis=1)
-    completion_s = model.completion_s(alpha_s[own].T, beta_s[own].T)
+            times_s = model.completion_s(*parts).reshape(-1, len(candidates))
+            rings[batch], best_s[batch] = candidates[times_s.argmin(axis=1)], times_s.min(axis=1)
+        return FastestRings(rings, best_s, best_s)
+    rings = best_rings(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
+    used = np.arange(count)[:, None], rings, np.roll(rings, -1, axis=1)
+    completion_s = model.completion_s(alpha_s[used].T, beta_s[used].T)
     of_edges_s = least_values(
         alpha_s + (n - 1) * beta_s, alpha_s, objective="slowest edge", gpus_per_site=gpus_per_site
     )
     of_cycle_s = (n - 1) * least_values(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
-    return FastestRings(found, completion_s, np.minimum(np.maximum(of_edges_s, of_cycle_s), completion_s))
+    return FastestRings(rings, completion_s, np.minimum(np.maximum(of_edges_s, of_cycle_s), completion_s))
 
 
 def _all_rings(gpus_per_site: tuple[int, ...]) -> npt.NDArray[np.int16]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from controller.routing.multipath import multipath
 from controller.routing.path_choice import Router
 from scenarios.policies.decide import Chooser, rank_order_of
-from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Knowledge, Seen
+from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Derived, Knowledge, Seen
 from scenarios.policies.policy import Mode
 from scenarios.spec.faults import CUTS, Fault, active, dead_cables, known, lacks_controller, outlasted, slowed
 from scenarios.spec.scenario import Scenario
@@ -60,18 +60,18 @@ class Conditions:
     @property
     def mean_bps(self) -> Floats:
         """The long-run mean rate of every logical link without faults, [links] bit/s."""
-        (found,) = self.shared.slowest_bps(self.drawn.mean_bps[None])
-        return found  # type: ignore[no-any-return]
+        (mean_bps,) = self.shared.slowest_bps(self.drawn.mean_bps[None])
+        return mean_bps  # type: ignore[no-any-return]
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Return the rates of logical links as the planner knows them, [count, links] bit/s; 0 if a link is down."""
         drawn = self.drawn.rates_bps(start, count)
-        found, faulty = self.shared.slowest_bps(drawn), self._faulty(start, count)
+        rates_bps, faulty = self.shared.slowest_bps(drawn), self._faulty(start, count)
         if faulty:
-            found = np.array(found)
+            rates_bps = np.array(rates_bps)
             for row, faults in faulty.items():
-                found[row] = known(drawn[row], faults, self.fabric)
-        return found
+                rates_bps[row] = known(drawn[row], faults, self.fabric)
+        return rates_bps
 
     def believed(self, knowledge: Knowledge, seen: Seen | None = None) -> "Conditions":
         """Return the conditions as a policy with this knowledge believes them; measured knowledge needs `seen`.
@@ -81,11 +81,11 @@ class Conditions:
         """
         if knowledge == ORACLE:
             return self
-        drawn, in_force = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn, self.in_force
-        found = replace(self, drawn=knowledge.of(drawn, seen))
+        drawn = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn
+        believed, in_force = replace(self, drawn=knowledge.of(drawn, seen)), self.in_force
         if in_force is None or not knowledge.is_measured:
-            return found
-        return replace(found, in_force=lambda number: [one for one in in_force(number) if one.kind in CUTS])
+            return believed
+        return replace(believed, in_force=lambda number: [fault for fault in in_force(number) if fault.kind in CUTS])
 
     def held(self, every: int) -> "Conditions":
         """Return conditions whose rates change at every `every`-th collective only; faults take effect at once."""
@@ -93,27 +93,23 @@ class Conditions:
 
     def are_struck(self, start: int, count: int) -> npt.NDArray[np.bool_]:
         """Return for each collective whether the set of failed cables differs from the previous collective's, [count].
-
-        Before collective 0 no cable has failed.
-        """
+        Before collective 0 no cable has failed."""
         if self.in_force is None:
             return np.full(count, False)
         faulty = self._faulty(max(0, start - 1), count + (start > 0))
         dead = [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count + (start > 0))]
         before = dead if start else [NONE, *dead]
-        return np.array([one != other for one, other in pairwise(before)], dtype=bool)
+        return np.array([last != now for last, now in pairwise(before)], dtype=bool)
 
     def are_probed(self, mode: Mode, start: int, count: int, reembed_every: int) -> npt.NDArray[np.bool_]:
-        """Return before which collectives the candidate paths are probed, [count].
-
-        That is where a mode with probes makes, or may make, a choice, and the controller is running.
-        """
-        number = np.arange(start, start + count)
-        found: npt.NDArray[np.bool_] = np.full(count, False) | mode.probes_at(number, reembed_every)
+        """Return before which collectives the candidate paths are probed, [count]. That is where a mode with probes
+        makes, or may make, a choice, and the controller is running."""
+        numbers = np.arange(start, start + count)
+        probes: npt.NDArray[np.bool_] = np.full(count, False) | mode.probes_at(numbers, reembed_every)
         if mode.knowledge.kind == PROBED and self.in_force is not None:
-            found |= self.are_struck(start, count) & mode.reroutes
-            found &= [not lacks_controller(self.in_force(one)) for one in number.tolist()]
-        return found
+            probes |= self.are_struck(start, count) & mode.reroutes
+            probes &= [not lacks_controller(self.in_force(number)) for number in numbers.tolist()]
+        return probes
 
     @cached_property
     def _by_row(self) -> "Conditions":
@@ -123,16 +119,14 @@ class Conditions:
         return replace(self, drawn=rows, timed=rows)
 
     def believed_within_bps(self, knowledge: Knowledge, number: int, places: Sequence[int]) -> Floats:
-        """Return the believed rates of logical links at some changes of conditions while a collective runs.
-
-        `places` are the indices of the changes, counted from 0 within the collective; the result is [places, links].
-        """
+        """Return the believed rates of logical links at some changes of conditions while a collective runs. `places`
+        are the indices of the changes, counted from 0 within the collective; the result is [places, links]."""
         believed, limit = self._by_row.believed(knowledge), self._by_row.limit
         assert self.timed is not None
         rows = self.timed.row(np.array(number)) + 1 + np.array(places)
         rows = rows if limit is None else np.minimum(rows, limit - 1)
-        found: Floats = believed.rates_bps(int(rows[0]), int(rows[-1] - rows[0]) + 1)[rows - rows[0]]
-        return found
+        rates_bps: Floats = believed.rates_bps(int(rows[0]), int(rows[-1] - rows[0]) + 1)[rows - rows[0]]
+        return rates_bps
 
     def reroutes_within(self, mode: Mode, number: int, place: int) -> bool:
         """Return whether a mode re-routes at change `place` (from 0) of the conditions while a collective runs."""
@@ -149,12 +143,12 @@ class Conditions:
 
     def shared_bps(self, start: int, count: int) -> Floats:
         """Return the true rates of the shared links or ports, as they are shaped, [count, links or ports] bit/s."""
-        found, faulty = self.drawn.rates_bps(start, count), self._faulty(start, count)
+        rates_bps, faulty = self.drawn.rates_bps(start, count), self._faulty(start, count)
         if faulty:
-            found = np.array(found)
+            rates_bps = np.array(rates_bps)
             for row, faults in faulty.items():
-                found[row] = slowed(found[row], faults, self.fabric)
-        return found
+                rates_bps[row] = slowed(rates_bps[row], faults, self.fabric)
+        return rates_bps
 
     def passed(
         self, start: int, src: Ranks, dst: Ranks, path: Ranks, channel: Ranks | None = None
@@ -167,17 +161,17 @@ class Conditions:
         """
         ways = None if channel is None else multipath(self.fabric)
 
-        def of(src: Ranks, dst: Ranks, path: Ranks, dead: Cables) -> npt.NDArray[np.int32]:
+        def links_of(src: Ranks, dst: Ranks, path: Ranks, dead: Cables) -> npt.NDArray[np.int32]:
             if ways is None or channel is None:
                 return shared_by(self.fabric, dead).of(src, dst, path)
             return ways.links(src, dst, path, channel, dead)
 
-        found = of(src, dst, path, NONE)
+        links = links_of(src, dst, path, NONE)
         for row, faults in self._faulty(start, len(src)).items():
             dead = dead_cables(faults, self.fabric)
             if dead:
-                found[row] = of(src[row], dst[row], path[row], dead)
-        return found
+                links[row] = links_of(src[row], dst[row], path[row], dead)
+        return links
 
     def known_bps(self, number: int, faults: Collection[Fault]) -> Floats:
         """Return the logical links' rates in one collective, [links] bit/s as the planner knows them with `faults`."""
@@ -188,25 +182,17 @@ class Conditions:
         return slowed(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
 
 
-@dataclass(frozen=True, eq=False)
-class _Held:
+class _Held(Derived):
     """A sampler that repeats the conditions of every `every`-th collective until the next one of these."""
 
-    source: Sampler
-    every: int
-
-    @property
-    def limit(self) -> int | None:
-        return self.source.limit
-
-    @property
-    def mean_bps(self) -> Floats:
-        return self.source.mean_bps
+    def __init__(self, source: Sampler, every: int) -> None:
+        super().__init__(source)
+        self._every = every
 
     def rates_bps(self, start: int, count: int) -> Floats:
         number = np.arange(start, start + count)
-        drawn, which = np.unique(number - number % self.every, return_inverse=True)
-        return np.concatenate([self.source.rates_bps(int(one), 1) for one in drawn] or [np.empty((0, 0))])[which]
+        drawn, which = np.unique(number - number % self._every, return_inverse=True)
+        return np.concatenate([self.source.rates_bps(int(row), 1) for row in drawn] or [np.empty((0, 0))])[which]
 
 
 def chooser_of(setting: Scenario, mode: Mode, conditions: Conditions) -> Chooser:

@@ -10,10 +10,8 @@ from scenarios.spec.scenario import Scenario
 
 @lru_cache(maxsize=8)
 def course_of(setting: Scenario, mode: str) -> Course:
-    """Return the course of a mode in a configuration, assuming that no collective is lost to a fault.
-
-    It is cached, so that later calls extend the same course instead of beginning again.
-    """
+    """Return the course of a mode in a configuration, assuming that no collective is lost to a fault. It is cached, so
+    that later calls extend the same course instead of beginning again."""
     conditions = conditions_of(setting)
     return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
 

@@ -38,7 +38,7 @@ LEAST_SHARE = 0.01
 """With traffic engineering, the share of a tunnel's links that every class except the first is guaranteed."""
 
 _FLOWS = 1 << 18  # flows whose links are looked up at a time
-_PLACEMENTS_AT_A_TIME = 512  # keeps the cost matrices of one batch to a few megabytes
+_PLACEMENT_BATCH = 512  # keeps the cost matrices of one batch to a few megabytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Decisions:
 
     def rows(self, some: slice) -> "Decisions":
         """Return the decisions of a slice of the collectives."""
-        arrays = (one.name for one in fields(self) if one.name != "spreads")
+        arrays = [entry.name for entry in fields(self) if entry.name != "spreads"]
         return replace(self, **{name: getattr(self, name)[some] for name in arrays})
 
 
@@ -79,9 +79,7 @@ def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
 
 def ways_of(fabric: Fabric, mode: Mode) -> Multipath | None:
     """Return the `Multipath` that gives each flow its own way; None if all flows between two GPUs take the same way.
-
-    Over rails a flow uses the plane of its channel even on a path that the mode chooses.
-    """
+    Over rails a flow uses the plane of its channel even on a path that the mode chooses."""
     return multipath(fabric) if fabric.spec.has_planes else spreads_over(fabric, mode)
 
 
@@ -92,33 +90,28 @@ def channels(workload: Workload) -> Ranks:
 
 def in_service(workload: Workload) -> tuple[int, ...]:
     """Return the DSCPs of the workload's flows in service order; flows without a class (DSCP 0) come last."""
-    return tuple(sorted(set(workload.dscp) or {0}, key=lambda one: (one == 0, one)))
+    return tuple(sorted(set(workload.dscp) or {0}, key=lambda dscp: (dscp == 0, dscp)))
 
 
 @lru_cache(maxsize=64)
 def traffic(workload: Workload) -> Traffic:
-    """Return the demands of a workload's flows, with classes in service order.
-
-    Every class except the first keeps at least LEAST_SHARE of a tunnel, because a class without a share would never be
-    served.
-    """
-    dscp, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
-    share = dict(zip(dscp, workload.assured or (0.0,) * len(dscp), strict=True))
-    kept = [0.0, *(max(share[one], LEAST_SHARE) for one in order[1:])]
-    most = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))
+    """Return the demands of a workload's flows, with classes in service order. Every class except the first keeps at
+    least LEAST_SHARE of a tunnel, because a class without a share would never be served."""
+    dscp_of_flow, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
+    assured = dict(zip(dscp_of_flow, workload.assured or (0.0,) * len(dscp_of_flow), strict=True))
+    kept = [0.0, *(max(assured[dscp], LEAST_SHARE) for dscp in order[1:])]
+    scale = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))  # so that the first class has at least LEAST_SHARE
     return Traffic(
-        priority=tuple(order.index(one) for one in dscp),
-        wanted_bps=workload.wanted_bps or (np.inf,) * len(dscp),
-        kept=tuple(one * most for one in kept),
+        priority=tuple(order.index(dscp) for dscp in dscp_of_flow),
+        wanted_bps=workload.wanted_bps or (np.inf,) * len(dscp_of_flow),
+        kept=tuple(share * scale for share in kept),
     )
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """Chooses placements and paths for a mode in one fabric.
-
-    Rings minimise the mode's own objective if it has one, else the objective `ring` (`hosts.embedding.ring`).
-    """
+    """Chooses placements and paths for a mode in one fabric. Rings minimise the mode's own objective if it has one,
+    else the objective `ring` (`hosts.embedding.ring`)."""
 
     router: Router
     mode: Mode
@@ -142,8 +135,8 @@ class Chooser:
         if not self.mode.reembeds:
             return np.tile(self.in_order, (len(rates_bps), 1))
         unsprayed, chosen = self._unsprayed, np.empty((len(rates_bps), len(self.router.fabric.gpus)), dtype=np.int16)
-        for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
-            batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
+        for start in range(0, len(rates_bps), _PLACEMENT_BATCH):
+            batch = slice(start, start + _PLACEMENT_BATCH)
             chosen[batch] = unsprayed._best(rates_bps[batch])
         return chosen
 
@@ -161,10 +154,10 @@ class Chooser:
                 delay_s,
                 gpus_per_site=fabric.gpus_per_site,
                 objective=self.mode.ring or self.ring,
-                messages=_messages_a_round(workload),
+                messages=_messages_per_round(workload),
             )
         return best_placements(
-            _compiled_waited_for(workload).completion_s,
+            _placement_model(workload).completion_s,
             list(zip(*workload.schedule.ends, strict=True)),
             delay_s=delay_s,
             slot_s=(cost_s - delay_s) * (workload.slot_bytes / workload.largest_message_bytes),
@@ -175,11 +168,8 @@ class Chooser:
         )
 
     def edges_s(self, rates_bps: Floats) -> tuple[Floats, Floats]:
-        """Return cost and delay from each rank to each other under rates [K, links], [K, n, n] seconds each.
-
-        The cost is delay plus transmission of the workload's largest message, over the best path if the mode chooses
-        paths.
-        """
+        """Return cost and delay from each rank to each other under rates [K, links], [K, n, n] seconds each. The cost
+        is delay plus transmission of the workload's largest message, over the best path if the mode chooses paths."""
         fabric, delays_s = self.router.fabric, self.router.delays_s
         message_bytes, ways = self.workload.largest_message_bytes, self._ways
         inside = fabric.intra_index >= 0
@@ -198,19 +188,17 @@ class Chooser:
 
     def ring_gaps(self, rates_bps: Floats) -> Floats:
         """Return an upper bound on the relative optimality gap of the ring chosen under each row of rates [K, links].
-
         The gap, [K], is how far the ring's objective can exceed the least possible value, as a share of that value. It
-        is 0 if the mode chooses no rings or chooses them exactly.
-        """
+        is 0 if the mode chooses no rings or chooses them exactly."""
         sites, workload = self.router.fabric.gpus_per_site, self.workload.unsprayed
         if not (self.mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
             return np.zeros(len(rates_bps))
         rings = self.placements(rates_bps)
         cost_s, delay_s = self._unsprayed.edges_s(rates_bps)
-        how: Any = {"objective": self.mode.ring or self.ring, "messages": _messages_a_round(workload)}
-        found_s = values(rings, cost_s, delay_s, **how)
-        least_s = least_values(cost_s, delay_s, gpus_per_site=sites, **how)
-        return np.maximum(found_s / least_s - 1, 0)
+        objective: Any = {"objective": self.mode.ring or self.ring, "messages": _messages_per_round(workload)}
+        chosen_s = values(rings, cost_s, delay_s, **objective)
+        least_s = least_values(cost_s, delay_s, gpus_per_site=sites, **objective)
+        return np.maximum(chosen_s / least_s - 1, 0)
 
     def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
         """Return the path of every flow as an index in `Fabric.paths`, -1 within a site: [K, F].
@@ -259,26 +247,29 @@ class Chooser:
         if self._ways is None or not self._ways.engineers:
             return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
         src, dst = _ends(placement, self.workload)
-        of, sites = (self.router.fabric, self.router.delays_s), self.router.fabric.gpu_sites
-        asked = [traffic(self.workload)] * len(src)
+        fabric, delays_s, sites = self.router.fabric, self.router.delays_s, self.router.fabric.gpu_sites
+        demands = [traffic(self.workload)] * len(src)
         for row, bps in enumerate(wanted_bps):
-            asked[row] = asked[row] if bps is None else asked[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
-        plans = [engineered(*of, rates_bps[row], (src[row], dst[row]), asked[row]) for row in range(len(src))]
+            if bps is not None:
+                demands[row] = demands[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
+        plans = [
+            engineered(fabric, delays_s, rates_bps[row], (src[row], dst[row]), demands[row]) for row in range(len(src))
+        ]
         limits_bps = np.array([plan.limits_bps.ravel() for plan in plans])
         return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps
 
     def flows(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> tuple[Floats, Floats]:
         """Return each flow's delay over its path and its transmission time per slot, [K, F] s each; 0, 1 for streams.
-
-        Raises NoPathError for a flow over a link whose rate is 0.
-        """
+        Raises NoPathError for a flow over a link whose rate is 0."""
         streams = np.array([isinstance(flow, Stream) for flow in self.workload.schedule.flows])
         src, dst = _ends(placement, self.workload)
         link = self.router.fabric.intra_index[src, dst]
         alpha_s = self.router.delays_s[link]
         rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
-        at = (path >= 0).nonzero()
-        alpha_s[at], rate_bps[at] = self.router.along(rates_bps, at[0], src[at], dst[at], path[at])
+        crosses = (path >= 0).nonzero()
+        alpha_s[crosses], rate_bps[crosses] = self.router.along(
+            rates_bps, crosses[0], src[crosses], dst[crosses], path[crosses]
+        )
         if (rate_bps[:, ~streams] <= 0).any():
             row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
             raise NoPathError(f"there is no path from rank {src[row, flow]} to rank {dst[row, flow]}")
@@ -295,10 +286,8 @@ class Chooser:
         new: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
         limits_bps: Floats | None = None,
     ) -> Decisions:
-        """Build the decisions for K collectives from their placement [K, n], paths [K, F] and rates [K, links].
-
-        `new` flags, [K] each, which placements and which paths were just chosen. Raises NoPathError as `flows` does.
-        """
+        """Build the decisions for K collectives from their placement [K, n], paths [K, F] and rates [K, links]. `new`
+        flags, [K] each, which placements and which paths were just chosen. Raises NoPathError as `flows` does."""
         alpha_s, beta_s = self.flows(placement, path, rates_bps)
         return Decisions(
             placement=placement,
@@ -318,7 +307,7 @@ class Chooser:
     def seconds(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> Floats:
         """Return the predicted completion times, [K] s, as placements are compared: as if no flows shared a link."""
         alpha_s, beta_s = self.flows(placement, path, rates_bps)
-        return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
+        return _placement_model(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
 def decide(
@@ -355,21 +344,21 @@ def decide(
         before = [known.rates_bps(int(number), 1) for number in numbers[numbers < start]]
         return np.concatenate([*before, known_bps[numbers[numbers >= start] - start]])
 
-    number, limits_bps = np.arange(start, start + count), None
+    numbers, limits_bps = np.arange(start, start + count), None
     embedded, which = np.unique(moments.embedded, return_inverse=True)
-    chosen = choices.placements(known_at(embedded[embedded >= 0]))
-    fixed = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
-    placement = np.concatenate([fixed, chosen])[which]
+    chosen_placements = choices.placements(known_at(embedded[embedded >= 0]))
+    default_placements = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
+    placement = np.concatenate([default_placements, chosen_placements])[which]
     if mode.reroutes:
         routed, first, which = np.unique(moments.routed, return_index=True, return_inverse=True)
-        free = routed >= 0  # at most the first entry is -1: no path has been chosen yet
-        path = choices.paths(placement[first[free]], known_at(routed[free]), chosen=True)
-        fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
-        path = np.concatenate([fixed, path])[which]
+        is_chosen = routed >= 0  # False for the first entry at most: no path has been chosen yet
+        chosen_paths = choices.paths(placement[first[is_chosen]], known_at(routed[is_chosen]), chosen=True)
+        fixed_paths = choices.paths(placement[first[~is_chosen]], known_bps[first[~is_chosen]], chosen=False)
+        path = np.concatenate([fixed_paths, chosen_paths])[which]
     else:
-        wanted_bps = [] if wanted is None else [wanted(one) for one in number.tolist()]
+        wanted_bps = [] if wanted is None else [wanted(number) for number in numbers.tolist()]
         path, limits_bps = choices.fixed(placement, known_bps, wanted_bps)
-    new = moments.embedded == number, moments.routed == number
+    new = moments.embedded == numbers, moments.routed == numbers
     return choices.decisions(placement, path, rates_bps, new=new, limits_bps=limits_bps)
 
 
@@ -387,15 +376,12 @@ def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, 
 
     begins, ends = workload.schedule.ends
     pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
-    found = [
-        (src, dst, path.index)
-        for src, dst in pairs
-        if sites[src] != sites[dst]
-        for path in [one for one in between[sites[src], sites[dst]] if is_whole(src, dst, one)][
-            : None if mode.reroutes else 1
-        ]
-    ]
-    return np.array(found, dtype=np.int16).reshape(-1, 3)
+    probes: list[tuple[int, int, int]] = []
+    for src, dst in pairs:
+        if sites[src] != sites[dst]:
+            paths = [path.index for path in between[sites[src], sites[dst]] if is_whole(src, dst, path)]
+            probes += [(src, dst, path) for path in (paths if mode.reroutes else paths[:1])]
+    return np.array(probes, dtype=np.int16).reshape(-1, 3)
 
 
 def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
@@ -403,16 +389,16 @@ def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
-def _messages_a_round(workload: Workload) -> float:
+def _messages_per_round(workload: Workload) -> float:
     """Return how many messages a ring edge transmits in each direction per round (a block moves by one place)."""
     begins, ends = workload.schedule.ends
-    by_edge = Counter((begins[one.flow], ends[one.flow]) for one in workload.schedule.transfers)
+    by_edge = Counter((begins[transfer.flow], ends[transfer.flow]) for transfer in workload.schedule.transfers)
     rounds = (workload.schedule.places - 1) * (2 if workload.kind == "allreduce" else 1)
     return max(by_edge.values()) / rounds
 
 
 @lru_cache(maxsize=64)
-def _compiled_waited_for(workload: Workload) -> Compiled:
+def _placement_model(workload: Workload) -> Compiled:
     """Return the timing model that placements are chosen by: it leaves out background jobs, whose ranks stay."""
     return Compiled(workload.waited_for) if workload.jobs else compiled(workload)
 
@@ -433,15 +419,13 @@ def shared_links(
     flows count as sharing even if one always ends before the other begins. `detours` are sets of cables that faults may
     take down, so that flows leave the fixed paths.
     """
-    found = [
-        _used_twice(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
-        for dead in (NONE, *detours)
-        for placement in _placements_by_site(fabric, workload, mode)
-    ]
-    shared, links = set().union(*found), shared_by(fabric).all
+    shared, links = set[int](), shared_by(fabric).all
+    for dead in (NONE, *detours):
+        for placement in _placement_per_site_order(fabric, workload, mode):
+            shared |= _used_by_several(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
     if mode.reembeds:  # any GPU of a site may take the place of another
-        alike = {_by_site(fabric, links[link]) for link in shared}
-        shared = {link.index for link in links if _by_site(fabric, link) in alike}
+        kinds = {_by_site(fabric, links[link]) for link in shared}
+        shared = {link.index for link in links if _by_site(fabric, link) in kinds}
     return tuple(link.name for link in links if link.index in shared)
 
 
@@ -452,7 +436,7 @@ def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
         return False
     router = Router(fabric, np.zeros(len(fabric.links)))
     ends = np.array(list(dict.fromkeys(zip(*workload.schedule.ends, strict=True)))).T
-    for placement in _placements_by_site(fabric, workload, mode):
+    for placement in _placement_per_site_order(fabric, workload, mode):
         src, dst = placement[ends]
         crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
         if not router.is_exact(src[crosses], dst[crosses]):
@@ -476,29 +460,21 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
     return max(int(counts[links].sum(axis=-1).max(initial=0)) for links in passed)
 
 
-def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
+def _placement_per_site_order(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
     """Return one placement for each order of the sites that a mode can choose."""
     if not (workload.is_ring and mode.reembeds):
         return [rank_order_of(fabric, workload)]
-    cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
-    rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
-    return [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]
+    cycles = [(0, *rest, 0) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
+    possible = [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
+    return [rank_order(fabric.gpus_per_site, cycle) for cycle in possible]
 
 
-def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:
-    """Return the ordered pairs of sites between which a ring crosses the WAN."""
-    sites = fabric.gpu_sites[ring].tolist()
-    return {(a, b) for a, b in pairwise([*sites, sites[0]]) if a != b}
-
-
-def _used_twice(
+def _used_by_several(
     fabric: Fabric, dead: Cables, workload: Workload, placement: Ranks, mode: Mode, *, choosing: bool
 ) -> set[int]:
-    """Return the links or ports, by index, that two or more flows can pass with this placement.
-
-    Flows may take any path if `choosing`, else the fixed path or the ways of the fabric's routing. If the mode moves
-    ranks within their sites, ports between switches are counted for all such placements.
-    """
+    """Return the links or ports, by index, that two or more flows can pass with this placement. Flows may take any path
+    if `choosing`, else the fixed path or the ways of the fabric's routing. If the mode moves ranks within their sites,
+    ports between switches are counted for all such placements."""
     shared, spread = shared_by(fabric, dead), ways_of(fabric, mode)
     src, dst = (placement[places] for places in workload.schedule.ends)
     flows = np.flatnonzero(src != dst)
@@ -524,32 +500,30 @@ def _used_twice(
     by_flow = np.unique((np.arange(flows.size)[:, None] * len(shared.all) + links)[links >= 0])
     users = np.bincount(by_flow % len(shared.all), minlength=len(shared.all))
     if mode.reembeds and fabric.spec.grain == "physical":
-        users = np.maximum(users, _between_switches(fabric, src, dst, every))
+        users = np.maximum(users, _flows_between_switches(fabric, src, dst, every))
     return set(np.flatnonzero(users > 1).tolist())
 
 
-def _between_switches(
+def _flows_between_switches(
     fabric: Fabric, src: Ranks, dst: Ranks, every: Callable[[Ranks, Ranks], npt.NDArray[np.int32]]
 ) -> npt.NDArray[np.intp]:
     """Return how many flows between these ranks can pass each port between switches, for any ranks of the same sites.
-
-    `every` returns all ports that a flow from rank to rank can pass.
-    """
-    sites, found = fabric.gpu_sites, np.zeros(len(shared_by(fabric).all), dtype=np.intp)
+    `every` returns all ports that a flow from rank to rank can pass."""
+    sites, flows = fabric.gpu_sites, np.zeros(len(shared_by(fabric).all), dtype=np.intp)
     for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
         near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
         apart = near != far
         links = every(near[apart], far[apart])[..., 1:-1]  # without the GPUs' own ports, the first and the last
-        found[np.unique(links[links >= 0])] += count
-    return found
+        flows[np.unique(links[links >= 0])] += count
+    return flows
 
 
 @lru_cache(maxsize=16)
 def _site_by_node(fabric: Fabric) -> dict[str, int]:
     """Return the site of every node that is interchangeable within its site: GPUs, leaves and spines."""
-    below = [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
-    found = {switch.name: switch.site for switch in below if switch.site is not None}
-    return found | {gpu.name: gpu.site for gpu in fabric.gpus}
+    switches = [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
+    site = {switch.name: switch.site for switch in switches if switch.site is not None}
+    return site | {gpu.name: gpu.site for gpu in fabric.gpus}
 
 
 def _by_site(fabric: Fabric, link: LogicalLink | DirectedPort) -> tuple[object, ...]:
@@ -570,7 +544,7 @@ def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bp
     path = np.full(src.shape, -1, dtype=np.int16)
     flows = np.flatnonzero((src != dst).any(axis=0))  # a stream begins and ends at the same place
     for rows, failed in failures(rates_bps):
-        for some in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
-            at = some[:, None], flows
+        for batch in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
+            at = batch[:, None], flows
             path[at] = ways.paths(src[at], dst[at], channel[flows], failed)
     return path

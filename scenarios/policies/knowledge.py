@@ -73,7 +73,7 @@ class Knowledge:
         if self.is_measured:
             assert seen is not None
             return Probed(true, seen) if self.kind == PROBED else Measured(true, seen, steps=self.kind == PORTS)
-        return true if self.kind == "oracle" else _Believed(true, _MAKERS[self.kind](true, self.number))
+        return true if self.kind == "oracle" else _MAKERS[self.kind](true, self.number)
 
 
 ORACLE = Knowledge()
@@ -110,32 +110,29 @@ WORDS = (
 )
 """The allowed values of `knowledge`, for messages and documentation."""
 
-_Rates = Callable[[int, int], Floats]
-
 Seen = Callable[[int, Floats], Floats]
 """Maps a collective's index and the rates believed before it, [links] bit/s, to the rates believed after observing it
 (for probes: after the probes that precede it)."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Believed:
-    """A sampler of believed rates, with the limit and the mean of the true sampler."""
+class Derived:
+    """Base of samplers whose rates derive from those of `source`, and whose limit and mean are those of `source`."""
 
-    true: Sampler
-    rates_bps: _Rates
+    def __init__(self, source: Sampler) -> None:
+        self.source = source
 
     @property
     def limit(self) -> int | None:
-        """How many collectives the true sampler has conditions for."""
-        return self.true.limit
+        """The number of collectives with conditions; None if unlimited."""
+        return self.source.limit
 
     @property
     def mean_bps(self) -> Floats:
-        """Every link's true rate in the long run, [links] bit/s."""
-        return self.true.mean_bps
+        """Every link's true mean rate in the long run, [links] bit/s."""
+        return self.source.mean_bps
 
 
-class Measured:
+class Measured(Derived):
     """A sampler of rates believed from observations of the links; initially every link has its long-run mean rate.
 
     Callers must ask for one collective at a time, in ascending order, and for every collective before which something
@@ -144,18 +141,9 @@ class Measured:
     """
 
     def __init__(self, true: Sampler, seen: Seen, *, steps: bool) -> None:
-        self._true, self._seen, self._steps = true, seen, steps
+        super().__init__(true)
+        self._seen, self._steps = seen, steps
         self._number, self._rates_bps = 0, np.array(true.mean_bps)
-
-    @property
-    def limit(self) -> int | None:
-        """How many collectives the true sampler has conditions for."""
-        return self._true.limit
-
-    @property
-    def mean_bps(self) -> Floats:
-        """Every link's true rate in the long run, [links] bit/s."""
-        return self._true.mean_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Return the rates believed before collective `start`, [1, links] bit/s."""
@@ -166,66 +154,87 @@ class Measured:
         return self._rates_bps[None]
 
 
-class Probed(Measured):
+class Probed(Derived):
     """A sampler of rates believed from probes just before each collective; links without a probe have their long-run
     mean rate."""
 
     def __init__(self, true: Sampler, seen: Seen) -> None:
-        super().__init__(true, seen, steps=False)
+        super().__init__(true)
+        self._seen = seen
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Return the rates believed before collective `start`, [1, links] bit/s."""
         assert count == 1
-        return self._seen(start, self._true.mean_bps)[None]
+        return self._seen(start, self.source.mean_bps)[None]
 
 
-def _stale(true: Sampler, age: float) -> _Rates:
-    def rates_bps(start: int, count: int) -> Floats:
-        first = max(0, start - int(age))
-        found = true.rates_bps(first, max(1, start + count - int(age) - first))
-        believed: Floats = found[np.maximum(np.arange(start, start + count) - int(age), 0) - first]
-        return believed
+class _Stale(Derived):
+    """A sampler of the rates `age` collectives earlier."""
 
-    return rates_bps
+    def __init__(self, true: Sampler, age: float) -> None:
+        super().__init__(true)
+        self._age = int(age)
 
-
-def _mean(true: Sampler, _: float) -> _Rates:
-    return lambda _, count: np.tile(true.mean_bps, (count, 1))
-
-
-def _ewma(true: Sampler, weight: float) -> _Rates:
-    # `forgets` is the number of collectives after which the initial value has no effect any more. The average is
-    # restarted at every multiple of `forgets`, from rates `forgets` collectives earlier: so the believed rates are a
-    # function of the collective alone, bit for bit, whatever batch it is in.
-    forgets = 1 if weight == 1 else math.ceil(math.log(_NEGLIGIBLE) / math.log1p(-weight))
-
-    @lru_cache(maxsize=2)
-    def block(number: int) -> Floats:
-        """Return the rates believed in `forgets` collectives from number * forgets on, [forgets, links]."""
-        begin, first = number * forgets, max(0, (number - 1) * forgets)
-        last = begin + forgets if true.limit is None else min(begin + forgets, true.limit)
-        seen = true.rates_bps(first, last - first)
-        believed, found = seen[0], np.empty_like(seen)
-        for row, rates in enumerate(seen):
-            found[row] = believed
-            believed = weight * rates + (1 - weight) * believed
-        return found[begin - first :]
-
-    return _by_blocks(block, forgets)
+    def rates_bps(self, start: int, count: int) -> Floats:
+        first = max(0, start - self._age)
+        true_bps = self.source.rates_bps(first, max(1, start + count - self._age - first))
+        believed_bps: Floats = true_bps[np.maximum(np.arange(start, start + count) - self._age, 0) - first]
+        return believed_bps
 
 
-def _by_blocks(block: Callable[[int], Floats], size: int) -> _Rates:
-    def rates_bps(start: int, count: int) -> Floats:
+class _StaleByTime(Derived):
+    """A sampler of the rates `age_s` seconds before each collective begins, where conditions change by time."""
+
+    def __init__(self, true: Sampler, age_s: float) -> None:
+        super().__init__(true)
+        self._age_ns = round(age_s * 1e9)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        assert isinstance(self.source, Timed)
+        return self.source.earlier_bps(start, count, self._age_ns)
+
+
+class _Mean(Derived):
+    """A sampler of the long-run mean rates."""
+
+    def __init__(self, true: Sampler, _: float) -> None:
+        super().__init__(true)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        return np.tile(self.mean_bps, (count, 1))
+
+
+class _MovingAverage(Derived):
+    """A sampler of the exponentially weighted moving average of the preceding rates, with `weight` for the newest. The
+    average is computed in blocks, each from rates one block earlier on: a block is so long that the initial value has
+    no effect any more. So the believed rates are a function of the collective alone, bit for bit, in any batch."""
+
+    def __init__(self, true: Sampler, weight: float) -> None:
+        super().__init__(true)
+        self._weight = weight
+        self._size = 1 if weight == 1 else math.ceil(math.log(_NEGLIGIBLE) / math.log1p(-weight))
+        self._block = lru_cache(maxsize=2)(self._averaged)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
         if not count:
-            return block(start // size)[:0]
-        numbers = range(start // size, (start + count - 1) // size + 1)
-        found = np.concatenate([block(number) for number in numbers])
-        return found[start - numbers[0] * size :][:count]
+            return self._block(start // self._size)[:0]
+        numbers = range(start // self._size, (start + count - 1) // self._size + 1)
+        averages = np.concatenate([self._block(number) for number in numbers])
+        return averages[start - numbers[0] * self._size :][:count]
 
-    return rates_bps
+    def _averaged(self, number: int) -> Floats:
+        """Compute one block of averages, [size, links]."""
+        begin, first = number * self._size, max(0, (number - 1) * self._size)
+        last = begin + self._size if self.limit is None else min(begin + self._size, self.limit)
+        true_bps = self.source.rates_bps(first, last - first)
+        average, averages = true_bps[0], np.empty_like(true_bps)
+        for row, rates in enumerate(true_bps):
+            averages[row] = average
+            average = self._weight * rates + (1 - self._weight) * average
+        return averages[begin - first :]
 
 
-class _Autoregression:
+class _Autoregression(Derived):
     """One-step predictions by r[k] = m + sum of c[p] (r[k-p] - m), m the mean of each link and c common to all links.
 
     Means and coefficients are fitted to the last 512 collectives at most, before collectives 16, 32, ... 512 and every
@@ -234,15 +243,14 @@ class _Autoregression:
     """
 
     def __init__(self, true: Sampler, order: float) -> None:
-        self._true, self._order = true, int(order)
+        super().__init__(true)
+        self._order = int(order)
         self._fit = lru_cache(maxsize=8)(self._fitted)
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Return the predicted rates for collectives start .. start+count-1, [count, links] bit/s."""
-        order = self._order
-        first = max(0, start - order)
-        seen = self._true.rates_bps(first, max(1, start + count - 1 - first))
-        found = np.empty((count, seen.shape[1]))
+        first = max(0, start - self._order)
+        seen = self.source.rates_bps(first, max(1, start + count - 1 - first))
+        predictions = np.empty((count, seen.shape[1]))
         number = start
         while number < start + count:
             fitted_at, until = _fit_of(number)
@@ -252,16 +260,16 @@ class _Autoregression:
                 predicted = np.tile(mean, (rows.size, 1))
                 for lag, coefficient in enumerate(coefficients, 1):
                     predicted += coefficient * (seen[np.maximum(rows - lag, 0) - first] - mean)
-                found[rows - start] = np.clip(predicted, low, high)
+                predictions[rows - start] = np.clip(predicted, low, high)
             else:
-                found[rows - start] = seen[np.maximum(rows - 1, 0) - first]
+                predictions[rows - start] = seen[np.maximum(rows - 1, 0) - first]
             number = until
-        return found
+        return predictions
 
     def _fitted(self, end: int) -> tuple[Floats, Floats, Floats, Floats]:
         """Fit to the collectives before `end`; returns means, coefficients, and each link's least and greatest rate."""
         begin = max(0, end - _WINDOW)
-        seen = self._true.rates_bps(begin, end - begin)
+        seen = self.source.rates_bps(begin, end - begin)
         mean, deviation = seen.mean(axis=0), seen.std(axis=0)
         scaled = (seen - mean) / np.where(deviation > 0, deviation, 1)
         order = min(self._order, len(seen) // 4)
@@ -278,21 +286,16 @@ def _fit_of(number: int) -> tuple[int, int]:
     if number < _FIRST_FIT:
         return 0, _FIRST_FIT
     if number >= _WINDOW:
-        at = number // _WINDOW * _WINDOW
-        return at, at + _WINDOW
-    at = 1 << (number.bit_length() - 1)
-    return at, 2 * at
+        fitted_at = number // _WINDOW * _WINDOW
+        return fitted_at, fitted_at + _WINDOW
+    fitted_at = 1 << (number.bit_length() - 1)
+    return fitted_at, 2 * fitted_at
 
 
-def _late(true: Sampler, age_s: float) -> _Rates:
-    assert isinstance(true, Timed)
-    return lambda start, count: true.earlier_bps(start, count, round(age_s * 1e9))
-
-
-_MAKERS: dict[str, Callable[[Sampler, float], _Rates]] = {
-    "stale": _stale,
-    LATE: _late,
-    "mean": _mean,
-    "ewma": _ewma,
-    "ar": lambda true, order: _Autoregression(true, order).rates_bps,
+_MAKERS: dict[str, Callable[[Sampler, float], Sampler]] = {
+    "stale": _Stale,
+    LATE: _StaleByTime,
+    "mean": _Mean,
+    "ewma": _MovingAverage,
+    "ar": _Autoregression,
 }

@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +44,8 @@ ASKING_S = 47e-6
 """How long the controller takes to read all switches' counters, besides its delay to them, as in the VM."""
 HEADROOM = 1.1
 """The rate that a demand is taken to want, as a multiple of its highest measured rate."""
-_FULL = 0.95  # a demand fills its tunnels if it sends at this share of their rate
-_LATE = 1e-3  # the tolerated lateness of a reading, as a share of the time between two readings
+_FULL_SHARE = 0.95  # a demand fills its tunnels if it sends at this share of their rate
+_LATE_SHARE = 1e-3  # the tolerated lateness of a reading, as a share of the time between two readings
 
 
 def links_by_flow(
@@ -63,9 +66,9 @@ def links_passed(
     channel = channels(workload)[flows] if spreads else None
     ranks = placement[:, begins[flows]], placement[:, ends[flows]]
     passed = conditions.passed(start, *ranks, path[:, flows], channel)
-    found = np.full((*path.shape, passed.shape[-1]), -1, dtype=np.int32)
-    found[:, flows] = passed
-    return found
+    links = np.full((*path.shape, passed.shape[-1]), -1, dtype=np.int32)
+    links[:, flows] = passed
+    return links
 
 
 def at_ends(
@@ -85,25 +88,25 @@ def at_ends(
     for index, transfer in enumerate(schedule.transfers):
         if isinstance(schedule.flows[transfer.flow], Stream):
             continue
-        row, before = links[transfer.flow], messages[transfer.flow]
+        row, earlier = links[transfer.flow], messages[transfer.flow]
         until_s = float(arrived_s[index] - delays_s[row[row >= 0]].sum())
-        since_s = max(float(sent_s[index]), before[-1][2]) if before else float(sent_s[index])
-        before.append((8.0 * transfer.amount * workload.slot_bytes, since_s, max(until_s, since_s)))
+        since_s = max(float(sent_s[index]), earlier[-1][2]) if earlier else float(sent_s[index])
+        earlier.append((8.0 * transfer.amount * workload.slot_bytes, since_s, max(until_s, since_s)))
     users: defaultdict[int, list[int]] = defaultdict(list)
     for flow in messages:
         for link in links[flow][links[flow] >= 0].tolist():
             users[link].append(flow)
-    alone_bps = {flow: _rate_bps(some) for flow, some in messages.items()}
-    found = np.full(delays_s.shape, np.nan)
+    flow_bps = {flow: _busy_rate_bps(own) for flow, own in messages.items()}
+    rates_bps = np.full(delays_s.shape, np.nan)
     for link, flows in users.items():
-        found[link] = max(alone_bps[flow] for flow in flows)
+        rates_bps[link] = max(flow_bps[flow] for flow in flows)
         if len(flows) > 1:
-            together = sorted((one for flow in flows for one in messages[flow]), key=lambda one: one[1])
-            found[link] = max(found[link], _rate_bps(together))
-    return np.round(found)
+            together = sorted(chain.from_iterable(messages[flow] for flow in flows), key=itemgetter(1))
+            rates_bps[link] = max(rates_bps[link], _busy_rate_bps(together))
+    return np.round(rates_bps)
 
 
-def _rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
+def _busy_rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
     """Return the bits of all messages divided by the time in which at least one was under way; sorted by start."""
     busy_s, end_s = 0.0, -np.inf
     for _, since_s, until_s in messages:
@@ -114,10 +117,8 @@ def _rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """S readings of the byte counters of L links or ports: `sent_bytes` [S, L], for the indices `link` [L].
-
-    Each value was read at an instant between `since_s` and `until_s` [S, L], seconds from the collective's start.
-    """
+    """S readings of the byte counters of L links or ports: `sent_bytes` [S, L], for the indices `link` [L]. Each value
+    was read at an instant between `since_s` and `until_s` [S, L], seconds from the collective's start."""
 
     link: npt.NDArray[np.int32]
     since_s: Floats
@@ -140,35 +141,33 @@ def readings(counters: npt.NDArray[np.int64]) -> Readings:
 @lru_cache(maxsize=16)
 def ports_of(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
     """Return for each link or port the switch ports, as (switch, OpenFlow port number), that send its traffic after the
-    queue that limits it.
-
-    A link by which a GPU sends has none, because the switch counts its traffic before that queue.
-    """
-    number = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
-    found: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
-    for one in classes_of(fabric):
-        if one.interface in number:
-            found[one.link].append(number[one.interface])
-    return tuple(map(tuple, found))
+    queue that limits it. A link by which a GPU sends has none, because the switch counts its traffic before that
+    queue."""
+    port_of = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
+    ports: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
+    for htb_class in classes_of(fabric):
+        if htb_class.interface in port_of:
+            ports[htb_class.link].append(port_of[htb_class.interface])
+    return tuple(map(tuple, ports))
 
 
 @lru_cache(maxsize=16)
-def _through(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
+def _counting_ports(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
     """As `ports_of`; a link from a border router to a GPU also has the leaf's port, where nothing limits it."""
-    leaf = {(s.name, port.peer): (s.name, port.number) for s in fabric.switches for port in s.ports}
-    nic = {gpu.name: leaf[gpu.leaf, gpu.name] for gpu in fabric.gpus}
+    port_to = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
+    leaf_port = {gpu.name: (gpu.leaf, port_to[gpu.leaf, gpu.name]) for gpu in fabric.gpus}
     links = shared_by(fabric).all
     return tuple(
-        (*ports, nic[links[index].dst]) if links[index].kind == "from_br" else ports
+        (*ports, leaf_port[links[index].dst]) if links[index].kind == "from_br" else ports
         for index, ports in enumerate(ports_of(fabric))
     )
 
 
 def counted_alone(fabric: Fabric, links: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Return those of the links that flows pass, [F, H], whose port counters count no other link's traffic: [L]."""
-    used, through = np.unique(links[links >= 0]), _through(fabric)
-    users = Counter(port for link in used for port in through[link])
-    alone = [link for link in used if ports_of(fabric)[link] and all(users[port] == 1 for port in through[link])]
+    used, ports = np.unique(links[links >= 0]), _counting_ports(fabric)
+    users = Counter(port for link in used for port in ports[link])
+    alone = [link for link in used if ports_of(fabric)[link] and all(users[port] == 1 for port in ports[link])]
     return np.array(alone, dtype=np.int32)
 
 
@@ -177,35 +176,35 @@ def predicted_readings(
     links: npt.NDArray[np.int32],
     rates_bps: Floats,
     link: npt.NDArray[np.int32],
-    found: Times,
+    predicted: Times,
     *,
     every_s: float,
     fair: bool,
 ) -> Readings:
     """Predict the counter readings of the links `link` [L], every `every_s` seconds and at the end of one collective.
 
-    Flows pass `links` [F, H], and `found` has the predicted times of transfers; each is sent at a constant rate from
+    Flows pass `links` [F, H], and `predicted` has the times of transfers; each is sent at a constant rate from
     its beginning until it has left. With `fair` shares, queues are short and all links on a flow's way send at the
     same time. Otherwise a link before the slowest sends a message sooner, at the lowest of the rates up to that link;
     `rates_bps`, [links], are the true rates.
     """
-    schedule, end_s = workload.schedule, float(found.arrives_s.max())
+    schedule, end_s = workload.schedule, float(predicted.arrives_s.max())
     at_s = np.append(np.arange(0.0, end_s, every_s), end_s)
     sent = np.zeros((at_s.size, link.size))
     left_s: dict[int, float] = {}
     for index, transfer in enumerate(schedule.transfers):
         way = links[transfer.flow][links[transfer.flow] >= 0]
-        columns = np.array([(link == one).argmax() for one in way if (link == one).any()], dtype=np.intp)
+        columns = np.array([(link == passed).argmax() for passed in way if (link == passed).any()], dtype=np.intp)
         if not columns.size:
             continue
         amount_bytes = transfer.amount * workload.slot_bytes
-        until_s = float(found.leaves_s[index, 0])
-        since_s = max(float(found.begins_s[index, 0]), left_s.get(transfer.flow, 0.0))
+        until_s = float(predicted.leaves_s[index, 0])
+        since_s = max(float(predicted.begins_s[index, 0]), left_s.get(transfer.flow, 0.0))
         left_s[transfer.flow] = until_s
         takes_s = np.full(columns.size, until_s - since_s)
         if not fair:
-            first_bps = np.minimum.accumulate(rates_bps[way])[np.isin(way, link)]
-            takes_s = np.minimum(takes_s, 8 * amount_bytes / first_bps)
+            lowest_bps = np.minimum.accumulate(rates_bps[way])[np.isin(way, link)]
+            takes_s = np.minimum(takes_s, 8 * amount_bytes / lowest_bps)
         part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _LEAST_S), 0.0, 1.0)
         sent[:, columns] += amount_bytes * part
     since = np.tile(at_s[:, None], link.size)
@@ -228,9 +227,9 @@ def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
         took_s = np.maximum(readings.until_s[apart:] - readings.since_s[:-apart], _LEAST_S)
         best_bps = np.maximum(best_bps, (8.0 * grown / took_s).max(axis=0))
         apart *= 2
-    found = np.full(links, np.nan)
-    found[readings.link] = np.where(best_bps >= 1, np.round(best_bps), np.nan)
-    return found
+    rates_bps = np.full(links, np.nan)
+    rates_bps[readings.link] = np.where(best_bps >= 1, np.round(best_bps), np.nan)
+    return rates_bps
 
 
 def probed_before(
@@ -254,8 +253,8 @@ def probe_takes_s(conditions: Conditions, number: int, probes: Ranks, size_bytes
     on the slowest link."""
     links, (rates_bps,) = probed_links(conditions, number, probes), conditions.shared_bps(number, 1)
     rates_bps, delays_s = np.append(rates_bps, np.inf), np.append(conditions.shared_delays_s, 0.0)  # entry for -1
-    found: Floats = delays_s[links].sum(axis=1) + 8 * size_bytes / rates_bps[links].min(axis=1, initial=np.inf)
-    return found
+    takes_s: Floats = delays_s[links].sum(axis=1) + 8 * size_bytes / rates_bps[links].min(axis=1, initial=np.inf)
+    return takes_s
 
 
 def at_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats, size_bytes: int) -> Floats:
@@ -265,12 +264,12 @@ def at_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats
     time on the slowest link. The estimate for a link is the highest rate of the probes over it. So a path is believed
     to have exactly the rate of its own probe: no link on it has less, and its slowest link has no more.
     """
-    found = np.full(conditions.shared_delays_s.shape, np.nan)
+    rates_bps = np.full(conditions.shared_delays_s.shape, np.nan)
     for row, seconds in zip(probed_links(conditions, number, probes), took_s.tolist(), strict=True):
         way = row[row >= 0]
         sends_s = max(seconds - float(conditions.shared_delays_s[way].sum()), _LEAST_S)
-        found[way] = np.fmax(found[way], np.round(8 * size_bytes / sends_s))
-    return found
+        rates_bps[way] = np.fmax(rates_bps[way], np.round(8 * size_bytes / sends_s))
+    return rates_bps
 
 
 def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[np.int32]) -> Floats:
@@ -284,22 +283,20 @@ def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[n
     seen = ~np.isnan(seen_bps)
     if kind != PORTS:
         return np.where(seen, seen_bps, before_bps)
-    believed = np.where(seen, np.fmax(before_bps, seen_bps), before_bps)
-    full: Collection[int] = {
-        max(ways, key=lambda link: seen_bps[link] / believed[link])
-        for row in links
-        if (ways := [link for link in row[row >= 0].tolist() if seen[link]])
-    }
-    found = believed.copy()
-    found[list(full)] = seen_bps[list(full)]
-    return found
+    believed_bps = np.where(seen, np.fmax(before_bps, seen_bps), before_bps)
+    utilisation = seen_bps / believed_bps
+    limiting = set[int]()
+    for row in links:
+        counted = [link for link in row[row >= 0].tolist() if seen[link]]
+        if counted:
+            limiting.add(max(counted, key=utilisation.__getitem__))
+    believed_bps[list(limiting)] = seen_bps[list(limiting)]
+    return believed_bps
 
 
 def tunnels_of(fabric: Fabric, workload: Workload, path: Ranks) -> npt.NDArray[np.int32]:
-    """Return the index of each flow's tunnel for paths [..., F], -1 within a site.
-
-    Tunnels are numbered after all links or ports, class by class.
-    """
+    """Return the index of each flow's tunnel for paths [..., F], -1 within a site. Tunnels are numbered after all links
+    or ports, class by class."""
     first = len(shared_by(fabric).all) + np.array(traffic(workload).priority) * len(fabric.paths)
     return np.where(path >= 0, first + path, -1).astype(np.int32)
 
@@ -313,18 +310,24 @@ def wanted_of(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: f
     Hierarchical Bandwidth Allocation for WAN Distributed Computing", SIGCOMM 2015): a demand that fills its allocation
     may want more.
     """
-    sites, number = len(fabric.gpus_per_site), read.link - len(shared_by(fabric).all)
-    ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[number % len(fabric.paths)]
+    sites, tunnels = len(fabric.gpus_per_site), read.link - len(shared_by(fabric).all)
     sent = np.zeros((len(in_service(workload)), sites, sites, len(read.sent_bytes)))
-    np.add.at(sent, (number // len(fabric.paths), *ends.T), read.sent_bytes.T)
+    np.add.at(sent, _demands_of(fabric, tunnels), read.sent_bytes.T)
     at_s = read.since_s[:, 0]
     last = np.arange(1, at_s.size)
-    first = np.searchsorted(at_s, at_s[last] - sample_s * (1 - _LATE), side="right") - 1
+    first = np.searchsorted(at_s, at_s[last] - sample_s * (1 - _LATE_SHARE), side="right") - 1
     last = last[first >= 0] if (first >= 0).any() else last[-1:]
     first = np.maximum(first[-last.size :], 0)
     mean_bps = 8 * (sent[..., last] - sent[..., first]) / np.maximum(at_s[last] - at_s[first], _LEAST_S)
-    found: Floats = HEADROOM * mean_bps.max(axis=-1)
-    return np.where(found > 0, found, np.nan)
+    wanted_bps: Floats = HEADROOM * mean_bps.max(axis=-1)
+    return np.where(wanted_bps > 0, wanted_bps, np.nan)
+
+
+def _demands_of(fabric: Fabric, tunnels: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.integer[Any]], ...]:
+    """Return class, source site and destination site of the demand that each tunnel, numbered from 0, serves."""
+    service, path = np.divmod(tunnels, len(fabric.paths))
+    src, dst = np.array([(tunnel.src_site, tunnel.dst_site) for tunnel in fabric.paths])[path].T
+    return service, src, dst
 
 
 def wanted_within(
@@ -343,10 +346,9 @@ def wanted_within(
     some = slice(last - spec.readings, last + 1)
     part = replace(read, since_s=read.since_s[some], until_s=read.until_s[some], sent_bytes=read.sent_bytes[some])
     wanted_bps = wanted_of(fabric, workload, part, sample_s=spec.sample_s)
-    had_bps, every = np.zeros(wanted_bps.shape), np.arange(given_bps.size)
-    ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[every % len(fabric.paths)]
-    np.add.at(had_bps, (every // len(fabric.paths), *ends.T), given_bps)
-    filled = wanted_bps >= HEADROOM * _FULL * had_bps
+    had_bps = np.zeros(wanted_bps.shape)
+    np.add.at(had_bps, _demands_of(fabric, np.arange(given_bps.size)), given_bps)
+    filled = wanted_bps >= HEADROOM * _FULL_SHARE * had_bps
     least_bps = 8 * SHORT_SEGMENT_BYTES / spec.sample_s
     return np.where(np.isnan(wanted_bps), 0.0, np.where(filled, np.nan, np.maximum(wanted_bps, least_bps)))
 
@@ -370,13 +372,10 @@ class Demands:
 
 def tells(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
     """Return whether observations of a collective are used, in a scenario with `faults` of which some were `in_force`
-    when it began.
-
-    They are not if a cable is cut while it runs, as some messages then took two ways; nor without a controller, as the
-    planned paths could not be installed.
-    """
-    cut = any(one.collective == number and one.after_s is not None and one.kind in CUTS for one in faults)
-    return not cut and not lacks_controller(in_force)
+    when it began. They are not if a cable is cut while it runs, as some messages then took two ways; nor without a
+    controller, as the planned paths could not be installed."""
+    is_cut = any(fault.collective == number and fault.after_s is not None and fault.kind in CUTS for fault in faults)
+    return not is_cut and not lacks_controller(in_force)
 
 
 class Play:
@@ -393,21 +392,21 @@ class Play:
         self._setting, self._mode, self._conditions = setting, setting.mode(mode), conditions
         self._choices = chooser_of(setting, self._mode, conditions)
 
-        def after(number: int, before_bps: Floats) -> Floats:
+        def observe(number: int, before_bps: Floats) -> Floats:
             if not tells(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
                 return before_bps
             decisions = self.decisions(number, 1)
             (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
             return learnt(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
 
-        def ahead(number: int, before_bps: Floats) -> Floats:
+        def probe(number: int, before_bps: Floats) -> Floats:
             if not conditions.are_probed(self._mode, number, 1, setting.collective.reembed_every)[0]:
                 return before_bps
             seen_bps = seen(number, self.decisions(number - 1, 1) if number else None)
             return np.where(np.isnan(seen_bps), before_bps, seen_bps)
 
-        observed = ahead if self._mode.knowledge.kind == PROBED else after
-        self._believed = conditions.believed(self._mode.knowledge, observed)
+        believe = probe if self._mode.knowledge.kind == PROBED else observe
+        self._believed = conditions.believed(self._mode.knowledge, believe)
         self._course = new_course(setting, mode, self._believed) if setting.has_course(mode) else None
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
 
@@ -415,8 +414,8 @@ class Play:
         """Return the decisions for collectives start .. start+count-1."""
         while len(self._chosen) < start + count:
             self._chosen.append(self._next(len(self._chosen)))
-        rows = self._chosen[start : start + count]
-        placement, path, embeds, routes = (np.stack(part) for part in zip(*rows, strict=True))
+        chosen = self._chosen[start : start + count]
+        placement, path, embeds, routes = (np.stack(part) for part in zip(*chosen, strict=True))
         return self._choices.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:

@@ -73,32 +73,32 @@ def function(text: str) -> Callable[[Situation], Any]:
         raise ValueError(f"is not Python: {error.msg} in line {error.lineno}") from None
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         raise ValueError(f"fails when loaded: {type(error).__name__}: {error}") from None
-    found = names.get(name)
-    if not callable(found):
-        functions = [one for one, value in names.items() if callable(value)]
+    policy = names.get(name)
+    if not callable(policy):
+        functions = [other for other, value in names.items() if callable(value)]
         raise ValueError(f"has no function {shown(name)}{did_you_mean(name, functions)}")
-    return found  # type: ignore[no-any-return]
+    return policy  # type: ignore[no-any-return]
 
 
 def answer(text: str, situation: Situation) -> tuple[bool, bool]:
-    """Ask the function "FILE:NAME" whether to choose paths and whether to choose the placement.
-
-    Raises SpecError if the function fails or returns something else, NoPathError if it reads a time that does not exist
-    because failed cables leave a flow without a path.
-    """
+    """Ask the function "FILE:NAME" whether to choose paths and whether to choose the placement. Raises SpecError if the
+    function fails or returns something else, NoPathError if it reads a time that does not exist because failed cables
+    leave a flow without a path."""
     try:
         with redirect_stdout(sys.stderr):
-            found = function(text)(situation)
+            choices = function(text)(situation)
     except NoPathError:  # caused by the failed cables and not by the function
         raise
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt here
-        mine = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(where(text)[0])]
-        line = f", line {mine[-1]}" if mine else ""  # no line if the function does not accept the argument
+        file, frames = str(where(text)[0]), traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
-    if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(one, bool | np.bool_) for one in found)):
+    is_pair = isinstance(choices, tuple) and len(choices) == 2
+    if not (is_pair and all(isinstance(choice, bool | np.bool_) for choice in choices)):
         allowed = "a tuple of two booleans: whether to choose paths, and whether to choose the placement"
-        raise _error(text, situation, f"it returned {shown(found)}; allowed: {allowed}")
-    return bool(found[0]), bool(found[1])
+        raise _error(text, situation, f"it returned {shown(choices)}; allowed: {allowed}")
+    return bool(choices[0]), bool(choices[1])
 
 
 def _error(text: str, situation: Situation, why: str) -> SpecError:

@@ -74,21 +74,23 @@ NEVER, ALWAYS, OWN = When(), When("every", 1), When("own")
 
 def when(text: str, words: str = _WHEN) -> When:
     """Parse a rule such as "every 10"; raises ValueError whose message describes the allowed rules by `words`."""
-    kind, _, rest = text.strip().partition(" ")
-    if kind not in ("never", "every", "drift", "gain") or (kind != "every" and bool(rest) != (kind != "never")):
+    kind, _, parameter = text.strip().partition(" ")
+    needs_parameter = {"never": False, "every": bool(parameter), "drift": True, "gain": True}
+    if needs_parameter.get(kind) != bool(parameter):
         raise ValueError(f"is not known; allowed: {words}")
-    if not rest:
+    if not parameter:
         return When(kind)
-    if kind == "every" and words == _OR_TIME and not re.fullmatch(r"[-+\d_.]*", rest):
+    if kind == "every" and words == _OR_TIME and not re.fullmatch(r"[-+\d_.]*", parameter):
         try:
-            return When(kind, 1, units.parse_delay_s(rest))
+            return When(kind, 1, units.parse_delay_s(parameter))
         except units.UnitError as error:
             raise ValueError(f"has no such time: {error}") from None
     try:
-        number = int(rest) if kind == "every" else float(rest)
+        number = int(parameter) if kind == "every" else float(parameter)
     except ValueError:
         raise ValueError(f"has no such number; allowed: {words}") from None
-    if not (1 <= number <= MAX_NUMBER if kind == "every" else number >= 0):
+    least, most = (1, MAX_NUMBER) if kind == "every" else (0, math.inf)
+    if not least <= number <= most:
         raise ValueError(f"is out of range; allowed: {words}")
     return NEVER if number == math.inf else When(kind, number)
 
@@ -134,7 +136,7 @@ class Mode:
 
     def kept(self, reembed_every: int) -> int:
         """Return after how many collectives the periodic rules coincide again; 1 if neither rule is periodic."""
-        periods = [one.period(reembed_every) for one in (self.reroute, self.reembed) if one.kind == "every"]
+        periods = [rule.period(reembed_every) for rule in (self.reroute, self.reembed) if rule.kind == "every"]
         return math.lcm(*periods)
 
     def reembeds_at(self, number: Any, every: int) -> Any:
@@ -151,22 +153,21 @@ class Mode:
 
     def probes_at(self, number: Any, every: int) -> Any:
         """Return whether candidate paths are probed before collective `number`, because a choice is, or may be, due."""
-        may = not self.is_periodic or self.reembeds_at(number, every) | self.reroutes_at(number, every)
-        return (self.knowledge.kind == PROBED) & may
+        may_choose = not self.is_periodic or self.reembeds_at(number, every) | self.reroutes_at(number, every)
+        return (self.knowledge.kind == PROBED) & may_choose
 
     def written(self) -> dict[str, Any]:
         """Return the [[policy]] table that declares this policy."""
-        found: dict[str, Any] = {"name": self.name}
+        table: dict[str, Any] = {"name": self.name}
         if self.function is None:
-            found |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
+            table |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
         else:
-            found |= {"function": self.function}
-        found["knowledge"] = str(self.knowledge)
+            table["function"] = self.function
+        table["knowledge"] = str(self.knowledge)
         if self.measure_every_s is not None:
-            found["measure_every"] = units.format_delay(self.measure_every_s)
-        if self.ring is not None:
-            found["ring"] = self.ring
-        return found | ({} if self.horizon is None else {"horizon": self.horizon})
+            table["measure_every"] = units.format_delay(self.measure_every_s)
+        optional = {"ring": self.ring, "horizon": self.horizon}
+        return table | {key: value for key, value in optional.items() if value is not None}
 
 
 MODES = {
@@ -181,7 +182,7 @@ MODES = {
 """The built-in policies."""
 
 
-def _said(read: Callable[[str], Any]) -> Callable[[str], Any]:
+def _naming_value(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Wrap a parser for use in a `Kind`: put the offending value in front of the message of its ValueError."""
 
     def convert(value: str) -> Any:
@@ -193,8 +194,8 @@ def _said(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def _function(value: str) -> str:
-    own.function(value)
+def _loadable(value: str) -> str:
+    own.function(value)  # raises ValueError if it cannot be loaded
     return value
 
 
@@ -205,9 +206,9 @@ KINDS = {
         f"{name_of('policy').allowed} and none of {', '.join(MODES)}",
         lambda name: NAME.fullmatch(name) is not None and name not in MODES,
     ),
-    "reroute": Kind(_OR_TIME, (str,), _said(lambda value: when(value, _OR_TIME))),
-    "reembed": Kind(_WHEN, (str,), _said(when)),
-    "knowledge": Kind(knowing.WORDS, (str,), _said(knowing.parse)),
+    "reroute": Kind(_OR_TIME, (str,), _naming_value(lambda value: when(value, _OR_TIME))),
+    "reembed": Kind(_WHEN, (str,), _naming_value(when)),
+    "knowledge": Kind(knowing.WORDS, (str,), _naming_value(knowing.parse)),
     "measure_every": replace(_PERIOD, allowed=f"with measured ports: {_PERIOD.allowed} (the default)"),
     "ring": texts(
         f"if the policy re-embeds: {', '.join(OBJECTIVES)}; default: the value of collective.ring",
@@ -217,7 +218,7 @@ KINDS = {
     "function": Kind(
         "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
         (str,),
-        _said(_function),
+        _naming_value(_loadable),
     ),
     "horizon": whole(1, MAX_NUMBER, "collectives"),
 }
@@ -227,9 +228,9 @@ KINDS = {
 def read(tables: list[object]) -> tuple[Mode, ...]:
     """Return the policies declared by a scenario's [[policy]] tables; raises SpecError naming e.g. policy[1].name."""
     values = read_tables("policy", tables, KINDS, most=MAX_POLICIES, required=("name",), check=_check)
-    found = tuple(Mode(**one) for one in values)
-    check_unique("policy", found, "name", KINDS["name"])
-    return found
+    policies = tuple(Mode(**fields) for fields in values)
+    check_unique("policy", policies, "name", KINDS["name"])
+    return policies
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
