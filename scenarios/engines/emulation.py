@@ -1,7 +1,7 @@
 """The emulation engine: collectives over real TCP, switches and a real controller, with a separate VM for each point.
 
 A VM runs one mode of one configuration from its first collective on, so its results depend neither on earlier points
-nor on the number of VMs running. Every placement and path is compared with the plan, every time with the model.
+nor on the number of VMs running. Placements and paths are compared with the plan, completion times with the model.
 """
 
 import json
@@ -128,7 +128,7 @@ def _own_kernel() -> bool:
 
 
 def platform(setting: Scenario) -> Platform:
-    """Return where a testbed runs: in virtual time in a VM, or in real time, then on this kernel if that can run it."""
+    """Return where a testbed runs: in a VM; on the wall clock, if possible, on this machine's own kernel instead."""
     return Platform.real(setting.run.scale, own_kernel=_own_kernel()) if setting.run.is_real else VIRTUAL
 
 

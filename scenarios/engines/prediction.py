@@ -71,7 +71,7 @@ class Expected:
 
 
 class Expectations:
-    """Plans and predictions for an emulated point's collectives; `of` must be called for all collectives in order."""
+    """Plans and predictions for an emulated point's collectives; `of` must be called for all of them in order."""
 
     def __init__(self, setting: Scenario, mode: str) -> None:
         self._setting, self._mode = setting, mode
@@ -119,10 +119,10 @@ class Expectations:
             jobs_s=jobs_s,
         )
 
-    def moved(self, collective: int, places: Iterable[int]) -> list[list[int]]:
+    def moved(self, collective: int, among: Iterable[int]) -> list[list[int]]:
         """Return the planned paths at those changes of conditions at which the running collective re-routes. Each entry
         is the index of the change, followed by the path of every flow."""
-        changes, paths = self._plan(collective).moved_paths(places)
+        changes, paths = self._plan(collective).moved_paths(among)
         return [[change, *path.tolist()] for change, path in zip(changes, paths, strict=True)]
 
     def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
@@ -344,8 +344,8 @@ class Plan:
         A flow takes its new path when the controller's message has reached the switches of its sender's site."""
         decisions, conditions = self.decisions, self.conditions
         assert conditions.timed is not None
-        places, paths = self.moved_paths(range(rows - 1))
-        placement = np.repeat(decisions.placement, 1 + len(places), axis=0)
+        changes, paths = self.moved_paths(range(rows - 1))
+        placement = np.repeat(decisions.placement, 1 + len(changes), axis=0)
         path = np.concatenate([decisions.path, paths])
         links = links_passed(self.workload, placement, path, conditions, start=self.start, spreads=decisions.spreads)
         rates_bps = np.repeat(conditions.rates_bps(self.start, 1), len(path), axis=0)
@@ -353,25 +353,25 @@ class Plan:
         begins, _ = self.workload.schedule.ends
         control_s = np.array(self.setting.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
         waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
-        at_s = np.array([conditions.timed.change_ns(self.start, place) / 1e9 for place in places])
-        steps_s = np.unique(waits_s)
-        moved = (waits_s <= steps_s[:, None])[None]  # whether a flow is on its new path, [1, steps, F]
+        at_s = np.array([conditions.timed.change_ns(self.start, change) / 1e9 for change in changes])
+        steps_s = np.unique(waits_s)  # after each change, flows move in steps, by the delay of the controller's message
+        has_moved = (waits_s <= steps_s[:, None])[None]  # whether a flow is on its new path, [1, steps, F]
         return Moves(
             (at_s[:, None] + steps_s).reshape(-1),
-            np.where(moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
-            np.where(moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
+            np.where(has_moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
+            np.where(has_moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
         )
 
     def moved_paths(self, among: Iterable[int]) -> tuple[list[int], npt.NDArray[np.int16]]:
         """Return at which of the given changes of conditions the mode re-routes during the plan's one collective, and
-        the paths that its flows then get, [places, F]."""
+        the paths that its flows then get, [changes, F]."""
         decisions, conditions, mode = self.decisions, self.conditions, self.chosen_by
-        places = [place for place in among if conditions.reroutes_within(mode, self.start, place)]
-        if not places:
+        changes = [change for change in among if conditions.reroutes_within(mode, self.start, change)]
+        if not changes:
             return [], decisions.path[:0]
-        rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, places)
-        placement = np.repeat(decisions.placement, len(places), axis=0)
-        return places, self.choices.paths(placement, rates_bps, chosen=True)
+        rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, changes)
+        placement = np.repeat(decisions.placement, len(changes), axis=0)
+        return changes, self.choices.paths(placement, rates_bps, chosen=True)
 
     def _with_changing_tunnels(self, read: Readings | None) -> Instants:
         """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""

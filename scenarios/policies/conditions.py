@@ -118,21 +118,21 @@ class Conditions:
         rows = replace(self.timed, interval_ns=self.timed.every_ns)
         return replace(self, drawn=rows, timed=rows)
 
-    def believed_within_bps(self, knowledge: Knowledge, number: int, places: Sequence[int]) -> Floats:
-        """Return the believed rates of logical links at some changes of conditions while a collective runs. `places`
-        are the indices of the changes, counted from 0 within the collective; the result is [places, links]."""
+    def believed_within_bps(self, knowledge: Knowledge, number: int, changes: Sequence[int]) -> Floats:
+        """Return the believed rates of logical links at some changes of conditions while a collective runs, [changes,
+        links]. `changes` are their indices, counted from 0 within the collective."""
         believed, limit = self._by_row.believed(knowledge), self._by_row.limit
         assert self.timed is not None
-        rows = self.timed.row(np.array(number)) + 1 + np.array(places)
+        rows = self.timed.row(np.array(number)) + 1 + np.array(changes)
         rows = rows if limit is None else np.minimum(rows, limit - 1)
         rates_bps: Floats = believed.rates_bps(int(rows[0]), int(rows[-1] - rows[0]) + 1)[rows - rows[0]]
         return rates_bps
 
-    def reroutes_within(self, mode: Mode, number: int, place: int) -> bool:
-        """Return whether a mode re-routes at change `place` (from 0) of the conditions while a collective runs."""
+    def reroutes_within(self, mode: Mode, number: int, change: int) -> bool:
+        """Return whether a mode re-routes at change `change` (from 0) of the conditions while a collective runs."""
         if mode.reroute.within_s is None or self.timed is None:
             return False
-        row = int(self.timed.row(np.array(number))) + 1 + place
+        row = int(self.timed.row(np.array(number))) + 1 + change
         return row % round(mode.reroute.within_s * 1e9 / self.timed.every_ns) == 0
 
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
@@ -174,7 +174,7 @@ class Conditions:
         return links
 
     def known_bps(self, number: int, faults: Collection[Fault]) -> Floats:
-        """Return the logical links' rates in one collective, [links] bit/s as the planner knows them with `faults`."""
+        """Return one collective's rates of logical links, [links] bit/s, as the planner knows them with `faults`."""
         return known(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
 
     def shaped_bps(self, number: int, faults: Collection[Fault]) -> Floats:

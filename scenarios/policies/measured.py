@@ -77,11 +77,11 @@ def at_ends(
     """Infer the rates of links from the times of one collective's messages: whole bit/s, NaN for a link without any.
 
     `links`, [F, H], are the links that each flow passes, -1 for unused entries, and `delays_s` the delays of all links;
-    `sent_s` and `arrived_s`, [T] s, are when each transfer was handed over and when it had arrived. A message occupies
+    `sent_s` and `arrived_s`, [T] s, are when each transfer was handed over and when it had arrived. A message is on
     its links from the time it was handed over, or from the time the previous message of its flow had left if that is
     later, until its arrival minus the delay. A flow's rate is its bits divided by the time during which it had a
     message on its links; likewise for all flows over a link together. The estimate for a link is the highest of these
-    rates. It is a lower bound, and one of the links of a flow that shared none attains it.
+    rates: a lower bound, which is exact for the slowest link of a flow that shared no links.
     """
     schedule = workload.schedule
     messages: defaultdict[int, list[tuple[float, float, float]]] = defaultdict(list)  # by flow: bits, from, until
@@ -140,9 +140,8 @@ def readings(counters: npt.NDArray[np.int64]) -> Readings:
 
 @lru_cache(maxsize=16)
 def ports_of(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """Return for each link or port the switch ports, as (switch, OpenFlow port number), that send its traffic after the
-    queue that limits it. A link by which a GPU sends has none, because the switch counts its traffic before that
-    queue."""
+    """Return for each link or port the switch ports, as (switch, OpenFlow port number), that send its traffic after its
+    queue. A link by which a GPU sends has none, because the switch counts its traffic before the queue."""
     port_of = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
     ports: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
     for htb_class in classes_of(fabric):

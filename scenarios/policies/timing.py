@@ -35,7 +35,7 @@ class Moments:
 
 
 class Choices(Protocol):
-    """The choices open to a policy, with the times that the model predicts for them (`decide.Chooser`)."""
+    """What a policy can choose and the predicted times: for collectives (`decide.Chooser`), or for a program."""
 
     def placements(self, rates_bps: Floats) -> Ranks:
         """Return the placement chosen under each row of rates [K, links]: [K, n]."""
