@@ -78,9 +78,9 @@ class WrongError(EmulationError):
 
 @dataclass(frozen=True)
 class Task:
-    """One mode of one configuration, `place` being the configuration's index in the run."""
+    """One mode of one configuration; `index` is the configuration's index in the run."""
 
-    place: int
+    index: int
     setting: Scenario
     mode: str
 
@@ -193,10 +193,10 @@ class Emulation:
         """As `Engine.run`, with one slice for each collective as soon as it is over. Raises vm.CannotRunError if this
         machine cannot run the VM."""
         tasks = [
-            Task(place, setting, mode)
-            for place, setting in enumerate(settings)
+            Task(index, setting, mode)
+            for index, setting in enumerate(settings)
             for mode in setting.run.modes
-            if not is_stored(place, mode, 0, setting.collective.count)
+            if not is_stored(index, mode, 0, setting.collective.count)
         ]
         if self.elsewhere is None:
             yield from _on_this_machine(tasks, self.jobs)
@@ -204,7 +204,7 @@ class Emulation:
         with self.elsewhere(len(tasks)) as executors:
             for task, result in results(_measured_on_dask, tasks, executors):
                 if isinstance(result, Lost):
-                    yield Failed(setting=task.place, mode=task.mode, why=f"{task.name}: {result.why}")
+                    yield Failed(setting=task.index, mode=task.mode, why=f"{task.name}: {result.why}")
                 else:
                     yield from result
 
@@ -238,7 +238,7 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[EngineEvent,
             error = event.exception()
             if isinstance(error, EmulationError):
                 again = tries < TRIES and not isinstance(error, WrongError)
-                yield (Retrying if again else Failed)(setting=task.place, mode=task.mode, why=str(error))
+                yield (Retrying if again else Failed)(setting=task.index, mode=task.mode, why=str(error))
                 if again:
                     start(task, tries + 1)
             elif error is not None:
@@ -259,7 +259,7 @@ def _measured_on_dask(task: Task) -> list[EngineEvent]:
         try:
             run_point(task, events.append, on_start)
         except WrongError as error:  # reported as an event, because an exception would cause a retry
-            events.append(Failed(setting=task.place, mode=task.mode, why=str(error)))
+            events.append(Failed(setting=task.index, mode=task.mode, why=str(error)))
     return [event for event in events if not isinstance(event, Activity)]
 
 
@@ -269,7 +269,7 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
     machine cannot run its VM."""
     setting, stderr = task.setting, Words()
     first_step = "the search for best schedules" if setting.searches_schedules else "the start of the testbed"
-    put(Activity(setting=task.place, mode=task.mode, doing=first_step))
+    put(Activity(setting=task.index, mode=task.mode, doing=first_step))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
         try:
             reader = Reader(task, put, watchdog.renew)
@@ -320,7 +320,7 @@ class Reader:
 
     def write(self, data: bytes) -> None:
         *lines, self._unread = (self._unread + data).split(b"\n")
-        point: dict[str, Any] = {"setting": self._task.place, "mode": self._task.mode}
+        point: dict[str, Any] = {"setting": self._task.index, "mode": self._task.mode}
         for line in lines:
             message: dict[str, Any] = json.loads(line)
             self._renew(message.get("doing"))

@@ -58,9 +58,9 @@ def as_modelled(setting: Scenario) -> Scenario:
 
 @dataclass(frozen=True)
 class Batch:
-    """Collectives start .. stop-1 of some modes of a configuration; `place` is the configuration's index in the run."""
+    """Collectives start .. stop-1 of some modes of a configuration; `index` is the configuration's index in the run."""
 
-    place: int
+    index: int
     setting: Scenario
     modes: tuple[str, ...]
     start: int
@@ -87,11 +87,11 @@ class Model:
                 for mode in batch.modes:
                     rows = result if isinstance(result, Lost) else result[mode]
                     if not isinstance(rows, Lost):
-                        yield Slice(setting=batch.place, mode=mode, rows=rows)
-                    elif (batch.place, mode) not in failed:
-                        failed.add((batch.place, mode))
+                        yield Slice(setting=batch.index, mode=mode, rows=rows)
+                    elif (batch.index, mode) not in failed:
+                        failed.add((batch.index, mode))
                         where = f"model, {batch.setting.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
-                        yield Failed(setting=batch.place, mode=mode, why=f"{where}: {rows.why}")
+                        yield Failed(setting=batch.index, mode=mode, why=f"{where}: {rows.why}")
 
     def _step(self, setting: Scenario) -> int:
         if setting.searches_schedules:
@@ -103,13 +103,13 @@ class Model:
         return batch // every * every or batch
 
     def _batches(self, settings: Sequence[Scenario], is_stored: IsStored) -> Iterator[Batch]:
-        for place, setting in enumerate(settings):
+        for index, setting in enumerate(settings):
             step = self._step(setting)
             for start in range(0, setting.collective.count, step):
                 stop = min(start + step, setting.collective.count)
-                modes = tuple(mode for mode in setting.run.modes if not is_stored(place, mode, start, stop))
+                modes = tuple(mode for mode in setting.run.modes if not is_stored(index, mode, start, stop))
                 if modes:
-                    yield Batch(place, setting, modes, start, stop)
+                    yield Batch(index, setting, modes, start, stop)
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
