@@ -111,7 +111,7 @@ def check_program(setting: Scenario) -> None:
     ring = replace(setting, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
     demand = demand_bps(planned(ring, "base").decisions.beta_s, slot_bytes=ring.workload.slot_bytes)
     carried_bps = measured_bps(ring, Platform.real(setting.run.scale, own_kernel=False))
-    check(demand, carried_bps, setting.run.scale, what="the program's ranks, each to the next,", sends="send")
+    check(demand, carried_bps, setting.run.scale, sending="the program's ranks, each to the next, send")
 
 
 def check(
@@ -119,15 +119,14 @@ def check(
     carried_bps: float,
     scale: RateScale,
     *,
-    what: str = "a collective of this scenario",
-    sends: str = "sends",
+    sending: str = "a collective of this scenario sends",
 ) -> None:
     """Raise vm.CannotRunError if the demand exceeds, at this rate scale, half of the machine's capacity `carried_bps`.
-    `demand_bps` is unscaled; `what` and `sends` are subject and verb of the message."""
+    `demand_bps` is unscaled; `sending` is subject and verb of the message."""
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
         raise vm.CannotRunError(
-            f"at the rate scale {scale} {what} {sends} up to {_gbps(wanted_bps)} at a time, and this machine carries "
+            f"at the rate scale {scale} {sending} up to {_gbps(wanted_bps)} at a time, and this machine carries "
             f"{_gbps(carried_bps)}, of which half is allowed: "
             f"take --rate-scale 1/{divisor(demand_bps, allowed_bps)}"
         )

@@ -159,9 +159,9 @@ class Expectations:
         (rows,) = plan.links()
         links_of = [row[row >= 0].tolist() for row in rows]
         kept = [index for index, transfer in enumerate(transfers) if links_of[transfer.flow]]  # without computations
-        for place, index in enumerate(kept):
+        for position, index in enumerate(kept):
             for link in links_of[transfers[index].flow]:
-                users[link].append(place)
+                users[link].append(position)
         names = [link.name for link in self.conditions.shared.all]
         shared = set(self._setting.shared_links(self._mode))
         links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
