@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from scenarios import vm
-from scenarios.engines.emulation import Watchdog, carried_chunk_bytes, memory_bytes, platform
+from scenarios.engines.emulation import Watchdog, Words, carried_chunk_bytes, memory_bytes, platform
 from scenarios.engines.prediction import planned
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.jobs import JobSpec
@@ -115,11 +116,7 @@ def check_program(setting: Scenario) -> None:
 
 
 def check(
-    demand_bps: float,
-    carried_bps: float,
-    scale: RateScale,
-    *,
-    sending: str = "a collective of this scenario sends",
+    demand_bps: float, carried_bps: float, scale: RateScale, *, sending: str = "a collective of this scenario sends"
 ) -> None:
     """Raise vm.CannotRunError if the demand exceeds, at this rate scale, half of the machine's capacity `carried_bps`.
     `demand_bps` is unscaled; `sending` is subject and verb of the message."""
@@ -138,7 +135,7 @@ def divisor(demand_bps: float, allowed_bps: float) -> int:
     return next(divisor for divisor in divisors if demand_bps / divisor <= allowed_bps)
 
 
-def demand_bps(beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, slot_bytes: int) -> float:
+def demand_bps(beta_s: npt.NDArray[np.float64], *, slot_bytes: int) -> float:
     """Return the highest total rate of all flows in any of these collectives; `beta_s` is [K, F]."""
     return float((8 * slot_bytes / beta_s).sum(axis=1).max())
 
@@ -148,7 +145,7 @@ def measured_bps(setting: Scenario, on: Platform) -> float:
     Raises vm.VMError if it cannot be measured."""
     where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
-    output, errors = io.BytesIO(), io.BytesIO()
+    output, errors = io.BytesIO(), Words()
     status = launch.testbed(
         [to_json(setting), CAPACITY, "0"],
         memory_bytes=memory_bytes(setting),
@@ -157,8 +154,8 @@ def measured_bps(setting: Scenario, on: Platform) -> float:
         platform=on,
     )
     if status != 0:
-        last = errors.getvalue().decode(errors="replace").strip().rpartition("\n")[2]
-        raise vm.VMError(f"what this machine carries could not be measured: {last or 'no reason was printed'}")
+        reason = errors.last() or "no reason was printed"
+        raise vm.VMError(f"what this machine carries could not be measured: {reason}")
     carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # earlier lines are progress
     print(f"this machine carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
     return carried_bps
