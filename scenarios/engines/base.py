@@ -1,7 +1,5 @@
-"""The interface of engines: an engine computes or measures the completion time of each collective in each mode.
-
-The command runs one or several engines over the same configurations and handles their events alike.
-"""
+"""The interface of engines: an engine computes or measures the completion time of each collective in each mode. The
+command runs one or several engines over the same configurations and handles their events alike."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass

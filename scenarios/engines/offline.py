@@ -1,7 +1,5 @@
-"""Referees: references for the modes, computed by the timing model.
-
-They are the fastest ring and the best schedule of a collective, and the least total time of any policy.
-"""
+"""Referees, with which modes are compared, computed by the timing model: the fastest ring and the best schedule of a
+collective, and the least total time of any policy."""
 
 import math
 import threading

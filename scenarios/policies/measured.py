@@ -1,7 +1,5 @@
 """Measured knowledge: link rates inferred from message times, port counters or probes, and the choices that follow.
-
-Also the rates of demands, inferred from the counters of tunnels.
-"""
+Also the rates of demands, inferred from the counters of tunnels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
