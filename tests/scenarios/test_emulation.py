@@ -337,4 +337,4 @@ def test_the_emulation_measures_the_first_collectives_only_and_refuses_faults_af
     assert err.startswith("fault[1].at: collective 20 ") and err.endswith("allowed: 0 to 19\n")
     assert not Path("run").exists()
     run("late.toml", "--engine", "model", "--modes", "base", "--no-report", "--out", "run", status=2)
-    assert "agent 3 killed is nothing that the model knows" in capsys.readouterr().err
+    assert "agent 3 killed has no effect in the model" in capsys.readouterr().err

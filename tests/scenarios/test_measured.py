@@ -163,7 +163,7 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
             'knowledge = "measured ports"\nmeasure_every = "99 us"',
             '"99 us" is too small; allowed: text with a unit, 100 us',
         ),
-        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: is given beside other knowledge"),
+        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: has no effect with this knowledge"),
         ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
     ],
 )

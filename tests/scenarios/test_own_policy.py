@@ -58,7 +58,7 @@ def mine(now):
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3; allowed: a pair of booleans"),
+        ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3; allowed: a tuple of two"),
         ("def mine(now):\n    return 1 / now.number, True", "ZeroDivisionError: division by zero, line 2"),
         ("def mine(now): raise KeyboardInterrupt", "mine.py:mine, before collective 0: KeyboardInterrupt: , line 1"),
     ],
@@ -73,7 +73,7 @@ def test_a_function_that_fails_is_named_with_its_collective(tmp_path, program, s
     [
         ("def mined(now): return True, True", 'has no function "mine" (did you mean mined?)'),
         ("def mine(now) return 3", "is not Python"),
-        ("import nothing_of_this_name", "fails when it is read: ModuleNotFoundError"),
+        ("import nothing_of_this_name", "fails when loaded: ModuleNotFoundError"),
     ],
 )
 def test_a_file_without_the_function_is_refused(tmp_path, program, said):
