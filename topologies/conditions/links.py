@@ -1,9 +1,9 @@
-"""Links whose conditions are not those of the others: ranges of rates and delays by class, pattern or name. Pure.
+"""Rates and delays for selected links: the table [conditions.links], by class, pattern or name. Pure.
 
 [conditions.links]
 wan = { rate = "40-100 Gbit/s", delay = "5 ms" }   # a class of links
-"g0>*" = { rate = "10 Gbit/s" }                    # a pattern: what GPU 0 sends
-"s0b0>s1b0" = { delay = "20 ms" }                  # a link, or a port
+"g0>*" = { rate = "10 Gbit/s" }                    # a pattern: all links out of GPU 0
+"s0b0>s1b0" = { delay = "20 ms" }                  # one link, or one port
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ CLASSES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "spine-border": ("spine_br", "br_spine"),
     },
 }
-"""The kinds of links or ports that each class has, by grain."""
+"""By grain, the kinds of links or ports in each class."""
 
 KEY = "conditions.links"
 MAX_ENTRIES = 1000
@@ -43,7 +43,7 @@ _WILD = "*?["
 
 @dataclass(frozen=True, kw_only=True)
 class LinkConditions:
-    """What is given for the links or ports of one class, pattern or name: a range of rates in bit/s, a delay in s."""
+    """An entry of the table: a class, pattern or name in `links`, and a range of rates (bit/s), a delay (s) or both."""
 
     links: str
     rate_bps: tuple[int, int] | None = None
@@ -51,17 +51,17 @@ class LinkConditions:
 
     @property
     def words(self) -> str:
-        """It in words: "wan 40-100 Gbit/s 5 ms"."""
+        """The entry in words: "wan 40-100 Gbit/s 5 ms"."""
         return " ".join([self.links, *self.written().values()])
 
     def written(self) -> dict[str, str]:
-        """The table that declares it."""
+        """Return the entry's values as the scenario's table has them."""
         rate = {} if self.rate_bps is None else {"rate": units.format_rate_range(self.rate_bps)}
         return rate if self.delay_s is None else rate | {"delay": _format_delay(self.delay_s)}
 
 
 def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
-    """What a scenario's table [conditions.links] declares; raises ConditionsError, as "conditions.links.wan"."""
+    """Read a scenario's table [conditions.links]; raises ConditionsError with keys such as "conditions.links.wan"."""
     if len(table) > MAX_ENTRIES:
         raise ConditionsError([Mistake(KEY, f"{len(table):,} entries are too many; allowed: {MAX_ENTRIES:,}")])
     mistakes, found = list[Mistake](), list[LinkConditions]()
@@ -80,12 +80,12 @@ def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
 
 
 def write(found: Sequence[LinkConditions]) -> dict[str, Any]:
-    """The table that declares these; the inverse of `read`."""
+    """Return the table that declares these entries; the inverse of `read`."""
     return {one.links: one.written() for one in found}
 
 
 def _mistakes(values: object) -> Iterator[tuple[str, str]]:
-    """What is wrong with an entry, each with its place in it."""
+    """Yield the mistakes of an entry's values: the suffix of the scenario key (such as ".rate"), and the text."""
     if not isinstance(values, dict) or not values:
         what = "is empty" if values == {} else f"{shown(values)} is not a table"
         yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, one at least"
@@ -111,10 +111,10 @@ def _format_delay(delay_s: float) -> str:
 
 
 def resolved(fabric: Fabric, found: Sequence[LinkConditions]) -> list[tuple[LinkConditions, Indices]]:
-    """What is given, each with the indices of its links or ports, in the order in which it applies.
+    """Return the entries, each with the indices of the links or ports it matches, in the order to apply them.
 
-    Classes come first, then patterns, then names, each in the order given, so that the more special one holds. Raises
-    ConditionsError for what names no link or port of the fabric in its grain.
+    Classes come first, then patterns, then names, each in the given order, so that the more specific entry wins.
+    Raises ConditionsError for an entry that matches no link or port in the fabric's grain.
     """
     grain, all_ = fabric.spec.grain, shared_by(fabric).all
     classes, names = CLASSES[grain], [link.name for link in all_]

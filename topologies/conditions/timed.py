@@ -1,8 +1,8 @@
-"""Conditions that change by time: those of row r of a sampler hold from r times `every` until the next. Pure.
+"""Conditions that change by time: row r of a sampler is in force from r * every to (r + 1) * every. Pure.
 
 Collectives begin every `interval`, so collective k begins under row k * interval // every, and later rows come into
-force while it runs. The last row of a sampler that ends holds from then on, for collectives that began before. Times
-are whole nanoseconds, so that instants are the same everywhere.
+force while it runs. If the sampler ends, its last row stays in force for the collectives that began before. Times are
+whole nanoseconds, so that every engine and process computes the same instants.
 """
 
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-_BLOCK_NUMBERS, _MOST_BLOCKS = 1 << 14, 64  # rates that are drawn at a time, and of how many times are kept
-_SPARE = 64  # rows that may be drawn for nothing
+_BLOCK_NUMBERS, _MOST_BLOCKS = 1 << 14, 64  # rates in a block that is drawn at once, and blocks that are cached
+_SPARE = 64  # rows between the wanted ones that may be drawn in vain
 
 
 class Source(Protocol):
-    """A sampler whose rows follow each other in time; `limit` is how many there are, None if endless."""
+    """A sampler whose rows follow each other in time; `limit` is the number of rows, None if endless."""
 
     @property
     def limit(self) -> int | None: ...
@@ -33,7 +33,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Timed:
-    """The conditions of collectives by the instants at which they begin, and those that follow while they run."""
+    """Conditions by time: those under which each collective begins, and those that come into force while it runs.
+
+    Row r of `source` is in force from r * `every_ns` on; collective k begins at k * `interval_ns`.
+    """
 
     source: Source
     every_ns: int
@@ -42,22 +45,24 @@ class Timed:
 
     @property
     def limit(self) -> int | None:
-        """How many collectives begin before the end of the last row; None if endless."""
+        """The number of collectives that begin before the end of the last row; None if endless."""
         rows = self.source.limit
         return None if rows is None else -(-rows * self.every_ns // self.interval_ns)
 
     @property
     def mean_bps(self) -> Floats:
-        """Every link's rate in the long run, [links] bit/s."""
+        """Every link's long-run mean rate, [links] bit/s."""
         return self.source.mean_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Every link's rate as collectives start .. start+count-1 begin: [count, links], whole bit/s."""
+        """Return every link's rate when collectives start .. start+count-1 begin: [count, links], whole bit/s."""
         return self.earlier_bps(start, count, 0)
 
     def earlier_bps(self, start: int, count: int, age_ns: int) -> Floats:
-        """Every link's rate this long before each of these collectives begins, before the first row that of the first:
-        [count, links]."""
+        """Return every link's rate `age_ns` before each of these collectives begins, [count, links] bit/s.
+
+        At instants before time 0 these are the rates of row 0.
+        """
         begins_ns = np.arange(start, start + count) * self.interval_ns
         rows: Rows = np.maximum(begins_ns - age_ns, 0) // self.every_ns
         if not count or rows[-1] - rows[0] < 2 * count + _SPARE:
@@ -66,26 +71,26 @@ class Timed:
         return np.concatenate([self.source.rates_bps(int(row), 1) for row in rows])
 
     def row(self, number: Rows) -> Rows:
-        """Under which row each of these collectives begins."""
+        """Return the row under which each of these collectives begins."""
         return number * self.interval_ns // self.every_ns
 
     def until_s(self, number: Rows) -> Floats:
-        """From the beginning of each of these collectives until its conditions first change, seconds."""
+        """Return the time from each collective's beginning to the first change of conditions, in seconds."""
         found: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
         return found
 
     def change_ns(self, number: int, place: int) -> int:
-        """The instant, from the beginning of a collective, of its change number `place` from 0 on."""
+        """Return the instant of change `place` (0, 1, ...) of collective `number`, in ns from its beginning."""
         return (number * self.interval_ns // self.every_ns + 1 + place) * self.every_ns - number * self.interval_ns
 
     def after(self, number: int, place: int) -> Floats:
-        """Every link's rate from that change on, [links]."""
+        """Return every link's rate from change `place` of collective `number` on, [links] bit/s."""
         row = number * self.interval_ns // self.every_ns + 1 + place
         (rates_bps,) = self.source.rates_bps(row if self.source.limit is None else min(row, self.source.limit - 1), 1)
         return rates_bps  # type: ignore[no-any-return]
 
     def from_beginning(self, number: int, count: int) -> Floats:
-        """The first `count` rows that hold from the beginning of a collective on, [count, links]."""
+        """Return the first `count` rows in force from the beginning of collective `number` on, [count, links] bit/s."""
         first, size = number * self.interval_ns // self.every_ns, self._block_rows
         blocks = range(first // size, (first + count - 1) // size + 1)
         rows = np.concatenate([self._block(index) for index in blocks])
@@ -96,7 +101,7 @@ class Timed:
         return max(1, _BLOCK_NUMBERS // self.source.rates_bps(0, 1).size)
 
     def _block(self, index: int) -> Floats:
-        """Some rows at once, of which the last are kept: neighbouring collectives meet the same."""
+        """Return a block of rows; the latest blocks are cached, as neighbouring collectives run under the same rows."""
         if index not in self._kept:
             if len(self._kept) == _MOST_BLOCKS:
                 del self._kept[next(iter(self._kept))]
