@@ -1,13 +1,13 @@
-"""WANs as scenarios write them: a preset, a map by its name or its file, or a table; and back to a table. Reads files.
+"""Reading of fabric.wan: a preset, a map of topohub, a GraphML file, or a table; and writing as a table. Reads files.
 
-fabric.wan = "topohub:sndlib/nobel-us"   # of the package topohub: SNDlib, the Topology Zoo ...
-fabric.wan = "mine.graphml"              # a file, as the Topology Zoo has them
-[fabric.wan]                             # a table, which every map can be written as
+fabric.wan = "topohub:sndlib/nobel-us"   # a map of the package topohub: SNDlib, the Topology Zoo ...
+fabric.wan = "mine.graphml"              # a file in the format of the Topology Zoo
+[fabric.wan]                             # a table, as which every map can be written
 routers = ["A", "B"]
 links = [["A", "B"]]
 km = [704.1]
 
-A file is hostile until it is checked: it is read up to a size, without a document type, and so without entities.
+Files are untrusted: only files up to a limited size are read, and a document type (and so any entity) is refused.
 """
 
 import math
@@ -30,7 +30,7 @@ MAX_ROUTERS = 128
 MAX_LINKS = 512
 MAX_FILE_BYTES = 1_000_000
 MAX_KM = 100_000.0
-_MAX_DEPTH = 16  # of elements in a file; GraphML's own lie five deep
+_MAX_DEPTH = 16  # nesting of elements in a file; those of GraphML are nested five deep
 _MAX_NAME = 64
 _EARTH_KM = 6371.0088  # mean radius
 _TOPOHUB = "topohub:"
@@ -40,10 +40,10 @@ Place = tuple[float, float]
 
 
 def read_wan(value: object) -> WanSpec:
-    """The WAN that a scenario declares by text or by a table; raises FabricError.
+    """Read the WAN that a scenario declares by text or by a table; raises FabricError.
 
-    A link of a map is as long as the map says (topohub and GraphML: `dist`, in km), or as the great circle between its
-    ends' longitudes and latitudes, on a sphere of the earth's mean radius.
+    The length of a map's link is the map's own (topohub and GraphML: `dist`, in km). If the map gives none, it is the
+    great-circle distance between the ends' longitudes and latitudes, on a sphere of the earth's mean radius.
     """
     if isinstance(value, dict):
         return _table(value)
@@ -59,7 +59,7 @@ def read_wan(value: object) -> WanSpec:
 
 
 def write_wan(wan: WanSpec) -> str | dict[str, Any]:
-    """The text or the table that declares a WAN; a map's is a table, which needs neither its file nor topohub."""
+    """Return the text or table that declares a WAN; a map becomes a table, which needs neither its file nor topohub."""
     if wan.preset is not None:
         return wan.preset
     table = {
@@ -144,7 +144,10 @@ def _is_rate(value: object) -> bool:
 
 @dataclass(frozen=True)
 class _Column:
-    """A list of a table with one entry for each router, or for each link: what its entries are."""
+    """A list in the WAN's table with one entry for each of its `of`, "routers" or "links".
+
+    `fits` tests an entry, and `allowed` describes valid entries for the error message.
+    """
 
     of: str
     allowed: str
@@ -164,7 +167,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Link:
-    """A link of a map: the keys of its ends, and what the map says of its length and capacity, if anything."""
+    """A link of a map: the keys of its ends, and the map's unchecked values for length and capacity, None if absent."""
 
     ends: tuple[Any, Any]
     km: Any = None
@@ -175,7 +178,7 @@ def _topohub(name: str) -> WanSpec:
     try:
         import topohub
     except ImportError:
-        why = 'the package topohub is not installed: allowed once ".venv/bin/pip install topohub" has been run'
+        why = 'the package topohub is not installed; install it by ".venv/bin/pip install topohub"'
         raise _wrong(f"{shown(_TOPOHUB + name)}: {why}") from None
     if not _TOPOHUB_MAP.fullmatch(name):
         raise _wrong(f'{shown(name)} is not a map of topohub; allowed: GROUP/MAP, such as "topohub:sndlib/nobel-us"')
@@ -197,14 +200,14 @@ def _topohub(name: str) -> WanSpec:
 
 
 def _graphml(path: Path) -> WanSpec:
-    """The map of a GraphML file; of nodes `label`, `Longitude` and `Latitude` count, of links `dist` in km and
-    `LinkSpeedRaw` in bit/s."""
+    """Read the map in a GraphML file, with the attributes `label`, `Longitude` and `Latitude` of nodes, and `dist` (km)
+    and `LinkSpeedRaw` (bit/s) of links; raises FabricError."""
     import networkx
 
     label = path.name[:_MAX_NAME]
     try:
         if not path.is_file():
-            raise _wrong(f"{shown(label)} is not a file that is there; allowed: a GraphML file")
+            raise _wrong(f"{shown(label)} is not an existing file; allowed: a GraphML file")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
@@ -219,7 +222,7 @@ def _graphml(path: Path) -> WanSpec:
     _check_xml(text, label)
     try:
         graph = networkx.parse_graphml(text.partition("?>")[2] if text.startswith("<?xml") else text)
-    except Exception as error:  # whatever a file that is XML and not GraphML makes the parser meet
+    except Exception as error:  # the parser may raise anything for XML that is not GraphML
         raise _wrong(f"{shown(label)} is not GraphML ({type(error).__name__}); allowed: a graph in GraphML") from None
     places = {
         node: (about.get("label", node), (about.get("Longitude"), about.get("Latitude")))
@@ -233,7 +236,7 @@ def _graphml(path: Path) -> WanSpec:
 
 
 def _check_xml(text: str, label: str) -> None:
-    """Raise FabricError for text that is not XML, has a document type, or elements that lie too deep."""
+    """Raise FabricError for text that is not XML, has a document type, or nests elements too deeply."""
     parser, depth = expat.ParserCreate("utf-8"), 0
 
     def begin(*_: object) -> None:
@@ -258,7 +261,10 @@ def _check_xml(text: str, label: str) -> None:
 
 
 def _of_map(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable[_Link]) -> WanSpec:
-    """The WAN of a map: its nodes, each with a title and a place, are routers; of parallel links the first counts."""
+    """Make the WAN of a map: its nodes, each with a title and a position, become routers.
+
+    Loops are dropped, and of parallel links the first is used. Raises FabricError.
+    """
     once: dict[frozenset[Any], _Link] = {}
     for link in links:
         if link.ends[0] != link.ends[1]:
@@ -302,7 +308,7 @@ def _title(given: Any, place: int) -> str:
 
 
 def _router_names(titles: Iterable[str]) -> Sequence[str]:
-    """A name that a router may have for each title, none of them twice: "Salt-Lake-City" is SaltLakeC."""
+    """Make a valid and unique router name for each title: "Salt-Lake-City" becomes SaltLakeC."""
     found: list[str] = []
     for title in titles:
         plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
@@ -318,8 +324,8 @@ def _router_names(titles: Iterable[str]) -> Sequence[str]:
 
 
 def great_circle_km(a: Place, b: Place) -> float:
-    """The distance in km of two longitudes and latitudes in degrees on a sphere of the earth's mean radius, by the
-    haversine formula."""
+    """Return the distance in km between two points (longitude, latitude in degrees) on a sphere of the earth's mean
+    radius, by the haversine formula."""
     (x, y), (u, v) = ([math.radians(degrees) for degrees in place] for place in (a, b))
     half = math.sin((v - y) / 2) ** 2 + math.cos(y) * math.cos(v) * math.sin((u - x) / 2) ** 2
     return 2 * _EARTH_KM * math.asin(min(1.0, math.sqrt(half)))

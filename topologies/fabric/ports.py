@@ -1,14 +1,14 @@
-"""What flows from rank to rank pass and share, in two grains: logical links, or the directed ports of cables. Pure.
+"""The links that flows from rank to rank pass, in two grains: logical links, or the directed ports of cables. Pure.
 
-Which spines a flow passes is as the controller's forwarding rules have it (`controller.routing.paths`), which know
-addresses alone:
+The spines of a flow are those of the controller's forwarding rules (`controller.routing.paths`), which match addresses
+only:
 
     within a site, between leaves   the spine that the destination's index in the site selects
     up to a border router           the spine that the source's index selects
     down from a border router       the spine that the destination's index selects
 
-An index selects the spine of that number modulo the number of spines, or the next one whose two cables are not dead. So
-all flows of a GPU to border routers share one spine, and so do all channels between two GPUs.
+An index selects the spine with that index modulo the number of spines, or the next one whose two cables are not dead.
+So all flows from a GPU to border routers share one spine, and so do all channels between two GPUs.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ _SHORT = {"border": "br"}
 
 @dataclass(frozen=True, kw_only=True)
 class DirectedPort:
-    """One direction of a cable: what the node `src` sends to `dst`; `kind` is one of `PORT_KINDS`."""
+    """One direction of a cable: the port of the node `src` that sends to `dst`; `kind` is one of `PORT_KINDS`."""
 
     index: int
     kind: str
@@ -42,15 +42,15 @@ class DirectedPort:
 
     @property
     def name(self) -> str:
-        """The port as tables and reports write it: "s0l0>s0p1"."""
+        """The port's name in tables and reports: "s0l0>s0p1"."""
         return f"{self.src}>{self.dst}"
 
 
 def select_spine(tier: Sequence[str], index: int, ends: tuple[str, str], dead: Cables) -> int:
-    """Which spine of a site's `tier` lies between two nodes, `ends`, for the GPU of that index in the site.
+    """Return which of a site's spines, `tier`, lies between the nodes `ends` for the GPU with this index in the site.
 
-    It is the first whose cables to both are not dead, beginning with spine `index` modulo their number; if there is
-    none, that one.
+    It is the first spine whose cables to both nodes are not dead, in cyclic order from spine `index` modulo the number
+    of spines on; if there is none, it is that first one.
     """
     first = index % len(tier)
     order = [(first + step) % len(tier) for step in range(len(tier))]
@@ -59,37 +59,37 @@ def select_spine(tier: Sequence[str], index: int, ends: tuple[str, str], dead: C
 
 
 class Links:
-    """The logical links of a fabric, and which of them flows pass; the logical counterpart of `Ports`."""
+    """The logical links of a fabric, and those that flows pass; the counterpart of `Ports` in the logical grain."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self.all: tuple[LogicalLink, ...] = fabric.links
 
     def of(self, src: Integers, dst: Integers, path: Integers) -> Indices:
-        """The links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.of`."""
+        """Return the links from rank to rank over a WAN path (path -1: within a site); otherwise as `Ports.of`."""
         return links_of(self.fabric, src, dst, path)
 
     def edge(self, src: int, dst: int, path: int = -1) -> tuple[int, ...]:
-        """The links from one rank to another, in order; raises as `Fabric.edge_links`."""
+        """Return the links from one rank to another, in order; raises as `Fabric.edge_links`."""
         return self.fabric.edge_links(src, dst, path)
 
     def failed(self, dead: Cables) -> tuple[int, ...]:
-        """The links, by index, that have no way left without these cables."""
+        """Return the indices of the links that have no path left without the cables `dead`."""
         return failed_links(self.fabric, dead)
 
     def slowest_bps(self, rates_bps: Floats) -> Floats:
-        """The rates of logical links [..., links] under these rates, which they are."""
+        """Return the rates of logical links, [..., links] bit/s: `rates_bps` itself."""
         return rates_bps
 
     def delays_s(self, delays_s: Floats) -> Floats:
-        """The delays of logical links [links] under these delays, which they are."""
+        """Return the delays of logical links, [links] s: `delays_s` itself."""
         return delays_s
 
 
 class Ports:
-    """The directed ports of a fabric, two for each cable in the order of `Fabric.cables`, and which of them flows pass.
+    """The directed ports of a fabric, two for each cable in the order of `Fabric.cables`, and those that flows pass.
 
-    `dead` cables are avoided as the forwarding rules avoid them.
+    Flows avoid the cables in `dead` in the same way as the forwarding rules.
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
@@ -107,7 +107,7 @@ class Ports:
         self._place_tables(dead)
 
     def _place_tables(self, dead: Cables) -> None:
-        """Ports by what selects them: by rank, by leaf or border router and spine, by path."""
+        """Make the tables that `of` indexes: ports by rank, by leaf or border router and spine, and by path."""
         gpus, routers = self.fabric.gpus, self.fabric.border_routers
         leaves = [switch for switch in self.fabric.switches if switch.kind == "leaf"]
         leaf_names = [leaf.name for leaf in leaves]
@@ -116,10 +116,10 @@ class Ports:
         self._leaf = np.array([leaf_names.index(gpu.leaf) for gpu in gpus], np.int32)
         self._first_router = len(leaves)
         self._nic = np.array([(self._port[g.name, g.leaf], self._port[g.leaf, g.name]) for g in gpus], np.int32)
-        # [leaf or border router, spine]: its port to the spine, and the spine's port to it; -1 beyond the site's spines
+        # [leaf or border router, spine]: the port to the spine, and the port back; -1 beyond the number of spines
         self._to_spine = np.full((len(above), max(map(len, self._tiers))), -1, np.int32)
         self._from_spine = self._to_spine.copy()
-        # [rank, leaf or border router]: the spine between the rank's leaf and that; -1 in other sites
+        # [rank, leaf or border router]: the spine between it and the rank's leaf; -1 in other sites
         self._spine = np.full((len(gpus), len(above)), -1, np.int32)
         for name, site in above:
             assert site is not None
@@ -130,7 +130,7 @@ class Ports:
             for index, gpu in enumerate(local):
                 self._spine[gpu.rank, row[name]] = select_spine(self._tiers[site], index, (gpu.leaf, name), dead)
         links, longest = self.fabric.links, max((len(path.links) for path in self.fabric.paths), default=0)
-        # One row more, which path -1 selects: a fabric of one site has no paths at all.
+        # Path -1 selects the last row, which is additional: a fabric of one site has no paths.
         self._wan = np.full((len(self.fabric.paths) + 1, longest), -1, np.int32)
         for path in self.fabric.paths:
             hops = [links[link] for link in path.links]
@@ -138,12 +138,12 @@ class Ports:
         self._path_ends = np.array([*((path.src_br, path.dst_br) for path in self.fabric.paths), (-1, -1)], np.int32)
 
     def of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Indices:
-        """The ports from rank to rank over a WAN path, -1 within a site: [..., H], in order, with -1 between them.
+        """Return the ports from rank to rank over a WAN path (path -1: within a site): [..., H], in order.
 
-        `src`, `dst` and `path` are of one shape. `spine` [..., 2] chooses other spines, by index in their sites: that
-        of the source's site and that of the destination's, which are one and the same within a site; -1: as the
-        forwarding rules do. Raises ValueError where a path does not lead from rank to rank, and for a spine that does
-        not exist.
+        Entries of -1 are unused hops. `src`, `dst` and `path` have one shape. `spine` [..., 2] overrides the spines in
+        the source's and in the destination's site, by index in the site; -1 leaves the forwarding rules' choice. Within
+        a site both must be the same spine. Raises ValueError for a path that does not lead from `src` to `dst`, and for
+        a spine that does not exist.
         """
         _check_paths(self.fabric, src, dst, path)
         crosses, over = path >= 0, np.maximum(path, -1)
@@ -156,7 +156,7 @@ class Ports:
             self._check_spines(src, up)
             self._check_spines(dst, down)
             if (lost := ~crosses & (up != down)).any():
-                raise ValueError(f"spines {up[lost][0]} and {down[lost][0]} within a site; allowed: one and the same")
+                raise ValueError(f"spines {up[lost][0]} and {down[lost][0]} within a site; allowed: the same spine")
         found = np.full((*src.shape, 6 + self._wan.shape[1]), -1, np.int32)
         climbs = crosses | (self._leaf[src] != self._leaf[dst])
         found[..., 0], found[..., -1] = self._nic[src, 0], self._nic[dst, 1]
@@ -168,25 +168,25 @@ class Ports:
         return found
 
     def edge(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
-        """The ports from one rank to another, in order; arguments and errors as for `of`."""
+        """Return the ports from one rank to another, in order; arguments and errors as for `of`."""
         found = self.of(np.array(src), np.array(dst), np.array(path), np.array(spine))
         return tuple(int(port) for port in found if port >= 0)
 
     def failed(self, dead: Cables) -> tuple[int, ...]:
-        """The ports, by index, of these cables."""
+        """Return the indices of these cables' ports."""
         return tuple(port.index for port in self.all if cable(port.src, port.dst) in dead)
 
     def slowest_bps(self, rates_bps: Floats) -> Floats:
-        """The rates of logical links [..., links] under these of ports: that of the slowest port on a link's way."""
+        """Return the rates of logical links, [..., links] bit/s: each has the rate of the slowest port on its path."""
         return np.where(self._ways >= 0, rates_bps[..., self._ways], np.inf).min(axis=-1)  # type: ignore[no-any-return]
 
     def delays_s(self, delays_s: Floats) -> Floats:
-        """The delays of logical links [links] under these of ports: the sum over a link's way."""
+        """Return the delays of logical links, [links] s: each has the sum of the delays of the ports on its path."""
         return delays_of(self._ways, delays_s)
 
     @cached_property
     def _ways(self) -> Indices:
-        """The ports on the way of each logical link, [links, H], -1 where there are fewer."""
+        """The ports on the path of each logical link, [links, H], padded with -1."""
         rank = {gpu.name: gpu.rank for gpu in self.fabric.gpus}
         router = {name: self._first_router + index for index, name in enumerate(self.fabric.border_routers)}
         found = np.full((len(self.fabric.links), 6 + self._wan.shape[1]), -1, np.int32)
@@ -211,11 +211,11 @@ class Ports:
 
 
 def shares_of_rate(fabric: Fabric) -> Floats:
-    """What the fabric gives each port of the rate of a GPU's, [ports].
+    """Return the rate of each port as a fraction of its declared rate, [ports].
 
-    Without rails and oversubscription all have the same. A plane's ports have an R-th each. Where a tier is
-    oversubscribed r to 1, its ports up have together an r-th of what those down have, of leaves the fullest of the
-    site.
+    Without rails and oversubscription all fractions are 1. With R rails, every port of a plane has 1/R. In a tier that
+    is oversubscribed r to 1, the ports up together have 1/r of the rate of the ports down; for leaves, those of the
+    site's leaf with the most GPUs.
     """
     spec, below = fabric.spec, Counter(gpu.leaf for gpu in fabric.gpus)
     site_of = {switch.name: switch.site for switch in fabric.switches if switch.site is not None}
@@ -235,7 +235,7 @@ def shares_of_rate(fabric: Fabric) -> Floats:
 
 
 def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Indices:
-    """The logical links from rank to rank over a WAN path, -1 within a site; otherwise as `Ports.of`."""
+    """Return the logical links from rank to rank over a WAN path (path -1: within a site); otherwise as `Ports.of`."""
     _check_paths(fabric, src, dst, path)
     crosses, over = path >= 0, np.maximum(path, 0)
     longest = max(len(one.links) for one in fabric.paths)
@@ -249,17 +249,17 @@ def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> In
 
 
 Shared = Links | Ports
-"""What flows share: whatever conditions are of."""
+"""What flows share, and what has a rate and a delay: the logical links or the ports of a fabric."""
 
 
 @lru_cache(maxsize=64)
 def shared_by(fabric: Fabric, dead: Cables = NONE) -> Shared:
-    """What flows share in the fabric's grain while these cables, which the forwarding rules avoid, are dead."""
+    """Return what flows share in the fabric's grain while these cables, which the forwarding rules avoid, are dead."""
     return Ports(fabric, dead) if fabric.spec.grain == "physical" else Links(fabric)
 
 
 def delays_of(links: Indices, delays_s: Floats) -> Floats:
-    """The delay of flows over these links or ports, [...] s; `delays_s` are those of links or ports, [links]."""
+    """Return the delay of flows over these links or ports, [...] s, from the delays of links or ports, [links] s."""
     return np.where(links >= 0, delays_s[links], 0.0).sum(axis=-1)  # type: ignore[no-any-return]
 
 
