@@ -302,8 +302,8 @@ def test_a_mismatch_tells_port_wanted_and_found() -> None:
     assert mismatch(wanted, right) is None
     found = mismatch(wanted, right | {("s0l0-eth1", 10): (2000, 2001)})
     assert found == "class 1:a of port s0l0-eth1 should have 16000 bit/s and has 16008 bit/s"
-    assert "is not there" in str(mismatch(wanted, {("s0l0-eth1", 1): (1000, 1000)}))
-    assert "should not be there" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
+    assert "does not exist" in str(mismatch(wanted, {("s0l0-eth1", 1): (1000, 1000)}))
+    assert "should not exist" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])

@@ -1,19 +1,20 @@
-"""Ifbs: interfaces that what arrives at another one passes first. Pure.
+"""IFB devices: packets that arrive at a port are redirected through one first, so that they can be delayed, dropped or
+shaped on ingress. Pure.
 
-*Delays.* Where links are shared, propagation delay is applied behind all the shared links of a way.
+*Delays.* If links are shared, propagation delay is applied after all the shared links on a flow's path.
 
-A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
-has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
-it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address, and where that of the
-WAN depends on the path by the tag of the tunnel, too. Where what has no tag may leave the fixed path, the delay of the
-WAN is applied behind the cable of each of its links. An interface delays what arrives by an ifb: a filter of its
-ingress redirects the packets to it, its root is a netem, and they go on from there.
+TCP takes a packet in a netem as delivered (`skb_orphan_partial` in the kernel), so TCP small queues do not limit what a
+flow has queued beyond a netem: a flow that waits at a slower link after a netem would take more than its share of the
+links before it. So the whole delay of a path is applied at its end, at the receiving GPU, by source address; if the
+WAN's delay depends on the path, by the tunnel's tag as well. If packets without a tag may leave the fixed path, the
+WAN's delay is applied after the cable of each WAN link instead. For each delay there is an ifb with a netem as root
+qdisc: a filter on the interface's ingress redirects packets to it, and they continue from there.
 
-*Losses.* A frame that a WAN link loses has passed it: an ifb behind the link's cable loses it, which may delay as well.
-Which frames are lost depends on a seed and the link.
+*Losses.* A frame that a WAN link loses has used the link's rate: an ifb after the link's cable drops it, and may delay
+the others. The dropped frames depend on a seed and the link.
 
-*NICs.* What a GPU sends is shaped where its leaf receives it, in the switches' network namespace: the ifb of that port
-has the class.
+*NICs.* A GPU's sending direction is shaped where its leaf receives, in the switches' network namespace: the ifb of the
+leaf's port has the HTB class.
 """
 
 from collections import defaultdict
@@ -31,11 +32,11 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Ifb:
-    """An ifb that delays packets which arrive on `interface` from these addresses, or from all if there are none.
+    """An ifb for packets that arrive at `interface` from the addresses `sources`, or from all if there are none.
 
-    `rank` is the GPU in whose network namespace both are, None for that of the switches. `loss` is the share of packets
-    that it loses, from 0 to 1, as `seed` says. With neither loss nor delay it has no netem, and may have classes. One
-    for packets of tunnels has tc's `matches` of those, which come before addresses.
+    `rank` is the GPU whose network namespace has both interfaces; None is the switches' namespace. `loss` is the share
+    of packets that the ifb drops, from 0 to 1, drawn from `seed`. With neither loss nor delay it has no netem, and may
+    have classes. `matches` are tc's matches of packets in tunnels for this ifb; they take precedence over addresses.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Ifb:
     matches: tuple[str, ...] = ()
 
     def filters(self) -> Iterator[str]:
-        """tc's batch lines that redirect the packets to it; the interface must have an ingress queueing discipline."""
+        """Yield the lines for tc that redirect packets to the ifb; the interface must have an ingress qdisc."""
         found = [f"prio 1 u32 {match}" for match in self.matches]
         found += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
         for match in found or ["prio 1 matchall"]:
@@ -59,12 +60,12 @@ class Ifb:
 
 
 def nic_name(rank: int) -> str:
-    """The ifb that shapes what a GPU sends."""
+    """Return the name of the ifb that shapes a GPU's sending direction."""
     return f"nic{rank}"
 
 
 def nics(fabric: Fabric) -> tuple[Ifb, ...]:
-    """The ifbs that what GPUs send passes, by rank."""
+    """Return the ifbs that shape the GPUs' sending direction, by rank."""
     port = {port.peer: port.interface for s in fabric.switches if s.kind == "leaf" for port in s.ports}
     return tuple(
         Ifb(name=nic_name(gpu.rank), rank=None, interface=port[gpu.name], sources=(), delay_ns=0) for gpu in fabric.gpus
@@ -74,13 +75,13 @@ def nics(fabric: Fabric) -> tuple[Ifb, ...]:
 def delays(
     fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int = 0, paths: Sequence[str] = ()
 ) -> tuple[Ifb, ...]:
-    """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns,
-    and one for each WAN link where those lose the share `wan_loss` of all packets, from 0 to 1.
+    """Return the ifbs that apply these delays of links, [links] s: one for each interface and delay above 0 ns.
 
-    With `paths`, tc's match of packets that have come over each path in a tunnel, delays that depend on it are where
-    ways end, too; packets without a tunnel are on the fixed path. Names are numbered, as those of interfaces may be as
-    long as Linux allows. Raises ValueError where the links of a site to its border routers, or from them, differ so
-    that the way between two GPUs has no delay of its own.
+    With the loss `wan_loss`, a share from 0 to 1, there is one for each WAN link too. With `paths`, tc's match of
+    packets that have come over each path in a tunnel, delays that depend on the path are applied at the receivers as
+    well; packets without a tunnel are on the fixed path. Names are numbered, because an interface's name may already
+    have the maximal length. Raises ValueError if the delays within a site differ between border routers, so that the
+    delay between two GPUs is not determined by the GPUs and the WAN path.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
     ends_ns, wan_ns = _ends_ns(fabric, delays_ns), np.zeros_like(delays_ns)
@@ -89,7 +90,7 @@ def delays(
         wan_ns = np.where(wan, delays_ns, 0)
         ends_ns = _ends_ns(fabric, delays_ns - wan_ns)
         if ends_ns is None:
-            raise ValueError("delays that differ between border routers; allowed: links of one delay within a site")
+            raise ValueError("delays that differ between border routers; allowed: one delay for all links of a site")
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     over_ns, tags = np.zeros(len(fabric.paths), np.int64), () if wan_loss or not wan_ns.any() else paths
     if tags:
@@ -135,7 +136,7 @@ def delays(
 
 
 def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
-    """The delay of the way from rank to rank, [n, n] ns, 0 where there is none; None where it depends on the path."""
+    """Return the delay from rank to rank, [n, n] ns, 0 without a path; None if a delay depends on the WAN path."""
     within = fabric.intra_index >= 0
     found = np.where(within, delays_ns[fabric.intra_index], 0)
     for (src_site, dst_site), paths in fabric.paths_between.items():

@@ -1,6 +1,6 @@
-"""Traffic control in effect: apply a Shaping, read back what the kernel holds, count the drops of the whole network.
+"""Traffic control in the kernel: apply a Shaping, verify the kernel's state, and count the drops of the whole network.
 
-The switches must be up first, since Open vSwitch replaces the queueing discipline of a port that it takes.
+The switches must be up first, because Open vSwitch replaces the queueing discipline of a port when it adds the port.
 """
 
 import contextlib
@@ -36,19 +36,20 @@ Floats = npt.NDArray[np.float64]
 
 _DEVICE = re.compile(r"^ *([^ :]+):((?: +\d+)+)$", re.MULTILINE)
 _TIMEOUT_S = 120  # for tc, which takes a second for the largest fabric
-_MOST_LINES = 20_000  # of a run of tc, which crashes at some 100,000
+_MOST_LINES = 20_000  # per run of tc, which crashes at some 100,000 lines
 _RECEIVE_DROPS, _TRANSMIT_DROPS = 3, 11  # columns of /proc/net/dev
 
 
 class TcError(Exception):
-    """Traffic control that could not be applied, or that is not what was applied; one sentence."""
+    """Raised if traffic control cannot be applied, or the kernel holds another one; the message is one sentence."""
 
 
 class Shaper:
-    """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
+    """A context manager that shapes a fabric's network until it is closed.
 
-    `host_pids` are processes in the network namespaces of the GPUs, by rank; fair sharing and the physical grain need
-    them. Raises TcError where delays cannot be shaped, the kernel refuses the shaping or holds another one afterwards.
+    This process must be in the switches' network namespace. `host_pids` are processes in the network namespaces of the
+    GPUs, by rank; fair sharing, the physical grain and finite buffers need them. Raises TcError if delays cannot be
+    shaped, or the kernel refuses the shaping or holds another one afterwards.
     """
 
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
@@ -82,10 +83,9 @@ class Shaper:
             raise
 
     def change(self, rates_bps: Floats) -> None:
-        """Give every link the rate of these conditions, [links] bit/s; returns once the kernel has answered for every
-        class with what it holds now.
+        """Set every link's rate, [links] bit/s; return once the kernel has confirmed the new rate of every class.
 
-        Raises TcError with port, wanted and found rate unless it is what it should be to the byte/s.
+        Raises TcError, with the port, the wanted and the confirmed rate, if a class differs by a byte/s.
         """
         wanted = self.shaping.wanted(rates_bps)
         rates = {(self._index[name], minor): rate for (name, minor), rate in wanted.items()}
@@ -101,7 +101,7 @@ class Shaper:
         self._compare(rates_bps, held)
 
     def check(self, rates_bps: Floats) -> None:
-        """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
+        """Raise TcError, with the port, the wanted and the read rate, if a class's rate differs by a byte/s."""
         held = {key: rates for index in self._ports for key, rates in self._netlink.rates(index).items()}
         self._compare(rates_bps, held)
 
@@ -112,9 +112,10 @@ class Shaper:
             raise TcError(sentence)
 
     def tunnel_bytes(self) -> dict[int, int]:
-        """The payload that each tunnel has sent, by its number behind all links or ports, as that of full frames.
+        """Return the payload in bytes that each tunnel has sent, taking all frames as full; raises OSError.
 
-        It may be called from any thread of this network namespace. Raises OSError.
+        The keys are the tunnels' indices, which follow those of links or ports. It may be called from any thread in
+        this network namespace.
         """
         first, leaves = len(shared_by(self.shaping.fabric).all), self.shaping.leaves
         tunnels = {(self._index[one.interface], one.minor): one.link for one in leaves if one.link >= first}
@@ -123,9 +124,9 @@ class Shaper:
         return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
 
     def lose(self, interface: str, share: float) -> None:
-        """Have a port lose this share of the packets it sends, from 0 to 1; a large segment is lost as a whole.
+        """Make a port lose this share (0 to 1) of the packets it sends; a large segment is lost as a whole.
 
-        Packets that wait in a netem stay there. Raises TcError.
+        Packets that are queued in a netem remain there. Raises TcError.
         """
         classes = [one for one in self.shaping.leaves if one.interface == interface]
         if classes:
@@ -137,7 +138,7 @@ class Shaper:
             _tc(f"qdisc del dev {interface} root\n")
 
     def _lose_in_classes(self, classes: Sequence[HtbClass], share: float) -> None:
-        """A class with a delay has a netem already; the queue of any other is a netem only while it loses packets."""
+        """Set the loss of these classes; those without a delay have a netem, instead of their queue, only for a loss."""
         delays_ns = self.shaping.delays_ns
         undelayed = [one for one in classes if one.key not in delays_ns]
         kind = f"netem limit {QUEUE_PACKETS}" if share else self.shaping.queue
@@ -146,9 +147,9 @@ class Shaper:
         self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
 
     def close(self) -> None:
-        """Remove the shaping, as far as its ports are still there."""
+        """Remove the shaping from all ports that still exist."""
         with contextlib.suppress(TcError):
-            _tc(self.shaping.removal(), "-force")  # some may be gone
+            _tc(self.shaping.removal(), "-force")  # some ports may no longer exist
         self._ifbs.remove()
         self._senders.restore()
         self._netlink.close()
@@ -160,14 +161,14 @@ class Shaper:
         self.close()
 
     def _check_unshaped(self) -> None:
-        """Raise TcError where a port is shaped already: that shaping is not ours to remove."""
+        """Raise TcError if a port is shaped already: `close` would remove that shaping."""
         ports = {index: name for name, index in self._index.items()}
         for qdisc in self._netlink.qdiscs():
             if qdisc.interface in ports and qdisc.kind != "noqueue":
                 raise TcError(f"port {ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
     def _set_netems(self, netems: Mapping[ClassKey, Netem]) -> None:
-        """Over netlink, as tc cuts delays to whole microseconds."""
+        """Set netems over netlink, because tc cuts delays to whole microseconds."""
         by_id = {(self._index[name], minor): netem for (name, minor), netem in netems.items()}
         try:
             self._netlink.change_netems(by_id, limit_packets=QUEUE_PACKETS)
@@ -184,7 +185,7 @@ class Shaper:
 
 
 class Ifbs:
-    """Ifbs in the network namespaces of this process and of GPUs' hosts, given by rank."""
+    """The ifbs of a shaping, in the network namespaces of this process and of the GPUs' hosts."""
 
     def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
         by_rank: dict[int | None, list[Ifb]] = {}
@@ -194,7 +195,7 @@ class Ifbs:
         self._begun: list[str] = []
 
     def make(self) -> None:
-        """Make them; raises TcError where the kernel refuses one or delays by another time afterwards."""
+        """Make the ifbs; raises TcError if the kernel refuses one or holds another delay afterwards."""
         for pid, ifbs in self._by_pid.items():
             self._begun.append(pid)
             try:
@@ -217,11 +218,11 @@ class Ifbs:
         held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
         for one in netems:
             if (found_ns := held.get(index[one.name])) != one.delay_ns:
-                where = f"{one.name}, behind {one.interface},"
+                where = f"{one.name}, the ifb of {one.interface},"
                 raise TcError(f"{where} should delay by {one.delay_ns} ns and delays by {found_ns} ns")
 
     def remove(self) -> None:
-        """Remove them, as far as they and their hosts are still there."""
+        """Remove the ifbs that still exist."""
         for pid in self._begun:
             ifbs = self._by_pid[pid]
             with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
@@ -234,22 +235,23 @@ class Ifbs:
 
 
 def _of(ifbs: Sequence[Ifb]) -> list[str]:
-    """The interfaces whose packets these ifbs take, each once."""
+    """Return the interfaces whose packets these ifbs receive, each once."""
     return list(dict.fromkeys(one.interface for one in ifbs))
 
 
 class Senders:
-    """The GPUs' interfaces, in the network namespaces of these processes, by rank: what they send counts as delivered.
+    """The GPUs' interfaces, at which TCP takes its segments as delivered; `host_pids` are by rank.
 
-    All switches are in one kernel, in which TCP small queues hold back a flow whose segments wait anywhere. In a real
-    network they see the sender's own interface alone. A netem of 1 ns there counts as delivery (`skb_orphan_partial`).
+    All switches are in one kernel, so TCP small queues would hold back a flow whose segments are queued anywhere; in a
+    real network they see only the sender's interface. A netem, here of 1 ns, ends their accounting
+    (`skb_orphan_partial`).
     """
 
     def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:
         self._interfaces = {str(pid): gpu.interface for gpu, pid in zip(fabric.gpus, host_pids, strict=bool(host_pids))}
 
     def release(self) -> None:
-        """Have TCP hold nothing back; raises TcError where the kernel refuses."""
+        """Add the netems; raises TcError if the kernel refuses."""
         for pid, name in self._interfaces.items():
             try:
                 with inside(pid), contextlib.closing(RtNetlink()) as kernel:
@@ -259,7 +261,7 @@ class Senders:
                 raise TcError(error.strerror) from None
 
     def restore(self) -> None:
-        """Leave the interfaces as they were, as far as their hosts are still there."""
+        """Remove the netems from the interfaces of hosts that still exist."""
         for pid, name in self._interfaces.items():
             with contextlib.suppress(OSError, TcError), inside(pid):
                 _tc(f"qdisc del dev {name} root\n")
@@ -273,8 +275,7 @@ def _index(interface: str) -> int:
 
 
 class DropCounter:
-    """Counts packets dropped since it was made: by a queue, by an interface, or by a datapath that waited for Open
-    vSwitch to decide.
+    """Counts dropped packets: by queues, by interfaces, and by datapaths whose packets Open vSwitch read too slowly.
 
     `host_pids` are processes in the network namespaces of the hosts.
     """
@@ -289,7 +290,8 @@ class DropCounter:
         self._seen = self._read()
 
     def drops(self) -> dict[str, int]:
-        """The packets dropped since the last call, by the interface (or its queue) or the datapath that did."""
+        """Return the packets dropped since the last call (at first: since the counter was made), by the name of the
+        interface (also for its queues) or datapath."""
         now = self._read()
         fresh, self._seen = now - self._seen, now
         return dict(fresh)
@@ -308,14 +310,14 @@ class DropCounter:
                 found[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
         for pid, kernel in self._kernels.items():
             if drops := _queue_drops(kernel):
-                with contextlib.suppress(OSError), inside(pid):  # or the host has gone since
+                with contextlib.suppress(OSError), inside(pid):  # the host may have ended meanwhile
                     found.update(_by_name(drops))
         return found
 
 
 def _queue_drops(kernel: RtNetlink) -> Counter[int]:
-    """The packets that queues have dropped, by the index of their interface."""
-    # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
+    """Return the packets that queues have dropped, by the index of their interface."""
+    # A classful qdisc also counts most drops of the queues beneath it, so the greater of the two counts is right.
     roots: Counter[int] = Counter()
     queues: Counter[int] = Counter()
     for qdisc in kernel.qdiscs():
@@ -324,16 +326,16 @@ def _queue_drops(kernel: RtNetlink) -> Counter[int]:
 
 
 def _by_name(drops: Mapping[int, int]) -> Counter[str]:
-    """The same by the name of the interface, of this thread's network namespace."""
+    """Replace the indices of interfaces in this thread's network namespace by their names."""
     found: Counter[str] = Counter()
     for index, count in drops.items():
-        with contextlib.suppress(OSError):  # it has gone since
+        with contextlib.suppress(OSError):  # the interface may have been deleted meanwhile
             found[if_indextoname(index)] += count
     return found
 
 
 def _tc(batch: str, *options: str) -> None:
-    """Run a batch of tc to its end; raises TcError with the first line that fails."""
+    """Run a batch of tc; raises TcError with the first line that fails, or after _TIMEOUT_S."""
     all_lines = batch.splitlines(keepends=True)
     for start in range(0, len(all_lines), _MOST_LINES):
         lines = all_lines[start : start + _MOST_LINES]
@@ -344,7 +346,7 @@ def _tc(batch: str, *options: str) -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                process_group=0,  # Ctrl-C at a prompt is not for it
+                process_group=0,  # so that Ctrl-C at a prompt does not end it
                 timeout=_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
@@ -354,4 +356,4 @@ def _tc(batch: str, *options: str) -> None:
             reason = output[-1].removeprefix("Error: ").strip() if output else f"status {done.returncode}"
             failed = re.search(r"^Command failed -:(\d+)", done.stderr, re.MULTILINE)
             line = lines[int(failed[1]) - 1].rstrip() if failed else "its batch"
-            raise TcError(f"tc does not take `{line}`: {reason}")
+            raise TcError(f"tc refuses `{line}`: {reason}")
