@@ -1,6 +1,6 @@
-"""Whether this machine's own kernel can run an experiment on the wall clock, outside the VM.
+"""Check whether this machine's own kernel can run an experiment on the wall clock, outside the VM.
 
-Changes nothing: each capability is tried in a network namespace that ends with the trial.
+The check changes nothing: it tries each capability in a network namespace that ends with the trial.
 """
 
 import os
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from scenarios.vm.errors import SETUP
 
 PROGRAMS = ("ip", "tc", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "mnexec", "setpriv", "ping", "iperf", "ifconfig")
-"""The programs that the testbed starts, in the VM or outside."""
+"""The programs that the testbed starts, in the VM or outside it."""
 
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 _TRY_S = 20
 _KERNEL = "apt-get install linux-image-amd64 (any kernel of Debian's has it), and boot that"
 _TRIALS = (
-    # a capability, and the command that needs it
+    # capability, and a command that needs it
     ("veth cables", "ip link add near type veth peer name far"),
     ("the shaper HTB", "tc qdisc add dev lo root handle 1: htb"),
     ("the delay netem", "tc qdisc add dev lo root netem delay 1ms"),
@@ -34,7 +34,7 @@ class Lack:
 
 
 def lacking() -> list[Lack]:
-    """What this machine lacks to run an experiment on its own kernel; empty if nothing.
+    """List the requirements that this machine lacks to run an experiment on its own kernel.
 
     Without root only the programs can be checked.
     """
@@ -46,7 +46,7 @@ def lacking() -> list[Lack]:
 
 
 def missing_programs() -> list[str]:
-    """The programs of PROGRAMS that are not installed."""
+    """Return the names in PROGRAMS that are not installed."""
     return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
 
 
@@ -67,7 +67,7 @@ def _open_vswitch() -> Iterator[Lack]:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints; None where it fails or is not installed."""
+    """Return a command's output; None if it fails or is not installed."""
     environment, nothing = os.environ | {"PATH": _PATH}, subprocess.DEVNULL
     try:
         return subprocess.check_output(

@@ -138,7 +138,7 @@ class Shaper:
             _tc(f"qdisc del dev {interface} root\n")
 
     def _lose_in_classes(self, classes: Sequence[HtbClass], share: float) -> None:
-        """Set the loss of these classes; those without a delay have a netem, instead of their queue, only for a loss."""
+        """Set the loss of these classes; those without a delay have a netem, instead of a queue, only for a loss."""
         delays_ns = self.shaping.delays_ns
         undelayed = [one for one in classes if one.key not in delays_ns]
         kind = f"netem limit {QUEUE_PACKETS}" if share else self.shaping.queue
