@@ -608,8 +608,7 @@ class Testbed:
         return begun_ns, tuple(rows)
 
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
-        """Return the probes of the present ring: source, destination, path, and a TCP source port that differs by path.
-        """
+        """Return the probes of the present ring: source, destination, path, and a TCP source port for each path."""
         placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
         dead = dead_cables(next(reversed(self._in_force.values()), ()), self.fabric)
         found = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
