@@ -195,7 +195,7 @@ def run_program(command: str | Sequence[str], text: str = "", *, shell: bool = F
     try:
         ended = subprocess.run(words, input=text, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise NetworkError(f"{words[0]} has not ended after {_TIMEOUT_S} s") from None
+        raise NetworkError(f"{words[0]} did not end within {_TIMEOUT_S} s") from None
     if check and ended.returncode != 0:
         output = (ended.stderr or ended.stdout).strip().splitlines() or ["no output"]
         raise NetworkError(f"{words[0]} failed with status {ended.returncode}: {output[0]}")

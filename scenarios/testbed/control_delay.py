@@ -52,7 +52,7 @@ def delayed(by_address: Mapping[str, float]) -> Iterator[None]:
             kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
             held = {one.parent: one.delay_ns for one in kernel.qdiscs() if one.interface == loopback and one.parent}
         if held != wanted:
-            raise TcError(f"loopback should delay by {wanted} ns and delays by {held} ns")
+            raise TcError(f"loopback should delay by {wanted} ns but delays by {held} ns")
         yield
     except OSError as error:
         raise TcError(f"loopback does not delay: {error.strerror}") from None

@@ -76,4 +76,4 @@ def _output(command: list[str]) -> str:
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
     except subprocess.TimeoutExpired:
-        raise VMError(f"{command[0]} has not ended after {_PATIENCE_S} s") from None
+        raise VMError(f"{command[0]} did not end within {_PATIENCE_S} s") from None

@@ -88,7 +88,7 @@ def _mistakes(values: object) -> Iterator[tuple[str, str]]:
     """Yield the mistakes of an entry's values: the suffix of the scenario key (such as ".rate"), and the text."""
     if not isinstance(values, dict) or not values:
         what = "is empty" if values == {} else f"{shown(values)} is not a table"
-        yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, one at least"
+        yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, at least one"
         return
     for key, value in values.items():
         if key not in WORDS:

@@ -180,7 +180,7 @@ def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
 
 def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
     if spec.sampler not in SAMPLERS:
-        text = f"no sampler is called {spec.sampler!r}; allowed: {', '.join(SAMPLERS)}"
+        text = f"unknown sampler {spec.sampler!r}; allowed: {', '.join(SAMPLERS)}"
         yield Mistake("conditions.sampler", text)
     for key in ("intra_rate", "wan_rate"):
         low, high = getattr(spec, f"{key}_bps")

@@ -150,7 +150,7 @@ def _preset(name: str, border_routers: tuple[tuple[str, ...], ...]) -> WanGraph:
 
 def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
     if spec.preset not in WAN_PRESETS:
-        yield Mistake("fabric.wan", f"no WAN is called {spec.preset!r}; allowed: {', '.join(WAN_PRESETS)}, or a table")
+        yield Mistake("fabric.wan", f"unknown WAN {spec.preset!r}; allowed: {', '.join(WAN_PRESETS)}, or a table")
     elif spec.routers or spec.links:
         yield Mistake("fabric.wan", f"the WAN {spec.preset!r} has its own routers and links; give a preset or a table")
     elif spec.preset == "five-router" and sites != 2:

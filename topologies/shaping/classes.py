@@ -430,11 +430,11 @@ def mismatch(
     """
     for key in sorted(wanted.keys() | found.keys()):
         if key not in found:
-            return f"{class_name(key)} should have {8 * wanted[key]} bit/s and does not exist"
+            return f"{class_name(key)} should have {8 * wanted[key]} bit/s but does not exist"
         if key not in wanted:
-            return f"{class_name(key)} should not exist and has {8 * found[key][0]} bit/s"
+            return f"{class_name(key)} should not exist but has {8 * found[key][0]} bit/s"
         rate = wanted[key] if inner is None or key not in inner else inner[key].rate
         for right, held in zip((rate, wanted[key]), found[key], strict=True):
             if held != right:
-                return f"{class_name(key)} should have {8 * right} bit/s and has {8 * held} bit/s"
+                return f"{class_name(key)} should have {8 * right} bit/s but has {8 * held} bit/s"
     return None

@@ -150,7 +150,7 @@ class RtNetlink(_Socket):
         body += b"".join(attribute(kind, struct.pack("=I", size_bytes)) for kind in kinds)
         ((code, _),) = self._send(_RTM_NEWLINK, REQUEST_ACK, [body])
         if code:
-            raise OSError(code, f"{interface} does not take segments of {size_bytes} bytes: {os.strerror(code)}")
+            raise OSError(code, f"{interface} does not support segments of {size_bytes} bytes: {os.strerror(code)}")
 
     def add_ifb(self, name: str, *, mtu_bytes: int) -> None:
         """Make an ifb and bring it up; raises OSError if the name is taken or the kernel does not support ifb."""
@@ -189,7 +189,7 @@ class RtNetlink(_Socket):
         answers = self._batch(_RTM_NEWNEIGH, REQUEST_REPLACE, bodies, what=f"{len(bodies)} neighbours of {interface}")
         for (address, _), (code, _) in zip(neighbours, answers, strict=True):
             if code:
-                raise OSError(code, f"{interface} does not take the neighbour {address}: {os.strerror(code)}")
+                raise OSError(code, f"{interface} refuses the neighbour {address}: {os.strerror(code)}")
 
     def set_route(self, interface: str, address: str, *, initial_segments: int | None) -> None:
         """Set the route over an interface to one IPv4 address, with this initial congestion window in segments.
@@ -237,7 +237,7 @@ class RtNetlink(_Socket):
         for ((interface, minor), rate), (code, _) in zip(rates.items(), answers, strict=True):
             if code:
                 where = f"class 1:{minor:x} of interface {interface}"
-                raise OSError(code, f"{where} does not take {8 * rate} bit/s: {os.strerror(code)}")
+                raise OSError(code, f"{where} refuses {8 * rate} bit/s: {os.strerror(code)}")
         return dict(_held_rates(_tc_object(body)) for _, body in answers)
 
     def change_netems(self, netems: Mapping[ClassId, Netem], *, limit_packets: int) -> None:
@@ -250,7 +250,7 @@ class RtNetlink(_Socket):
         for ((interface, minor), netem), (code, _) in zip(netems.items(), answers, strict=True):
             if code:
                 where = f"the netem of class 1:{minor:x} of interface {interface}"
-                raise OSError(code, f"{where} does not take {netem.delay_ns} ns: {os.strerror(code)}")
+                raise OSError(code, f"{where} refuses {netem.delay_ns} ns: {os.strerror(code)}")
 
     def change_marks(self, marks_us: Mapping[ClassId, int]) -> None:
         """Set the waiting time, in microseconds, above which the existing fq_codel under each class marks a packet.
@@ -262,7 +262,7 @@ class RtNetlink(_Socket):
         for ((interface, minor), us), (code, _) in zip(marks_us.items(), answers, strict=True):
             if code:
                 where = f"the fq_codel of class 1:{minor:x} of interface {interface}"
-                raise OSError(code, f"{where} does not take {us} us: {os.strerror(code)}")
+                raise OSError(code, f"{where} refuses {us} us: {os.strerror(code)}")
 
     def qdiscs(self) -> list[Qdisc]:
         """Return the queueing disciplines of all interfaces."""

@@ -181,7 +181,7 @@ class Shaper:
         for key in (one.key for one in self.shaping.classes):
             wanted_ns, found_ns = self.shaping.delays_ns.get(key, 0), found.get(key, 0)
             if found_ns != wanted_ns:
-                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
+                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns but delays by {found_ns} ns")
 
 
 class Ifbs:
@@ -219,7 +219,7 @@ class Ifbs:
         for one in netems:
             if (found_ns := held.get(index[one.name])) != one.delay_ns:
                 where = f"{one.name}, the ifb of {one.interface},"
-                raise TcError(f"{where} should delay by {one.delay_ns} ns and delays by {found_ns} ns")
+                raise TcError(f"{where} should delay by {one.delay_ns} ns but delays by {found_ns} ns")
 
     def remove(self) -> None:
         """Remove the ifbs that still exist."""
@@ -350,7 +350,7 @@ def _tc(batch: str, *options: str) -> None:
                 timeout=_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            raise TcError(f"tc has not ended after {_TIMEOUT_S} s") from None
+            raise TcError(f"tc did not end within {_TIMEOUT_S} s") from None
         if done.returncode != 0:
             output = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
             reason = output[-1].removeprefix("Error: ").strip() if output else f"status {done.returncode}"
