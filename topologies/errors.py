@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-_LINE = 500  # most characters of a text that `one_line` puts into a message
-_SHOWN = 60  # most characters of a value that `shown` puts into a message
+_MAX_LINE = 500  # most characters of a text that `one_line` puts into a message
+_MAX_SHOWN = 60  # most characters of a value that `shown` puts into a message
 
 
 class Mistake(NamedTuple):
@@ -55,7 +55,7 @@ def listed(names: Sequence[str]) -> str:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean …?)`` with the known word closest in spelling, or "" if no word is close."""
-    if len(word) > _SHOWN:
+    if len(word) > _MAX_SHOWN:
         return ""  # comparing a long text takes time and finds no close word
     nearest = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {nearest[0]}?)" if nearest else ""
@@ -68,15 +68,15 @@ def shown(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"a number of {value.bit_length()} bits"  # Python refuses to convert very large ones to text
     if isinstance(value, str):
-        text = json.dumps(value[: _SHOWN + 1], ensure_ascii=not value.isprintable())
+        text = json.dumps(value[: _MAX_SHOWN + 1], ensure_ascii=not value.isprintable())
     elif isinstance(value, list):
         text = f"[{', '.join(shown(item) for item in value[:8])}{', …' if len(value) > 8 else ''}]"
     else:
         text = str(value).lower() if isinstance(value, bool | float) else str(value)
-    return text if len(text) <= _SHOWN + 2 else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN + 2 else f"{text[:_MAX_SHOWN]}…"
 
 
 def one_line(text: str) -> str:
     """Write a user's text for a message: printable, on one line, and cut if it is very long."""
-    text = text[:_LINE] + "…" * (len(text) > _LINE)
+    text = text[:_MAX_LINE] + "…" * (len(text) > _MAX_LINE)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

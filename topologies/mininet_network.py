@@ -29,7 +29,9 @@ from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
 from topologies.shaping.classes import MTU_BYTES, SEGMENT_BYTES
 from topologies.shaping.netlink import RtNetlink
 
-_NEVER_MS = 86_400_000  # a day: Open vSwitch shall revalidate its cache only when rules change, not during a collective
+_CACHE_IDLE_MS = (
+    86_400_000  # a day: Open vSwitch shall revalidate its cache only when rules change, not during a collective
+)
 _BACKLOG_PACKETS = 1_000_000  # capacity of the kernel's queue between the ends of a cable; further packets are dropped
 _CLONE_NEWNET = 0x40000000
 
@@ -115,7 +117,7 @@ class Network(Mininet):
 
     def start(self) -> None:
         """Build the network if it is not built yet, and start its switches; raises NetworkError."""
-        cache = [f"other_config:{key}={_NEVER_MS}" for key in ("max-idle", "max-revalidator")]
+        cache = [f"other_config:{key}={_CACHE_IDLE_MS}" for key in ("max-idle", "max-revalidator")]
         try:  # without a timeout, ovs-vsctl would wait for ever if its database is down
             run_program(["ovs-vsctl", "--timeout=10", "--no-wait", "set", "Open_vSwitch", ".", *cache])
         except NetworkError as error:

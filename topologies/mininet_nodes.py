@@ -38,12 +38,12 @@ class LateShell(Node):
         """Run a command in the node's shell and return its output; before `ready`, run nothing and return ""."""
         if not self._ready:  # Mininet's constructors bring interfaces up, which the network does by itself
             return ""
-        self._open()
+        self._start_shell()
         return super().cmd(*arguments, **options)
 
     def sendCmd(self, *arguments: Any, **options: Any) -> Any:
         """Start a command in the node's shell without waiting for it."""
-        self._open()
+        self._start_shell()
         # The shell prints a mark at a command's end. An interrupt just afterwards makes it print a second mark, which
         # must be read before the next command.
         while any(events & select.POLLIN for _, events in self.pollOut.poll(0)):
@@ -59,7 +59,7 @@ class LateShell(Node):
         self._ready = False
         super().terminate()
 
-    def _open(self) -> None:
+    def _start_shell(self) -> None:
         if self.shell is None:
             pid, namespaced = self.pid, self.inNamespace
             self.inNamespace = False  # the shell joins the node's existing namespace instead of making one

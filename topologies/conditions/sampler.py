@@ -63,14 +63,14 @@ class ConditionsSpec:
         `completion_s` are the collectives' completion times. The memory is 1 for independent rates; that of a trace is
         unknown and taken as 1.
         """
-        found = self.mean_stay if self.sampler == "markov" else 1.0
+        rows = self.mean_stay if self.sampler == "markov" else 1.0
         if self.sampler == "ar1":
-            found = 1 / (1 - self.coefficient)
+            rows = 1 / (1 - self.coefficient)
         if self.every_s is None:
-            return found
+            return rows
         interval_s = self.trace_step_s if self.sampler == "trace" else self.interval_s or self.every_s
         # While a collective runs, the rows with which later collectives begin also come into force.
-        return max(1.0, (found * self.every_s + float(completion_s.mean())) / interval_s)
+        return max(1.0, (rows * self.every_s + float(completion_s.mean())) / interval_s)
 
 
 class Sampler(Protocol):
@@ -95,7 +95,7 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     """
     check(spec)
     check_links(fabric, spec)
-    drawn = _drawn(fabric, spec, seed)
+    drawn = _base_sampler(fabric, spec, seed)
     if spec.every_s is None:
         return drawn
     interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
@@ -103,7 +103,7 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     return Timed(source=drawn, every_ns=every_ns, interval_ns=interval_ns)
 
 
-def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
+def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
     links = shared_by(fabric).all
     low, high = ranges_bps(fabric, spec)
     if spec.sampler == "gaussian":
@@ -129,13 +129,13 @@ def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
     links, capacity = shared_by(fabric).all, {name: (bps, bps) for name, bps in fabric.wan.capacity_bps.items()}
     by_kind = {"wan": spec.wan_rate_bps}
     ranges = [capacity.get(link.name, by_kind.get(link.kind, spec.intra_rate_bps)) for link in links]
-    found = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
+    low_high = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
     if fabric.spec.rails is not None or fabric.spec.oversubscription:
-        found = np.maximum(1.0, np.rint(found * shares_of_rate(fabric)))
-    for one, indices in resolved(fabric, spec.links):
-        if one.rate_bps is not None:
-            found[:, indices] = np.array(one.rate_bps, dtype=np.float64)[:, None]
-    return found
+        low_high = np.maximum(1.0, np.rint(low_high * shares_of_rate(fabric)))
+    for entry, indices in resolved(fabric, spec.links):
+        if entry.rate_bps is not None:
+            low_high[:, indices] = np.array(entry.rate_bps, dtype=np.float64)[:, None]
+    return low_high
 
 
 def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
@@ -149,11 +149,11 @@ def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
     by_kind = dict.fromkeys(("intra", "to_br", "from_br", "gpu_leaf", "br_spine"), spec.intra_delay_s)
     by_kind["wan"] = spec.wan_delay_s
     of_length = fabric.wan.delay_s
-    found = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in shared_by(fabric).all])
-    for one, indices in resolved(fabric, spec.links):
-        if one.delay_s is not None:
-            found[indices] = one.delay_s
-    return found
+    delays = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in shared_by(fabric).all])
+    for entry, indices in resolved(fabric, spec.links):
+        if entry.delay_s is not None:
+            delays[indices] = entry.delay_s
+    return delays
 
 
 def check(spec: ConditionsSpec) -> None:
@@ -168,11 +168,11 @@ def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
     if spec.sampler != "trace":
         resolved(fabric, spec.links)
         return
-    all_ = shared_by(fabric).all
+    links = shared_by(fabric).all
     mistakes = [
-        Mistake(f"conditions.links.{one.links}.rate", "WAN links have the rates of the trace; allowed: a delay")
-        for one, indices in resolved(fabric, spec.links)
-        if one.rate_bps is not None and any(all_[index].kind == "wan" for index in indices)
+        Mistake(f"conditions.links.{entry.links}.rate", "WAN links have the rates of the trace; allowed: a delay")
+        for entry, indices in resolved(fabric, spec.links)
+        if entry.rate_bps is not None and any(links[index].kind == "wan" for index in indices)
     ]
     if mistakes:
         raise ConditionsError(mistakes)
@@ -200,13 +200,13 @@ def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
         yield Mistake("conditions.coefficient", text)
     if not 1e-9 <= spec.trace_step_s <= 1e9:
         yield Mistake("conditions.trace_step", f"a step of {spec.trace_step_s} s; allowed: 1 ns to 1e9 s")
-    yield from _mistakes_of_time(spec)
+    yield from _time_mistakes(spec)
     if (spec.trace is None) == (spec.sampler == "trace"):
         wanted = "names no CSV file" if spec.trace is None else f"is given, but the sampler is {spec.sampler!r}"
         yield Mistake("conditions.trace", f"{wanted}; allowed: a file with the sampler 'trace', none with any other")
 
 
-def _mistakes_of_time(spec: ConditionsSpec) -> Iterator[Mistake]:
+def _time_mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
     for key, seconds in (("every", spec.every_s), ("interval", spec.interval_s)):
         if seconds is not None and not LEAST_EVERY_S <= seconds <= 1e3:
             yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")

@@ -77,26 +77,26 @@ class Gaussian:
         """Every link's expected rate, [links] bit/s: the mean of a normal variable clipped at both ends."""
         mean, deviation = self._mean * self._high, np.maximum(self._deviation * self._high, 1e-9)
         low, high = (self._low - mean) / deviation, (self._high - mean) / deviation
-        below, above = _below(low), _below(high)
-        between = mean * (above - below) + deviation * (_density(low) - _density(high))
-        found: Floats = self._low * below + between + self._high * (1 - above)
-        return found
+        below, above = _normal_cdf(low), _normal_cdf(high)
+        between = mean * (above - below) + deviation * (_normal_pdf(low) - _normal_pdf(high))
+        expected: Floats = self._low * below + between + self._high * (1 - above)
+        return expected
 
     def rates_bps(self, start: int, count: int) -> Floats:
         """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s."""
-        rates: Floats = (self._mean + self._deviation * _normal(self._stream.rows(start, count))) * self._high
+        rates: Floats = (self._mean + self._deviation * _box_muller(self._stream.rows(start, count))) * self._high
         return np.rint(np.clip(rates, self._low, self._high, out=rates), out=rates)
 
 
-def _below(value: Floats) -> Floats:
+def _normal_cdf(value: Floats) -> Floats:
     """Return the cumulative distribution function of the standard normal distribution at these values."""
-    return np.array([(1 + math.erf(one / math.sqrt(2))) / 2 for one in value])
+    return np.array([(1 + math.erf(x / math.sqrt(2))) / 2 for x in value])
 
 
-def _density(value: Floats) -> Floats:
+def _normal_pdf(value: Floats) -> Floats:
     """Return the density of the standard normal distribution at these values."""
-    found: Floats = np.exp(-(value**2) / 2) / math.sqrt(2 * math.pi)
-    return found
+    density: Floats = np.exp(-(value**2) / 2) / math.sqrt(2 * math.pi)
+    return density
 
 
 class Markov:
@@ -144,9 +144,9 @@ class Markov:
             renewed = self._renewed(start, end - start)
             fresh = self._fresh.rates_bps(start, end - start)
             last = end - start - 1 - np.argmax(renewed[::-1], axis=0)
-            found = missing & renewed.any(axis=0)
-            held[found] = fresh[last[found], found.nonzero()[0]]
-            missing &= ~found
+            is_found = missing & renewed.any(axis=0)
+            held[is_found] = fresh[last[is_found], is_found.nonzero()[0]]
+            missing &= ~is_found
             end = start
         return held
 
@@ -187,27 +187,27 @@ class Autoregressive:
 
     def _process(self, first: int, last: int) -> Floats:
         """Return the normal process x in collectives first .. last, [count, links]."""
-        inside = _normal(self._stream.rows(first, last - first + 1))
-        apart = 1
-        while self._coefficient**apart > _INDEPENDENT:
-            apart *= 2
-        # Begin with the multiples of `apart`, from the last one <= `first` to the first one >= `last`.
-        begin, end = first // apart * apart, -(-last // apart) * apart
-        found = self._drawn(range(begin, end + 1, apart), first, inside)
-        while apart > 1:
-            apart //= 2
-            power = self._coefficient**apart
+        inside = _box_muller(self._stream.rows(first, last - first + 1))
+        step = 1
+        while self._coefficient**step > _INDEPENDENT:
+            step *= 2
+        # Begin with the multiples of `step`, from the last one <= `first` to the first one >= `last`.
+        begin, end = first // step * step, -(-last // step) * step
+        values = self._drawn(range(begin, end + 1, step), first, inside)
+        while step > 1:
+            step //= 2
+            power = self._coefficient**step
             total = 1 + power * power
-            finer = np.empty((2 * len(found) - 1, found.shape[1]))
-            finer[::2] = found
-            finer[1::2] = self._drawn(range(begin + apart, end, 2 * apart), first, inside)
+            finer = np.empty((2 * len(values) - 1, values.shape[1]))
+            finer[::2] = values
+            finer[1::2] = self._drawn(range(begin + step, end, 2 * step), first, inside)
             finer[1::2] *= np.sqrt((1 - power * power) / total)
-            finer[1::2] += power / total * (found[:-1] + found[1:])
-            skipped = (first - begin) // apart
-            begin, found = begin + skipped * apart, finer[skipped:]
-            found = found[: -(-(last - begin) // apart) + 1]
-            end = begin + (len(found) - 1) * apart
-        return found
+            finer[1::2] += power / total * (values[:-1] + values[1:])
+            skipped = (first - begin) // step
+            begin, values = begin + skipped * step, finer[skipped:]
+            values = values[: -(-(last - begin) // step) + 1]
+            end = begin + (len(values) - 1) * step
+        return values
 
     def _drawn(self, numbers: range, first: int, inside: Floats) -> Floats:
         """Return the standard normal draws of these collectives, [len(numbers), links].
@@ -218,11 +218,11 @@ class Autoregressive:
         within = (rows >= 0) & (rows < len(inside))
         drawn[within] = inside[rows[within]]
         for row in np.flatnonzero(~within):
-            drawn[row] = _normal(self._stream.rows(numbers[row], 1))[0]
+            drawn[row] = _box_muller(self._stream.rows(numbers[row], 1))[0]
         return drawn
 
 
-def _normal(draws: Floats) -> Floats:
+def _box_muller(draws: Floats) -> Floats:
     """Turn uniform draws [K, 2 n] into standard normal draws [K, n] (Box and Muller, 1958)."""
     radius, angle = np.split(draws, 2, axis=1)
     normal: Floats = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-_BLOCK_NUMBERS, _MOST_BLOCKS = 1 << 14, 64  # rates in a block that is drawn at once, and blocks that are cached
-_SPARE = 64  # rows between the wanted ones that may be drawn in vain
+_BLOCK_RATES, _MAX_BLOCKS = 1 << 14, 64  # rates in a block that is drawn at once, and blocks that are cached
+_MAX_UNUSED_ROWS = 64  # rows between the wanted ones that may be drawn in vain
 
 
 class Source(Protocol):
@@ -41,7 +41,7 @@ class Timed:
     source: Source
     every_ns: int
     interval_ns: int
-    _kept: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
+    _blocks: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def limit(self) -> int | None:
@@ -65,7 +65,7 @@ class Timed:
         """
         begins_ns = np.arange(start, start + count) * self.interval_ns
         rows: Rows = np.maximum(begins_ns - age_ns, 0) // self.every_ns
-        if not count or rows[-1] - rows[0] < 2 * count + _SPARE:
+        if not count or rows[-1] - rows[0] < 2 * count + _MAX_UNUSED_ROWS:
             first = int(rows[0]) if count else 0
             return self.source.rates_bps(first, int(rows[-1]) - first + 1 if count else 0)[rows - first]
         return np.concatenate([self.source.rates_bps(int(row), 1) for row in rows])
@@ -76,16 +76,16 @@ class Timed:
 
     def until_s(self, number: Rows) -> Floats:
         """Return the time from each collective's beginning to the first change of conditions, in seconds."""
-        found: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
-        return found
+        first_change_s: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
+        return first_change_s
 
-    def change_ns(self, number: int, place: int) -> int:
-        """Return the instant of change `place` (0, 1, ...) of collective `number`, in ns from its beginning."""
-        return (number * self.interval_ns // self.every_ns + 1 + place) * self.every_ns - number * self.interval_ns
+    def change_ns(self, number: int, change: int) -> int:
+        """Return the instant of a change (0, 1, ...) during collective `number`, in ns from its beginning."""
+        return (number * self.interval_ns // self.every_ns + 1 + change) * self.every_ns - number * self.interval_ns
 
-    def after(self, number: int, place: int) -> Floats:
-        """Return every link's rate from change `place` of collective `number` on, [links] bit/s."""
-        row = number * self.interval_ns // self.every_ns + 1 + place
+    def after(self, number: int, change: int) -> Floats:
+        """Return every link's rate from a change (0, 1, ...) during collective `number` on, [links] bit/s."""
+        row = number * self.interval_ns // self.every_ns + 1 + change
         (rates_bps,) = self.source.rates_bps(row if self.source.limit is None else min(row, self.source.limit - 1), 1)
         return rates_bps  # type: ignore[no-any-return]
 
@@ -98,17 +98,17 @@ class Timed:
 
     @cached_property
     def _block_rows(self) -> int:
-        return max(1, _BLOCK_NUMBERS // self.source.rates_bps(0, 1).size)
+        return max(1, _BLOCK_RATES // self.source.rates_bps(0, 1).size)
 
     def _block(self, index: int) -> Floats:
         """Return a block of rows; the latest blocks are cached, as neighbouring collectives run under the same rows."""
-        if index not in self._kept:
-            if len(self._kept) == _MOST_BLOCKS:
-                del self._kept[next(iter(self._kept))]
+        if index not in self._blocks:
+            if len(self._blocks) == _MAX_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
             first, rows, limit = index * self._block_rows, self._block_rows, self.source.limit
             if limit is not None and first + rows > limit:
                 first, rows = min(first, limit - 1), max(1, limit - first)
             drawn = self.source.rates_bps(first, rows)
             lacking = self._block_rows - rows
-            self._kept[index] = np.concatenate([drawn, np.repeat(drawn[-1:], lacking, axis=0)])
-        return self._kept[index]
+            self._blocks[index] = np.concatenate([drawn, np.repeat(drawn[-1:], lacking, axis=0)])
+        return self._blocks[index]

@@ -29,7 +29,7 @@ MAX_BYTES = 256_000_000
 
 _HEADER = ["time", "link", "rate"]
 _MAX_TIME_NS = 10**18  # some thirty years, and well below 2^63
-_MOST_MISTAKES = 20  # that are listed: if the file is no trace at all, every line is a mistake
+_MAX_LISTED = 20  # that are listed: if the file is no trace at all, every line is a mistake
 _KEY = "conditions.trace"
 
 
@@ -56,12 +56,12 @@ class Trace:
     @property
     def mean_bps(self) -> npt.NDArray[np.float64]:
         """Every link's time-average rate over the trace, [links] bit/s."""
-        found = np.zeros(len(self.times_ns)) if self.unlisted is None else self.unlisted.mean_bps
+        means = np.zeros(len(self.times_ns)) if self.unlisted is None else self.unlisted.mean_bps
         for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
             if times_ns.size:
                 held_ns = np.diff(times_ns, append=self.end_ns)
-                found[link] = (rates * held_ns).sum() / self.end_ns if self.end_ns else rates[-1]
-        return found
+                means[link] = (rates * held_ns).sum() / self.end_ns if self.end_ns else rates[-1]
+        return means
 
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
         """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s.
@@ -72,13 +72,13 @@ class Trace:
             covers = f"the trace ends at {self.end_ns / 1e9:g} s and covers {self.limit} collectives"
             raise ConditionsError([Mistake(_KEY, f"{self.path}: {covers}; {start + count} are needed")])
         now_ns = np.arange(start, start + count) * self.step_ns
-        found = np.empty((count, len(self.times_ns)))
+        table = np.empty((count, len(self.times_ns)))
         if self.unlisted is not None:
-            found[:] = self.unlisted.rates_bps(start, count)
+            table[:] = self.unlisted.rates_bps(start, count)
         for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
             if times_ns.size:
-                found[:, link] = rates[np.searchsorted(times_ns, now_ns, side="right") - 1]
-        return found
+                table[:, link] = rates[np.searchsorted(times_ns, now_ns, side="right") - 1]
+        return table
 
 
 def read_trace(
@@ -100,20 +100,20 @@ def read_trace(
     """
     rows: dict[str, dict[int, int]] = {name: {} for name in links}
     mistakes: list[str] = []
-    more, end_ns = 0, 0
+    unlisted_mistakes, end_ns = 0, 0
     try:
         for line, fields in _records(path):
             try:
-                end_ns = _enter(fields, rows, end_ns)
+                end_ns = _add_row(fields, rows, end_ns)
             except ValueError as error:
-                if len(mistakes) < _MOST_MISTAKES:
+                if len(mistakes) < _MAX_LISTED:
                     mistakes.append(f"{path}:{line}: {error}")
                 else:
-                    more += 1
+                    unlisted_mistakes += 1
     except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, or a null byte in the file's name
         mistakes.append(f"{path}: cannot be read as a trace: {getattr(error, 'strerror', None) or error}")
-    if more:
-        mistakes.append(f"{path}: and {more:,} more mistakes")
+    if unlisted_mistakes:
+        mistakes.append(f"{path}: and {unlisted_mistakes:,} more mistakes")
     optional = () if any(rows[name] for name in within_sites) else within_sites
     unset = [name for name, taken in rows.items() if 0 not in taken and name not in optional]
     if unset and not mistakes:
@@ -159,7 +159,7 @@ def _check_file(path: Path) -> None:
             raise ValueError("it is cut off: its last line has no newline")
 
 
-def _enter(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
+def _add_row(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
     """Add a row to `rows` and return its time in ns; `now_ns` is the time of the row before.
 
     Raises ValueError for a malformed row.

@@ -28,7 +28,7 @@ Indices = npt.NDArray[np.int32]
 Integers = npt.NDArray[np.integer[Any]]
 
 PORT_KINDS = ("gpu_leaf", "leaf_gpu", "leaf_spine", "spine_leaf", "spine_br", "br_spine", "wan")
-_SHORT = {"border": "br"}
+_ABBREVIATED = {"border": "br"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class Ports:
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
-        tier = {switch.name: _SHORT.get(switch.kind, switch.kind) for switch in fabric.switches}
+        tier = {switch.name: _ABBREVIATED.get(switch.kind, switch.kind) for switch in fabric.switches}
         tier |= {gpu.name: "gpu" for gpu in fabric.gpus}
         ends = [pair for c in fabric.cables for pair in ((c.a, c.b), (c.b, c.a))]
         kinds = [f"{tier[a]}_{tier[b]}" for a, b in ends]
@@ -104,18 +104,18 @@ class Ports:
         )
         self._port = {pair: index for index, pair in enumerate(ends)}
         self._tiers = [spines(fabric, site) for site in range(len(fabric.gpus_per_site))]
-        self._place_tables(dead)
+        self._make_tables(dead)
 
-    def _place_tables(self, dead: Cables) -> None:
+    def _make_tables(self, dead: Cables) -> None:
         """Make the tables that `of` indexes: ports by rank, by leaf or border router and spine, and by path."""
         gpus, routers = self.fabric.gpus, self.fabric.border_routers
         leaves = [switch for switch in self.fabric.switches if switch.kind == "leaf"]
         leaf_names = [leaf.name for leaf in leaves]
         above = [*((leaf.name, leaf.site) for leaf in leaves), *zip(routers, self.fabric.br_sites, strict=True)]
         row = {name: index for index, (name, _) in enumerate(above)}
-        self._leaf = np.array([leaf_names.index(gpu.leaf) for gpu in gpus], np.int32)
+        self._leaf_index = np.array([leaf_names.index(gpu.leaf) for gpu in gpus], np.int32)
         self._first_router = len(leaves)
-        self._nic = np.array([(self._port[g.name, g.leaf], self._port[g.leaf, g.name]) for g in gpus], np.int32)
+        self._nic_ports = np.array([(self._port[g.name, g.leaf], self._port[g.leaf, g.name]) for g in gpus], np.int32)
         # [leaf or border router, spine]: the port to the spine, and the port back; -1 beyond the number of spines
         self._to_spine = np.full((len(above), max(map(len, self._tiers))), -1, np.int32)
         self._from_spine = self._to_spine.copy()
@@ -147,30 +147,30 @@ class Ports:
         """
         _check_paths(self.fabric, src, dst, path)
         crosses, over = path >= 0, np.maximum(path, -1)
-        up_end = np.where(crosses, self._first_router + self._path_ends[over, 0], self._leaf[dst])
-        down_end = np.where(crosses, self._first_router + self._path_ends[over, 1], self._leaf[src])
+        up_end = np.where(crosses, self._first_router + self._path_ends[over, 0], self._leaf_index[dst])
+        down_end = np.where(crosses, self._first_router + self._path_ends[over, 1], self._leaf_index[src])
         down = self._spine[dst, down_end]
         up = np.where(crosses, self._spine[src, up_end], down)
         if spine is not None:
             up, down = np.where(spine[..., 0] < 0, up, spine[..., 0]), np.where(spine[..., 1] < 0, down, spine[..., 1])
             self._check_spines(src, up)
             self._check_spines(dst, down)
-            if (lost := ~crosses & (up != down)).any():
-                raise ValueError(f"spines {up[lost][0]} and {down[lost][0]} within a site; allowed: the same spine")
-        found = np.full((*src.shape, 6 + self._wan.shape[1]), -1, np.int32)
-        climbs = crosses | (self._leaf[src] != self._leaf[dst])
-        found[..., 0], found[..., -1] = self._nic[src, 0], self._nic[dst, 1]
-        found[..., 1] = np.where(climbs, self._to_spine[self._leaf[src], up], -1)
-        found[..., 2] = np.where(crosses, self._from_spine[up_end, up], -1)
-        found[..., 3:-3] = self._wan[over]
-        found[..., -3] = np.where(crosses, self._to_spine[down_end, down], -1)
-        found[..., -2] = np.where(climbs, self._from_spine[self._leaf[dst], down], -1)
-        return found
+            if (wrong := ~crosses & (up != down)).any():
+                raise ValueError(f"spines {up[wrong][0]} and {down[wrong][0]} within a site; allowed: the same spine")
+        ports = np.full((*src.shape, 6 + self._wan.shape[1]), -1, np.int32)
+        climbs = crosses | (self._leaf_index[src] != self._leaf_index[dst])
+        ports[..., 0], ports[..., -1] = self._nic_ports[src, 0], self._nic_ports[dst, 1]
+        ports[..., 1] = np.where(climbs, self._to_spine[self._leaf_index[src], up], -1)
+        ports[..., 2] = np.where(crosses, self._from_spine[up_end, up], -1)
+        ports[..., 3:-3] = self._wan[over]
+        ports[..., -3] = np.where(crosses, self._to_spine[down_end, down], -1)
+        ports[..., -2] = np.where(climbs, self._from_spine[self._leaf_index[dst], down], -1)
+        return ports
 
     def edge(self, src: int, dst: int, path: int = -1, spine: tuple[int, int] = (-1, -1)) -> tuple[int, ...]:
         """Return the ports from one rank to another, in order; arguments and errors as for `of`."""
-        found = self.of(np.array(src), np.array(dst), np.array(path), np.array(spine))
-        return tuple(int(port) for port in found if port >= 0)
+        ports = self.of(np.array(src), np.array(dst), np.array(path), np.array(spine))
+        return tuple(int(port) for port in ports if port >= 0)
 
     def failed(self, dead: Cables) -> tuple[int, ...]:
         """Return the indices of these cables' ports."""
@@ -178,36 +178,36 @@ class Ports:
 
     def slowest_bps(self, rates_bps: Floats) -> Floats:
         """Return the rates of logical links, [..., links] bit/s: each has the rate of the slowest port on its path."""
-        return np.where(self._ways >= 0, rates_bps[..., self._ways], np.inf).min(axis=-1)  # type: ignore[no-any-return]
+        return np.where(self._link_ports >= 0, rates_bps[..., self._link_ports], np.inf).min(axis=-1)  # type: ignore[no-any-return]
 
     def delays_s(self, delays_s: Floats) -> Floats:
         """Return the delays of logical links, [links] s: each has the sum of the delays of the ports on its path."""
-        return delays_of(self._ways, delays_s)
+        return delays_of(self._link_ports, delays_s)
 
     @cached_property
-    def _ways(self) -> Indices:
+    def _link_ports(self) -> Indices:
         """The ports on the path of each logical link, [links, H], padded with -1."""
         rank = {gpu.name: gpu.rank for gpu in self.fabric.gpus}
         router = {name: self._first_router + index for index, name in enumerate(self.fabric.border_routers)}
-        found = np.full((len(self.fabric.links), 6 + self._wan.shape[1]), -1, np.int32)
+        ports = np.full((len(self.fabric.links), 6 + self._wan.shape[1]), -1, np.int32)
         src, dst = np.nonzero(self.fabric.intra_index >= 0)
-        found[self.fabric.intra_index[src, dst]] = self.of(src, dst, np.full(src.shape, -1))
+        ports[self.fabric.intra_index[src, dst]] = self.of(src, dst, np.full(src.shape, -1))
         for link in self.fabric.links:
             if link.kind == "wan":
-                found[link.index, 0] = self._port[link.src, link.dst]
+                ports[link.index, 0] = self._port[link.src, link.dst]
             elif link.kind != "intra":
                 is_up = link.kind == "to_br"
                 gpu, end = (rank[link.src], router[link.dst]) if is_up else (rank[link.dst], router[link.src])
-                leaf, spine = self._leaf[gpu], self._spine[gpu, end]
-                up = self._nic[gpu, 0], self._to_spine[leaf, spine], self._from_spine[end, spine]
-                down = self._to_spine[end, spine], self._from_spine[leaf, spine], self._nic[gpu, 1]
-                found[link.index, :3] = up if is_up else down
-        return found
+                leaf, spine = self._leaf_index[gpu], self._spine[gpu, end]
+                up = self._nic_ports[gpu, 0], self._to_spine[leaf, spine], self._from_spine[end, spine]
+                down = self._to_spine[end, spine], self._from_spine[leaf, spine], self._nic_ports[gpu, 1]
+                ports[link.index, :3] = up if is_up else down
+        return ports
 
     def _check_spines(self, ranks: Integers, chosen: Integers) -> None:
         allowed = np.array([len(tier) for tier in self._tiers])[self.fabric.gpu_sites[ranks]]
-        if (lost := chosen >= allowed).any():
-            raise ValueError(f"spine {chosen[lost][0]}; allowed: 0 to {allowed[lost][0] - 1} in that site")
+        if (wrong := chosen >= allowed).any():
+            raise ValueError(f"spine {chosen[wrong][0]}; allowed: 0 to {allowed[wrong][0] - 1} in that site")
 
 
 def shares_of_rate(fabric: Fabric) -> Floats:
@@ -230,8 +230,8 @@ def shares_of_rate(fabric: Fabric) -> Floats:
             border = len(leaves) * up / (fabric.br_sites.count(site) * ratios.pop(0))
         of_site.append((up, border))
     tier = {"leaf_spine": 0, "spine_leaf": 0, "spine_br": 1, "br_spine": 1}
-    found = [of_site[site_of[one.src]][tier[one.kind]] if one.kind in tier else 1.0 for one in Ports(fabric).all]
-    return np.array(found)
+    shares = [of_site[site_of[port.src]][tier[port.kind]] if port.kind in tier else 1.0 for port in Ports(fabric).all]
+    return np.array(shares)
 
 
 def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> Indices:
@@ -241,11 +241,11 @@ def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> In
     longest = max(len(one.links) for one in fabric.paths)
     wan = np.array([[*one.links, *[-1] * (longest - len(one.links))] for one in fabric.paths], np.int32)
     src_br, dst_br = np.array([(one.src_br, one.dst_br) for one in fabric.paths]).T
-    found = np.full((*src.shape, 2 + longest), -1, np.int32)
-    found[..., 0] = np.where(crosses, fabric.to_br_index[src, src_br[over]], fabric.intra_index[src, dst])
-    found[..., 1:-1] = np.where(crosses[..., None], wan[over], -1)
-    found[..., -1] = np.where(crosses, fabric.from_br_index[dst_br[over], dst], -1)
-    return found
+    links = np.full((*src.shape, 2 + longest), -1, np.int32)
+    links[..., 0] = np.where(crosses, fabric.to_br_index[src, src_br[over]], fabric.intra_index[src, dst])
+    links[..., 1:-1] = np.where(crosses[..., None], wan[over], -1)
+    links[..., -1] = np.where(crosses, fabric.from_br_index[dst_br[over], dst], -1)
+    return links
 
 
 Shared = Links | Ports
@@ -266,7 +266,7 @@ def delays_of(links: Indices, delays_s: Floats) -> Floats:
 def _check_paths(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> None:
     path_sites = np.array([*((one.src_site, one.dst_site) for one in fabric.paths), (-1, -1)])[np.maximum(path, -1)]
     sites = np.stack([fabric.gpu_sites[src], fabric.gpu_sites[dst]], axis=-1)
-    right = np.where(path >= 0, (sites == path_sites).all(axis=-1), (sites[..., 0] == sites[..., 1]) & (src != dst))
-    if not right.all():
-        lost = np.unravel_index(int(np.argmin(right)), right.shape)
-        raise ValueError(f"no path {path[lost]} leads from rank {src[lost]} to rank {dst[lost]}")
+    fits = np.where(path >= 0, (sites == path_sites).all(axis=-1), (sites[..., 0] == sites[..., 1]) & (src != dst))
+    if not fits.all():
+        wrong = np.unravel_index(int(np.argmin(fits)), fits.shape)
+        raise ValueError(f"no path {path[wrong]} leads from rank {src[wrong]} to rank {dst[wrong]}")

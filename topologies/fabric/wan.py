@@ -56,13 +56,13 @@ class WanSpec:
     def router(self, name: str) -> str | None:
         """Return the router with that name or title, ignoring case and punctuation; None if there is none."""
         for names in (self.routers, self.titles):
-            for router, one in zip(self.routers, names, strict=False):
-                if _folded(one) == _folded(name):
+            for router, known in zip(self.routers, names, strict=False):
+                if _normalized(known) == _normalized(name):
                     return router
         return None
 
 
-def _folded(name: str) -> str:
+def _normalized(name: str) -> str:
     return "".join(filter(str.isalnum, name.casefold())) or name
 
 
@@ -82,17 +82,17 @@ class WanGraph:
     @cached_property
     def delay_s(self) -> Mapping[str, float]:
         """The delays of links with lengths by directed link, "A>B": whole nanoseconds, in seconds."""
-        found = zip(self.links, self.km, strict=True) if self.km else ()
-        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for ends, km in found for name in _both(*ends)}
+        lengths = zip(self.links, self.km, strict=True) if self.km else ()
+        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for ends, km in lengths for name in _directions(*ends)}
 
     def neighbours(self) -> dict[str, tuple[str, ...]]:
         """Return every node's neighbours, in the order in which the links were declared."""
-        found: dict[str, list[str]] = {name: [] for site in self.border_routers for name in site}
-        found |= {name: [] for name in self.routers}
+        nodes = (*(name for site in self.border_routers for name in site), *self.routers)
+        neighbours: dict[str, list[str]] = {name: [] for name in nodes}
         for a, b in self.links:
-            found[a].append(b)
-            found[b].append(a)
-        return {name: tuple(others) for name, others in found.items()}
+            neighbours[a].append(b)
+            neighbours[b].append(a)
+        return {name: tuple(others) for name, others in neighbours.items()}
 
 
 def is_router_name(name: str) -> bool:
@@ -100,7 +100,7 @@ def is_router_name(name: str) -> bool:
     return _ROUTER_NAME.fullmatch(name) is not None and _RESERVED_NAME.fullmatch(name) is None
 
 
-def _both(a: str, b: str) -> tuple[str, str]:
+def _directions(a: str, b: str) -> tuple[str, str]:
     return f"{a}>{b}", f"{b}>{a}"
 
 
@@ -118,7 +118,7 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
         access = tuple((br, router) for brs, router in zip(border_routers, at, strict=False) for br in brs if router)
         km = (*spec.km, *[0.0] * len(access)) if spec.km else ()
         rates = zip(spec.links, spec.rates_bps, strict=True) if spec.rates_bps else ()
-        capacity_bps = {name: bps for ends, bps in rates if bps for name in _both(*ends)}
+        capacity_bps = {name: bps for ends, bps in rates if bps for name in _directions(*ends)}
         graph = WanGraph(border_routers, spec.routers, (*spec.links, *access), km, capacity_bps)
         mistakes += [*_router_mistakes(spec.routers), *_link_mistakes(graph)]
     else:
@@ -170,8 +170,8 @@ def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[
             text = f"{shown(name)} is not a node of this WAN; allowed: {first_of(nodes, 8)}{near}"
             yield Mistake(key, text)
     routers = [spec.router(name) for name in sites]
-    for place, (name, router) in enumerate(zip(sites, routers, strict=True)):
-        if router is not None and router in routers[:place]:
+    for site, (name, router) in enumerate(zip(sites, routers, strict=True)):
+        if router is not None and router in routers[:site]:
             yield Mistake(key, f"{shown(name)} is the node of two sites; allowed: each node once")
 
 
@@ -231,27 +231,27 @@ def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[i
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
-    km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _both(*ends)}
-    shortest = _shortest(graph, most or MAP_PATHS, spares=most is None) if most or km else None
+    km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _directions(*ends)}
+    shortest = _shortest_paths(graph, most or MAP_PATHS, spares=most is None) if most or km else None
 
     def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int]]:
         length = fsum(km[f"{a}>{b}"] for a, b in pairwise(path)) if km else 0.0
         return position[path[0]], position[path[-1]], length, len(path), [position[name] for name in path]
 
-    found: dict[tuple[int, int], tuple[tuple[str, ...], ...]] = {}
+    candidates: dict[tuple[int, int], tuple[tuple[str, ...], ...]] = {}
     for (a, near), (b, far) in permutations(enumerate(graph.border_routers), 2):
         if shortest is None:
-            paths = list(islice(_paths(neighbours, graph.routers, near, far), MAX_PATHS + 1))
+            paths = list(islice(_all_paths(neighbours, graph.routers, near, far), MAX_PATHS + 1))
         else:
             paths = [path for ends in product(near, far) for path in shortest[ends]]
         if len(paths) > MAX_PATHS:
             text = f"more than {MAX_PATHS} loop-free paths lead from site {a} to site {b}; remove links"
             raise FabricError([Mistake("fabric.wan", text if shortest is None else f"{text}, or lower fabric.paths")])
-        found[a, b] = tuple(sorted(paths, key=order))
-    return found
+        candidates[a, b] = tuple(sorted(paths, key=order))
+    return candidates
 
 
-def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
+def _shortest_paths(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
     """Return the `most` shortest paths between every two border routers of different sites, the same both ways.
 
     With `spares` they include, for each link that all of them pass, the shortest path without it. networkx finds them
@@ -262,7 +262,7 @@ def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str,
     whole = networkx.Graph()
     for (a, b), km in zip(graph.links, graph.km or [1.0] * len(graph.links), strict=True):
         whole.add_edge(a, b, km=km)
-    found: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    shortest: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for near, far in combinations(graph.border_routers, 2):
         for ends in product(near, far):
             between = whole.subgraph([*graph.routers, *ends]) if {*ends} <= {*whole} else networkx.Graph()
@@ -272,15 +272,15 @@ def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str,
                 paths = []
             for link in pairwise(paths[0]) if spares and paths else ():
                 if all(frozenset(link) in map(frozenset, pairwise(path)) for path in paths):
-                    left = networkx.restricted_view(between, [], [link])
-                    if networkx.has_path(left, *ends):
-                        paths.append(networkx.shortest_path(left, *ends, weight="km"))
-            found[ends] = [tuple(path) for path in paths]
-            found[ends[::-1]] = [tuple(path[::-1]) for path in paths]
-    return found
+                    without = networkx.restricted_view(between, [], [link])
+                    if networkx.has_path(without, *ends):
+                        paths.append(networkx.shortest_path(without, *ends, weight="km"))
+            shortest[ends] = [tuple(path) for path in paths]
+            shortest[ends[::-1]] = [tuple(path[::-1]) for path in paths]
+    return shortest
 
 
-def _paths(
+def _all_paths(
     neighbours: Mapping[str, Sequence[str]], routers: Sequence[str], near: Sequence[str], far: Sequence[str]
 ) -> Iterator[tuple[str, ...]]:
     """Yield all loop-free paths from border routers `near` to `far` over transit routers, by depth-first search."""

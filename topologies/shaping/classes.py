@@ -204,14 +204,14 @@ class Shaping:
         return tuple(found)
 
     @cached_property
-    def _above(self) -> frozenset[ClassKey]:
+    def _parents(self) -> frozenset[ClassKey]:
         """The classes that have classes below them."""
         return frozenset((one.interface, one.parent) for one in self.classes if one.parent)
 
     @cached_property
     def leaves(self) -> tuple[HtbClass, ...]:
         """The classes that have a queue."""
-        return tuple(one for one in self.classes if one.key not in self._above)
+        return tuple(one for one in self.classes if one.key not in self._parents)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
@@ -224,14 +224,14 @@ class Shaping:
 
         A class has no netem for a delay that is negligible against the timer lateness: it would only cost time.
         """
-        if self._delays_behind:
+        if self._delays_after_links:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
         delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.leaves}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
 
     @property
-    def _delays_behind(self) -> bool:
+    def _delays_after_links(self) -> bool:
         """Whether delays are applied after the links, by ifbs."""
         return self.fair or self._is_physical or self.buffer is not None
 
@@ -239,7 +239,7 @@ class Shaping:
     def ifbs(self) -> tuple[Ifb, ...]:
         """The ifbs: those of GPUs' ports in the physical grain, and those that apply delays after the links."""
         found = nics(self.fabric) if self._is_physical else ()
-        if not self._delays_behind:
+        if not self._delays_after_links:
             return ()
         return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
 
@@ -319,7 +319,7 @@ class Shaping:
             for (interface, _), rate in own.items():
                 of_port[interface] += rate
             own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
-        ports = self._above if self.tunnels else ()
+        ports = self._parents if self.tunnels else ()
         return {key: Inner(wanted[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
             one.key: Inner(max(1, own[one.key]), one.parent, one.service, self._burst_ns(one, port))
             for one, port in below
@@ -340,7 +340,7 @@ class Shaping:
         below = f"1:{parent:x}" if parent else "1:"
         prio = f" prio {priority}" if parent else ""
         yield f"class add dev {one.interface} parent {below} classid 1:{one.minor:x} htb {limits}{prio}"
-        if one.key in self._above:
+        if one.key in self._parents:
             return
         ns = self.delays_ns.get(one.key, 0)
         # HTB's default queue would hold at most the port's txqueuelen of packets.

@@ -84,11 +84,11 @@ def delays(
     delay between two GPUs is not determined by the GPUs and the WAN path.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
-    ends_ns, wan_ns = _ends_ns(fabric, delays_ns), np.zeros_like(delays_ns)
+    ends_ns, wan_ns = _end_to_end_ns(fabric, delays_ns), np.zeros_like(delays_ns)
     if ends_ns is None:
         wan = np.array([link.kind == "wan" for link in fabric.links])
         wan_ns = np.where(wan, delays_ns, 0)
-        ends_ns = _ends_ns(fabric, delays_ns - wan_ns)
+        ends_ns = _end_to_end_ns(fabric, delays_ns - wan_ns)
         if ends_ns is None:
             raise ValueError("delays that differ between border routers; allowed: one delay for all links of a site")
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
@@ -135,7 +135,7 @@ def delays(
     return (*behind_wan, *at_ends)
 
 
-def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
+def _end_to_end_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
     """Return the delay from rank to rank, [n, n] ns, 0 without a path; None if a delay depends on the WAN path."""
     within = fabric.intra_index >= 0
     found = np.where(within, delays_ns[fabric.intra_index], 0)

@@ -61,7 +61,7 @@ class Shaper:
         self._ifbs = Ifbs(ifbs, host_pids)
         self._senders = Senders(shaping.fabric, host_pids if shaping.buffer else ())
         made = {one.name for one in ifbs}
-        self._index = {name: _index(name) for name in shaping.interfaces if name not in made}
+        self._ifindex = {name: _ifindex(name) for name in shaping.interfaces if name not in made}
         self._netlink = RtNetlink()
         try:
             self._check_unshaped()
@@ -71,8 +71,8 @@ class Shaper:
         try:
             self._ifbs.make()
             self._senders.release()
-            self._index = {name: _index(name) for name in shaping.interfaces}
-            self._ports = {index: name for name, index in self._index.items()}
+            self._ifindex = {name: _ifindex(name) for name in shaping.interfaces}
+            self._ports = {index: name for name, index in self._ifindex.items()}
             _tc(shaping.structure(rates_bps))
             self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
             self._check_delays()
@@ -88,13 +88,13 @@ class Shaper:
         Raises TcError, with the port, the wanted and the confirmed rate, if a class differs by a byte/s.
         """
         wanted = self.shaping.wanted(rates_bps)
-        rates = {(self._index[name], minor): rate for (name, minor), rate in wanted.items()}
+        rates = {(self._ifindex[name], minor): rate for (name, minor), rate in wanted.items()}
         of_services = self.shaping.inner(rates_bps)
-        inner = {(self._index[name], minor): one for (name, minor), one in of_services.items()}
+        inner = {(self._ifindex[name], minor): one for (name, minor), one in of_services.items()}
         marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
-            self._netlink.change_marks({(self._index[name], minor): us for (name, minor), us in marks_us.items()})
+            self._netlink.change_marks({(self._ifindex[name], minor): us for (name, minor), us in marks_us.items()})
             held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, inner=inner)
         except OSError as error:
             raise TcError(error.strerror) from None
@@ -118,7 +118,7 @@ class Shaper:
         this network namespace.
         """
         first, leaves = len(shared_by(self.shaping.fabric).all), self.shaping.leaves
-        tunnels = {(self._index[one.interface], one.minor): one.link for one in leaves if one.link >= first}
+        tunnels = {(self._ifindex[one.interface], one.minor): one.link for one in leaves if one.link >= first}
         with contextlib.closing(RtNetlink()) as kernel:
             of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
         return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
@@ -162,14 +162,14 @@ class Shaper:
 
     def _check_unshaped(self) -> None:
         """Raise TcError if a port is shaped already: `close` would remove that shaping."""
-        ports = {index: name for name, index in self._index.items()}
+        ports = {index: name for name, index in self._ifindex.items()}
         for qdisc in self._netlink.qdiscs():
             if qdisc.interface in ports and qdisc.kind != "noqueue":
                 raise TcError(f"port {ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
     def _set_netems(self, netems: Mapping[ClassKey, Netem]) -> None:
         """Set netems over netlink, because tc cuts delays to whole microseconds."""
-        by_id = {(self._index[name], minor): netem for (name, minor), netem in netems.items()}
+        by_id = {(self._ifindex[name], minor): netem for (name, minor), netem in netems.items()}
         try:
             self._netlink.change_netems(by_id, limit_packets=QUEUE_PACKETS)
         except OSError as error:
@@ -207,7 +207,7 @@ class Ifbs:
     def _make(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
         for one in ifbs:
             kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
-        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _of(ifbs)]
+        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _redirected(ifbs)]
         netems = [one for one in ifbs if one.delay_ns or one.loss]
         lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in netems]
         lines += [line for one in ifbs for line in one.filters()]
@@ -226,7 +226,7 @@ class Ifbs:
         for pid in self._begun:
             ifbs = self._by_pid[pid]
             with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
-                for interface in _of(ifbs):
+                for interface in _redirected(ifbs):
                     with contextlib.suppress(OSError):
                         kernel.delete_ingress(interface)
                 for one in ifbs:
@@ -234,7 +234,7 @@ class Ifbs:
                         kernel.delete_link(one.name)
 
 
-def _of(ifbs: Sequence[Ifb]) -> list[str]:
+def _redirected(ifbs: Sequence[Ifb]) -> list[str]:
     """Return the interfaces whose packets these ifbs receive, each once."""
     return list(dict.fromkeys(one.interface for one in ifbs))
 
@@ -267,7 +267,7 @@ class Senders:
                 _tc(f"qdisc del dev {name} root\n")
 
 
-def _index(interface: str) -> int:
+def _ifindex(interface: str) -> int:
     try:
         return if_nametoindex(interface)
     except OSError:
@@ -311,7 +311,7 @@ class DropCounter:
         for pid, kernel in self._kernels.items():
             if drops := _queue_drops(kernel):
                 with contextlib.suppress(OSError), inside(pid):  # the host may have ended meanwhile
-                    found.update(_by_name(drops))
+                    found.update(_with_names(drops))
         return found
 
 
@@ -325,7 +325,7 @@ def _queue_drops(kernel: RtNetlink) -> Counter[int]:
     return roots | queues
 
 
-def _by_name(drops: Mapping[int, int]) -> Counter[str]:
+def _with_names(drops: Mapping[int, int]) -> Counter[str]:
     """Replace the indices of interfaces in this thread's network namespace by their names."""
     found: Counter[str] = Counter()
     for index, count in drops.items():
