@@ -78,5 +78,6 @@ def shown(value: object) -> str:
 
 def one_line(text: str) -> str:
     """Write a user's text for a message: printable, on one line, and cut if it is very long."""
-    text = text[:_MAX_LINE] + "…" * (len(text) > _MAX_LINE)
+    if len(text) > _MAX_LINE:
+        text = text[:_MAX_LINE] + "…"
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -192,16 +192,17 @@ class Shaping:
     def classes(self) -> tuple[HtbClass, ...]:
         """All classes, port by port; the classes below another class follow it."""
         wan, links = wan_of(self.fabric), len(shared_by(self.fabric).all)
-        found = []
-        for one in classes_of(self.fabric):
-            found.append(one)
-            if one.link in wan:
-                below = [replace(one, service=number) for number in range(len(self.services))]
-                tunnels = [(number, each) for number, each in enumerate(self.tunnels, links) if each.link == one.link]
-                below += [replace(one, link=number, tunnel=each.match) for number, each in tunnels]
-                below += [one] if tunnels else []  # for traffic in no tunnel
-                found += [replace(each, minor=one.minor + n, parent=one.minor) for n, each in enumerate(below, 1)]
-        return tuple(found)
+        classes = []
+        for port in classes_of(self.fabric):
+            classes.append(port)
+            if port.link in wan:
+                children = [replace(port, service=index) for index in range(len(self.services))]
+                tunnels = [(index, each) for index, each in enumerate(self.tunnels, links) if each.link == port.link]
+                children += [replace(port, link=index, tunnel=tunnel.match) for index, tunnel in tunnels]
+                if tunnels:
+                    children.append(port)  # for traffic in no tunnel
+                classes += [replace(one, minor=port.minor + n, parent=port.minor) for n, one in enumerate(children, 1)]
+        return tuple(classes)
 
     @cached_property
     def _parents(self) -> frozenset[ClassKey]:
@@ -238,10 +239,10 @@ class Shaping:
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
         """The ifbs: those of GPUs' ports in the physical grain, and those that apply delays after the links."""
-        found = nics(self.fabric) if self._is_physical else ()
         if not self._delays_after_links:
             return ()
-        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
+        sending = nics(self.fabric) if self._is_physical else ()
+        return sending + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
 
     @property
     def _is_physical(self) -> bool:
@@ -274,9 +275,9 @@ class Shaping:
         lines: list[str] = []
         for interface, group in groupby(self.classes, key=lambda one: one.interface):
             classes = list(group)
-            everything = next((one.minor for one in reversed(classes) if one.match is None), 0)
+            default = next((one.minor for one in reversed(classes) if one.match is None), 0)
             lines.append(
-                f"qdisc add dev {interface} root handle 1: htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
+                f"qdisc add dev {interface} root handle 1: htb default {default:x} direct_qlen {QUEUE_PACKETS}"
             )
             if self.fair:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
@@ -295,8 +296,8 @@ class Shaping:
         """
         count = len(shared_by(self.fabric).all)
         if rates_bps.shape != (count + len(self.tunnels),):
-            more = f" and {len(self.tunnels)} tunnels" * bool(self.tunnels)
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{more}, one rate each")
+            tunnels = f" and {len(self.tunnels)} tunnels" if self.tunnels else ""
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{tunnels}, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         ceilings = [service.ceiling for service in self.services]
         parts = {one.key: ceilings[one.service] if one.parent and ceilings else 1 for one in self.classes}
@@ -307,22 +308,24 @@ class Shaping:
 
         With tunnels they include those of the classes above.
         """
-        wanted = self.wanted(rates_bps)
-        below = [(one, wanted[one.interface, one.parent]) for one in self.classes if one.parent]
+        ceilings = self.wanted(rates_bps)
+        children = [(one, ceilings[one.interface, one.parent]) for one in self.classes if one.parent]
         if self.services:
-            own = {one.key: round(port * self.services[one.service].assured) for one, port in below}
+            assured = {one.key: round(port * self.services[one.service].assured) for one, port in children}
         else:
             # A class that waits for the port's tokens loses its own tokens meanwhile. So every tunnel with a lower rate
             # than its port is assured that rate, unless the port's rate has changed and is now less than their sum.
-            own = {one.key: wanted[one.key] * (wanted[one.key] < port) for one, port in below}
-            of_port = Counter[str]()
-            for (interface, _), rate in own.items():
-                of_port[interface] += rate
-            own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
+            assured = {one.key: ceilings[one.key] if ceilings[one.key] < port else 0 for one, port in children}
+            total = Counter[str]()
+            for (interface, _), rate in assured.items():
+                total[interface] += rate
+            for one, port in children:
+                if total[one.interface] > port * (1 + _ROUNDED):
+                    assured[one.key] = 0
         ports = self._parents if self.tunnels else ()
-        return {key: Inner(wanted[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
-            one.key: Inner(max(1, own[one.key]), one.parent, one.service, self._burst_ns(one, port))
-            for one, port in below
+        return {key: Inner(ceilings[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
+            one.key: Inner(max(1, assured[one.key]), one.parent, one.service, self._burst_ns(one, port))
+            for one, port in children
         }
 
     def _burst_ns(self, one: HtbClass, port: int) -> int:
@@ -337,9 +340,9 @@ class Shaping:
         rate, parent, priority, _ = inner or (ceiling, 0, 0, 0)
         burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
         limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
-        below = f"1:{parent:x}" if parent else "1:"
+        parent_id = f"1:{parent:x}" if parent else "1:"
         prio = f" prio {priority}" if parent else ""
-        yield f"class add dev {one.interface} parent {below} classid 1:{one.minor:x} htb {limits}{prio}"
+        yield f"class add dev {one.interface} parent {parent_id} classid 1:{one.minor:x} htb {limits}{prio}"
         if one.key in self._parents:
             return
         ns = self.delays_ns.get(one.key, 0)

@@ -20,6 +20,7 @@ leaf's port has the HTB class.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +51,9 @@ class Ifb:
 
     def filters(self) -> Iterator[str]:
         """Yield the lines for tc that redirect packets to the ifb; the interface must have an ingress qdisc."""
-        found = [f"prio 1 u32 {match}" for match in self.matches]
-        found += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
-        for match in found or ["prio 1 matchall"]:
+        matches = [f"prio 1 u32 {match}" for match in self.matches]
+        matches += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
+        for match in matches or ["prio 1 matchall"]:
             yield (
                 f"filter add dev {self.interface} parent ffff: protocol ip {match} "
                 f"action mirred egress redirect dev {self.name}"
@@ -91,54 +92,67 @@ def delays(
         ends_ns = _end_to_end_ns(fabric, delays_ns - wan_ns)
         if ends_ns is None:
             raise ValueError("delays that differ between border routers; allowed: one delay for all links of a site")
-    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
-    over_ns, tags = np.zeros(len(fabric.paths), np.int64), () if wan_loss or not wan_ns.any() else paths
+    path_ns, tags = np.zeros(len(fabric.paths), np.int64), () if wan_loss or not wan_ns.any() else paths
     if tags:
-        over_ns[:] = [wan_ns[list(path.links)].sum() for path in fabric.paths]
+        path_ns[:] = [wan_ns[list(path.links)].sum() for path in fabric.paths]
         wan_ns = np.zeros_like(wan_ns)
-    behind_wan = [
-        Ifb(
-            name=f"wan{link.index}",
-            rank=None,
-            interface=port[link.dst, link.src],
-            sources=(),
-            delay_ns=int(wan_ns[link.index]),
-            loss=wan_loss,
-            seed=int(np.random.SeedSequence((seed, link.index)).generate_state(1, np.uint64)[0]) if wan_loss else None,
-        )
-        for link in fabric.links
-        if link.kind == "wan" and (wan_loss or wan_ns[link.index])
-    ]
-    at_ends = list[Ifb]()
-    for dst, ends in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
+    return (*_after_wan_links(fabric, wan_ns, wan_loss, seed), *_at_receivers(fabric, ends_ns, path_ns, tags))
+
+
+def _after_wan_links(fabric: Fabric, wan_ns: Integers, wan_loss: float, seed: int) -> Iterator[Ifb]:
+    """Yield an ifb for each WAN link that delays packets, by `wan_ns` [links], or loses them."""
+    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    for link in fabric.links:
+        if link.kind == "wan" and (wan_loss or wan_ns[link.index]):
+            sequence = np.random.SeedSequence((seed, link.index))
+            yield Ifb(
+                name=f"wan{link.index}",
+                rank=None,
+                interface=port[link.dst, link.src],
+                sources=(),
+                delay_ns=int(wan_ns[link.index]),
+                loss=wan_loss,
+                seed=int(sequence.generate_state(1, np.uint64)[0]) if wan_loss else None,
+            )
+
+
+def _at_receivers(fabric: Fabric, ends_ns: Integers, path_ns: Integers, tags: Sequence[str]) -> Iterator[Ifb]:
+    """Yield an ifb for each receiving GPU and delay above 0 ns.
+
+    The delay from rank to rank is `ends_ns` [n, n], to which every WAN path adds its `path_ns`. Packets with one of the
+    `tags` (tc's matches, by path) have come over that path, all others over the fixed path.
+    """
+    numbers = count()
+    for dst, to_dst_ns in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
         sources, matches = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         of_paths = [defaultdict[int, list[str]](list) for _ in tags]
-        for src, end_ns in zip(fabric.gpus, ends, strict=True):
+        for src, end_ns in zip(fabric.gpus, to_dst_ns, strict=True):
             between = fabric.paths_between.get((src.site, dst.site), ()) if tags else ()
-            sources[end_ns + int(sum(over_ns[path.index] for path in between[:1]))].append(src.ip)
+            sources[end_ns + int(sum(path_ns[path.index] for path in between[:1]))].append(src.ip)
             for path in between:
-                of_paths[path.index][end_ns + int(over_ns[path.index])].append(src.ip)
+                of_paths[path.index][end_ns + int(path_ns[path.index])].append(src.ip)
         for tag, by_delay in zip(tags, of_paths, strict=True):
-            for delay_ns, of in by_delay.items():
-                matches[delay_ns] += [tag] if len(by_delay) == 1 else [f"{tag} match ip src {one}/32" for one in of]
-        at_ends += [
-            Ifb(
-                name=f"delay{len(at_ends) + number}",
-                rank=dst.rank,
-                interface=dst.interface,
-                sources=tuple(sources[delay_ns]),
-                delay_ns=delay_ns,
-                matches=tuple(matches[delay_ns]),
-            )
-            for number, delay_ns in enumerate(one for one in dict.fromkeys((*sources, *matches)) if one > 0)
-        ]
-    return (*behind_wan, *at_ends)
+            for delay_ns, addresses in by_delay.items():
+                if len(by_delay) == 1:
+                    matches[delay_ns].append(tag)
+                else:
+                    matches[delay_ns] += [f"{tag} match ip src {address}/32" for address in addresses]
+        for delay_ns in dict.fromkeys((*sources, *matches)):
+            if delay_ns > 0:
+                yield Ifb(
+                    name=f"delay{next(numbers)}",
+                    rank=dst.rank,
+                    interface=dst.interface,
+                    sources=tuple(sources[delay_ns]),
+                    delay_ns=delay_ns,
+                    matches=tuple(matches[delay_ns]),
+                )
 
 
 def _end_to_end_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
     """Return the delay from rank to rank, [n, n] ns, 0 without a path; None if a delay depends on the WAN path."""
     within = fabric.intra_index >= 0
-    found = np.where(within, delays_ns[fabric.intra_index], 0)
+    delay_ns = np.where(within, delays_ns[fabric.intra_index], 0)
     for (src_site, dst_site), paths in fabric.paths_between.items():
         src, dst = (np.nonzero(fabric.gpu_sites == site)[0] for site in (src_site, dst_site))
         over = [
@@ -147,8 +161,8 @@ def _end_to_end_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
             + delays_ns[fabric.from_br_index[path.dst_br, dst]]
             for path in paths
         ]
-        if any((one != over[0]).any() for one in over):
+        if any((other != over[0]).any() for other in over):
             return None
         if over:
-            found[np.ix_(src, dst)] = over[0]
-    return found
+            delay_ns[np.ix_(src, dst)] = over[0]
+    return delay_ns
