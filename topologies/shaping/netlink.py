@@ -113,13 +113,13 @@ class _Socket:
 
     def _send(self, kind: int, flags: int, bodies: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Send requests in one packet; return for each its error number (0 for none) and the body of its answer."""
-        found: dict[int, tuple[int, bytes]] = {}
+        answers: dict[int, tuple[int, bytes]] = {}
         if bodies:
             for index, answer, body in self._answers(kind, flags, bodies):
-                found[index] = _error(body) if answer == ERROR else 0, body
-                if len(found) == len(bodies):
+                answers[index] = _error(body) if answer == ERROR else 0, body
+                if len(answers) == len(bodies):
                     break
-        return [found[index] for index in range(len(bodies))]
+        return [answers[index] for index in range(len(bodies))]
 
     def _dump(self, kind: int, request: bytes) -> Iterator[bytes]:
         """Yield the bodies of all objects of a kind; raises OSError if the kernel refuses."""
@@ -210,12 +210,12 @@ class RtNetlink(_Socket):
     def rates(self, interface: int) -> dict[ClassId, tuple[int, int]]:
         """Return rate and ceiling, bytes/s of frames, of an interface's HTB classes; empty if it does not exist."""
         dump = self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0))
-        return dict(_held_rates(found) for found in map(_tc_object, dump) if found.kind == "htb")
+        return dict(_held_rates(one) for one in map(_tc_object, dump) if one.kind == "htb")
 
     def sent_bytes(self, interface: int) -> dict[ClassId, int]:
         """Return the bytes of frames that an interface's HTB classes have sent; empty if it does not exist."""
-        found = map(_tc_object, self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0)))
-        return {(one.interface, one.handle & 0xFFFF): _sent_bytes(one) for one in found if one.kind == "htb"}
+        classes = map(_tc_object, self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0)))
+        return {(one.interface, one.handle & 0xFFFF): _sent_bytes(one) for one in classes if one.kind == "htb"}
 
     def change_rates(
         self,
@@ -288,17 +288,18 @@ class Datapaths(_Socket):
 
     def lost(self) -> dict[str, int]:
         """Return the packets lost since each datapath was made, by its name; empty without Open vSwitch's module."""
-        name = attribute(_CTRL_ATTR_FAMILY_NAME, b"ovs_datapath\0")
-        ((code, family),) = self._send(_GENL_ID_CTRL, REQUEST, [_GENL_HEADER.pack(_CTRL_CMD_GETFAMILY, 1) + name])
+        family_name = attribute(_CTRL_ATTR_FAMILY_NAME, b"ovs_datapath\0")
+        get_family = _GENL_HEADER.pack(_CTRL_CMD_GETFAMILY, 1) + family_name
+        ((code, family),) = self._send(_GENL_ID_CTRL, REQUEST, [get_family])
         if code:
             return {}
         kind = int.from_bytes(attributes(family[_GENL_HEADER.size :])[_CTRL_ATTR_FAMILY_ID], "little")
         request = _GENL_HEADER.pack(_OVS_DP_CMD_GET, _OVS_DATAPATH_VERSION) + _OVS_HEADER.pack(0)
-        datapaths = [attributes(body[len(request) :]) for body in self._dump(kind, request)]
-        return {
-            found[_OVS_DP_ATTR_NAME].rstrip(b"\0").decode(): _OVS_STATISTICS.unpack_from(found[_OVS_DP_ATTR_STATS])[2]
-            for found in datapaths
-        }
+        lost = {}
+        for datapath in [attributes(body[len(request) :]) for body in self._dump(kind, request)]:
+            name = datapath[_OVS_DP_ATTR_NAME].rstrip(b"\0").decode()
+            _, _, lost[name], _ = _OVS_STATISTICS.unpack_from(datapath[_OVS_DP_ATTR_STATS])
+        return lost
 
 
 def message(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
@@ -321,12 +322,12 @@ def attribute(kind: int, value: bytes) -> bytes:
 
 def attributes(data: bytes) -> dict[int, bytes]:
     """Decode the attributes of an object, by kind."""
-    found = {}
+    values = {}
     while len(data) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data)
-        found[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
+        values[kind & 0x3FFF] = data[_ATTRIBUTE.size : length]
         data = data[(length + 3) & ~3 :]
-    return found
+    return values
 
 
 def portions(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -360,52 +361,52 @@ def _tc_object(body: bytes) -> _TcObject:
     return _TcObject(interface, handle, parent, attributes(body[_TCMSG.size :]))
 
 
-def _held_rates(found: _TcObject) -> tuple[ClassId, tuple[int, int]]:
-    options = attributes(found.attributes[_TCA_OPTIONS])
+def _held_rates(htb_class: _TcObject) -> tuple[ClassId, tuple[int, int]]:
+    options = attributes(htb_class.attributes[_TCA_OPTIONS])
     rate, ceil = struct.unpack_from("=8xI8xI", options[_TCA_HTB_PARMS])
     exact = _u64(options, _TCA_HTB_RATE64) or rate, _u64(options, _TCA_HTB_CEIL64) or ceil
-    return (found.interface, found.handle & 0xFFFF), exact
+    return (htb_class.interface, htb_class.handle & 0xFFFF), exact
 
 
-def _sent_bytes(found: _TcObject) -> int:
-    return _u64(attributes(found.attributes[_TCA_STATS2]), _TCA_STATS_BASIC)
+def _sent_bytes(htb_class: _TcObject) -> int:
+    return _u64(attributes(htb_class.attributes[_TCA_STATS2]), _TCA_STATS_BASIC)
 
 
-def _qdisc(found: _TcObject) -> Qdisc:
-    options = attributes(found.attributes[_TCA_OPTIONS][_NETEM_QOPT.size :]) if found.kind == "netem" else {}
-    queue = attributes(found.attributes.get(_TCA_STATS2, b"")).get(_TCA_STATS_QUEUE)
+def _qdisc(qdisc: _TcObject) -> Qdisc:
+    options = attributes(qdisc.attributes[_TCA_OPTIONS][_NETEM_QOPT.size :]) if qdisc.kind == "netem" else {}
+    queue = attributes(qdisc.attributes.get(_TCA_STATS2, b"")).get(_TCA_STATS_QUEUE)
     return Qdisc(
-        interface=found.interface,
-        kind=found.kind,
-        parent=None if found.parent == _ROOT else found.parent & 0xFFFF,
+        interface=qdisc.interface,
+        kind=qdisc.kind,
+        parent=None if qdisc.parent == _ROOT else qdisc.parent & 0xFFFF,
         delay_ns=_u64(options, _TCA_NETEM_LATENCY64),
         drops=struct.unpack_from("=8xI", queue)[0] if queue else 0,
     )
 
 
-def _htb_body(one: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: Inner | None = None) -> bytes:
-    rate, parent, priority, own_ns = inner or (ceiling, 0, 0, 0)
+def _htb_body(class_id: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: Inner | None = None) -> bytes:
+    rate, parent, priority, inner_burst_ns = inner or (ceiling, 0, 0, 0)
     specs = [(0, _ETHERNET, 0, 0, 0, min(each, 0xFFFFFFFF)) for each in (rate, ceiling)]
-    ticks = max(1, max(burst_ns, own_ns) // _TICK_NS)
+    ticks = max(1, max(burst_ns, inner_burst_ns) // _TICK_NS)
     options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*specs[0], *specs[1], ticks, ticks, quantum_bytes, 0, priority))
     exact = ((_TCA_HTB_RATE64, rate), (_TCA_HTB_CEIL64, ceiling))
     options += b"".join(attribute(kind, struct.pack("=Q", each)) for kind, each in exact)
-    head = _TCMSG.pack(0, one[0], _FIRST_HANDLE + one[1], _FIRST_HANDLE + parent, 0)
+    head = _TCMSG.pack(0, class_id[0], _FIRST_HANDLE + class_id[1], _FIRST_HANDLE + parent, 0)
     return head + attribute(_TCA_KIND, b"htb\0") + attribute(_TCA_OPTIONS, options)
 
 
-def _netem_body(one: ClassId, netem: Netem, limit_packets: int) -> bytes:
+def _netem_body(class_id: ClassId, netem: Netem, limit_packets: int) -> bytes:
     options = _NETEM_QOPT.pack(0, limit_packets, round(netem.loss * 0xFFFFFFFF), 0, 0, 0)
     options += attribute(_TCA_NETEM_LATENCY64, struct.pack("=Q", netem.delay_ns))
     if netem.seed is not None:
         options += attribute(_TCA_NETEM_PRNG_SEED, struct.pack("=Q", netem.seed))
-    parent = _FIRST_HANDLE + one[1] if one[1] else _ROOT
-    head = _TCMSG.pack(0, one[0], (one[1] + 1) * _FIRST_HANDLE, parent, 0)
+    parent = _FIRST_HANDLE + class_id[1] if class_id[1] else _ROOT
+    head = _TCMSG.pack(0, class_id[0], (class_id[1] + 1) * _FIRST_HANDLE, parent, 0)
     return head + attribute(_TCA_KIND, b"netem\0") + attribute(_TCA_OPTIONS, options)
 
 
-def _marks_body(one: ClassId, us: int) -> bytes:
-    head = _TCMSG.pack(0, one[0], 0, _FIRST_HANDLE + one[1], 0)
+def _marks_body(class_id: ClassId, us: int) -> bytes:
+    head = _TCMSG.pack(0, class_id[0], 0, _FIRST_HANDLE + class_id[1], 0)
     options = attribute(_TCA_FQ_CODEL_CE_THRESHOLD, struct.pack("=I", us))
     return head + attribute(_TCA_KIND, b"fq_codel\0") + attribute(_TCA_OPTIONS, options)
 
@@ -414,6 +415,6 @@ def _error(body: bytes) -> int:
     return -int(struct.unpack_from("=i", body)[0])
 
 
-def _u64(found: dict[int, bytes], kind: int) -> int:
-    value = found.get(kind)
+def _u64(values: dict[int, bytes], kind: int) -> int:
+    value = values.get(kind)
     return int.from_bytes(value[:8], "little") if value else 0

@@ -58,10 +58,10 @@ class Shaper:
             ifbs = shaping.ifbs
         except ValueError as error:
             raise TcError(str(error)) from None
-        self._ifbs = Ifbs(ifbs, host_pids)
-        self._senders = Senders(shaping.fabric, host_pids if shaping.buffer else ())
-        made = {one.name for one in ifbs}
-        self._ifindex = {name: _ifindex(name) for name in shaping.interfaces if name not in made}
+        self._ifbs = IfbDevices(ifbs, host_pids)
+        self._senders = SenderNetems(shaping.fabric, host_pids if shaping.buffer else ())
+        ifb_names = {ifb.name for ifb in ifbs}
+        self._ifindex = {name: _ifindex(name) for name in shaping.interfaces if name not in ifb_names}
         self._netlink = RtNetlink()
         try:
             self._check_unshaped()
@@ -89,8 +89,7 @@ class Shaper:
         """
         wanted = self.shaping.wanted(rates_bps)
         rates = {(self._ifindex[name], minor): rate for (name, minor), rate in wanted.items()}
-        of_services = self.shaping.inner(rates_bps)
-        inner = {(self._ifindex[name], minor): one for (name, minor), one in of_services.items()}
+        inner = {(self._ifindex[name], minor): one for (name, minor), one in self.shaping.inner(rates_bps).items()}
         marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
@@ -184,14 +183,14 @@ class Shaper:
                 raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns but delays by {found_ns} ns")
 
 
-class Ifbs:
+class IfbDevices:
     """The ifbs of a shaping, in the network namespaces of this process and of the GPUs' hosts."""
 
     def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
-        by_rank: dict[int | None, list[Ifb]] = {}
-        for one in ifbs:
-            by_rank.setdefault(one.rank, []).append(one)
-        self._by_pid = {"self" if rank is None else str(host_pids[rank]): found for rank, found in by_rank.items()}
+        self._by_pid: dict[str, list[Ifb]] = {}
+        for ifb in ifbs:
+            pid = "self" if ifb.rank is None else str(host_pids[ifb.rank])
+            self._by_pid.setdefault(pid, []).append(ifb)
         self._begun: list[str] = []
 
     def make(self) -> None:
@@ -205,21 +204,21 @@ class Ifbs:
                 raise TcError(error.strerror) from None
 
     def _make(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
-        for one in ifbs:
-            kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
+        for ifb in ifbs:
+            kernel.add_ifb(ifb.name, mtu_bytes=MTU_BYTES)
         lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _redirected(ifbs)]
-        netems = [one for one in ifbs if one.delay_ns or one.loss]
-        lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in netems]
-        lines += [line for one in ifbs for line in one.filters()]
+        with_netem = [ifb for ifb in ifbs if ifb.delay_ns or ifb.loss]
+        lines += [f"qdisc add dev {ifb.name} root handle 1: netem limit {QUEUE_PACKETS}" for ifb in with_netem]
+        lines += [line for ifb in ifbs for line in ifb.filters()]
         _tc("".join(line + "\n" for line in lines))
-        index = {one.name: if_nametoindex(one.name) for one in netems}
-        wanted = {(index[one.name], 0): Netem(one.delay_ns, one.loss, one.seed) for one in netems}
+        index = {ifb.name: if_nametoindex(ifb.name) for ifb in with_netem}
+        wanted = {(index[ifb.name], 0): Netem(ifb.delay_ns, ifb.loss, ifb.seed) for ifb in with_netem}
         kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
         held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
-        for one in netems:
-            if (found_ns := held.get(index[one.name])) != one.delay_ns:
-                where = f"{one.name}, the ifb of {one.interface},"
-                raise TcError(f"{where} should delay by {one.delay_ns} ns but delays by {found_ns} ns")
+        for ifb in with_netem:
+            if (found_ns := held.get(index[ifb.name])) != ifb.delay_ns:
+                where = f"{ifb.name}, the ifb of {ifb.interface},"
+                raise TcError(f"{where} should delay by {ifb.delay_ns} ns but delays by {found_ns} ns")
 
     def remove(self) -> None:
         """Remove the ifbs that still exist."""
@@ -229,17 +228,17 @@ class Ifbs:
                 for interface in _redirected(ifbs):
                     with contextlib.suppress(OSError):
                         kernel.delete_ingress(interface)
-                for one in ifbs:
+                for ifb in ifbs:
                     with contextlib.suppress(OSError):
-                        kernel.delete_link(one.name)
+                        kernel.delete_link(ifb.name)
 
 
 def _redirected(ifbs: Sequence[Ifb]) -> list[str]:
     """Return the interfaces whose packets these ifbs receive, each once."""
-    return list(dict.fromkeys(one.interface for one in ifbs))
+    return list(dict.fromkeys(ifb.interface for ifb in ifbs))
 
 
-class Senders:
+class SenderNetems:
     """The GPUs' interfaces, at which TCP takes its segments as delivered; `host_pids` are by rank.
 
     All switches are in one kernel, so TCP small queues would hold back a flow whose segments are queued anywhere; in a
@@ -303,16 +302,16 @@ class DropCounter:
         self._datapaths.close()
 
     def _read(self) -> Counter[str]:
-        found: Counter[str] = Counter(self._datapaths.lost())
+        drops: Counter[str] = Counter(self._datapaths.lost())
         for path in self._devices:
             for name, columns in _DEVICE.findall(path.read_text()):
                 counts = columns.split()
-                found[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
+                drops[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
         for pid, kernel in self._kernels.items():
-            if drops := _queue_drops(kernel):
+            if dropped := _queue_drops(kernel):
                 with contextlib.suppress(OSError), inside(pid):  # the host may have ended meanwhile
-                    found.update(_with_names(drops))
-        return found
+                    drops.update(_with_names(dropped))
+        return drops
 
 
 def _queue_drops(kernel: RtNetlink) -> Counter[int]:
@@ -327,11 +326,11 @@ def _queue_drops(kernel: RtNetlink) -> Counter[int]:
 
 def _with_names(drops: Mapping[int, int]) -> Counter[str]:
     """Replace the indices of interfaces in this thread's network namespace by their names."""
-    found: Counter[str] = Counter()
+    by_name: Counter[str] = Counter()
     for index, count in drops.items():
         with contextlib.suppress(OSError):  # the interface may have been deleted meanwhile
-            found[if_indextoname(index)] += count
-    return found
+            by_name[if_indextoname(index)] += count
+    return by_name
 
 
 def _tc(batch: str, *options: str) -> None:
