@@ -18,7 +18,7 @@ from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 
-_TURNS = 3  # number of yields, for the processes that forward the output
+_YIELDS = 3  # number of yields, for the processes that forward the output
 
 
 def main(arguments: list[str]) -> int:
@@ -35,8 +35,8 @@ def main(arguments: list[str]) -> int:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.seen()})
-            for found in Recovery(testbed, setting.mode(mode)).run(count=int(count)):
-                _print(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
+            for result in Recovery(testbed, setting.mode(mode)).run(count=int(count)):
+                _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.seen()})
             tell("the shutdown of the network")
             leave(platform)
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 def tell(doing: str) -> None:
     """Print the name of the next step, and yield the CPU so that the line is forwarded even if the step spins."""
     _print({"doing": doing})
-    for _ in range(_TURNS):
+    for _ in range(_YIELDS):
         os.sched_yield()
 
 

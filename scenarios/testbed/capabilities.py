@@ -15,7 +15,7 @@ PROGRAMS = ("ip", "tc", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "mnexec", "
 """The programs that the testbed starts, in the VM or outside it."""
 
 _PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
-_TRY_S = 20
+_TIMEOUT_S = 20
 _KERNEL = "apt-get install linux-image-amd64 (any kernel of Debian's has it), and boot that"
 _TRIALS = (
     # capability, and a command that needs it
@@ -42,7 +42,7 @@ def lacking() -> list[Lack]:
         return [Lack(f"the programs {', '.join(programs)}", SETUP)]
     if os.geteuid() != 0:
         return [Lack("root, without which nothing else can be checked", "sudo python scenarios/run.py --doctor")]
-    return [*_kernel(), *_open_vswitch()]
+    return [*_missing_in_kernel(), *_missing_open_vswitch()]
 
 
 def missing_programs() -> list[str]:
@@ -50,13 +50,13 @@ def missing_programs() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
 
 
-def _kernel() -> Iterator[Lack]:
+def _missing_in_kernel() -> Iterator[Lack]:
     for what, trial in _TRIALS:
         if _output("unshare", "--net", *trial.split()) is None:
             yield Lack(f"{what} in this machine's kernel", _KERNEL)
 
 
-def _open_vswitch() -> Iterator[Lack]:
+def _missing_open_vswitch() -> Iterator[Lack]:
     types = _output("ovs-vsctl", "--timeout=5", "get", "Open_vSwitch", ".", "datapath_types")
     if types is None:
         yield Lack("Open vSwitch running", "service openvswitch-switch start")
@@ -71,7 +71,7 @@ def _output(*command: str) -> str | None:
     environment, nothing = os.environ | {"PATH": _PATH}, subprocess.DEVNULL
     try:
         return subprocess.check_output(
-            command, env=environment, stdin=nothing, stderr=nothing, text=True, timeout=_TRY_S
+            command, env=environment, stdin=nothing, stderr=nothing, text=True, timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError):
         return None

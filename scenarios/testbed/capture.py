@@ -17,7 +17,7 @@ from topologies.shaping.classes import HtbClass
 
 _SNAP_BYTES = 256  # captured of each packet: all headers and a little of the payload
 _HEADER_BYTES, _RECORD_BYTES = 24, 16  # size of a pcap file's header, and of each packet's header in it
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 class CaptureError(Exception):
@@ -45,7 +45,7 @@ class Capture:
             raise CaptureError(f"{file} cannot be made: {error.strerror}") from None
         try:
             for shaped, part in zip(classes, self._parts, strict=True):
-                self._processes.append(_tcpdump(shaped, part))
+                self._processes.append(_start_tcpdump(shaped, part))
         except BaseException:
             self.stop()
             file.unlink()
@@ -54,7 +54,7 @@ class Capture:
     def stop(self) -> None:
         """End the capture; the file then has every packet that has left until now."""
         for process in self._processes:
-            packets, lost = _stopped(process)
+            packets, lost = _stop_tcpdump(process)
             self.packets, self.lost = self.packets + packets, self.lost + lost
         parts = [part for part in self._parts if part.exists()]
         if parts:
@@ -69,17 +69,17 @@ def merge(parts: Sequence[Path], file: Path) -> None:
         sources = [stack.enter_context(part.open("rb")) for part in parts]
         headers = [source.read(_HEADER_BYTES) for source in sources]
         out.write(headers[0])
-        out.writelines(packet for _, packet in heapq.merge(*map(_packets, sources), key=itemgetter(0)))
+        out.writelines(packet for _, packet in heapq.merge(*map(_records, sources), key=itemgetter(0)))
 
 
-def _packets(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
+def _records(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
     """Yield the records after a pcap file's header: the time (s, ns) and the whole record."""
     while len(head := source.read(_RECORD_BYTES)) == _RECORD_BYTES:
         seconds, ns, kept = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4, 8))
         yield (seconds, ns), head + source.read(kept)
 
 
-def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
+def _start_tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
     """Start tcpdump to capture a class into a file; return once it listens. Raises CaptureError."""
     command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(_SNAP_BYTES), "--time-stamp-precision", "nano"]
     options = ["-n", "-U", "--immediate-mode", "-B", "65536", "-w", "-", f"ip {shaped.match}" if shaped.match else ""]
@@ -103,9 +103,9 @@ def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
     return process
 
 
-def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
+def _stop_tcpdump(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
     """End a tcpdump once it has written all packets; return the numbers of packets in its file and of lost ones."""
-    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + _PATIENCE_S
+    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + _TIMEOUT_S
     # Every packet wakes tcpdump at once (immediate mode), so when it sleeps its buffer is empty.
     while process.poll() is None and ") S " not in stat.read_text() and time.monotonic() < end:
         time.sleep(0.001)

@@ -21,12 +21,12 @@ _MOST_BANDS = 16
 def addresses(fabric: Fabric) -> dict[str, str]:
     """Return the address at which each switch connects to the controller; that of transit routers is the last."""
     sites = len(fabric.gpus_per_site)
-    return {one.name: f"{_NET}{1 + (sites if one.site is None else one.site)}" for one in fabric.switches}
+    return {switch.name: f"{_NET}{1 + (sites if switch.site is None else switch.site)}" for switch in fabric.switches}
 
 
-def delays_s(of_sites: tuple[float, ...]) -> dict[str, float]:
+def delays_s(site_delays_s: tuple[float, ...]) -> dict[str, float]:
     """Return the one-way delay to each of these addresses, from those to sites; transit routers have the longest."""
-    return {f"{_NET}{number}": delay for number, delay in enumerate((*of_sites, max(of_sites)), 1)}
+    return {f"{_NET}{number}": delay for number, delay in enumerate((*site_delays_s, max(site_delays_s)), 1)}
 
 
 @contextmanager
@@ -50,7 +50,8 @@ def delayed(by_address: Mapping[str, float]) -> Iterator[None]:
         with closing(RtNetlink()) as kernel:
             netems = {(loopback, band): Netem(delay_ns) for band, delay_ns in wanted.items()}
             kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
-            held = {one.parent: one.delay_ns for one in kernel.qdiscs() if one.interface == loopback and one.parent}
+            qdiscs = [qdisc for qdisc in kernel.qdiscs() if qdisc.interface == loopback and qdisc.parent]
+        held = {qdisc.parent: qdisc.delay_ns for qdisc in qdiscs}
         if held != wanted:
             raise TcError(f"loopback should delay by {wanted} ns but delays by {held} ns")
         yield

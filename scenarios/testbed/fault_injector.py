@@ -33,18 +33,18 @@ class FaultInjector:
         self._testbed, self._record = testbed, record
         self._faults: Sequence[Fault] = testbed.setting.faults
         self._age: dict[int, int] = {}  # attempts since each injected fault was injected
-        self._over: set[int] = set()
+        self._ended: set[int] = set()
         self._timers: list[_Timer] = []
         self._ports = {(s.name, port.peer): port.interface for s in testbed.fabric.switches for port in s.ports}
         # A cable "a-b" is taken down at one end only, as the other end notices: at the first end by name that is a
         # switch.
         ports = sorted(self._ports.items(), reverse=True)
         self._interfaces = {"-".join(sorted(ends)): interface for ends, interface in ports}
-        self._cables = [self._taken_down(fault) for fault in self._faults]
+        self._cables = [self._cables_of(fault) for fault in self._faults]
 
     def in_force(self) -> tuple[int, ...]:
         """Return the faults that were injected and have not ended."""
-        return tuple(sorted(self._age.keys() - self._over))
+        return tuple(sorted(self._age.keys() - self._ended))
 
     def down(self) -> list[str]:
         """Return the switches that are down."""
@@ -58,7 +58,7 @@ class FaultInjector:
         """End the faults whose duration is over and inject those that are due; return whether there were any."""
         over = [index for index in self.in_force() if self._age[index] == self._faults[index].lasts]
         for index in over:
-            self._over.add(index)
+            self._ended.add(index)
             self._record("over", fault=index)
             self._end(index)
         due = self._due(collective, within=False)
@@ -80,7 +80,7 @@ class FaultInjector:
         """
         timers, self._timers = self._timers, []
         for timer in timers:
-            timer.settle()
+            timer.finish()
         for index in self.in_force():
             self._age[index] += 1
         return bool(timers)
@@ -99,7 +99,7 @@ class FaultInjector:
         fault = self._faults[index]
         self._age[index] = 0
         if fault.kind.endswith("killed") and fault.lasts is None:  # it does not affect the restarted process
-            self._over.add(index)
+            self._ended.add(index)
         self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
         if fault.kind == "controller killed":
             self._testbed.controller.kill()
@@ -110,7 +110,7 @@ class FaultInjector:
         elif fault.kind == "link loss":
             self._lose(fault, fault.amount)
         else:
-            self._links(self._cables[index], "down")
+            self._set_cables(self._cables[index], "down")
             if fault.after_s is not None:
                 self._testbed.follow(dead_cables(self._active(), self._testbed.fabric))
         if fault.kind == "switch down":
@@ -129,15 +129,15 @@ class FaultInjector:
             backoff = f"set controller {fault.target} max_backoff=1000"
             run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
         kept_down = {cable for other in self.in_force() for cable in self._cables[other]}
-        self._links([cable for cable in self._cables[index] if cable not in kept_down], "up")
+        self._set_cables([cable for cable in self._cables[index] if cable not in kept_down], "up")
 
-    def _taken_down(self, fault: Fault) -> list[str]:
+    def _cables_of(self, fault: Fault) -> list[str]:
         """Return the cables that a fault takes down, in the order of a switch's ports."""
         if fault.kind == "switch down":
             return ["-".join(sorted(ends)) for ends in self._ports if ends[0] == fault.target]
         return ["-".join(sorted(fault.ends))] if fault.kind == "link down" else []
 
-    def _links(self, cables: Sequence[str], state: str) -> None:
+    def _set_cables(self, cables: Sequence[str], state: str) -> None:
         """Set cables "down" or "up"."""
         if cables:
             lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
@@ -160,7 +160,7 @@ class _Timer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Run the action now if it has not run yet, and raise its error."""
         self._now.set()
         self._thread.join()

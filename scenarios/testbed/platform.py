@@ -49,8 +49,8 @@ class Platform:
     @classmethod
     def parse(cls, text: str) -> "Platform":
         """Parse the text that `str` gives for a platform on the wall clock; raises ScaleError."""
-        place, _, scale = text.partition(" ")
-        return cls.real(RateScale.parse(scale), own_kernel=place == "machine")
+        host, _, scale = text.partition(" ")
+        return cls.real(RateScale.parse(scale), own_kernel=host == "machine")
 
     def __str__(self) -> str:
         return f"{'vm' if self.own_openvswitch else 'machine'} {self.scale}"

@@ -23,7 +23,7 @@ class PortWatch:
     def __init__(self, ask: Callable[[], Counters | None], every_s: float, then: Callable[[int], object]) -> None:
         self._ask, self._every_ns, self._then = ask, round(every_s * 1e9), then
         self._lock, self._is_over, self._start_ns = threading.Lock(), False, 0
-        self._read: list[Counters] = []
+        self._readings: list[Counters] = []
         self._error: Exception | None = None
 
     def __enter__(self) -> "PortWatch":
@@ -44,16 +44,16 @@ class PortWatch:
             self._is_over = True
             if self._error is not None:
                 raise self._error
-            self._look()
+            self._read_once()
 
-    def _look(self) -> bool:
+    def _read_once(self) -> bool:
         """Read once; return whether anything was read."""
-        found = self._ask()
-        if found is not None:
-            self._read.append(found)
-        return found is not None
+        counters = self._ask()
+        if counters is not None:
+            self._readings.append(counters)
+        return counters is not None
 
-    def of(
+    def rows(
         self, counted: Mapping[int, Sequence[tuple[str, int]]], *, control_s: Mapping[str, float]
     ) -> tuple[tuple[int, ...], ...]:
         """Return the readings as `CollectiveRecord.counters`, for links, ports or tunnels by index.
@@ -63,19 +63,20 @@ class PortWatch:
         Readings before the collective's beginning count as readings at the beginning, as nothing is sent until then. A
         port of a switch that is missing in a reading is left out.
         """
-        found = []
-        for one, all_ports in counted.items():
-            first, ports = None, [port for port in all_ports if all(port[0] in counters for counters in self._read)]
+        rows = []
+        for index, all_ports in counted.items():
+            ports = [port for port in all_ports if all(port[0] in counters for counters in self._readings)]
             if not ports:
                 continue
-            for counters in self._read:
+            first_bytes = None
+            for counters in self._readings:
                 at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
                 asked_ns = min(asked + delay for asked, _, _, _, delay in at) - self._start_ns
                 answered_ns = max(answered - delay for _, answered, _, _, delay in at) - self._start_ns
-                sent = sum(sent[port] for _, _, sent, port, _ in at)
-                first = sent if first is None else first
-                found.append((one, max(0, asked_ns), max(0, answered_ns), sent - first))
-        return tuple(found)
+                sent_bytes = sum(sent[port] for _, _, sent, port, _ in at)
+                first_bytes = sent_bytes if first_bytes is None else first_bytes
+                rows.append((index, max(0, asked_ns), max(0, answered_ns), sent_bytes - first_bytes))
+        return tuple(rows)
 
     def _run(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
@@ -85,8 +86,8 @@ class PortWatch:
                 if self._is_over:
                     return
                 try:
-                    if self._look() and len(self._read) > 1:
-                        self._then(len(self._read) - 1)
+                    if self._read_once() and len(self._readings) > 1:
+                        self._then(len(self._readings) - 1)
                 except Exception as error:
                     self._error = error
                     return

@@ -41,16 +41,16 @@ class RateChanges:
 
     def _run(self, start_ns: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
-        place = 0
+        index = 0
         while True:
-            rates_bps = self._timed.after(self._number, place)
-            sleep_until(start_ns + self._timed.change_ns(self._number, place))
+            rates_bps = self._timed.after(self._number, index)
+            sleep_until(start_ns + self._timed.change_ns(self._number, index))
             with self._lock:
                 if self._is_over:
                     return
                 try:
-                    self._change(place, rates_bps)
+                    self._change(index, rates_bps)
                 except Exception as error:
                     self._error = error
                     return
-            place += 1
+            index += 1

@@ -44,28 +44,28 @@ class Recovery:
         try:
             for number in range(count):
                 self._collective = number
-                yield self._completed(number)
-                yield from self._taken()
+                yield self._run_collective(number)
+                yield from self._take_events()
         except Exception as error:
             self._record("ended", why=str(error))
-            yield from self._taken()
+            yield from self._take_events()
             raise
         self._record("ended", why="")
-        yield from self._taken()
+        yield from self._take_events()
 
     def _record(self, event: str, **fields: object) -> None:
         """Record an event, with the present time unless `fields` has `at_ns`."""
         self._events.append({"event": event, "collective": self._collective, "at_ns": time.monotonic_ns(), **fields})
 
-    def _taken(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
-    def _completed(self, number: int) -> CollectiveRecord:
+    def _run_collective(self, number: int) -> CollectiveRecord:
         """Attempt a collective up to MOST_ATTEMPTS times; return its record, or raise the last attempt's error."""
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
-                return self._attempted(number, attempt)
+                return self._attempt(number, attempt)
             except WrongDataError:
                 raise
             except (CollectiveError, ControllerError) as error:
@@ -73,13 +73,13 @@ class Recovery:
                 last = attempt == MOST_ATTEMPTS
                 if isinstance(error, ControllerError) and not last and self._testbed.controller.ends():
                     continue  # the controller was ending when it was asked; the repair restarts it
-                in_vain = self._sent_bytes() - self._sent_before
-                self._failed(error, lost=isinstance(error, CollectiveError), sent_bytes=in_vain)
+                sent_bytes = self._sent_bytes() - self._sent_before
+                self._record_failure(error, lost=isinstance(error, CollectiveError), sent_bytes=sent_bytes)
                 if last:
                     raise CollectiveError(f"collective {number} was begun {attempt} times: {error}") from None
         raise AssertionError("the last attempt returns or raises")
 
-    def _attempted(self, number: int, attempt: int) -> CollectiveRecord:
+    def _attempt(self, number: int, attempt: int) -> CollectiveRecord:
         """Attempt a collective once and return its record; raises the errors of `Testbed.collective`."""
         changed, struck = self._injector.before(number), False
         in_force = self._injector.in_force()
@@ -107,12 +107,12 @@ class Recovery:
         if changed or struck or in_force or attempt > 1:
             if struck:  # perhaps at the very end, so that the controller has not noticed it yet
                 self._settle()
-            self._look_after()
+            self._record_outages()
             self._record("completed")
-            again = self._retransmitted_bytes()
-            if again:
-                self._record("retransmitted", retransmitted_bytes=again)
-            if again or struck:
+            retransmitted_bytes = self._retransmitted_bytes()
+            if retransmitted_bytes:
+                self._record("retransmitted", retransmitted_bytes=retransmitted_bytes)
+            if retransmitted_bytes or struck:
                 self._testbed.part()  # TCP's state after losses must not affect the next collective
         return record
 
@@ -144,30 +144,30 @@ class Recovery:
             now_ns = time.monotonic_ns()
             self._record("restarted", what="agents", detected_ns=now_ns, at_ns=now_ns)
 
-    def _failed(self, error: CollectiveError | ControllerError, *, lost: bool, sent_bytes: int) -> None:
+    def _record_failure(self, error: CollectiveError | ControllerError, *, lost: bool, sent_bytes: int) -> None:
         """Record a failure; `lost` is whether it ended an attempt, in which all GPUs together sent `sent_bytes`."""
         at_ns = error.seen_ns if isinstance(error, CollectiveError) else time.monotonic_ns()
         self._renew = self._renew or isinstance(error, CollectiveError)
         self._record("failed", at_ns=at_ns, why=str(error), lost=int(lost), retransmitted_bytes=sent_bytes)
-        self._look_after()
+        self._record_outages()
 
-    def _look_after(self) -> None:
+    def _record_outages(self) -> None:
         """Record the outages that the controller lists, if the scenario has faults that cut cables."""
         if not any(fault.kind in CUTS for fault in self._faults) or not self._testbed.controller.alive():
             return
         try:
-            found = self._testbed.status()["outages"]
+            outages = self._testbed.status()["outages"]
         except ControllerError:  # the controller is ending; the next repair restarts it
             return
         fields = ("died", "back", "seen_ns", "done_ns")
-        self._record("outages", outages=[{name: outage[name] for name in fields} for outage in found])
+        self._record("outages", outages=[{name: outage[name] for name in fields} for outage in outages])
 
     def _retransmitted_bytes(self) -> int:
         """Return the bytes that TCP has retransmitted; if an agent has died, record the failure and return 0."""
         try:
             return self._testbed.retransmitted_bytes()
         except CollectiveError as error:
-            self._failed(error, lost=False, sent_bytes=0)
+            self._record_failure(error, lost=False, sent_bytes=0)
             return 0
 
     def _sent_bytes(self) -> int:

@@ -196,31 +196,31 @@ class Testbed:
         self._is_lossless = fair_links is not None and not setting.faults
         self.stays = has_agents and not setting.faults
         # By collective, the faults under which ring and paths were chosen, in its last attempt.
-        self._in_force: dict[int, tuple[Fault, ...]] = {}
-        in_force = (lambda number: self._in_force.get(number, ())) if setting.faults else None
+        self._faults_under: dict[int, tuple[Fault, ...]] = {}
+        in_force = (lambda number: self._faults_under.get(number, ())) if setting.faults else None
         self._conditions = conditions_of(setting, in_force)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
         self.deadline_s = _DEADLINE_S
         self._queued_bytes: int | None = None  # the kernel's limit of a flow's queued bytes, before it was changed
-        self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing in the controller's last reply
-        self._ways: dict[int, int] = {}  # if the fabric spreads flows: the path of each flow, by its index
+        self._crossing_paths: dict[tuple[int, int], int] = {}  # of each crossing in the controller's last reply
+        self._spread_paths: dict[int, int] = {}  # if the fabric spreads flows: the path of each flow, by its index
         self._limits_bps: Floats | None = None  # the rates of tunnels by class, [classes * paths], if there are any
         self._rerouted = False  # since the last collective
         # With measured knowledge: by the last collective, its update of the believed rates before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._believing: tuple[Conditions, Course | None] | None = None
+        self._last_belief: tuple[Conditions, Course | None] | None = None
         self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
         # With measured demands: the demands seen in each collective.
-        self._seen: dict[int, Floats] = {}
+        self._demands_seen: dict[int, Floats] = {}
         self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.wanting`
-        self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
+        self._demands = Demands(setting.te.collectives, self._demands_seen.__getitem__)
         self._paths: list[tuple[int, ...]] = []  # of the current collective, first and after each change of tunnels
-        self._changes = threading.Lock()
+        self._shaping_lock = threading.Lock()
         self.placement: tuple[int, ...] = ()
-        self._kept: tuple[int, ...] = ()  # the placement of the last completed collective
-        self._joined: tuple[int, ...] = ()  # the placement whose connections exist
-        self._sent_again = 0  # retransmitted bytes over those connections before the next collective
+        self._completed_placement: tuple[int, ...] = ()  # the placement of the last completed collective
+        self._connected: tuple[int, ...] = ()  # the placement whose connections exist
+        self._retransmitted_before = 0  # retransmitted bytes over those connections before the next collective
         self._stack = ExitStack()
 
     def __enter__(self) -> "Testbed":
@@ -252,8 +252,8 @@ class Testbed:
             self._wait_ready()
             if self._has_agents:
                 self._tell("the agents")
-                self._communicator = self._communicate()
-                stack.callback(self._hang_up)
+                self._communicator = self._start_agents()
+                stack.callback(self._close_agents)
             else:
                 self.set_queues()
             self._drops = DropCounter(self.network.host_pids)
@@ -316,10 +316,10 @@ class Testbed:
     def _unshape(self) -> None:
         self._shaper.close()
 
-    def _hang_up(self) -> None:
+    def _close_agents(self) -> None:
         self._communicator.close()
 
-    def _communicate(self, *, epoch: int = 0) -> Communicator:
+    def _start_agents(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last epoch of the previous agents."""
         self.set_queues()
         deadline_s = self.deadline_s
@@ -356,9 +356,9 @@ class Testbed:
     def set_queues(self) -> None:
         """Set TCP's queue limits and segment sizes as the links' queues need them."""
         if self.fair_links is not None:
-            self._set_queued(self._windows(self.fair_links))
+            self._set_windows(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # restore the limits from before fair sharing
-            self._set_queued(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
+            self._set_windows(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
         if self._is_lossless:
             for pid in self.network.host_pids:
                 with inside(pid):
@@ -375,7 +375,7 @@ class Testbed:
             steady=self._conditions.timed is None,
         )
 
-    def _set_queued(self, windows: Windows) -> None:
+    def _set_windows(self, windows: Windows) -> None:
         self._set_segments(windows.segment_bytes)
         for pid in self.network.host_pids:
             with inside(pid):
@@ -429,9 +429,9 @@ class Testbed:
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
-        self._in_force[number] = self._faults(in_force)
+        self._faults_under[number] = self._faults(in_force)
         if attempt > 1:
-            self.placement = self._kept
+            self.placement = self._completed_placement
         believed, course = self._believed(mode)
         begun_ns, probes = None, tuple[tuple[int, ...], ...]()
         if self._conditions.are_probed(mode, number, 1, self.setting.collective.reembed_every)[0]:
@@ -443,12 +443,12 @@ class Testbed:
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._in_force[number], number)
-        watch = self._watched(mode, rates_bps, of_ports=is_learnt)
+        is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._faults_under[number], number)
+        watch = self._counter_watch(mode, rates_bps, of_ports=is_learnt)
         watched = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
-            self._meet_paths(mode, rates_bps)
+            self._fill_flow_tables(mode, rates_bps)
         messages = 0
 
         def changed(place: int, rates_bps: Floats) -> None:
@@ -457,9 +457,9 @@ class Testbed:
             if moved is not None and self._conditions.reroutes_within(mode, number, place):
                 (believed_bps,) = self._conditions.believed_within_bps(mode.knowledge, number, [place])
                 messages += self.route(mode, believed_bps, best=True)
-                moved.append((place, *self._path()))
+                moved.append((place, *self._flow_paths()))
 
-        with self._changing(number, changed) as begin, watched:
+        with self._timed_changes(number, changed) as begin, watched:
 
             def begun(start_ns: int) -> None:
                 begin(start_ns)
@@ -470,22 +470,22 @@ class Testbed:
             record = self.measure(number, change=change, faults=in_force, on_start=begun, undisturbed=undisturbed)
             if watch is not None:
                 watch.end()
-        if self._believing is not None:
-            self._believing = believed, course
-        self._kept, routed = self.placement, int(moments.routed[0])
+        if self._last_belief is not None:
+            self._last_belief = believed, course
+        self._completed_placement, routed = self.placement, int(moments.routed[0])
         self._chosen_under = {one: rates for one, rates in self._chosen_under.items() if one == routed}
         if moved is not None:
             before = record.reconfigure_messages or 0
             record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
         if watch is not None and self.setting.measures_demands(mode):
-            return self._taken_in_demands(record, watch)
+            return self._learn_demands(record, watch)
         if mode.knowledge.kind == PROBED:
             return replace(record, probes=probes)
         if is_learnt:
-            return self._taken_in(mode, record, watch)
+            return self._learn_links(mode, record, watch)
         return record if mode.measure_every_s is None else replace(record, counters=())
 
-    def _meet_paths(self, mode: Mode, rates_bps: Floats) -> None:
+    def _fill_flow_tables(self, mode: Mode, rates_bps: Floats) -> None:
         """Fill the kernel's flow tables with all paths, and with the connections as switches with routes see them.
 
         A switch matches more fields of a packet while it has routes, and the kernel then drops its flows with fewer
@@ -502,14 +502,14 @@ class Testbed:
         warm(self.fabric, range(len(self.fabric.gpus)))
         self.route(mode, rates_bps, best=True)
 
-    def _watched(self, mode: Mode, rates_bps: Floats, *, of_ports: bool) -> PortWatch | None:
+    def _counter_watch(self, mode: Mode, rates_bps: Floats, *, of_ports: bool) -> PortWatch | None:
         """Return the reader of counters during a collective: of tunnels if the mode measures demands, of ports if it
         measures links and `of_ports`, otherwise None.
 
         If demands are measured, flows are assigned to tunnels again after every `te.readings` readings (0: never),
         under these rates of logical links.
         """
-        every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._path()]
+        every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._flow_paths()]
         if not self.setting.measures_demands(mode):
             if every_s is None or not of_ports:
                 return None
@@ -521,7 +521,7 @@ class Testbed:
                 had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
                 self._wanted_bps = wanted_within(*of, read, reading // every, had_bps, spec=self.setting.te)
                 self.route(mode, rates_bps, best=False, stay=True)
-                self._paths.append(self._path())
+                self._paths.append(self._flow_paths())
 
         watch = PortWatch(self._tunnel_counters, self.setting.te.sample_s, then)
         return watch
@@ -530,7 +530,7 @@ class Testbed:
         """Return the readings of the tunnels that flows used in this collective, as `CollectiveRecord.counters`."""
         path = np.array(self._paths)
         used = np.unique(tunnels_of(self.fabric, self.setting.workload, path)[path >= 0]).tolist()
-        return np.array(watch.of({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
+        return np.array(watch.rows({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
 
     def _port_counters(self) -> Counters | None:
         """Read the counters of ports; None if a fault has killed the controller. Raises ControllerError."""
@@ -546,11 +546,11 @@ class Testbed:
         now_ns, sent = time.monotonic_ns(), self._shaper.tunnel_bytes()
         return {"": (now_ns, time.monotonic_ns(), sent)}
 
-    def _taken_in_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
+    def _learn_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
         """Store the demands seen in a collective; return its record with the counters of the tunnels that it used."""
         workload, sample_s = self.setting.workload, self.setting.te.sample_s
         rows = self._counted(watch)
-        self._seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
+        self._demands_seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
         return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
@@ -561,13 +561,13 @@ class Testbed:
         has_course = self.setting.has_course(mode.name)
         if not has_course and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
-        if self._believing is None:
-            believed = self._conditions.believed(mode.knowledge, self._after)
-            self._believing = believed, new_course(self.setting, mode.name, believed) if has_course else None
-        believed, course = self._believing
+        if self._last_belief is None:
+            believed = self._conditions.believed(mode.knowledge, self._believed_after)
+            self._last_belief = believed, new_course(self.setting, mode.name, believed) if has_course else None
+        believed, course = self._last_belief
         return believed, course and course.copy()
 
-    def _after(self, number: int, before_bps: Floats) -> Floats:
+    def _believed_after(self, number: int, before_bps: Floats) -> Floats:
         """Return the believed rates after this collective or its probes; unchanged if it measured nothing."""
         return self._learnt[number](before_bps) if number in self._learnt else before_bps
 
@@ -610,13 +610,13 @@ class Testbed:
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
         """Return the probes of the present ring: source, destination, path, and a TCP source port for each path."""
         placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
-        dead = dead_cables(next(reversed(self._in_force.values()), ()), self.fabric)
+        dead = dead_cables(next(reversed(self._faults_under.values()), ()), self.fabric)
         found = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
         first = {pair: paths[0].index for pair, paths in self.fabric.paths_between.items() if paths}
         site = self.fabric.gpu_sites.tolist()
         return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in found]
 
-    def _taken_in(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
+    def _learn_links(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
         """Store the rates of links that a collective shows; return its record, with the counters if they were read."""
         (links,) = links_passed(
             self.setting.workload,
@@ -632,7 +632,7 @@ class Testbed:
         else:
             link = counted_alone(self.fabric, links)
             ports = {one: ports_of(self.fabric)[one] for one in link.tolist()}
-            record = replace(record, counters=watch.of(ports, control_s=self._control_s))
+            record = replace(record, counters=watch.rows(ports, control_s=self._control_s))
             assert record.counters is not None
             rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
             seen_bps = at_ports(readings(rows), links=len(self.delays_s), fair=fair)
@@ -640,7 +640,7 @@ class Testbed:
         return record
 
     @contextmanager
-    def _changing(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:
+    def _timed_changes(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:
         """Change conditions during a collective, if they change by time, by calls of `change` as in `RateChanges`.
 
         The context gives a function to call with the collective's beginning; changes end with the context.
@@ -713,7 +713,7 @@ class Testbed:
         after its end for the record's field. Raises CollectiveError if it fails, WrongDataError if it delivers wrong
         data.
         """
-        path = self._path()
+        path = self._flow_paths()
         if self._rerouted:  # so that the first messages take the new paths, too
             time.sleep(_IN_FORCE_S)
             self._rerouted = False
@@ -750,15 +750,15 @@ class Testbed:
 
     def join(self) -> None:
         """Make the connections of the present placement unless they exist; raises CollectiveError."""
-        if self._joined != self.placement:
+        if self._connected != self.placement:
             self._communicator.connect(self.placement)
-            self._joined = self.placement
-            self._sent_again = 0
-            self._ways = {}
+            self._connected = self.placement
+            self._retransmitted_before = 0
+            self._spread_paths = {}
 
     def part(self) -> None:
         """Require new connections at the next `join`."""
-        self._joined = ()
+        self._connected = ()
 
     def renew(self, collective: CollectiveSpec | None = None) -> None:
         """Replace all agents, for another collective if given, and make connections if there is a placement.
@@ -767,10 +767,10 @@ class Testbed:
         """
         if collective is not None:
             self.setting = replace(self.setting, collective=collective)
-        self._hang_up()
+        self._close_agents()
         self.part()
         self._tell("new agents")
-        self._communicator = self._communicate(epoch=self._communicator.epoch)
+        self._communicator = self._start_agents(epoch=self._communicator.epoch)
         if self.placement:
             self.join()
 
@@ -807,8 +807,8 @@ class Testbed:
 
     def _retransmitted(self) -> int:
         """Return the bytes retransmitted by TCP since the last call; raises CollectiveError."""
-        before, self._sent_again = self._sent_again, self.retransmitted_bytes()
-        return self._sent_again - before
+        before, self._retransmitted_before = self._retransmitted_before, self.retransmitted_bytes()
+        return self._retransmitted_before - before
 
     def status(self) -> Mapping[str, Any]:
         """Return the controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
@@ -835,7 +835,7 @@ class Testbed:
 
     def change(self, rates_bps: Floats) -> None:
         """Set the rates of links or ports, [links or ports] bit/s, multiplied by the rate scale."""
-        with self._changes:  # threads for changes by time and for faults may call this at once
+        with self._shaping_lock:  # threads for changes by time and for faults may call this at once
             self._rates_bps = rates_bps
             self._shaper.change(self.platform.scale.rates_bps(self._with_tunnels))
 
@@ -926,10 +926,10 @@ class Testbed:
         mode: Mode | None = None,
         stay: bool = False,
     ) -> int:
-        asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
-        if asked.priority and (wanted_bps := self._wanted_bps) is not None:
+        demands = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
+        if demands.priority and (wanted_bps := self._wanted_bps) is not None:
             src, dst = self.fabric.gpu_sites[np.array(self._edges()).T]
-            asked = asked.wanting(wanted_bps, src, dst)
+            demands = demands.wanting(wanted_bps, src, dst)
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # the controller knows failed links by itself
@@ -937,32 +937,32 @@ class Testbed:
             chunk_bytes=self.setting.workload.largest_message_bytes,
             best=best,
             flows=flows.values(),
-            asks=[(asked.priority[index], asked.wanted_bps[index]) for index in flows if asked.priority],
+            asks=[(demands.priority[index], demands.wanted_bps[index]) for index in flows if demands.priority],
             stay=stay,
-            kept=asked.kept,
+            kept=demands.kept,
             probes=self._probes(mode) if mode and mode.knowledge.kind == PROBED and mode.reroutes else (),
         )
         self._limit(reply.limits_bps)
-        self._ways = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
-        self._asked = dict(zip(crossings, reply.paths, strict=True))
+        self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
+        self._crossing_paths = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True
         return reply.messages
 
     def has_lost_ways(self, mode: Mode) -> bool:
         """Return whether flows lack paths of the fabric's routing, because their connections are new."""
-        return ways_of(self.fabric, mode) is not None and not self._ways
+        return ways_of(self.fabric, mode) is not None and not self._spread_paths
 
     def _flows(self) -> dict[int, tuple[int, int, int, int]]:
         """Return the flows that the routing spreads, by index: source, destination, channel and TCP source port.
 
         In the logical grain these are the flows that cross the WAN; in the physical grain all.
         """
-        site, within = [gpu.site for gpu in self.fabric.gpus], self.fabric.spec.grain == "physical"
-        both = enumerate(zip(self._edges(), channels(self.setting.workload).tolist(), strict=True))
+        site, is_physical = [gpu.site for gpu in self.fabric.gpus], self.fabric.spec.grain == "physical"
+        flows = enumerate(zip(self._edges(), channels(self.setting.workload).tolist(), strict=True))
         return {
             index: (src, dst, channel, self._communicator.source_port(channel))
-            for index, ((src, dst), channel) in both
-            if site[src] != site[dst] or (within and src != dst)
+            for index, ((src, dst), channel) in flows
+            if site[src] != site[dst] or (is_physical and src != dst)
         }
 
     def _faults(self, indices: Sequence[int]) -> tuple[Fault, ...]:
@@ -978,11 +978,9 @@ class Testbed:
         site = [gpu.site for gpu in self.fabric.gpus]
         return list(dict.fromkeys((src, dst) for src, dst in self._edges() if site[src] != site[dst]))
 
-    def _path(self) -> tuple[int, ...]:
+    def _flow_paths(self) -> tuple[int, ...]:
         """Return the path of every flow, from the controller's last reply or the fixed path; -1 within a site."""
         gpus, between = self.fabric.gpus, self.fabric.paths_between
-        fixed = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
-        asked = fixed | self._asked
-        return tuple(
-            self._ways.get(index, asked[edge] if edge in fixed else -1) for index, edge in enumerate(self._edges())
-        )
+        paths = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
+        paths |= self._crossing_paths
+        return tuple(self._spread_paths.get(index, paths.get(edge, -1)) for index, edge in enumerate(self._edges()))

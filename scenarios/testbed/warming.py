@@ -21,8 +21,8 @@ from topologies.fabric.fabric import Fabric
 _IPV4 = 0x0800
 _ICMP_ECHO_REPLY = bytes([0, 0, 0xFF, 0xFF, 0, 0, 0, 0])  # with checksum; ignored by a host that sent no echo request
 _TTL = 64
-_ARRIVED_S = 1.0
-_AT_ONCE = 32  # packets to user space at once: far fewer than its socket's buffer holds
+_DELIVERY_S = 1.0
+_BURST = 32  # packets to user space at once: far fewer than its socket's buffer holds
 
 
 class Frame(NamedTuple):
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
     """Yield a frame for each candidate path between two of these GPUs (ranks), as the sender's leaf sends it once the
     pair is in the path's tunnel; frames that would match the same kernel flows are yielded once."""
-    ways, met = Ways(fabric), set[tuple[str, str, str]]()
+    ways, sent = Ways(fabric), set[tuple[str, str, str]]()
     ends = [(fabric.gpus[a], fabric.gpus[b]) for a in gpus for b in gpus]
     for path, (src, dst) in product(fabric.paths, ends):
         if (src.site, dst.site) != (path.src_site, path.dst_site):
@@ -46,8 +46,8 @@ def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
         # Routes put no pair into the tunnel of its default path.
         address = NO_TUNNEL if path.index == ways.default(src.rank, dst.rank) else rule.eth_dst
         assert address is not None
-        if (interface, address, dst.ip) not in met:
-            met.add((interface, address, dst.ip))
+        if (interface, address, dst.ip) not in sent:
+            sent.add((interface, address, dst.ip))
             yield Frame(interface, _mac(address) + _mac(src.mac) + struct.pack(">H", _IPV4) + _ip(src.ip, dst.ip))
 
 
@@ -55,10 +55,10 @@ def warm(fabric: Fabric, gpus: Sequence[int]) -> None:
     """Send the frames and wait until they have arrived; raises OSError."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         for number, frame in enumerate(frames(fabric, gpus)):
-            if number % _AT_ONCE == 0:
-                time.sleep(_ARRIVED_S)
+            if number % _BURST == 0:
+                time.sleep(_DELIVERY_S)
             out.sendto(frame.data, (frame.interface, _IPV4))
-    time.sleep(_ARRIVED_S)
+    time.sleep(_DELIVERY_S)
 
 
 def _mac(text: str) -> bytes:
