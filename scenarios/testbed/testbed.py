@@ -433,47 +433,47 @@ class Testbed:
         if attempt > 1:
             self.placement = self._completed_placement
         believed, course = self._believed(mode)
-        begun_ns, probes = None, tuple[tuple[int, ...], ...]()
+        probed_ns, probes = None, tuple[tuple[int, ...], ...]()
         if self._conditions.are_probed(mode, number, 1, self.setting.collective.reembed_every)[0]:
-            begun_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
+            probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
         (rates_bps,) = believed.held(self.setting.keeps_rates(mode)).rates_bps(number, 1)
         try:
             moments = moments_of(self.setting, mode.name, number, 1, course=course)
         except NoPathError as error:  # too many cables are down
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
-        change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
+        change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=probed_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
         is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._faults_under[number], number)
         watch = self._counter_watch(mode, rates_bps, of_ports=is_learnt)
-        watched = nullcontext() if watch is None else watch
+        watching = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
             self._fill_flow_tables(mode, rates_bps)
         messages = 0
 
-        def changed(place: int, rates_bps: Floats) -> None:
+        def apply_change(index: int, rates_bps: Floats) -> None:
             nonlocal messages
             self.change(rates_bps)
-            if moved is not None and self._conditions.reroutes_within(mode, number, place):
-                (believed_bps,) = self._conditions.believed_within_bps(mode.knowledge, number, [place])
+            if moved is not None and self._conditions.reroutes_within(mode, number, index):
+                (believed_bps,) = self._conditions.believed_within_bps(mode.knowledge, number, [index])
                 messages += self.route(mode, believed_bps, best=True)
-                moved.append((place, *self._flow_paths()))
+                moved.append((index, *self._flow_paths()))
 
-        with self._timed_changes(number, changed) as begin, watched:
+        with self._timed_changes(number, apply_change) as begin, watching:
 
-            def begun(start_ns: int) -> None:
+            def started(start_ns: int) -> None:
                 begin(start_ns)
                 if watch is not None:
                     watch.begin(start_ns)
                 on_start(start_ns)
 
-            record = self.measure(number, change=change, faults=in_force, on_start=begun, undisturbed=undisturbed)
+            record = self.measure(number, change=change, faults=in_force, on_start=started, undisturbed=undisturbed)
             if watch is not None:
                 watch.end()
         if self._last_belief is not None:
             self._last_belief = believed, course
         self._completed_placement, routed = self.placement, int(moments.routed[0])
-        self._chosen_under = {one: rates for one, rates in self._chosen_under.items() if one == routed}
+        self._chosen_under = {at: rates for at, rates in self._chosen_under.items() if at == routed}
         if moved is not None:
             before = record.reconfigure_messages or 0
             record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
@@ -583,14 +583,14 @@ class Testbed:
                 self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
                 self.settle()
             segments = limits(self.setting.transport, flow_bytes=size_bytes).initial_segments
-            for src, dst in dict.fromkeys(of[:2] for of in probes):
+            for src, dst in dict.fromkeys((src, dst) for src, dst, _, _ in probes):
                 with netlink_of(self.network.host_pids[src]) as netlink:
                     ends = self.fabric.gpus[src].interface, self.fabric.gpus[dst].ip
                     netlink.set_route(*ends, initial_segments=segments)
         self._tell(f"collective {number}: the probes of paths")
         begun_ns = time.monotonic_ns()
         try:
-            found = probe(
+            times_ns = probe(
                 self.fabric,
                 self.network.host_pids,
                 [(src, dst, port) for src, dst, _, port in probes],
@@ -599,11 +599,12 @@ class Testbed:
         except OSError as error:
             raise CollectiveError(f"the probes before collective {number} failed: {error}") from None
         rows = [
-            (*of[:3], sent - begun_ns, arrived - begun_ns) for of, (sent, arrived) in zip(probes, found, strict=True)
+            (src, dst, path, sent_ns - begun_ns, arrived_ns - begun_ns)
+            for (src, dst, path, _), (sent_ns, arrived_ns) in zip(probes, times_ns, strict=True)
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-        of, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
-        seen_bps = at_probes(self._conditions, number, of, took_s, size_bytes)
+        probed, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
+        seen_bps = at_probes(self._conditions, number, probed, took_s, size_bytes)
         self._learnt = {number: partial(learnt, PROBED, seen_bps=seen_bps, links=np.empty((0, 0), dtype=np.int32))}
         return begun_ns, tuple(rows)
 
@@ -611,10 +612,10 @@ class Testbed:
         """Return the probes of the present ring: source, destination, path, and a TCP source port for each path."""
         placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
         dead = dead_cables(next(reversed(self._faults_under.values()), ()), self.fabric)
-        found = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
+        probes = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
         first = {pair: paths[0].index for pair, paths in self.fabric.paths_between.items() if paths}
         site = self.fabric.gpu_sites.tolist()
-        return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in found]
+        return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in probes]
 
     def _learn_links(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
         """Store the rates of links that a collective shows; return its record, with the counters if they were read."""
@@ -631,7 +632,7 @@ class Testbed:
             seen_bps = at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
         else:
             link = counted_alone(self.fabric, links)
-            ports = {one: ports_of(self.fabric)[one] for one in link.tolist()}
+            ports = {index: ports_of(self.fabric)[index] for index in link.tolist()}
             record = replace(record, counters=watch.rows(ports, control_s=self._control_s))
             assert record.counters is not None
             rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
