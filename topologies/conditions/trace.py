@@ -29,7 +29,7 @@ MAX_BYTES = 256_000_000
 
 _HEADER = ["time", "link", "rate"]
 _MAX_TIME_NS = 10**18  # some thirty years, and well below 2^63
-_MAX_LISTED = 20  # that are listed: if the file is no trace at all, every line is a mistake
+_MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
 _KEY = "conditions.trace"
 
 
@@ -96,7 +96,7 @@ def read_trace(
     Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
     or ends within a line, a wrong header, a row without exactly three fields, a time that is not a number, is negative
     or decreases, an unknown link, a malformed rate, two rates of a link at one time, a link without a rate at time 0.
-    The first _MOST_MISTAKES are listed and the others counted.
+    The first _MAX_LISTED are listed and the others counted.
     """
     rows: dict[str, dict[int, int]] = {name: {} for name in links}
     mistakes: list[str] = []

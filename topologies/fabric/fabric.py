@@ -24,7 +24,7 @@ MAX_SWITCHES_PER_TIER = 32
 _GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
 
 GRAINS = ("logical", "physical")
-"""What has a rate and a delay, and is shared by flows: logical links (in a site one between every two GPUs, each way),
+"""The links that have conditions and that flows share: logical links (in a site one for every two GPUs and direction),
 or the ports of cables."""
 
 ROUTINGS = ("single", "ecmp", "spray", "te")
