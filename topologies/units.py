@@ -50,7 +50,7 @@ _DECIMALS = Decimal("1e-25")  # numbers are written to this precision
 
 def parse_rate_bps(text: str) -> int:
     """Parse a rate such as ``"40 Gbit/s"`` to a whole number of bit/s; raises UnitError."""
-    return _whole(text, RATE)
+    return _parse_whole(text, RATE)
 
 
 def parse_rate_range_bps(text: str) -> tuple[int, int]:
@@ -74,17 +74,17 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
 
 def parse_size_bytes(text: str) -> int:
     """Parse a size such as ``"8 MB"`` (decimal) or ``"8 MiB"`` (binary) to an int of bytes; raises UnitError."""
-    return _whole(text, SIZE)
+    return _parse_whole(text, SIZE)
 
 
 def parse_delay_s(text: str) -> float:
     """Parse a delay such as ``"10 us"`` (or ``"10 µs"``) to the nearest float of seconds; raises UnitError."""
-    return float(_parsed(text, DELAY))
+    return float(_parse(text, DELAY))
 
 
 def format_rate(rate_bps: int) -> str:
     """Write a rate exactly, in the largest unit not above it: ``parse_rate_bps(format_rate(x)) == x``."""
-    return _formatted(Decimal(int(rate_bps)), RATE)
+    return _format(Decimal(int(rate_bps)), RATE)
 
 
 def format_rate_range(range_bps: tuple[int, int]) -> str:
@@ -102,45 +102,49 @@ def format_size(size_bytes: int) -> str:
         count, rest = divmod(size_bytes, int(_BINARY[unit]))
         if count and not rest:
             return f"{count} {unit}"
-    return _formatted(Decimal(int(size_bytes)), SIZE)
+    return _format(Decimal(int(size_bytes)), SIZE)
 
 
 def format_delay(delay_s: float) -> str:
     """Write a delay in the largest unit not above it, with the fewest digits that ``parse_delay_s`` reads as equal."""
-    return _formatted(Decimal(repr(delay_s)), DELAY)
+    return _format(Decimal(repr(delay_s)), DELAY)
 
 
-def _formatted(value: Decimal, kind: Quantity) -> str:
+def _format(value: Decimal, kind: Quantity) -> str:
     units = [unit for unit in kind.units if unit not in _BINARY]
     unit = max((unit for unit in units if kind.units[unit] <= value), key=kind.units.__getitem__, default=units[0])
     number = _EXACT.divide(value, kind.units[unit]).quantize(_DECIMALS, ROUND_DOWN, _EXACT)
     return f"{number:f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
-def _whole(text: str, of: Quantity) -> int:
-    value = _parsed(text, of)
+def _parse_whole(text: str, kind: Quantity) -> int:
+    value = _parse(text, kind)
     if value != int(value):
-        raise UnitError(f"{shown(text)} is not a whole number of {of.base}")
+        raise UnitError(f"{shown(text)} is not a whole number of {kind.base}")
     return int(value)
 
 
-def _parsed(text: str, of: Quantity) -> Decimal:
+def _parse(text: str, kind: Quantity) -> Decimal:
     """Parse text to a quantity in its base unit; raises UnitError."""
     plain = text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
     match = _QUANTITY.fullmatch(plain)
-    allowed = f'allowed: a number and one of {", ".join(of.units)}, such as "{of.example}"'
+    allowed = f'allowed: a number and one of {", ".join(kind.units)}, such as "{kind.example}"'
     if match is None:
-        is_negative = plain[:1] in ("-", "−") and plain[1:].lstrip()[:1].isdigit()
-        is_infinite = plain.lstrip("+-").lower().startswith(("nan", "inf"))
-        why = ": it must be greater than zero" if is_negative else ": it must be finite" if is_infinite else ""
-        raise UnitError(f"{shown(text)} is not a {of.noun}{why}; {allowed}")
-    if match[2] not in of.units:
+        why = ""
+        if plain[:1] in ("-", "−") and plain[1:].lstrip()[:1].isdigit():
+            why = ": it must be greater than zero"
+        elif plain.lstrip("+-").lower().startswith(("nan", "inf")):
+            why = ": it must be finite"
+        raise UnitError(f"{shown(text)} is not a {kind.noun}{why}; {allowed}")
+    if match[2] not in kind.units:
         spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", match[2].lower())
-        meant = next((f" (did you mean {known}?)" for known in of.units if known.lower() == spelled), "")
-        raise UnitError(f"{shown(text)} has the wrong unit for a {of.noun}; {allowed}{meant}")
-    quantities = (match.groups(), of.least.split(), of.most.split())
-    value, least, most = (_EXACT.multiply(Decimal(number), of.units[unit]) for number, unit in quantities)
+        meant = next((f" (did you mean {known}?)" for known in kind.units if known.lower() == spelled), "")
+        raise UnitError(f"{shown(text)} has the wrong unit for a {kind.noun}; {allowed}{meant}")
+    quantities = (match.groups(), kind.least.split(), kind.most.split())
+    value, least, most = (_EXACT.multiply(Decimal(number), kind.units[unit]) for number, unit in quantities)
     if not least <= value <= most:
-        problem = "zero" if value == 0 else "too small" if value < least else "too large"
-        raise UnitError(f"{shown(text)} is {problem}: a {of.noun} must be between {of.least} and {of.most}")
+        problem = "too small" if value < least else "too large"
+        if value == 0:
+            problem = "zero"
+        raise UnitError(f"{shown(text)} is {problem}: a {kind.noun} must be between {kind.least} and {kind.most}")
     return value
