@@ -65,9 +65,11 @@ class Timed:
         """
         begins_ns = np.arange(start, start + count) * self.interval_ns
         rows: Rows = np.maximum(begins_ns - age_ns, 0) // self.every_ns
-        if not count or rows[-1] - rows[0] < 2 * count + _MAX_UNUSED_ROWS:
-            first = int(rows[0]) if count else 0
-            return self.source.rates_bps(first, int(rows[-1]) - first + 1 if count else 0)[rows - first]
+        if not count:
+            return self.source.rates_bps(0, 0)
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first < 2 * count + _MAX_UNUSED_ROWS:
+            return self.source.rates_bps(first, last - first + 1)[rows - first]
         return np.concatenate([self.source.rates_bps(int(row), 1) for row in rows])
 
     def row(self, number: Rows) -> Rows:
