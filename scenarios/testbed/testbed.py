@@ -108,22 +108,25 @@ class Reconfiguration:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveRecord:
-    """The measurement of one collective; all times are in ns, and optional fields are None if they were not measured.
+    """The measurement of one collective. All times are in ns; optional fields are None if they were not measured.
 
-    `placement` is the rank at each position of the schedule, `path` the index in `Fabric.paths` of each flow's path
-    over the WAN, -1 within a site. `reembedded`, `rerouted` and `reconfigure_*` are its `Reconfiguration`. `drops`
-    counts packets lost anywhere. `retransmitted_bytes` is the payload that TCP retransmitted, counted with fifo queues
-    only. `later` holds the paths after each change of tunnels during the collective. `counters` are rows of a link or
-    port (index), two instants between which its counter was read, since the collective's beginning, and the bytes sent
-    since the first reading. `probes` are rows of source, destination, path, and the instants at which a probe was sent
-    and had arrived, since the first was sent. `moved` are rows of a change of conditions (from 0 on) at which paths
-    were chosen and the path of every flow, for modes that re-route during a collective; `reconfigure_messages` includes
-    the messages for that. `late`: timers were later than the shaping allows for. `faults` are the indices of the faults
-    in force when ring and paths were chosen. `undisturbed` is True if nothing else happened to the collective, so that
-    the model can predict it.
-
-    `start_ns[rank]` is the beginning of each rank, and `sent_ns` and `arrived_ns` are by transfer of the schedule
-    (`hosts.communicator.Completed`), all since the first rank began.
+    - `placement`: the rank at each position of the schedule.
+    - `path`: for each flow the index in `Fabric.paths` of its WAN path, -1 within a site.
+    - `reembedded`, `rerouted`, `reconfigure_*`: the `Reconfiguration` before it.
+    - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
+      (`hosts.communicator.Completed`). All are since the first rank began.
+    - `drops`: packets lost anywhere.
+    - `retransmitted_bytes`: payload that TCP retransmitted, counted with fifo queues only.
+    - `later`: the paths of all flows after each change of tunnels during the collective.
+    - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
+      collective's beginning, and the bytes that it had sent since the first reading.
+    - `probes`: rows of source, destination, path, and the instants at which the probe was sent and had arrived, since
+      the first was sent.
+    - `moved`: rows of a change of conditions (from 0 on) at which paths were chosen, and the path of every flow, for
+      modes that re-route during a collective; `reconfigure_messages` includes the messages for that.
+    - `late`: whether timers were later than the shaping allows for.
+    - `faults`: the indices of the faults in force when ring and paths were chosen.
+    - `undisturbed`: whether nothing else happened to the collective, so that the model can predict it.
     """
 
     collective: int
@@ -176,8 +179,8 @@ class Testbed:
 
     `delays_s` are the delays of links or ports, [links or ports] s. New agents wait for each other for at most
     `deadline_s`. `placement` is the rank at each position of the schedule in the next collective: after setting it,
-    call `join` before the next collective, and `route` if it needs other paths. `stays` is whether there are no faults,
-    so that packets in no tunnel stay on the fixed paths; `share` and `reshape` shape the links accordingly.
+    call `join` before the next collective, and `route` if it needs other paths. `stays` is whether packets in no tunnel
+    stay on the fixed paths, because nothing fails; `share` and `reshape` shape the links accordingly.
     """
 
     def __init__(
