@@ -131,7 +131,7 @@ class FabricSwitch(LateShell, OVSSwitch):
 
     def start(self, controllers: Sequence[Any]) -> None:
         """Connect to the controllers, or only to the one at `controller_at`."""
-        super().start([one for one in controllers if self.controller_at in (None, one.IP())])
+        super().start([controller for controller in controllers if self.controller_at in (None, controller.IP())])
 
     @staticmethod
     def isOldOVS() -> bool:

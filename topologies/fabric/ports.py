@@ -238,9 +238,9 @@ def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> In
     """Return the logical links from rank to rank over a WAN path (path -1: within a site); otherwise as `Ports.of`."""
     _check_paths(fabric, src, dst, path)
     crosses, over = path >= 0, np.maximum(path, 0)
-    longest = max(len(one.links) for one in fabric.paths)
-    wan = np.array([[*one.links, *[-1] * (longest - len(one.links))] for one in fabric.paths], np.int32)
-    src_br, dst_br = np.array([(one.src_br, one.dst_br) for one in fabric.paths]).T
+    longest = max(len(each.links) for each in fabric.paths)
+    wan = np.array([[*each.links, *[-1] * (longest - len(each.links))] for each in fabric.paths], np.int32)
+    src_br, dst_br = np.array([(each.src_br, each.dst_br) for each in fabric.paths]).T
     links = np.full((*src.shape, 2 + longest), -1, np.int32)
     links[..., 0] = np.where(crosses, fabric.to_br_index[src, src_br[over]], fabric.intra_index[src, dst])
     links[..., 1:-1] = np.where(crosses[..., None], wan[over], -1)
@@ -264,7 +264,7 @@ def delays_of(links: Indices, delays_s: Floats) -> Floats:
 
 
 def _check_paths(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> None:
-    path_sites = np.array([*((one.src_site, one.dst_site) for one in fabric.paths), (-1, -1)])[np.maximum(path, -1)]
+    path_sites = np.array([*((each.src_site, each.dst_site) for each in fabric.paths), (-1, -1)])[np.maximum(path, -1)]
     sites = np.stack([fabric.gpu_sites[src], fabric.gpu_sites[dst]], axis=-1)
     fits = np.where(path >= 0, (sites == path_sites).all(axis=-1), (sites[..., 0] == sites[..., 1]) & (src != dst))
     if not fits.all():

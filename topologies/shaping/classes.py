@@ -201,23 +201,23 @@ class Shaping:
                 children += [replace(port, link=index, tunnel=tunnel.match) for index, tunnel in tunnels]
                 if tunnels:
                     children.append(port)  # for traffic in no tunnel
-                classes += [replace(one, minor=port.minor + n, parent=port.minor) for n, one in enumerate(children, 1)]
+                classes += [replace(htb, minor=port.minor + n, parent=port.minor) for n, htb in enumerate(children, 1)]
         return tuple(classes)
 
     @cached_property
     def _parents(self) -> frozenset[ClassKey]:
         """The classes that have classes below them."""
-        return frozenset((one.interface, one.parent) for one in self.classes if one.parent)
+        return frozenset((htb.interface, htb.parent) for htb in self.classes if htb.parent)
 
     @cached_property
     def leaves(self) -> tuple[HtbClass, ...]:
         """The classes that have a queue."""
-        return tuple(one for one in self.classes if one.key not in self._parents)
+        return tuple(htb for htb in self.classes if htb.key not in self._parents)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
         """All interfaces with classes."""
-        return tuple(dict.fromkeys(one.interface for one in self.classes))
+        return tuple(dict.fromkeys(htb.interface for htb in self.classes))
 
     @cached_property
     def delays_ns(self) -> Mapping[ClassKey, int]:
@@ -228,7 +228,7 @@ class Shaping:
         if self._delays_after_links:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
-        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.leaves}
+        delays = {htb.key: round(self.delays_s[htb.link] * 1e9) for htb in self.leaves}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
 
     @property
@@ -273,16 +273,16 @@ class Shaping:
         """
         wanted, inner = self.wanted(rates_bps), self.inner(rates_bps)
         lines: list[str] = []
-        for interface, group in groupby(self.classes, key=lambda one: one.interface):
+        for interface, group in groupby(self.classes, key=lambda htb: htb.interface):
             classes = list(group)
-            default = next((one.minor for one in reversed(classes) if one.match is None), 0)
+            default = next((htb.minor for htb in reversed(classes) if htb.match is None), 0)
             lines.append(
                 f"qdisc add dev {interface} root handle 1: htb default {default:x} direct_qlen {QUEUE_PACKETS}"
             )
             if self.fair:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
-            for one in classes:
-                lines += self._class_lines(one, wanted[one.key], inner.get(one.key))
+            for htb in classes:
+                lines += self._class_lines(htb, wanted[htb.key], inner.get(htb.key))
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
@@ -300,8 +300,8 @@ class Shaping:
             raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{tunnels}, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         ceilings = [service.ceiling for service in self.services]
-        parts = {one.key: ceilings[one.service] if one.parent and ceilings else 1 for one in self.classes}
-        return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
+        parts = {htb.key: ceilings[htb.service] if htb.parent and ceilings else 1 for htb in self.classes}
+        return {htb.key: max(1, round(wire[htb.link] * parts[htb.key])) for htb in self.classes}
 
     def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
         """Return the parameters of the classes below others under these rates; `wanted` has their ceilings.
@@ -309,57 +309,57 @@ class Shaping:
         With tunnels they include those of the classes above.
         """
         ceilings = self.wanted(rates_bps)
-        children = [(one, ceilings[one.interface, one.parent]) for one in self.classes if one.parent]
+        children = [(htb, ceilings[htb.interface, htb.parent]) for htb in self.classes if htb.parent]
         if self.services:
-            assured = {one.key: round(port * self.services[one.service].assured) for one, port in children}
+            assured = {htb.key: round(port * self.services[htb.service].assured) for htb, port in children}
         else:
             # A class that waits for the port's tokens loses its own tokens meanwhile. So every tunnel with a lower rate
             # than its port is assured that rate, unless the port's rate has changed and is now less than their sum.
-            assured = {one.key: ceilings[one.key] if ceilings[one.key] < port else 0 for one, port in children}
+            assured = {htb.key: ceilings[htb.key] if ceilings[htb.key] < port else 0 for htb, port in children}
             total = Counter[str]()
             for (interface, _), rate in assured.items():
                 total[interface] += rate
-            for one, port in children:
-                if total[one.interface] > port * (1 + _ROUNDED):
-                    assured[one.key] = 0
+            for htb, port in children:
+                if total[htb.interface] > port * (1 + _ROUNDED):
+                    assured[htb.key] = 0
         ports = self._parents if self.tunnels else ()
         return {key: Inner(ceilings[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
-            one.key: Inner(max(1, assured[one.key]), one.parent, one.service, self._burst_ns(one, port))
-            for one, port in children
+            htb.key: Inner(max(1, assured[htb.key]), htb.parent, htb.service, self._burst_ns(htb, port))
+            for htb, port in children
         }
 
-    def _burst_ns(self, one: HtbClass, port: int) -> int:
+    def _burst_ns(self, htb: HtbClass, port: int) -> int:
         """Return the burst, in ns, of a class below a port of `port` bytes/s: the waiting time it can make up for."""
         if self.tunnels:
             return _TUNNELS_LATE_NS
-        has_part = self.services and self.services[one.service].has_part
+        has_part = self.services and self.services[htb.service].has_part
         return round(1e9 * self.segment_bytes / port) if has_part else 0
 
-    def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
+    def _class_lines(self, htb: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
         rate, parent, priority, _ = inner or (ceiling, 0, 0, 0)
         burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
         limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
         parent_id = f"1:{parent:x}" if parent else "1:"
         prio = f" prio {priority}" if parent else ""
-        yield f"class add dev {one.interface} parent {parent_id} classid 1:{one.minor:x} htb {limits}{prio}"
-        if one.key in self._parents:
+        yield f"class add dev {htb.interface} parent {parent_id} classid 1:{htb.minor:x} htb {limits}{prio}"
+        if htb.key in self._parents:
             return
-        ns = self.delays_ns.get(one.key, 0)
+        ns = self.delays_ns.get(htb.key, 0)
         # HTB's default queue would hold at most the port's txqueuelen of packets.
         queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
-        yield f"qdisc add {one.queue(queue)}"
-        if parent and (one.tunnel or self.services):
-            match = one.tunnel or f"match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
-            yield f"filter add dev {one.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{one.minor:x}"
-        elif one.match is not None:
-            match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
-            yield f"filter add dev {one.interface} parent 1: {match}"
+        yield f"qdisc add {htb.queue(queue)}"
+        if parent and (htb.tunnel or self.services):
+            match = htb.tunnel or f"match ip tos {4 * self.services[htb.service].dscp:#04x} 0xfc"
+            yield f"filter add dev {htb.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{htb.minor:x}"
+        elif htb.match is not None:
+            match = f"protocol ip prio 1 u32 match ip {htb.match}/32 flowid 1:{htb.minor:x}"
+            yield f"filter add dev {htb.interface} parent 1: {match}"
 
 
 def wan_of(fabric: Fabric) -> frozenset[int]:
     """Return the indices of the WAN links, or in the physical grain of the WAN ports."""
-    return frozenset(one.index for one in shared_by(fabric).all if one.kind == "wan")
+    return frozenset(link.index for link in shared_by(fabric).all if link.kind == "wan")
 
 
 def classes_of(fabric: Fabric) -> tuple[HtbClass, ...]:
@@ -390,7 +390,7 @@ def _link_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
         for name in (interface[hop] for hop in hops):
             minor = len(on_port[name]) + 1
             on_port[name].append(HtbClass(link=link.index, interface=name, minor=minor, match=match))
-    return tuple(one for classes in on_port.values() for one in classes)
+    return tuple(htb for classes in on_port.values() for htb in classes)
 
 
 def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
@@ -424,20 +424,20 @@ def class_name(key: ClassKey) -> str:
 
 def mismatch(
     wanted: Mapping[ClassKey, int],
-    found: Mapping[ClassKey, tuple[int, int]],
+    held: Mapping[ClassKey, tuple[int, int]],
     inner: Mapping[ClassKey, Inner] | None = None,
 ) -> str | None:
     """Describe the first class that differs from its wanted parameters in one sentence; None if there is none.
 
-    `wanted` are ceilings in bytes/s, and also the rates of classes not in `inner`; `found` are (rate, ceiling).
+    `wanted` are ceilings in bytes/s, and also the rates of classes not in `inner`; `held` are (rate, ceiling).
     """
-    for key in sorted(wanted.keys() | found.keys()):
-        if key not in found:
+    for key in sorted(wanted.keys() | held.keys()):
+        if key not in held:
             return f"{class_name(key)} should have {8 * wanted[key]} bit/s but does not exist"
         if key not in wanted:
-            return f"{class_name(key)} should not exist but has {8 * found[key][0]} bit/s"
+            return f"{class_name(key)} should not exist but has {8 * held[key][0]} bit/s"
         rate = wanted[key] if inner is None or key not in inner else inner[key].rate
-        for right, held in zip((rate, wanted[key]), found[key], strict=True):
-            if held != right:
-                return f"{class_name(key)} should have {8 * right} bit/s but has {8 * held} bit/s"
+        for right, actual in zip((rate, wanted[key]), held[key], strict=True):
+            if actual != right:
+                return f"{class_name(key)} should have {8 * right} bit/s but has {8 * actual} bit/s"
     return None

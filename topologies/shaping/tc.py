@@ -106,9 +106,9 @@ class Shaper:
 
     def _compare(self, rates_bps: Floats, held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
         found = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
-        sentence = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
-        if sentence:
-            raise TcError(sentence)
+        problem = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
+        if problem:
+            raise TcError(problem)
 
     def tunnel_bytes(self) -> dict[int, int]:
         """Return the payload in bytes that each tunnel has sent, taking all frames as full; raises OSError.
@@ -117,7 +117,7 @@ class Shaper:
         this network namespace.
         """
         first, leaves = len(shared_by(self.shaping.fabric).all), self.shaping.leaves
-        tunnels = {(self._ifindex[one.interface], one.minor): one.link for one in leaves if one.link >= first}
+        tunnels = {(self._ifindex[htb.interface], htb.minor): htb.link for htb in leaves if htb.link >= first}
         with contextlib.closing(RtNetlink()) as kernel:
             of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
         return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
@@ -127,7 +127,7 @@ class Shaper:
 
         Packets that are queued in a netem remain there. Raises TcError.
         """
-        classes = [one for one in self.shaping.leaves if one.interface == interface]
+        classes = [htb for htb in self.shaping.leaves if htb.interface == interface]
         if classes:
             self._lose_in_classes(classes, share)
         elif share:
@@ -139,11 +139,11 @@ class Shaper:
     def _lose_in_classes(self, classes: Sequence[HtbClass], share: float) -> None:
         """Set the loss of these classes; those without a delay have a netem, instead of a queue, only for a loss."""
         delays_ns = self.shaping.delays_ns
-        undelayed = [one for one in classes if one.key not in delays_ns]
+        undelayed = [htb for htb in classes if htb.key not in delays_ns]
         kind = f"netem limit {QUEUE_PACKETS}" if share else self.shaping.queue
-        _tc("".join(f"qdisc replace {one.queue(kind)}\n" for one in undelayed))
-        netems = classes if share else [one for one in classes if one.key in delays_ns]
-        self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
+        _tc("".join(f"qdisc replace {htb.queue(kind)}\n" for htb in undelayed))
+        netems = classes if share else [htb for htb in classes if htb.key in delays_ns]
+        self._set_netems({htb.key: Netem(delays_ns.get(htb.key, 0), share) for htb in netems})
 
     def close(self) -> None:
         """Remove the shaping from all ports that still exist."""
@@ -177,7 +177,7 @@ class Shaper:
     def _check_delays(self) -> None:
         qdiscs = [qdisc for qdisc in self._netlink.qdiscs() if qdisc.interface in self._ports]
         found = {(self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns for qdisc in qdiscs}
-        for key in (one.key for one in self.shaping.classes):
+        for key in (htb.key for htb in self.shaping.classes):
             wanted_ns, found_ns = self.shaping.delays_ns.get(key, 0), found.get(key, 0)
             if found_ns != wanted_ns:
                 raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns but delays by {found_ns} ns")
