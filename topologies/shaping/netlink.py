@@ -47,7 +47,7 @@ _OVS_DP_CMD_GET, _OVS_DP_ATTR_NAME, _OVS_DP_ATTR_STATS, _OVS_DATAPATH_VERSION = 
 _GENL_HEADER, _OVS_HEADER = struct.Struct("=BBxx"), struct.Struct("=i")
 _OVS_STATISTICS = struct.Struct("=QQQQ")  # hits, misses, lost, flows
 
-_ANSWER_BYTES = 1 << 16  # twice the kernel's largest answer; a larger buffer would be mapped anew for every call
+_ANSWER_BYTES = 1 << 16  # twice the kernel's largest answer; a larger buffer would be mapped for every call
 _QUEUE_BYTES = 1 << 26  # the kernel answers all requests of a message before the first answer can be read
 MOST_SENT_BYTES = 1 << 17
 """Most bytes in a message of a batch: the kernel takes at most net.core.wmem_default, 208 KiB by default."""
