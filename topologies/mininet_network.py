@@ -29,7 +29,7 @@ from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
 from topologies.shaping.classes import MTU_BYTES, SEGMENT_BYTES
 from topologies.shaping.netlink import RtNetlink
 
-_CACHE_IDLE_MS = 86_400_000  # a day: Open vSwitch shall revalidate its cache only when rules change
+_CACHE_IDLE_MS = 86_400_000  # a day: the cache is to be revalidated when rules change, not during a collective
 _BACKLOG_PACKETS = 1_000_000  # capacity of the kernel's queue between the ends of a cable; further packets are dropped
 _CLONE_NEWNET = 0x40000000
 
