@@ -208,7 +208,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ("[fabric]\ngpus = " + "9" * 20_000, None, "TOML"),
         ("[fabric]\nleaves = [1, 2, 3]", "fabric.leaves", "3 numbers for 2 sites"),
         ("[fabric.wan]\nrouters = []", "fabric.wan", "links is missing"),
-        ('[fabric.wan]\nlinks = [["s0b0", "s1b0"]]', "fabric.wan.links", "the WAN is in pieces"),
+        ('[fabric.wan]\nlinks = [["s0b0", "s1b0"]]', "fabric.wan.links", "the WAN is not connected"),
         ('[fabric.wan]\nlinks = [["s0b0", "s1b9"]]', "fabric.wan.links", "s1b9"),
         ('[fabric.wan]\nrouters = ["A", "A"]\nlinks = [["s0b0", "A"]]', "fabric.wan.routers", "named twice"),
         ("[fabric.wan]\nlinks = 3\nkind = 1", "fabric.wan", 'unknown key "kind"'),

@@ -205,7 +205,7 @@ def test_links_within_sites_that_a_trace_leaves_out_are_drawn_as_without_it(tmp_
 
 def test_what_came_after_the_end_is_not_made_up(tmp_path: Path) -> None:
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "2,g0>g1,7 Gbit/s\n")
-    with pytest.raises(ConditionsError, match=r"ends at 2 s and covers 3 collectives; 4 were asked for"):
+    with pytest.raises(ConditionsError, match=r"ends at 2 s and covers 3 collectives; 4 are needed"):
         trace.rates_bps(2, 2)
 
 

@@ -116,7 +116,7 @@ def test_a_map_needs_nothing_of_itself_once_it_is_written(monkeypatch: pytest.Mo
         ({"fabric.wan": "topohub:../../etc/passwd"}, "is not a map of topohub"),
         ({"fabric.wan": "topohub:backbone/africa"}, "403 nodes; allowed: 1 to 128"),
         ({"fabric.wan": "mash"}, "did you mean mesh"),
-        ({"fabric.wan": "/nowhere/a.graphml"}, "not a file that is there"),
+        ({"fabric.wan": "/nowhere/a.graphml"}, "not an existing file"),
     ],
 )
 def test_what_is_no_map_and_no_place_for_sites_is_said(given: dict[str, Any], named: str) -> None:

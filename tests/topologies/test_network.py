@@ -120,7 +120,7 @@ def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(repor
 
 def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
     missing = report["missing"]
-    assert missing["error"].startswith("Open vSwitch does not answer, is it up? (ovs-vsctl failed with status ")
+    assert missing["error"].startswith("Open vSwitch does not answer, is it running? (ovs-vsctl failed with status ")
     assert missing["before"] == missing["after"]
 
 
