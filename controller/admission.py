@@ -1,18 +1,19 @@
-"""Admission control: which transfers over a network are promised, and how fast each sends over which tunnel when. Pure.
+"""Admission control: decides which transfers over a network are promised, and at which rate each sends through each
+tunnel in each interval. Pure functions.
 
-A request is an amount of bits between two instants, or a rate throughout. Promises and a request fit together if a
-linear programme has a solution: its variables are the bits of each of them in each tunnel and interval, the intervals
-being those between all instants at which one begins or ends and capacities change. So earlier promises move between
-tunnels and intervals as long as each is kept. Propagation delays are left to the caller, who says by when the last bit
-is sent, and over which tunnels it is sent sooner: bits are where they are sent.
+A request is an amount of bits to send between two instants, or a rate to hold throughout. A request fits with the
+earlier promises if a linear programme has a solution. Its variables are the bits that each of them sends through each
+tunnel in each interval; the intervals lie between all instants at which a request begins or ends or capacities change.
+Earlier promises may therefore move between tunnels and intervals as long as each is kept. All times are sending times:
+the caller accounts for propagation delays, by the end of a request and by how much sooner each tunnel has to stop.
 
-Promises may be protected from failures, sets of links of which one set at most is down. The network then moves what a
-tunnel that is hit has to other links, known beforehand, at once and without the calendar; what stays where it is and
-what is moved fits together, whichever the failure and whenever it comes.
+Promises may be protected against failures: sets of links, of which at most one is down at a time. When a failure hits
+a tunnel, the network moves the tunnel's traffic at once to other links, which are known beforehand, and the calendar
+stays as it is. Moved and unmoved traffic then fit together under every failure, at every time.
 
-Sending within a window, split over tunnels, is what B4 and SWAN do between sites (Jain et al., "B4", SIGCOMM 2013; Hong
-et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013); promises of deadlines by such programmes
-are those of Zhang et al., "Guaranteeing Deadlines for Inter-Datacenter Transfers", EuroSys 2015.
+B4 and SWAN send within a window, split over tunnels, between sites (Jain et al., "B4", SIGCOMM 2013; Hong et al.,
+"Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013). Promising deadlines by such linear programmes
+follows Zhang et al., "Guaranteeing Deadlines for Inter-Datacenter Transfers", EuroSys 2015.
 """
 
 import math
@@ -29,19 +30,20 @@ Floats = npt.NDArray[np.float64]
 
 ADMITTED, DEFERRED, REFUSED = "admitted", "deferred", "refused"
 
-_SAME = 1e-9  # of the longest time: instants that are one, as rates in between would be rounding errors alone
-_LATER = (1e-6, 1e-5)  # what the earliest end is put off by until it fits, so that it does beside others, too
+_SAME = 1e-9  # relative to the longest time: closer instants are merged, as rates in between are rounding errors
+_LATER = (1e-6, 1e-5)  # parts of its window by which the earliest end is delayed, in turn, until the request fits
 _SOLVERS = ("highs-ds", True), ("highs-ds", False), ("highs-ipm", True)
-"""With presolve or not: each fails where the one after it does not, as where an interval is all but empty."""
-_TOLERANCE = 1e-7  # of a capacity
-_SPREAD = 1e-3  # what a tunnel's hop costs beside waiting until the end of all
+"""(method, presolve), in the order tried: each fails in cases that the next solves, e.g. with a nearly empty interval."""
+_TOLERANCE = 1e-7  # relative to a capacity
+_SPREAD = 1e-3  # cost of the longest tunnel, where sending at the end of the calendar costs 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacities:
-    """What links carry: `bps[s]`, [links] bit/s each, from `from_s[s]` on, in rising order; the first also before that.
+    """Capacities of links over time: `bps[s]`, [links] bit/s, holds from `from_s[s]` on (ascending), the first one also
+    before.
 
-    `failures` are sets of links, by index, of which one at most is down at a time.
+    `failures` are sets of link indices; at most one of the sets is down at a time.
     """
 
     bps: Floats
@@ -49,7 +51,7 @@ class Capacities:
     failures: tuple[frozenset[int], ...] = ()
 
     def without(self, links: frozenset[int]) -> "Capacities":
-        """The same with these links down."""
+        """Return the same capacities with these links down."""
         bps = self.bps.copy()
         bps[:, list(links)] = 0.0
         return replace(self, bps=bps)
@@ -57,11 +59,11 @@ class Capacities:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """`amount` bits between two instants, or of a `rate` as many bit/s throughout, over `tunnels`: links by index.
+    """A transfer between two instants: `amount` bits in total or, with `is_rate`, `amount` bit/s throughout.
 
-    It may be put off until `latest_s`, by then it must be over. Over a tunnel nothing is sent from `sooner_s` before
-    the end on, which is 0 for one tunnel at least, and without any for a rate. `behind[f]` are the links of each tunnel
-    behind failure f of `Capacities`, where promises are protected.
+    `tunnels` lists the link indices of each tunnel. The request may be deferred, to end at `latest_s` at the latest.
+    A tunnel sends nothing in the last `sooner_s` seconds before the end; this is 0 for at least one tunnel, and empty
+    for a rate. Where promises are protected, `behind[f]` are the links of each tunnel after failure f of `Capacities`.
     """
 
     name: str
@@ -75,25 +77,25 @@ class Request:
     sooner_s: tuple[float, ...] = ()
 
     def ends(self, end_s: float) -> list[float]:
-        """When each tunnel sends its last bit, where the request ends then."""
+        """Return when each tunnel sends its last bit if the request ends at `end_s`."""
         return [end_s - sooner_s for sooner_s in self.sooner_s or (0.0,) * len(self.tunnels)]
 
     def until(self, end_s: float) -> "Request":
-        """The same with another end: of a rate the window moves, of bits it grows."""
+        """Return the request with another end: the window of a rate moves, the window of an amount grows or shrinks."""
         begin_s = self.begin_s + end_s - self.end_s if self.is_rate else self.begin_s
         return replace(self, begin_s=begin_s, end_s=end_s)
 
     @property
     def bits(self) -> float:
-        """What it sends in all."""
+        """The number of bits that the request sends in total."""
         return self.amount * (self.end_s - self.begin_s) if self.is_rate else self.amount
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calendar:
-    """How fast each request sends over each of its tunnels in each interval: `bps` are [intervals, tunnels] bit/s each.
+    """The rate of each request in each interval and tunnel: `bps[r]` is [intervals, tunnels] bit/s of `requests[r]`.
 
-    Interval i is from `edges_s[i]` to `edges_s[i + 1]`.
+    Interval i lasts from `edges_s[i]` to `edges_s[i + 1]`.
     """
 
     requests: tuple[Request, ...]
@@ -103,11 +105,11 @@ class Calendar:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What becomes of a request: ADMITTED, DEFERRED or REFUSED.
+    """The decision on a request: its `outcome` is ADMITTED, DEFERRED or REFUSED.
 
-    `promised` is the request as it is kept, at the time that it was put off to where it is deferred; None where it is
-    refused. Then `most` is the largest amount that it could have as it is, and `earliest_s` the first end at which it
-    could have all, None where that is never.
+    `promised` is the request as promised, with its new window if it is deferred; None if it is refused. For a refused
+    request `most` is the largest amount that would fit in its window, and `earliest_s` the earliest end at which all of
+    it would fit, None if there is none.
     """
 
     outcome: str
@@ -118,9 +120,10 @@ class Answer:
 
 
 def answers(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> tuple[list[Answer], Calendar]:
-    """The answer to each request, in their order, under the promises before it, and the calendar of all promises.
+    """Decide on the requests in order, each given the promises before it; return the answers and the calendar of all
+    promises.
 
-    `protects`: promises hold whichever of the failures there is.
+    With `protects`, promises hold under each of the failures in `capacities`.
     """
     found: list[Answer] = []
     kept: list[Request] = []
@@ -133,7 +136,7 @@ def answers(capacities: Capacities, requests: Sequence[Request], *, protects: bo
 
 
 def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> Answer:
-    """What becomes of a request beside these promises, each of which stays as it is; arguments as for `answers`."""
+    """Decide on a request given the promises in `kept`, which all stay kept; arguments as for `answers`."""
     if calendar_of(capacities, [*kept, request], protects=protects) is not None:
         return Answer(outcome=ADMITTED, request=request, promised=request)
     earliest_s = _earliest(capacities, kept, request, protects=protects)
@@ -148,7 +151,10 @@ def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *,
 
 
 def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> Calendar | None:
-    """The calendar in which all of these are kept, the soonest and then over the shortest tunnels; None for none."""
+    """Return a calendar that keeps all of these requests, or None if there is none.
+
+    It sends as soon as possible and, among equally soon ways, over the shortest tunnels.
+    """
     if not requests:
         return Calendar(requests=(), edges_s=np.zeros(1), bps=())
     if requests[-1].end_s <= requests[-1].begin_s:
@@ -159,8 +165,10 @@ def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects
 def struck(
     capacities: Capacities, calendar: Calendar, links: frozenset[int], *, at_s: float
 ) -> tuple[list[Answer], Calendar]:
-    """What becomes of a calendar's promises when these links fail: the answer to what is left of each, in their order,
-    without the links for good and with nothing put off, and the calendar from then on.
+    """Decide again on a calendar's promises when these links fail for good at `at_s`.
+
+    Return the answers to the unsent remainder of each promise that is not yet complete, in order and without deferring
+    any, and the calendar from then on.
     """
     left = []
     for request, bps in zip(calendar.requests, calendar.bps, strict=True):
@@ -174,9 +182,9 @@ def struck(
 
 
 def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> float | None:
-    """The first end, not before its own, at which a request fits; None where there is none.
+    """Return the earliest end at which a request fits, not before its own end; None if there is none.
 
-    Between two ends at which the order of all instants changes, the least is a linear programme's.
+    The order of all instants changes only at certain ends. Between two of these, a linear programme finds the earliest.
     """
     instants = {*capacities.from_s, *(at_s for one in kept for at_s in (one.begin_s, *one.ends(one.end_s)))}
     if request.is_rate:
@@ -189,17 +197,18 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
         return _Programme(capacities, kept, request, protects=protects, ends_s=ends_s).soonest()
 
     spans = list(pairwise(turns))
-    if not request.is_rate:  # what fits by an end fits by every later one
+    if not request.is_rate:  # an amount that fits by an end also fits by every later end, so bisect
         spans = spans[bisect_left(spans, True, key=lambda span: soonest(span) is not None) :]
     return next((found for found in map(soonest, spans) if found is not None), None)
 
 
 class _Programme:
-    """The linear programme of promises that are `kept` and a request; with `ends_s` the request's end is between these.
+    """The linear programme of the promises in `kept` and one request, whose end varies within `ends_s` if given.
 
-    Columns are the request's end, beyond the least and in `_scale_s`, and what it sends in all, then what each request
-    sends in each interval over each tunnel, in a unit of the request's: its bits. An instant is affine in the end: a
-    constant and 0 or 1.
+    The columns are _END, the request's end as seconds after the earliest one, in units of `_scale_s`; _SHARE, the
+    amount that it sends in total; and the amount that each request sends in each interval through each tunnel. Amounts
+    are in units of their request's bits, `_unit`. Every instant is an affine function of the request's end, stored as a
+    constant and a factor of 0 or 1.
     """
 
     def __init__(
@@ -222,7 +231,10 @@ class _Programme:
         self._fill()
 
     def _lay_out(self, seen_s: float) -> None:
-        """The instants in order, which is that with the end halfway to `seen_s`, and who sends in which interval."""
+        """Order the instants into intervals, and find in which intervals each request may send.
+
+        The order is the one that holds when the request's end is halfway between the earliest end and `seen_s`.
+        """
         moved = self.requests[-1]
         at = {(at_s, 0) for at_s in self.capacities.from_s}
         windows = []
@@ -255,11 +267,11 @@ class _Programme:
         self._bps = self.capacities.bps[self._slot]  # [I, links]
 
     def _fill(self) -> None:
-        """The columns and the rows."""
+        """Number the columns and add all rows."""
         last = self.requests[-1]
         most_bps = self._bps.max(initial=1.0) * max(1, len(last.tunnels))
         self._unit = [one.bits for one in self.requests]
-        if not self._moves:  # of what is asked for beyond reason, more than can be had
+        if not self._moves:  # for an excessive request a unit that is still more than the network can carry
             self._unit[-1] = min(last.bits, 2 * most_bps * (last.end_s - last.begin_s))
         self._scale_s = last.end_s - last.begin_s if last.is_rate else last.bits / most_bps
         self._sent: dict[tuple[int, int, int], int] = {}
@@ -274,12 +286,13 @@ class _Programme:
         self._limit(usual, self._bps)
         for f, links in enumerate(self._failures):
             behind = self._loads([one.behind[f] for one in self.requests])
-            # Where no more passes than usual there is room for it, but on what has failed.
+            # A link that has not failed and carries no additional tunnel has room already, by the rows above.
             more = {at: row for at, row in behind.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
             self._limit(more, self.capacities.without(links).bps[self._slot])
 
     def _loads(self, tunnels: Sequence[Sequence[Sequence[int]]]) -> dict[tuple[int, int], dict[int, float]]:
-        """What passes a link in an interval, by these, where each request has these tunnels."""
+        """Return the load in bits on each link in each interval, keyed by (interval, link), when each request uses
+        these `tunnels`: a coefficient for each column."""
         found: dict[tuple[int, int], dict[int, float]] = {}
         for (r, i, p), column in self._sent.items():
             for link in set(tunnels[r][p]):
@@ -287,7 +300,7 @@ class _Programme:
         return found
 
     def _limit(self, loads: dict[tuple[int, int], dict[int, float]], bps: Floats) -> None:
-        """The rows by which these loads fit on links of [I, links] bit/s."""
+        """Add the rows that keep these loads within the links' capacities `bps`, [I, links] bit/s."""
         for (i, link), row in loads.items():
             constant_s, moving = self._spans[i]
             room = bps[i, link]
@@ -297,9 +310,9 @@ class _Programme:
             self._rows.append((scaled, -math.inf, room * constant_s / scale))
 
     def _ask(self, r: int, one: Request) -> None:
-        """The rows that keep a request, and of the last have it send as much as the column _SHARE says."""
+        """Add the rows that make promise `r` send its full amount, and the last request as much as column _SHARE."""
         share = 1.0 if r < len(self.requests) - 1 else 0.0
-        rows: dict[int, dict[int, float]] = {}  # of bits one row, of a rate one for each interval
+        rows: dict[int, dict[int, float]] = {}  # one row for an amount, one for each interval for a rate
         for (of, i, _), column in self._sent.items():
             if of == r:
                 rows.setdefault(i if one.is_rate else 0, {})[column] = 1.0
@@ -315,7 +328,7 @@ class _Programme:
                 self._rows.append((row | {_END: -moving * self._scale_s, _SHARE: -constant}, 0.0, 0.0))
 
     def _solve(self, cost: Floats, share: tuple[float, float], *, spare: float = 0.0) -> Any:
-        from scipy.optimize import linprog  # takes its time to import
+        from scipy.optimize import linprog  # slow to import
 
         equal = [(row, high) for row, low, high in self._rows if low == high]
         below = [(row, high + spare) for row, low, high in self._rows if low != high]
@@ -331,11 +344,14 @@ class _Programme:
             if found.status in (0, 2):
                 break
         else:
-            raise ArithmeticError(f"the linear programme of {len(self.requests)} requests: {found.message}")
+            raise ArithmeticError(f"the linear programme of {len(self.requests)} requests failed: {found.message}")
         return found if found.status == 0 else None
 
     def _solve_with_tolerance(self, cost: Floats, share: tuple[float, float]) -> Any:
-        """The solution also where promises that just fit among their own instants miss that among more by rounding."""
+        """Solve, and if there is no solution, solve again with `_TOLERANCE`.
+
+        Promises that only just fit may miss by rounding once the request's instants divide the intervals further.
+        """
         found = self._solve(cost, share)
         return self._solve(cost, share, spare=_TOLERANCE) if found is None else found
 
@@ -348,11 +364,11 @@ class _Programme:
 
     @property
     def _asked(self) -> float:
-        """What the request asks for, as a share of its unit."""
+        """The amount that the request asks for, in units of its column."""
         return self.requests[-1].bits / self._unit[-1]
 
     def most(self) -> float:
-        """The largest amount that the request could have."""
+        """Return the largest amount that would fit for the request."""
         cost = np.zeros(self._columns)
         cost[_SHARE] = -1.0
         found = self._solve_with_tolerance(cost, (0.0, self._asked))
@@ -360,14 +376,14 @@ class _Programme:
         return max(0.0, float(found.x[_SHARE])) / self._asked * self.requests[-1].amount
 
     def soonest(self) -> float | None:
-        """The least end of the request; None where it fits at none of them."""
+        """Return the earliest end at which the request fits, or None if it fits at no end within `ends_s`."""
         cost = np.zeros(self._columns)
         cost[_END] = 1.0
         found = self._solve_with_tolerance(cost, (1.0, 1.0))
         return None if found is None else float(self._low_s + found.x[_END] * self._scale_s)
 
     def calendar(self) -> Calendar | None:
-        """The calendar; None where the request does not fit."""
+        """Return the calendar, or None if the request does not fit."""
         cost = np.zeros(self._columns)
         waits = (self._middle_s - self._edges[0, 0]) / (self._edges[-1, 0] - self._edges[0, 0])
         most = max(len(links) for one in self.requests for links in one.tunnels) if self._sent else 1
