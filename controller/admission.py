@@ -33,7 +33,7 @@ ADMITTED, DEFERRED, REFUSED = "admitted", "deferred", "refused"
 _SAME = 1e-9  # relative to the longest time: closer instants are merged, as rates in between are rounding errors
 _LATER = (1e-6, 1e-5)  # parts of its window by which the earliest end is delayed, in turn, until the request fits
 _SOLVERS = ("highs-ds", True), ("highs-ds", False), ("highs-ipm", True)
-"""(method, presolve), in the order tried: each fails in cases that the next solves, e.g. with a nearly empty interval."""
+"""(method, presolve), in the order tried: each fails in cases that the next solves, such as nearly empty intervals."""
 _TOLERANCE = 1e-7  # relative to a capacity
 _SPREAD = 1e-3  # cost of the longest tunnel, where sending at the end of the calendar costs 1
 
