@@ -1,4 +1,4 @@
-"""The forwarding state of the switches: which default rules and routes they have, and bringing them to others."""
+"""Keeps the forwarding state of the switches, their default rules and routes, and changes it."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,22 +22,20 @@ from topologies.fabric.failures import Cables, failed_links, reachable, spines
 DEADLINE_S = 5.0
 """How long the switches may take to confirm one stage of a change."""
 
-
 _STANDING_TUNNELS = 4096
-"""Where a fabric has more candidate paths, tunnels are installed as they are first wanted, instead of at the start."""
-
+"""In a fabric with more tunnels than this, a tunnel is installed when first wanted, instead of all at the start."""
 
 FlowWays = Mapping[tuple[int, int, int], rules.Way]
-"""The ways of flows, by their ranks and their TCP source port."""
+"""The ways of flows, by (source rank, destination rank, TCP source port)."""
 
 NO_FLOWS: FlowWays = MappingProxyType({})
 
 
 class State(Enum):
-    """What is known of the rules in the ready switches.
+    """Whether the rules of the ready switches are known.
 
-    CONFIRMED -> (a change begins) -> IN_DOUBT -> (every switch confirms it) -> CONFIRMED; a change that fails leaves
-    IN_DOUBT, and the next one then begins by restoring the default rules alone.
+    CONFIRMED -> (a change begins) -> IN_DOUBT -> (every switch confirms it) -> CONFIRMED. After a failed change the
+    state remains IN_DOUBT, and the next change begins by removing all routes and restoring the default rules.
     """
 
     CONFIRMED = "every switch has confirmed the default rules and the routes in force"
@@ -45,10 +43,10 @@ class State(Enum):
 
 
 class Forwarding:
-    """The forwarding of one fabric: default rules that follow `ways`, `tunnels`, and `routes`. One change at a time.
+    """The forwarding of one fabric: default rules along `ways`, `tunnels` and `routes`. One change at a time.
 
-    `tunnels` are those, by number, that every ready switch has; none is ever removed. `ready` are the
-    switches that have their default rules. Only these are changed; the others get all of it when they have connected
+    `tunnels` are the numbers of the tunnels that every ready switch has; none is ever removed. `ready` are the names of
+    the switches that have their default rules. Changes go to these only; other switches get all rules when they connect
     (`greet`).
     """
 
@@ -63,9 +61,9 @@ class Forwarding:
         self.state = State.CONFIRMED
 
     def greet(self, switch: str) -> None:
-        """Give a switch that has connected its rules, and count it as ready.
+        """Send all rules to a switch that has connected, and mark it as ready.
 
-        Raises SwitchError, after disconnecting the switch so that it connects anew.
+        Raises SwitchError after closing the connection, so that the switch connects again.
         """
         connection = self._switches.connection(switch)
         try:
@@ -77,11 +75,11 @@ class Forwarding:
         self.ready.add(switch)
 
     def reconcile(self, ways: Ways, wanted: Mapping[tuple[int, int], int], of_flows: FlowWays = NO_FLOWS) -> int:
-        """Bring the switches to the default rules of `ways`, these pairs of ranks onto these paths, and these flows
-        onto their ways.
+        """Install the default rules of `ways`, and put each pair of ranks in `wanted` on its path and each flow in
+        `of_flows` on its way.
 
-        So are the acknowledgements that the default rules would lose. Returns the number of messages that the change
-        took. Raises SwitchError, and is IN_DOUBT then.
+        Acknowledgements that the default rules would lose get routes, too. Return the number of messages of the change.
+        Raises SwitchError; the state is then IN_DOUBT.
         """
         crossings = (*wanted, *((src, dst) for (src, dst, _), way in of_flows.items() if way.path >= 0))
         wanted = {**acknowledgements(ways, crossings), **wanted}
@@ -92,7 +90,7 @@ class Forwarding:
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
         change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
-        at_once = change.moves if detours else ()  # what a dead cable carried has nothing to wait for
+        at_once = change.moves if detours else ()  # traffic of a dead cable is moved in the first stage
         sent = set(at_once)
         later = (tuple(message for message in stage if message not in sent) for stage in change.stages)
         stages = [stage for stage in (tuple(itertools.chain(*detours, at_once)), *later) if stage]
@@ -103,12 +101,12 @@ class Forwarding:
         return sum(len(stage) for stage in stages)
 
     def path(self, src: int, dst: int) -> int:
-        """The index of the path that a pair of ranks in two sites is on."""
+        """Return the index of the path that a pair of ranks in two sites is on."""
         routed = {route.key: route.path for route in self.routes}
         return routed.get((src, dst, None), self.ways.default(src, dst))
 
     def paths_of_flows(self) -> dict[tuple[int, int, int], int]:
-        """The index of the path of every flow that has a route of its own across the WAN, by ranks and source port."""
+        """Return the path index of every flow that has its own route over the WAN, by ranks and TCP source port."""
         return {(r.src, r.dst, r.port): r.path for r in self.routes if r.port is not None and r.path >= 0}
 
     def _send(self, stages: Iterable[Stage], *, settle_s: float = 0.0) -> None:
@@ -117,7 +115,7 @@ class Forwarding:
 
 
 def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
-    """The paths of the crossings, chosen together, by index in `fabric.paths`, without these cables.
+    """Choose the paths of the request's crossings together, avoiding dead cables; return indices in `fabric.paths`.
 
     Raises NoPathError.
     """
@@ -133,8 +131,8 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
 
 
 Limits = list[list[float]]
-"""What each class may send through each tunnel, bit/s, by the place of the class and the index of the path; of no class
-where tunnels have no limits."""
+"""The rate limits of tunnels, bit/s, by index of the class in service order and index of the path; empty if tunnels
+have no limits."""
 
 
 def choose_ways(
@@ -144,11 +142,11 @@ def choose_ways(
     paths: Sequence[int] = (),
     has: Mapping[tuple[int, int, int], int] = MappingProxyType({}),
 ) -> tuple[dict[tuple[int, int, int], rules.Way], Limits]:
-    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port, and
-    behind them those of its probes; and the limits of tunnels.
+    """Choose the ways of the request's flows by the fabric's routing, avoiding dead cables.
 
-    `paths` are those of the request's crossings, whose flows take them, and `has` those of flows until now. Raises
-    NoPathError where there is none.
+    Return the ways by ranks and TCP source port, first those of flows, then those of probes; and the limits of tunnels.
+    `paths` are the paths of the request's crossings, which flows of these crossings take; `has` are the current path
+    indices of flows. Raises NoPathError if a flow has no path.
     """
     ways, failed = multipath(fabric), set(failed_links(fabric, dead))
     probes = {
@@ -189,7 +187,7 @@ def choose_ways(
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:
-    """The tunnels that routes may use."""
+    """Return the numbers of the tunnels that routes may use."""
     found = [tunnel_over(path.index) for path in fabric.paths]
     if multipath(fabric) is not None and fabric.spec.grain == "physical":
         tiers = [len(spines(fabric, site)) for site in range(len(fabric.gpus_per_site))]
