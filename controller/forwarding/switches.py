@@ -94,7 +94,7 @@ class Switches:
         self._news.put((self.names.get(datapath.id), xid, None))
 
     def counted(self, datapath: Any, xid: int, sent: Mapping[int, int], *, more: bool) -> None:
-        """Record the bytes that ports have sent, from a switch's answer to `xid`; unless `more`, it is the last part."""
+        """Record the bytes that ports have sent, from a switch's answer to `xid`; with `more`, other parts follow."""
         name = self.names.get(datapath.id, "")
         self._counted.setdefault((name, xid), {}).update(sent)
         if not more:

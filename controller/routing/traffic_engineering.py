@@ -1,18 +1,18 @@
-"""Traffic engineering: what each demand over the WAN may send through each of its tunnels.
+"""Traffic engineering: computes the rate of each demand over the WAN in each of its tunnels.
 
-A demand is all traffic of one priority from a site to another, and its tunnels are the candidate paths between the two.
-Priorities are strict: what a later one gets never takes anything from an earlier one. Within a priority rates are
-max-min fair, and a demand may be split over its tunnels in any way, also in another way as later ones are served (as in
-SWAN: Hong et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013; B4: Jain et al., same place).
+A demand is all traffic of one priority from one site to another; its tunnels are the candidate paths between the two.
+Priorities are strict: a later priority never takes rate from an earlier one. Within a priority, rates are max-min fair.
+A demand may be split over its tunnels in any way, and its split may still change as later priorities are served (as in
+SWAN: Hong et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013; B4: Jain et al., ibid.).
 
-That is progressive filling by linear programmes: the most that all demands that still grow can have alike; those that
-have all they want stop there, or else those that no solution gives more, as their dual values are positive. The last
-programme has, of all splits with these rates, the one with the least delay.
+The algorithm is progressive filling by linear programmes. Each maximizes the common rate of all demands that still
+grow; the demands that have all they want then stop or, if there are none, the demands that can have no more in any
+solution, which have positive dual values. The last programme finds the split with the least delay for these rates.
 
-Messages are in pieces, each a flow of its own (`controller.routing.multipath`). Tunnels are given to the pieces of a
-demand in proportion to their rates, by the method of D'Hondt: of all ways to give whole pieces to tunnels, the slowest
-piece is fastest then. Where pieces are to stay in their tunnels, a demand's rate is divided among these by its pieces
-there, and rates are max-min fair over demands so.
+Messages are cut into pieces, each a separate flow (`controller.routing.multipath`). The pieces of a demand are assigned
+to its tunnels in proportion to the tunnels' rates by D'Hondt's method, which maximizes the rate of the slowest piece.
+If pieces have to stay in their tunnels, a demand's rate is split in proportion to its pieces in each tunnel, and rates
+are max-min fair over demands under these splits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,18 +31,18 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 Integers = npt.NDArray[np.integer[Any]]
 
-_POSITIVE = 1e-7  # of a dual value: those of a programme are 1 together
+_POSITIVE = 1e-7  # least dual value that counts as positive; a programme's dual values add up to 1
 _TOLERANCE = 1e-10
-_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the most that a link can carry
-_IDLE = 1e-4  # of each link, for the demands of a class that want nothing, as they may begin
-_LARGE = 1e6  # of the most that a link can carry: a capacity that never binds
+_SLACK = 1e-9  # by which a fixed rate may be missed, relative to the unit of the programme
+_IDLE = 1e-4  # share of each link that is left to a class's demands that want nothing, because they may begin to send
+_LARGE = 1e6  # a capacity that never binds, relative to the unit of the programme
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What traffic from site `src` to site `dst` wants at most, in bit/s; the lowest `priority` is served first.
+    """The traffic from site `src` to site `dst` that wants at most `wanted_bps`; the lowest `priority` is served first.
 
-    `tunnels` are the links of each way that it may take, by index.
+    `tunnels` has the link indices of each tunnel that the demand may use.
     """
 
     src: int
@@ -54,9 +54,12 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What flows ask for: of each the place of its class in the order of service and the rate that it wants, [F], which
-    is infinite for all that it can send; and the part of each link that is left to each class, whatever those before it
-    want, [C]. `has` is the path of each flow, where it is to stay there."""
+    """The demands of flows: the index of each flow's class in service order, `priority` [F], and the rate that it
+    wants, `wanted_bps` [F], infinite for all that it can send.
+
+    `kept`, [C], is the share of each link that each class keeps regardless of the earlier classes' demands. `has` is
+    the current path of each flow if flows have to stay on their paths, empty otherwise.
+    """
 
     priority: tuple[int, ...]
     wanted_bps: tuple[float, ...]
@@ -64,8 +67,11 @@ class Traffic:
     has: tuple[int, ...] = ()
 
     def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
-        """The same with what demands want, [C, sites, sites] bit/s, divided among their flows alike; NaN for what these
-        ask for. `src` and `dst`, [F], are the flows' sites, and `has` is as in the result."""
+        """Return the traffic with the rates that demands want, [C, sites, sites] bit/s, divided equally among their
+        flows; for NaN, the flows keep what they ask for.
+
+        `src` and `dst`, [F], are the flows' sites; `has` is set as given.
+        """
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)
@@ -76,7 +82,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """The path of each flow, [F], -1 within a site; and what each class may send through each tunnel, [C, paths]."""
+    """The path of each flow, [F], -1 within a site; and the rate of each class in each tunnel, [C, paths] bit/s."""
 
     path: npt.NDArray[np.int16]
     limits_bps: Floats
@@ -85,12 +91,12 @@ class Plan:
 def engineered(
     fabric: Fabric, delays_s: Floats, rates_bps: Floats, ends: tuple[Integers, Integers], traffic: Traffic
 ) -> Plan:
-    """The tunnels of flows whose `ends` are these ranks, [F] each, and the rates of tunnels.
+    """Return the tunnels of flows whose source and destination ranks are `ends`, [F] each, and the rates of tunnels.
 
-    `delays_s` and `rates_bps`, [links], are those of logical links, 0 for one that is down. A demand is all flows of a
-    class between two sites: it can send no more than its GPUs' links to the border routers carry. A flow that cannot
-    reach its tunnel, as links of its own are down, takes the first that it can; where that has no rate, as all demands
-    do without it, it has what its links carry.
+    `delays_s` and `rates_bps`, [links], are those of logical links; a rate of 0 is a link that is down. A demand is all
+    flows of a class between two sites; it can send no more than its GPUs' links to and from the border routers carry.
+    A flow that cannot reach its tunnel because links of its own GPUs are down takes the first tunnel that it can reach;
+    if its class has no rate there, because no demand uses the tunnel, it gets the rate of the tunnel's slowest link.
     """
     links = np.ascontiguousarray([delays_s, rates_bps], np.float64)
     return _engineered(fabric, links.tobytes(), np.ascontiguousarray(ends, np.int64).tobytes(), traffic)
@@ -123,7 +129,7 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
     limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
     for one, some, rates in zip(demands, flows.values(), found, strict=True):
         paths, of_tunnels = fabric.paths_between[one.src, one.dst], rates
-        if one.wanted_bps and not any(rates) and not traffic.has:  # too slow beside the fastest link, or down
+        if one.wanted_bps and not any(rates) and not traffic.has:  # too slow relative to the fastest link, or down
             most = [min(capacity[link] for link in links) for links in one.tunnels]
             of_tunnels = tuple(bps if place == np.argmax(most) else 0.0 for place, bps in enumerate(most))
         path[some] = (
@@ -147,23 +153,27 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
 
 
 def _ends(fabric: Fabric, path: WanPath, src: int, dst: int) -> tuple[int, int]:
-    """The links from rank to rank before and behind a path."""
+    """Return the links from rank `src` to the path's first border router and from its last to rank `dst`."""
     return int(fabric.to_br_index[src, path.src_br]), int(fabric.from_br_index[path.dst_br, dst])
 
 
 def _tunnels(
     fabric: Fabric, paths: Sequence[WanPath], near: Integers, far: Integers, capacity_bps: list[float]
 ) -> tuple[tuple[int, ...], ...]:
-    """The links of the paths between two sites, with one more for what these ranks can send to each border router, and
-    one for what the others can receive; their capacities are added. In the physical grain that is one for all routers,
-    as what a GPU sends passes one port."""
+    """Return the link indices of the paths between two sites, as tunnels with two additional links each.
+
+    One stands for the rate at which the source ranks, `near`, can send to the tunnel's first border router, the other
+    for the rate at which the destination ranks, `far`, can receive from its last one; their capacities are appended to
+    `capacity_bps`. In the physical grain one link stands for all routers of a site, because all traffic of a GPU passes
+    one port.
+    """
     rates_bps = np.array(capacity_bps)
     found = [path.links for path in paths]
     ups = {path.src_br: rates_bps[fabric.to_br_index[near, path.src_br]] for path in paths}
     downs = {path.dst_br: rates_bps[fabric.from_br_index[path.dst_br, far]] for path in paths}
     for ends, routers in ((ups, [path.src_br for path in paths]), (downs, [path.dst_br for path in paths])):
         most = {router: float(bps.sum()) if bps.all() else 0.0 for router, bps in ends.items()}
-        if fabric.spec.grain == "physical":  # routers that some rank cannot reach are out in any case
+        if fabric.spec.grain == "physical":  # a router that some rank cannot reach is not used in either grain
             place = dict.fromkeys((router for router, bps in most.items() if bps), len(capacity_bps))
             capacity_bps.append(max(most.values(), default=0.0))
         else:
@@ -177,8 +187,8 @@ def _tunnels(
 
 
 def apportioned(rates_bps: Sequence[float], pieces: int) -> list[int]:
-    """The tunnel of each piece, in proportion to these rates by the method of D'Hondt, in the order in which it gives
-    them; the first where all rates are 0."""
+    """Assign pieces to tunnels in proportion to these rates by D'Hondt's method; return the tunnel of each piece, in
+    the method's order. If all rates are 0, all pieces get the first tunnel."""
     heap = [(-rate, tunnel, 1) for tunnel, rate in enumerate(rates_bps)]
     heapify(heap)
     found = []
@@ -195,8 +205,11 @@ def divided(
     capacity_bps: Floats,
     kept: Mapping[int, float] = MappingProxyType({}),
 ) -> list[float]:
-    """As `allocate`, where each demand has these parts of its rate in its tunnels: the rates of demands, bit/s. Those
-    that want nothing have what all others leave, and hardly anything where they leave nothing."""
+    """Return the rates of demands, bit/s, as `allocate`, but with each demand's rate split over its tunnels by the
+    fixed `parts`.
+
+    Demands that want nothing get the capacity that all others leave, and at least `_IDLE` of each link.
+    """
     passes, rate = np.zeros((len(demands), len(capacity_bps))), np.zeros(len(demands))
     for row, one, of_one in zip(passes, demands, parts, strict=True):
         for links, part in zip(one.tunnels, of_one, strict=True):
@@ -227,12 +240,13 @@ def allocate(
     delays_s: Floats | None = None,
     kept: Mapping[int, float] = MappingProxyType({}),
 ) -> tuple[tuple[float, ...], ...]:
-    """The rate of each tunnel of each demand, bit/s: strict by priority, max-min fair within one, of least delay.
+    """Return the rate of each tunnel of each demand, bit/s: strict between priorities, max-min fair within a priority,
+    and split with the least delay.
 
     `capacity_bps` and `delays_s`, [links], are those of the links that tunnels pass; a capacity of 0 is a link that is
-    down. No link carries more than its capacity; `kept` is the part of each link on their way that demands of a
-    priority may have, whatever those before it want, nothing unless given. Raises ValueError for a capacity that is
-    negative or not finite, a wanted rate that is negative or no number, and a tunnel without links.
+    down. No link carries more than its capacity. `kept` is the share of each link on their way that the demands of a
+    priority keep regardless of earlier priorities' demands, by default 0. Raises ValueError for a capacity that is
+    negative or not finite, a wanted rate that is negative or not a number, and a tunnel without links.
     """
     _check(demands, capacity_bps)
     programme = _Programme(demands, capacity_bps)
@@ -265,17 +279,18 @@ def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
 
 
 class _Programme:
-    """The linear programmes over the rates of all tunnels, [T], as shares of the most a link can carry, `unit_bps`.
+    """The linear programmes over the rates of all tunnels, [T], in units of `unit_bps`.
 
-    That is less than its capacity where all tunnels over it are slower elsewhere: slow tunnels behind fast links would
-    be lost in the tolerances.
+    The unit is the most that tunnels can send through any link. This is less than the link's capacity if all its
+    tunnels have slower links elsewhere; with the capacity as unit, slow tunnels over fast links would be lost in the
+    tolerances.
 
-    `of_demand` [T] is the demand of each tunnel, and `is_up` [T] whether none of its links is down. Their last variable
-    is the rate that demands which grow have alike.
+    `of_demand` [T] is the demand of each tunnel, `is_up` [T] whether none of its links is down. The last variable of
+    the programmes is the common rate of the demands that grow.
     """
 
     def __init__(self, demands: Sequence[Demand], capacity_bps: Floats) -> None:
-        from scipy.sparse import csc_array  # takes its time to import
+        from scipy.sparse import csc_array  # slow to import
 
         tunnels = [(index, links) for index, one in enumerate(demands) for links in one.tunnels]
         self.of_demand = np.array([index for index, _ in tunnels], dtype=np.intp)
@@ -303,7 +318,8 @@ class _Programme:
         )
 
     def leave(self, kept: Mapping[int, float], priorities: Indices) -> None:
-        """Leave these parts of the links that demands of these priorities may pass."""
+        """Reserve the share `kept` of each link that the demands of a priority may use; `priorities` are those of all
+        demands."""
         self._room = np.ones(len(self._used))
         passes = self._rows[len(priorities) :, :-1]
         for priority, share in kept.items():
@@ -311,22 +327,22 @@ class _Programme:
             self._room[passes @ of_tunnels.astype(float) > 0] -= share
 
     def most_alike(self, rate: Floats, growing: Indices) -> tuple[float, Floats]:
-        """The most that these demands can all have while the others have their `rate` [D], and the dual value of each
-        of them: positive where it can have no more in any solution."""
+        """Return the largest common rate of the demands in `growing` while the others keep their `rate` [D], and the
+        dual value of each growing demand, which is positive if it can have no more in any solution."""
         grows = np.zeros(rate.size)
         grows[growing] = 1
         found = self._solve(np.append(np.zeros(len(self.is_up)), -1.0), rate * (1 - grows), grows)
         return float(found.x[-1]), -found.ineqlin.marginals[growing]
 
     def split(self, rate: Floats, delays_s: Floats) -> Floats:
-        """The rates of the tunnels, [T] bit/s, that give demands these rates with the least delay."""
+        """Return the rates of the tunnels, [T] bit/s, that give demands their `rate` [D] with the least delay."""
         if not self._tunnels:
             return np.zeros(0)
         delay_s = np.array([delays_s[list(links)].sum() for links in self._tunnels])
-        cost = 1 + delay_s / (delay_s.max() or 1.0)  # of what is sent, too: nothing beyond these rates
+        cost = 1 + delay_s / (delay_s.max() or 1.0)  # at least 1, so that no tunnel sends more than is needed
         found = self._solve(np.append(cost, 0.0), rate, np.zeros(rate.size))
         rates: Floats = np.maximum(found.x[:-1], 0)
-        rates[rates < 10 * _SLACK] = 0  # what is left of the slack
+        rates[rates < 10 * _SLACK] = 0  # rounding within the slack
         load = self._rows[len(rate) :, :-1] @ rates
         used = load > 0
         rates *= min(1.0, (self._capacity[used] / load[used]).min(initial=1.0)) * self.unit_bps
@@ -346,5 +362,5 @@ class _Programme:
             options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
         )
         if found.status != 0:
-            raise ArithmeticError(f"the allocation has no solution: {found.message}")
+            raise ArithmeticError(f"the allocation's linear programme failed: {found.message}")
         return found
