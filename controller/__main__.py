@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> int:
     return _fail(1, f"the OpenFlow listener on port {options.port} has ended") if reason == _FAILED else 0
 
 
-def _fail(status: int, what: str) -> int:
-    print(f"controller: {what}", file=sys.stderr)
+def _fail(status: int, message: str) -> int:
+    print(f"controller: {message}", file=sys.stderr)
     return status
 
 

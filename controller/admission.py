@@ -125,14 +125,16 @@ def answers(capacities: Capacities, requests: Sequence[Request], *, protects: bo
 
     With `protects`, promises hold under each of the failures in `capacities`.
     """
-    found: list[Answer] = []
+    decisions: list[Answer] = []
     kept: list[Request] = []
     for request in requests:
-        found.append(answer(capacities, kept, request, protects=protects))
-        kept += [one for one in (found[-1].promised,) if one is not None]
+        decision = answer(capacities, kept, request, protects=protects)
+        decisions.append(decision)
+        if decision.promised is not None:
+            kept.append(decision.promised)
     calendar = calendar_of(capacities, kept, protects=protects)
     assert calendar is not None, "the last admitted request fitted"
-    return found, calendar
+    return decisions, calendar
 
 
 def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> Answer:
@@ -170,15 +172,15 @@ def struck(
     Return the answers to the unsent remainder of each promise that is not yet complete, in order and without deferring
     any, and the calendar from then on.
     """
-    left = []
+    remainders = []
+    elapsed_s = np.clip(at_s, calendar.edges_s[:-1], calendar.edges_s[1:]) - calendar.edges_s[:-1]
     for request, bps in zip(calendar.requests, calendar.bps, strict=True):
-        over_s = np.clip(at_s, calendar.edges_s[:-1], calendar.edges_s[1:]) - calendar.edges_s[:-1]
-        sent = 0.0 if request.is_rate else float(over_s @ bps.sum(axis=1))
+        sent = 0.0 if request.is_rate else float(elapsed_s @ bps.sum(axis=1))
         amount = max(0.0, request.amount - sent)
-        is_over = at_s >= request.end_s or amount <= 1e-9 * request.amount
-        if not is_over:
-            left.append(replace(request, begin_s=max(at_s, request.begin_s), amount=amount, latest_s=0.0))
-    return answers(capacities.without(links), left, protects=False)
+        is_complete = at_s >= request.end_s or amount <= 1e-9 * request.amount
+        if not is_complete:
+            remainders.append(replace(request, begin_s=max(at_s, request.begin_s), amount=amount, latest_s=0.0))
+    return answers(capacities.without(links), remainders, protects=False)
 
 
 def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> float | None:
@@ -186,20 +188,22 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
 
     The order of all instants changes only at certain ends. Between two of these, a linear programme finds the earliest.
     """
-    instants = {*capacities.from_s, *(at_s for one in kept for at_s in (one.begin_s, *one.ends(one.end_s)))}
+    instants = set(capacities.from_s)
+    for promise in kept:
+        instants |= {promise.begin_s, *promise.ends(promise.end_s)}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
     instants |= {at_s + sooner_s for sooner_s in request.sooner_s for at_s in (*instants, request.begin_s)}
     first_s = max(request.begin_s, request.end_s)
-    turns = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
+    breaks_s = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
 
     def soonest(ends_s: tuple[float, float]) -> float | None:
         return _Programme(capacities, kept, request, protects=protects, ends_s=ends_s).soonest()
 
-    spans = list(pairwise(turns))
+    spans = list(pairwise(breaks_s))
     if not request.is_rate:  # an amount that fits by an end also fits by every later end, so bisect
         spans = spans[bisect_left(spans, True, key=lambda span: soonest(span) is not None) :]
-    return next((found for found in map(soonest, spans) if found is not None), None)
+    return next((end_s for end_s in map(soonest, spans) if end_s is not None), None)
 
 
 class _Programme:
@@ -225,81 +229,81 @@ class _Programme:
         if ends_s is not None:
             self.requests = (*kept, request.until(self._low_s))
         self._longest_s = high_s - self._low_s
-        self._lay_out(min(high_s, self._low_s + 1.0))
+        self._divide_time(min(high_s, self._low_s + 1.0))
         self._failures = capacities.failures if protects else ()
-        self._rows: list[tuple[dict[int, float], float, float]] = []
-        self._fill()
+        self._rows: list[tuple[dict[int, float], float, float]] = []  # coefficients, lower and upper bound
+        self._add_columns_and_rows()
 
-    def _lay_out(self, seen_s: float) -> None:
+    def _divide_time(self, order_s: float) -> None:
         """Order the instants into intervals, and find in which intervals each request may send.
 
-        The order is the one that holds when the request's end is halfway between the earliest end and `seen_s`.
+        The order is the one that holds when the request's end is halfway between the earliest end and `order_s`.
         """
-        moved = self.requests[-1]
-        at = {(at_s, 0) for at_s in self.capacities.from_s}
-        windows = []
-        for one in self.requests:
-            moves = int(one is moved and self._moves)
-            window = [(one.begin_s, moves * one.is_rate), *((end_s, moves) for end_s in one.ends(one.end_s))]
-            windows.append(window)
-            at.update(window)
-        half_s = (seen_s - self._low_s) / 2
+        half_s = (order_s - self._low_s) / 2
 
-        def seen(instant: tuple[float, int]) -> float:
+        def at_half(instant: tuple[float, int]) -> float:
             return instant[0] + instant[1] * half_s
 
-        first, last = min(seen(window[0]) for window in windows), max(map(seen, chain.from_iterable(windows)))
+        instants = {(from_s, 0) for from_s in self.capacities.from_s}
+        windows = []
+        for request in self.requests:
+            moves = int(request is self.requests[-1] and self._moves)
+            ends = [(end_s, moves) for end_s in request.ends(request.end_s)]
+            window = [(request.begin_s, moves * request.is_rate), *ends]
+            windows.append(window)
+            instants.update(window)
+        first = min(at_half(window[0]) for window in windows)
+        last = max(map(at_half, chain.from_iterable(windows)))
         same_s = _SAME * max(abs(first), abs(last))
-        kept: list[tuple[float, int]] = []
-        for instant in sorted(at, key=seen):
-            at_s = seen(instant)
-            if first - same_s <= at_s <= last + same_s and (not kept or at_s > seen(kept[-1]) + same_s):
-                kept.append(instant)
-        self._edges = np.array(kept, dtype=float)  # [I + 1, 2]
+        edges: list[tuple[float, int]] = []
+        for instant in sorted(instants, key=at_half):
+            at_s = at_half(instant)
+            if first - same_s <= at_s <= last + same_s and (not edges or at_s > at_half(edges[-1]) + same_s):
+                edges.append(instant)
+        self._edges = np.array(edges, dtype=float)  # [I + 1, 2]
         self._spans = np.diff(self._edges, axis=0)
         middle_s = (self._edges[:-1] + self._edges[1:]) @ (0.5, 0.5 * half_s)
         self._middle_s = middle_s
         self._within = [
-            [np.flatnonzero((seen(begin) < middle_s) & (middle_s < seen(end))).tolist() for end in ends]
+            [np.flatnonzero((at_half(begin) < middle_s) & (middle_s < at_half(end))).tolist() for end in ends]
             for begin, *ends in windows
         ]
         self._slot = np.maximum(np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1, 0)
         self._bps = self.capacities.bps[self._slot]  # [I, links]
 
-    def _fill(self) -> None:
-        """Number the columns and add all rows."""
+    def _add_columns_and_rows(self) -> None:
         last = self.requests[-1]
         most_bps = self._bps.max(initial=1.0) * max(1, len(last.tunnels))
-        self._unit = [one.bits for one in self.requests]
+        self._unit = [request.bits for request in self.requests]
         if not self._moves:  # for an excessive request a unit that is still more than the network can carry
             self._unit[-1] = min(last.bits, 2 * most_bps * (last.end_s - last.begin_s))
         self._scale_s = last.end_s - last.begin_s if last.is_rate else last.bits / most_bps
         self._sent: dict[tuple[int, int, int], int] = {}
-        for r, of_request in enumerate(self._within):
-            for p, within in enumerate(of_request):
+        for r, of_tunnels in enumerate(self._within):
+            for p, within in enumerate(of_tunnels):
                 for i in within:
                     self._sent[r, i, p] = 2 + len(self._sent)
         self._columns = 2 + len(self._sent)
-        for r, one in enumerate(self.requests):
-            self._ask(r, one)
-        usual = self._loads([one.tunnels for one in self.requests])
-        self._limit(usual, self._bps)
+        for r, request in enumerate(self.requests):
+            self._add_amount_rows(r, request)
+        usual = self._loads([request.tunnels for request in self.requests])
+        self._add_capacity_rows(usual, self._bps)
         for f, links in enumerate(self._failures):
-            behind = self._loads([one.behind[f] for one in self.requests])
+            moved = self._loads([request.behind[f] for request in self.requests])
             # A link that has not failed and carries no additional tunnel has room already, by the rows above.
-            more = {at: row for at, row in behind.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
-            self._limit(more, self.capacities.without(links).bps[self._slot])
+            more = {at: row for at, row in moved.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
+            self._add_capacity_rows(more, self.capacities.without(links).bps[self._slot])
 
     def _loads(self, tunnels: Sequence[Sequence[Sequence[int]]]) -> dict[tuple[int, int], dict[int, float]]:
         """Return the load in bits on each link in each interval, keyed by (interval, link), when each request uses
         these `tunnels`: a coefficient for each column."""
-        found: dict[tuple[int, int], dict[int, float]] = {}
+        loads: dict[tuple[int, int], dict[int, float]] = {}
         for (r, i, p), column in self._sent.items():
             for link in set(tunnels[r][p]):
-                found.setdefault((i, link), {})[column] = self._unit[r]
-        return found
+                loads.setdefault((i, link), {})[column] = self._unit[r]
+        return loads
 
-    def _limit(self, loads: dict[tuple[int, int], dict[int, float]], bps: Floats) -> None:
+    def _add_capacity_rows(self, loads: dict[tuple[int, int], dict[int, float]], bps: Floats) -> None:
         """Add the rows that keep these loads within the links' capacities `bps`, [I, links] bit/s."""
         for (i, link), row in loads.items():
             constant_s, moving = self._spans[i]
@@ -309,19 +313,19 @@ class _Programme:
             scaled[_END] = -room * moving * self._scale_s / scale
             self._rows.append((scaled, -math.inf, room * constant_s / scale))
 
-    def _ask(self, r: int, one: Request) -> None:
+    def _add_amount_rows(self, r: int, request: Request) -> None:
         """Add the rows that make promise `r` send its full amount, and the last request as much as column _SHARE."""
         share = 1.0 if r < len(self.requests) - 1 else 0.0
         rows: dict[int, dict[int, float]] = {}  # one row for an amount, one for each interval for a rate
-        for (of, i, _), column in self._sent.items():
-            if of == r:
-                rows.setdefault(i if one.is_rate else 0, {})[column] = 1.0
-        if not one.is_rate:
+        for (sender, i, _), column in self._sent.items():
+            if sender == r:
+                rows.setdefault(i if request.is_rate else 0, {})[column] = 1.0
+        if not request.is_rate:
             row = rows.get(0, {})
             self._rows.append((row if share else row | {_SHARE: -1.0}, share, share))
             return
         for i, row in rows.items():
-            constant, moving = self._spans[i] / (one.end_s - one.begin_s)
+            constant, moving = self._spans[i] / (request.end_s - request.begin_s)
             if share or self._moves:
                 self._rows.append((row | {_END: -moving * self._scale_s}, constant, constant))
             else:
@@ -335,31 +339,30 @@ class _Programme:
         bounds = np.zeros((self._columns, 2))
         bounds[:, 1] = np.inf
         bounds[_END, 1], bounds[_SHARE] = self._longest_s / self._scale_s, share
-        given: dict[str, Any] = {}
+        constraints: dict[str, Any] = {}
         for name, rows in (("eq", equal), ("ub", below)):
             if rows:
-                given[f"A_{name}"], given[f"b_{name}"] = self._matrix([row for row, _ in rows]), [b for _, b in rows]
-        for solver, presolve in _SOLVERS:
-            found = linprog(cost, bounds=bounds, method=solver, options={"presolve": presolve}, **given)
-            if found.status in (0, 2):
-                break
-        else:
-            raise ArithmeticError(f"the linear programme of {len(self.requests)} requests failed: {found.message}")
-        return found if found.status == 0 else None
+                constraints[f"A_{name}"] = self._matrix([row for row, _ in rows])
+                constraints[f"b_{name}"] = [bound for _, bound in rows]
+        for method, presolve in _SOLVERS:
+            solution = linprog(cost, bounds=bounds, method=method, options={"presolve": presolve}, **constraints)
+            if solution.status in (0, 2):  # solved, or infeasible
+                return solution if solution.status == 0 else None
+        raise ArithmeticError(f"the linear programme of {len(self.requests)} requests failed: {solution.message}")
 
     def _solve_with_tolerance(self, cost: Floats, share: tuple[float, float]) -> Any:
         """Solve, and if there is no solution, solve again with `_TOLERANCE`.
 
         Promises that only just fit may miss by rounding once the request's instants divide the intervals further.
         """
-        found = self._solve(cost, share)
-        return self._solve(cost, share, spare=_TOLERANCE) if found is None else found
+        solution = self._solve(cost, share)
+        return self._solve(cost, share, spare=_TOLERANCE) if solution is None else solution
 
     def _matrix(self, rows: Sequence[dict[int, float]]) -> Any:
         from scipy.sparse import csr_array
 
-        at = [(number, column, value) for number, row in enumerate(rows) for column, value in row.items()]
-        row, column, value = zip(*at, strict=True)
+        cells = [(number, column, value) for number, row in enumerate(rows) for column, value in row.items()]
+        row, column, value = zip(*cells, strict=True)
         return csr_array((value, (row, column)), shape=(len(rows), self._columns))
 
     @property
@@ -371,30 +374,30 @@ class _Programme:
         """Return the largest amount that would fit for the request."""
         cost = np.zeros(self._columns)
         cost[_SHARE] = -1.0
-        found = self._solve_with_tolerance(cost, (0.0, self._asked))
-        assert found is not None, "the promises that are kept fit"
-        return max(0.0, float(found.x[_SHARE])) / self._asked * self.requests[-1].amount
+        solution = self._solve_with_tolerance(cost, (0.0, self._asked))
+        assert solution is not None, "the promises that are kept fit"
+        return max(0.0, float(solution.x[_SHARE])) / self._asked * self.requests[-1].amount
 
     def soonest(self) -> float | None:
         """Return the earliest end at which the request fits, or None if it fits at no end within `ends_s`."""
         cost = np.zeros(self._columns)
         cost[_END] = 1.0
-        found = self._solve_with_tolerance(cost, (1.0, 1.0))
-        return None if found is None else float(self._low_s + found.x[_END] * self._scale_s)
+        solution = self._solve_with_tolerance(cost, (1.0, 1.0))
+        return None if solution is None else float(self._low_s + solution.x[_END] * self._scale_s)
 
     def calendar(self) -> Calendar | None:
         """Return the calendar, or None if the request does not fit."""
         cost = np.zeros(self._columns)
         waits = (self._middle_s - self._edges[0, 0]) / (self._edges[-1, 0] - self._edges[0, 0])
-        most = max(len(links) for one in self.requests for links in one.tunnels) if self._sent else 1
+        most = max(len(links) for request in self.requests for links in request.tunnels) if self._sent else 1
         for (r, i, p), column in self._sent.items():
             cost[column] = waits[i] + _SPREAD * len(self.requests[r].tunnels[p]) / most
-        found = self._solve(cost, (self._asked, self._asked))
-        if found is None:
+        solution = self._solve(cost, (self._asked, self._asked))
+        if solution is None:
             return None
-        bps = tuple(np.zeros((len(self._spans), len(one.tunnels))) for one in self.requests)
+        bps = tuple(np.zeros((len(self._spans), len(request.tunnels))) for request in self.requests)
         for (r, i, p), column in self._sent.items():
-            bps[r][i, p] = max(0.0, found.x[column]) * self._unit[r] / self._spans[i, 0]
+            bps[r][i, p] = max(0.0, solution.x[column]) * self._unit[r] / self._spans[i, 0]
         return Calendar(requests=self.requests, edges_s=self._edges[:, 0], bps=bps)
 
 
