@@ -97,7 +97,7 @@ class RouteApp(App):
         if name is None:
             _LOG.warning("a switch that the fabric does not have connected: datapath id %s", datapath.id)
             return
-        self._outages.reported(name, [_state(port) for port in datapath.ports.values()])
+        self._outages.reported(name, [_port_state(port) for port in datapath.ports.values()])
         hub.spawn(self._greet, name)  # in a new thread, as it waits for confirmations that this thread receives
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN)
@@ -106,7 +106,7 @@ class RouteApp(App):
         message = event.msg
         name = self._switches.names.get(message.datapath.id)
         if name is not None:
-            number, down = _state(message.desc)
+            number, down = _port_state(message.desc)
             deleted = message.reason == message.datapath.ofproto.OFPPR_DELETE
             self._outages.reported(name, [(number, down or deleted)])
             hub.spawn(self._reroute)
@@ -169,8 +169,8 @@ class RouteApp(App):
             self._outages.nothing_new()
             if forwarding.state is State.CONFIRMED:
                 return
-        wanted, of_flows, limits = self._rechosen(dead)
-        before = {crossing: forwarding.path(*crossing) for crossing in wanted}
+        wanted, of_flows, limits = self._choose_again(dead)
+        paths_before = {crossing: forwarding.path(*crossing) for crossing in wanted}
         flows_before = forwarding.paths_of_flows()
         try:
             forwarding.reconcile(Ways(self._fabric, dead), wanted, of_flows)
@@ -179,16 +179,16 @@ class RouteApp(App):
             return
         self._limits = limits
         if outage is not None:
-            moved = [(*pair, old, new) for pair, old in before.items() if (new := forwarding.path(*pair)) != old]
-            after = forwarding.paths_of_flows()
-            flows = ((*key[:2], old, after.get(key, old)) for key, old in flows_before.items())
+            moved = [(*pair, old, new) for pair, old in paths_before.items() if (new := forwarding.path(*pair)) != old]
+            flows_after = forwarding.paths_of_flows()
+            flows = ((*key[:2], old, flows_after.get(key, old)) for key, old in flows_before.items())
             moved += dict.fromkeys(move for move in flows if move[2] != move[3])
             outage.done_ns, outage.moved = time.monotonic_ns(), [list(move) for move in moved]
             for src, dst, *paths in moved:
                 names = [self._fabric.paths[index].name for index in paths]
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
 
-    def _rechosen(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
+    def _choose_again(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
         """Choose again for the last request, under its conditions and with these cables dead.
 
         Return the path of every crossing and the way of every flow that can still reach its destination, and the limits
@@ -200,14 +200,13 @@ class RouteApp(App):
         for src, dst in dict.fromkeys((*request.crossings, *(flow[:2] for flow in request.flows))):
             if not reach[src, dst]:
                 _LOG.warning("no path leads over the WAN from rank %d to rank %d", src, dst)
-        left = tuple(pair for pair in request.crossings if reach[pair])
+        crossings = tuple(pair for pair in request.crossings if reach[pair])
         flows = tuple(flow for flow in request.flows if reach[flow[:2]])
         asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
-        rest = replace(request, crossings=left, flows=flows, asks=asks)
-        paths = choose(self._fabric, rest, dead)
-        return dict(zip(left, paths, strict=True)), *choose_ways(
-            self._fabric, rest, dead, paths, self._forwarding.paths_of_flows()
-        )
+        possible = replace(request, crossings=crossings, flows=flows, asks=asks)
+        paths = choose(self._fabric, possible, dead)
+        of_flows, limits = choose_ways(self._fabric, possible, dead, paths, self._forwarding.paths_of_flows())
+        return dict(zip(crossings, paths, strict=True)), of_flows, limits
 
     # --- Requests -------------------------------------------------------------------------------------------------
 
@@ -217,8 +216,10 @@ class RouteApp(App):
             request = protocol.parse_request(line, self._fabric, token=self._token)
             if isinstance(request, StatusRequest):
                 answer = self._status(request)
+            elif isinstance(request, CountersRequest):
+                answer = self._counters()
             else:
-                answer = self._counters() if isinstance(request, CountersRequest) else self._route(request)
+                answer = self._route(request)
         except ProtocolError:
             raise
         except (SwitchError, NoPathError) as error:
@@ -229,21 +230,21 @@ class RouteApp(App):
         return {"ok": True, **answer}
 
     def _status(self, request: StatusRequest) -> dict[str, Any]:
-        end, news = time.monotonic() + request.wait_s, hub.Queue()
-        self._waiters.append(news)
+        end, made_ready = time.monotonic() + request.wait_s, hub.Queue()
+        self._waiters.append(made_ready)
         try:
-            while self._not_ready() and (left := end - time.monotonic()) > 0:
-                news.get(timeout=left)
+            while self._not_ready() and (left_s := end - time.monotonic()) > 0:
+                made_ready.get(timeout=left_s)
         except hub.QueueEmpty:
             pass
         finally:
-            self._waiters.remove(news)
+            self._waiters.remove(made_ready)
         routes = self._forwarding.routes
         return {
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
-            "flows": [[r.src, r.dst, r.port, r.path, self._up(r), r.down] for r in routes if r.port is not None],
+            "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port is not None],
             "limits": self._limits,
             "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
@@ -251,11 +252,11 @@ class RouteApp(App):
 
     def _counters(self) -> dict[str, Any]:
         with self._one_at_a_time:
-            names, dead = [one.name for one in self._fabric.switches], self._forwarding.ways.dead
+            names, dead = [switch.name for switch in self._fabric.switches], self._forwarding.ways.dead
             if dead:
                 names = [name for name in names if not around(self._fabric, name) <= dead]
-            found = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
-        return {"ports": {name: [one.asked_ns, one.answered_ns, list(one.sent.items())] for name, one in found.items()}}
+            counts = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
+        return {"ports": {name: [n.asked_ns, n.answered_ns, list(n.sent.items())] for name, n in counts.items()}}
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()
@@ -278,7 +279,7 @@ class RouteApp(App):
             "took_s": time.monotonic() - started,
         }
 
-    def _up(self, route: Route) -> int:
+    def _spine_up(self, route: Route) -> int:
         """Return the index of the spine that a route's leaf sends to."""
         return self._forwarding.ways.spines(self._fabric.gpus[route.src].site).index(route.spine)
 
@@ -290,6 +291,6 @@ class RouteApp(App):
         return [s.name for s in self._fabric.switches if s.name not in self._forwarding.ready or s.name in missing]
 
 
-def _state(port: Any) -> tuple[int, bool]:
+def _port_state(port: Any) -> tuple[int, bool]:
     """Return the number of a port, and whether it is down (OpenFlow's OFPPC_PORT_DOWN or OFPPS_LINK_DOWN)."""
     return port.port_no, bool(port.config & 1 or port.state & 1)

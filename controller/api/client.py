@@ -114,7 +114,7 @@ class Controller:
             "best": bool(best),
             "flows": [[int(number) for number in flow] for flow in flows],
             "stay": stay,
-            "asks": [[place, None if math.isinf(rate) else rate] for place, rate in asks],
+            "asks": [[index, None if math.isinf(rate) else rate] for index, rate in asks],
             "kept": list(kept),
             "probes": [[int(number) for number in probe] for probe in probes],
         }
@@ -143,8 +143,8 @@ class Controller:
         For each switch: when the question was sent and the answer was complete (CLOCK_MONOTONIC, ns), and the number
         of bytes sent so far by port number.
         """
-        found = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
-        return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in found.items()}
+        ports = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
+        return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in ports.items()}
 
     def _connect(self) -> socket.socket:
         if self._socket is None:
@@ -171,8 +171,8 @@ class Controller:
             raise self._error(f"reports: {reply.get('error')}")
         return reply
 
-    def _error(self, what: str) -> ControllerError:
-        return ControllerError(f"the controller at {self._path} {what}")
+    def _error(self, predicate: str) -> ControllerError:
+        return ControllerError(f"the controller at {self._path} {predicate}")
 
 
 def _exchange(connection: socket.socket, line: bytes, deadline_s: float) -> bytes:

@@ -99,16 +99,15 @@ def line_limit_bytes(fabric: Fabric) -> int:
 
     It has room for two numbers per link and a few per GPU, switch, crossing, flow and probe.
     """
-    flows, probes = MAX_FLOWS if multipath(fabric) is not None else 0, _most_probes(fabric)
-    crossings = _most_crossings(fabric)
+    flows = MAX_FLOWS if multipath(fabric) is not None else 0
+    crossings, probes = _most_crossings(fabric), _most_probes(fabric)
     return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + crossings + flows + probes)
 
 
 def _most_probes(fabric: Fabric) -> int:
     """Return the number of WAN paths between all pairs of GPUs in different sites, at most MAX_FLOWS."""
     sizes = fabric.gpus_per_site
-    every = sum(sizes[a] * sizes[b] * len(paths) for (a, b), paths in fabric.paths_between.items())
-    return min(MAX_FLOWS, every)
+    return min(MAX_FLOWS, sum(sizes[a] * sizes[b] * len(paths) for (a, b), paths in fabric.paths_between.items()))
 
 
 def _most_crossings(fabric: Fabric) -> int:
@@ -146,28 +145,28 @@ def read_spec(text: str | bytes) -> FabricSpec:
     _only(message, [field.name for field in fields(FabricSpec)])
     wan, seed = message.pop("wan", "mesh"), message.pop("hash_seed", FabricSpec.hash_seed)
     pieces = message.pop("pieces", FabricSpec.pieces)
-    stand, paths = message.pop("sites", []), message.pop("paths", None)
-    rails, tiers = message.pop("rails", None), message.pop("oversubscription", [])
-    chosen: dict[str, Any] = {}
+    sites, paths = message.pop("sites", []), message.pop("paths", None)
+    rails, ratios = message.pop("rails", None), message.pop("oversubscription", [])
+    values: dict[str, Any] = {}
     for name, names in (("grain", GRAINS), ("routing", ROUTINGS)):
-        chosen[name] = message.pop(name, names[0])
-        _check(chosen[name] in names, name, chosen[name], " or ".join(map(show, names)))
+        values[name] = message.pop(name, names[0])
+        _check(values[name] in names, name, values[name], " or ".join(map(show, names)))
     _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")
     _check(_is_int(pieces) and 1 <= pieces <= MAX_PIECES, "pieces", pieces, f"a whole number from 1 to {MAX_PIECES}")
-    _check(isinstance(stand, list) and all(isinstance(at, str) for at in stand), "sites", stand, "a list of names")
+    _check(isinstance(sites, list) and all(isinstance(site, str) for site in sites), "sites", sites, "a list of names")
     _check(paths is None or (_is_int(paths) and 0 < paths <= MAX_PATHS), "paths", paths, f"1 to {MAX_PATHS}, or null")
     _check(rails is None or _is_int(rails), "rails", rails, "a whole number, or null")
-    _check(isinstance(tiers, list), "oversubscription", tiers, "a list of numbers")
-    tiers = [_number("oversubscription", tier, low=0, high=_MAX_BPS) for tier in tiers]
+    _check(isinstance(ratios, list), "oversubscription", ratios, "a list of numbers")
+    ratios = [_number("oversubscription", ratio, low=0, high=_MAX_BPS) for ratio in ratios]
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]
         _check(all(_is_int(number) for number in numbers), name, value, "a whole number or a list of them")
-    sites = message.get("gpus_per_site", [])
-    _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
-    chosen |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
-    chosen |= {"wan": _wan(wan), "sites": tuple(stand), "paths": paths, "hash_seed": seed, "pieces": pieces}
-    chosen |= {"rails": rails, "oversubscription": tuple(tiers)}
-    return FabricSpec(**chosen)
+    sizes = message.get("gpus_per_site", [])
+    _check(isinstance(sizes, list), "gpus_per_site", sizes, "a list of one number for every site")
+    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
+    values |= {"wan": _wan(wan), "sites": tuple(sites), "paths": paths, "hash_seed": seed, "pieces": pieces}
+    values |= {"rails": rails, "oversubscription": tuple(ratios)}
+    return FabricSpec(**values)
 
 
 def _wan(wan: Any) -> WanSpec:
@@ -210,22 +209,20 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
 def _asks(
     asks: Any, kept: Any, flows: Sequence[Any], fabric: Fabric
 ) -> tuple[tuple[tuple[int, float], ...], tuple[float, ...]]:
-    """Parse the demands of flows, a class and a rate each, and the share of each class; both are empty unless the
-    fabric's routing is "te". The rate null means all that the flow can send."""
+    """Parse the demands of flows, a class and a rate each, and the share of each class. Only a fabric with the routing
+    "te" has demands. The rate null means all that the flow can send."""
     count = len(flows) if fabric.spec.routing == "te" else 0
     _check(isinstance(asks, list) and len(asks) == count, "asks", asks, f"a list of {count}, one for every flow")
     _check(isinstance(kept, list) and len(kept) <= MAX_CLASSES, "kept", kept, f"a list of at most {MAX_CLASSES} shares")
-    parts = tuple(_number(f"kept[{index}]", part, low=0, high=1) for index, part in enumerate(kept))
-    found = []
+    shares = tuple(_number(f"kept[{index}]", share, low=0, high=1) for index, share in enumerate(kept))
+    demands = []
     for index, ask in enumerate(asks):
-        _check(isinstance(ask, list) and len(ask) == 2, f"asks[{index}]", ask, "a class and a rate")
-        place, rate = ask
-        _check(
-            _is_int(place) and 0 <= place < len(parts), f"asks[{index}]", ask, f"a class below {len(parts)} and a rate"
-        )
-        wanted = math.inf if rate is None else _number(f"asks[{index}]", rate, low=0, high=_MAX_BPS)
-        found.append((place, wanted))
-    return tuple(found), parts
+        name, allowed = f"asks[{index}]", f"a class below {len(shares)} and a rate"
+        _check(isinstance(ask, list) and len(ask) == 2, name, ask, allowed)
+        service, rate = ask
+        _check(_is_int(service) and 0 <= service < len(shares), name, ask, allowed)
+        demands.append((service, math.inf if rate is None else _number(name, rate, low=0, high=_MAX_BPS)))
+    return tuple(demands), shares
 
 
 def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
@@ -243,16 +240,15 @@ def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
         if sites[0] != sites[1] and not fabric.paths_between.get(sites):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
-    found = tuple((src, dst, channel, port) for src, dst, channel, port in value)
-    if len({(src, dst, port) for src, dst, _, port in found}) < len(found):
+    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
         raise ProtocolError("a flow is given twice; allowed: each TCP source port once for a pair of ranks")
-    return found
+    return tuple((src, dst, channel, port) for src, dst, channel, port in value)
 
 
 def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
     """Parse distinct probes, each over a path between the sites of its ranks."""
     most, gpus = _most_probes(fabric), range(len(fabric.gpus))
-    over = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
+    joining = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
     _check(isinstance(value, list) and len(value) <= most, "probes", value, f"a list of at most {most} probes")
     for probe in value:
         if not (isinstance(probe, list) and len(probe) == 4 and all(_is_int(number) for number in probe)):
@@ -261,7 +257,7 @@ def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]
         if not (src in gpus and dst in gpus and 0 < port < 2**16):
             raise ProtocolError(f"the probe {show(probe)} names a rank beyond {gpus[-1]} or a port beyond {2**16 - 1}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
-        if index not in over.get(sites, ()):
+        if index not in joining.get(sites, ()):
             raise ProtocolError(f"the probe {show(probe)} names a path that does not join the sites of its ranks")
     if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
         raise ProtocolError("a probe is given twice; allowed: each TCP source port once for a pair of ranks")
@@ -270,10 +266,9 @@ def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]
 
 def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:
     """Parse distinct pairs of ranks, each in two sites that the WAN joins."""
-    count = len(fabric.gpus)
-    most = _most_crossings(fabric)
+    count, most = len(fabric.gpus), _most_crossings(fabric)
     _check(isinstance(value, list) and len(value) <= most, "crossings", value, f"a list of at most {most} pairs")
-    found: dict[tuple[int, int], None] = {}
+    crossings: dict[tuple[int, int], None] = {}
     for pair in value:
         if not (isinstance(pair, list) and len(pair) == 2 and all(_is_int(rank) for rank in pair)):
             raise ProtocolError(f"the crossing {show(pair)} is not a pair of ranks")
@@ -282,22 +277,22 @@ def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:
             raise ProtocolError(f"the crossing {show(pair)} names a rank beyond 0 to {count - 1}")
         if not fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site)):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
-        if (src, dst) in found:
+        if (src, dst) in crossings:
             raise ProtocolError(f"the crossing {show(pair)} is given twice")
-        found[src, dst] = None
-    return tuple(found)
+        crossings[src, dst] = None
+    return tuple(crossings)
 
 
 def _per_link(name: str, value: Any, fabric: Fabric, *, low: float, high: float) -> tuple[float, ...]:
     links = len(fabric.links)
-    allowed = isinstance(value, list) and len(value) == links
-    _check(allowed, name, value, f"a list of {links}, one for every logical link")
+    is_right = isinstance(value, list) and len(value) == links
+    _check(is_right, name, value, f"a list of {links} numbers, one for every logical link")
     return tuple(_number(f"{name}[{index}]", entry, low=low, high=high) for index, entry in enumerate(value))
 
 
 def _number(name: str, value: Any, *, low: float, high: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    _check(number and low <= value <= high, name, value, f"a number from {low:g} to {high:g}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    _check(is_number and low <= value <= high, name, value, f"a number from {low:g} to {high:g}")
     return float(value)
 
 
