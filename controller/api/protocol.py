@@ -219,9 +219,9 @@ def _asks(
     for index, ask in enumerate(asks):
         name, allowed = f"asks[{index}]", f"a class below {len(shares)} and a rate"
         _check(isinstance(ask, list) and len(ask) == 2, name, ask, allowed)
-        service, rate = ask
-        _check(_is_int(service) and 0 <= service < len(shares), name, ask, allowed)
-        demands.append((service, math.inf if rate is None else _number(name, rate, low=0, high=_MAX_BPS)))
+        class_index, rate = ask
+        _check(_is_int(class_index) and 0 <= class_index < len(shares), name, ask, allowed)
+        demands.append((class_index, math.inf if rate is None else _number(name, rate, low=0, high=_MAX_BPS)))
     return tuple(demands), shares
 
 

@@ -86,7 +86,7 @@ def tunnel_over(path: int, spine: int = -1) -> int:
     return spine + 1 << _SPINE_SHIFT | path
 
 
-def over(tunnel: int) -> tuple[int, int]:
+def path_and_spine(tunnel: int) -> tuple[int, int]:
     """Return the indices of a tunnel's path and spine; the inverse of `tunnel_over`."""
     return tunnel & (1 << _SPINE_SHIFT) - 1, (tunnel >> _SPINE_SHIFT) - 1
 
@@ -102,9 +102,9 @@ def tunnel_tag(tunnel: int) -> str:
 def tunnels_match(path: int, *, left: bool = False) -> str:
     """Return tc's u32 match of the packets in any tunnel over the WAN path with this index or, with `left`, of packets
     that have left such a tunnel."""
-    tag, at = tunnel_tag(tunnel_over(path)).split(":"), -8 if left else -14
-    pair = f"match u16 0x{tag[0]}{tag[1]} 0xffff at {at} match u16 0x{tag[4]}{tag[5]} 0xffff at {at + 4}"
-    return f"{pair} match u8 0x{tag[3]} 0xff at {at + 3}"
+    tag, offset = tunnel_tag(tunnel_over(path)).split(":"), -8 if left else -14  # of a MAC, before the IP header
+    pair = f"match u16 0x{tag[0]}{tag[1]} 0xffff at {offset} match u16 0x{tag[4]}{tag[5]} 0xffff at {offset + 4}"
+    return f"{pair} match u8 0x{tag[3]} 0xff at {offset + 3}"
 
 
 def _tag(number: int) -> str:

@@ -95,7 +95,7 @@ def tunnel_rules(ways: Ways, switch: str, tunnel: int) -> tuple[Rule, ...]:
     There is one rule at every spine of the source's site, at every router of the path except the last, and at the last
     router if the tunnel fixes the spine after it. The rules do not depend on which cables are dead.
     """
-    index, spine = flows.over(tunnel)
+    index, spine = flows.path_and_spine(tunnel)
     path = ways.fabric.paths[index]
     here, routers = ways.switches[switch], ways.over_wan(path)
     if switch in routers[:-1]:
@@ -143,26 +143,28 @@ def change(
     for key, way in of_flows.items():
         if way.path < 0 and way.up < 0:  # both GPUs at one leaf, or one is cut off
             continue
-        route = _of_flow(ways, key, way, generation)
+        route = _route_of_flow(ways, key, way, generation)
         current = before.get(key)
-        same = current is not None and replace(current, generation=generation) == route
-        (stay if same else fresh).append(current if current is not None and same else route)
-    kept = {route.key for route in (*stay, *fresh)}
-    more = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
-    moves = tuple(install(ways, route) for route in fresh if route.path >= 0 and route.tunnel not in more)
+        if current is not None and replace(current, generation=generation) == route:
+            stay.append(current)
+        else:
+            fresh.append(route)
+    keys = {route.key for route in (*stay, *fresh)}
+    new_tunnels = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
+    moves = tuple(install(ways, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels)
     leaves: list[Message] = [install(ways, route) for route in fresh]
-    leaves += [_removal(ways, route) for route in old if route.key not in kept]
+    leaves += [_removal(ways, route) for route in old if route.key not in keys]
     switches = [switch.name for switch in ways.fabric.switches]
-    stages = (tuple(m for switch in switches for m in _tunnel_installs(ways, switch, more)), tuple(leaves))
+    first = tuple(message for switch in switches for message in _tunnel_installs(ways, switch, new_tunnels))
     return Change(
-        stages=tuple(stage for stage in stages if stage),
+        stages=tuple(stage for stage in (first, tuple(leaves)) if stage),
         moves=moves,
         routes=(*stay, *fresh),
-        tunnels=frozenset(more.union(tunnels)),
+        tunnels=frozenset(new_tunnels.union(tunnels)),
     )
 
 
-def _of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -> Route:
+def _route_of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -> Route:
     src, dst, port = key
     gpu = ways.fabric.gpus[src]
     if way.up >= 0:
@@ -180,8 +182,8 @@ def detour(old: Ways, new: Ways, switch: str) -> Stage:
     """
     before, after = default_rules(old, switch), default_rules(new, switch)
     fresh = [Install(switch=switch, rule=rule) for rule in after if rule not in before]
-    turns = {rule.match for rule in before if rule.match.in_port is not None} - {rule.match for rule in after}
-    gone = [rule.match for rule in before if rule.match in turns]
+    matches = {rule.match for rule in after}
+    gone = [rule.match for rule in before if rule.match.in_port is not None and rule.match not in matches]
     return (*fresh, *(Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match) for match in gone))
 
 
@@ -193,15 +195,15 @@ def greeting(
 
     Between the second stage and the third its packets follow the default rules; none is lost.
     """
-    mine = tuple(message for message in (install(ways, route) for route in routes) if message.switch == switch)
+    own_routes = tuple(message for message in (install(ways, route) for route in routes) if message.switch == switch)
     rules = default_rules(ways, switch)
     defaults = tuple(Install(switch=switch, rule=rule) for rule in rules)
     no_routes = Remove(switch=switch, cookie=flows.ROUTES_COOKIE, mask=flows.ROUTES_MASK)
-    standing = (*defaults, *_tunnel_installs(ways, switch, tunnels))
-    return standing, (*_other_turns(ways, switch, rules), no_routes), mine
+    permanent = (*defaults, *_tunnel_installs(ways, switch, tunnels))
+    return permanent, (*_obsolete_turns(ways, switch, rules), no_routes), own_routes
 
 
-def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
+def _obsolete_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
     """Yield the removal of every rule that sends packets back out of their input port, except those in `rules`; other
     old rules are harmless (see `detour`)."""
     kept = {rule.match for rule in rules}
@@ -235,7 +237,7 @@ def _removal(ways: Ways, route: Route) -> Remove:
 
 
 def _tunnel_installs(ways: Ways, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
-    return tuple(Install(switch=switch, rule=rule) for one in tunnels for rule in tunnel_rules(ways, switch, one))
+    return tuple(Install(switch=switch, rule=rule) for tunnel in tunnels for rule in tunnel_rules(ways, switch, tunnel))
 
 
 def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
@@ -259,9 +261,8 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
             match = Match(src=ways.networks[here.site], dst=network)
             yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)
         for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
-            rule = _default_rule(
-                Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)), eth_dst=NO_TUNNEL
-            )
+            port = ways.port(here.name, ways.spine(gpu, first))
+            rule = _default_rule(Match(src=gpu.ip, dst=network), port, eth_dst=NO_TUNNEL)
             yield replace(rule, eth_src=NO_TUNNEL)
 
 
@@ -273,14 +274,8 @@ def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
         port, match = ways.port(here.name, peer), Match(src=ways.networks[a], dst=ways.networks[b])
         yield _default_rule(match, port, eth_dst=NO_TUNNEL)
         # A packet that has lost its route may have to go back the way it came.
-        back = Match(src=match.src, dst=match.dst, in_port=port)
-        yield Rule(
-            priority=flows.TURN_PRIORITY,
-            cookie=flows.DEFAULT_COOKIE,
-            match=back,
-            out_port=flows.IN_PORT,
-            eth_dst=NO_TUNNEL,
-        )
+        back = _default_rule(replace(match, in_port=port), flows.IN_PORT, eth_dst=NO_TUNNEL)
+        yield replace(back, priority=flows.TURN_PRIORITY)
 
 
 def _default_rule(match: Match, out_port: int, *, eth_dst: str | None = None) -> Rule:

@@ -90,10 +90,10 @@ class Forwarding:
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
         change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
-        at_once = change.moves if detours else ()  # traffic of a dead cable is moved in the first stage
-        sent = set(at_once)
-        later = (tuple(message for message in stage if message not in sent) for stage in change.stages)
-        stages = [stage for stage in (tuple(itertools.chain(*detours, at_once)), *later) if stage]
+        moves = change.moves if detours else ()  # traffic of a dead cable is moved in the first stage
+        early = set(moves)
+        later = (tuple(message for message in stage if message not in early) for stage in change.stages)
+        stages = [stage for stage in (tuple(itertools.chain(*detours, moves)), *later) if stage]
         if stages:
             self.generation, self.state = generation, State.IN_DOUBT
             self._send(stages, settle_s=SETTLE_S)
@@ -110,8 +110,8 @@ class Forwarding:
         return {(r.src, r.dst, r.port): r.path for r in self.routes if r.port is not None and r.path >= 0}
 
     def _send(self, stages: Iterable[Stage], *, settle_s: float = 0.0) -> None:
-        here = [tuple(message for message in stage if message.switch in self.ready) for stage in stages]
-        self._switches.send([stage for stage in here if stage], deadline_s=DEADLINE_S, settle_s=settle_s)
+        sent = [tuple(message for message in stage if message.switch in self.ready) for stage in stages]
+        self._switches.send([stage for stage in sent if stage], deadline_s=DEADLINE_S, settle_s=settle_s)
 
 
 def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
@@ -148,48 +148,47 @@ def choose_ways(
     `paths` are the paths of the request's crossings, which flows of these crossings take; `has` are the current path
     indices of flows. Raises NoPathError if a flow has no path.
     """
-    ways, failed = multipath(fabric), set(failed_links(fabric, dead))
+    routing, failed = multipath(fabric), set(failed_links(fabric, dead))
     probes = {
         (src, dst, port): rules.Way(path=path)
         for src, dst, path, port in request.probes
         if failed.isdisjoint(fabric.paths[path].links)
     }
-    if ways is None or not request.flows:
+    if routing is None or not request.flows:
         return probes, []
     reach = reachable(fabric, dead)
     for src, dst, *_ in request.flows:
         if not reach[src, dst]:
             raise NoPathError(f"no path leads over the WAN from rank {src} to rank {dst}")
     src, dst, channel, port = np.array(request.flows).T
+    keys = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
     path: Integers
     limits: Limits = []
-    if ways.engineers:
+    if routing.engineers:
         rates_bps = np.array(request.rates_bps)
-        rates_bps[list(failed_links(fabric, dead))] = 0.0
+        rates_bps[list(failed)] = 0.0
         priority, wanted_bps = zip(*request.asks, strict=True)
-        asked = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
-        flows = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
-        crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
-        if request.stay and all(flow in has for flow, does in zip(flows, crosses, strict=True) if does):
-            asked = replace(asked, has=tuple(has.get(flow, -1) for flow in flows))
-        plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), asked)
+        traffic = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
+        crossing = np.flatnonzero(fabric.gpu_sites[src] != fabric.gpu_sites[dst])
+        if request.stay and all(keys[flow] in has for flow in crossing):
+            traffic = replace(traffic, has=tuple(has.get(key, -1) for key in keys))
+        plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), traffic)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:
-        path = ways.paths(src, dst, channel, failed_links(fabric, dead))
+        path = routing.paths(src, dst, channel, failed)
     if paths:
-        chosen = dict(zip(request.crossings, paths, strict=True))
-        path = np.array([chosen.get(flow[:2], over) for flow, over in zip(request.flows, path, strict=True)])
-    spine = ways.spines(src, dst, path, channel, dead)
-    keys = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
-    found = zip(path.tolist(), *spine.T.tolist(), strict=True)
-    of_flows = {key: rules.Way(path=over, up=up, down=down) for key, (over, up, down) in zip(keys, found, strict=True)}
+        of_crossing = dict(zip(request.crossings, paths, strict=True))
+        path = np.array([of_crossing.get(flow[:2], index) for flow, index in zip(request.flows, path, strict=True)])
+    up, down = routing.spines(src, dst, path, channel, dead).T
+    columns = zip(keys, path.tolist(), up.tolist(), down.tolist(), strict=True)
+    of_flows = {key: rules.Way(path=index, up=above, down=below) for key, index, above, below in columns}
     return of_flows | probes, limits
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:
     """Return the numbers of the tunnels that routes may use."""
-    found = [tunnel_over(path.index) for path in fabric.paths]
+    tunnels = [tunnel_over(path.index) for path in fabric.paths]
     if multipath(fabric) is not None and fabric.spec.grain == "physical":
-        tiers = [len(spines(fabric, site)) for site in range(len(fabric.gpus_per_site))]
-        found += [tunnel_over(path.index, spine) for path in fabric.paths for spine in range(tiers[path.dst_site])]
-    return tuple(found)
+        counts = [len(spines(fabric, site)) for site in range(len(fabric.gpus_per_site))]
+        tunnels += [tunnel_over(path.index, spine) for path in fabric.paths for spine in range(counts[path.dst_site])]
+    return tuple(tunnels)

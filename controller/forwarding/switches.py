@@ -129,11 +129,11 @@ class Switches:
         asked_ns = {}
         for name in names:
             asked_ns[name] = time.monotonic_ns()
-            self._post(name, _port_question)
-        asked = list(self._awaited)
+            self._post(name, _port_request)
         self._await_answers(time.monotonic() + deadline_s, deadline_s)
         return {
-            name: PortBytes(asked_ns[name], self._answered_ns[name], self._counted[name, xid]) for name, xid in asked
+            name: PortBytes(asked_ns[name], self._answered_ns[name], self._counted[name, xid])
+            for name, xid in self._awaited
         }
 
     def _forget(self) -> None:
@@ -143,13 +143,13 @@ class Switches:
         while not self._news.empty():
             self._news.get()
 
-    def _post(self, name: str, asking: Callable[[Any], Sequence[Any]]) -> None:
-        """Send a switch the messages that `asking` creates for its connection; the last one must be one that switches
+    def _post(self, name: str, create: Callable[[Any], Sequence[Any]]) -> None:
+        """Send a switch the messages that `create` returns for its connection; the last one must be one that switches
         answer."""
         datapath = self._connections.get(name)
         if datapath is None:
             raise SwitchError(f"the switch {name} is not connected")
-        requests = asking(datapath)
+        requests = create(datapath)
         for request in requests:
             datapath.set_xid(request)
             request.serialize()
@@ -166,12 +166,13 @@ class Switches:
                 late = ", ".join(waiting)
                 raise SwitchError(f"no answer within {deadline_s:g} s from the switch {late}")
             try:
-                name, xid, trouble = self._news.get(timeout=min(left_s, _POLL_S))
+                name, xid, problem = self._news.get(timeout=min(left_s, _POLL_S))
             except hub.QueueEmpty:
                 self.hang_up()
                 continue
-            if trouble is not None and (name in waiting if xid is None else (name, xid) in self._awaited):
-                raise SwitchError(trouble)
+            concerns = name in waiting if xid is None else (name, xid) in self._awaited
+            if problem is not None and concerns:
+                raise SwitchError(problem)
             if name in waiting and waiting[name] == xid:
                 del waiting[name]
 
@@ -184,7 +185,7 @@ def _barriered(messages: Sequence[Message]) -> Callable[[Any], Sequence[Any]]:
     ]
 
 
-def _port_question(datapath: Any) -> Sequence[Any]:
+def _port_request(datapath: Any) -> Sequence[Any]:
     """Create the request for the counters of all ports."""
     return [datapath.ofproto_parser.OFPPortStatsRequest(datapath, 0, datapath.ofproto.OFPP_ANY)]
 
