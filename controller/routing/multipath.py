@@ -43,9 +43,9 @@ _HOP_BITS = 8
 def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers | int = 0) -> npt.NDArray[np.uint64]:
     """Return a 64-bit hash of each flow at this hop, by the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast
     splittable pseudorandom number generators", OOPSLA 2014)."""
-    at = np.uint64(hop) | np.asarray(channel, np.uint64) << np.uint64(_HOP_BITS)
+    hop_and_channel = np.uint64(hop) | np.asarray(channel, np.uint64) << np.uint64(_HOP_BITS)
     mixed = np.zeros(src.shape, np.uint64)
-    for part in (np.uint64(seed), at, src.astype(np.uint64), dst.astype(np.uint64)):
+    for part in (np.uint64(seed), hop_and_channel, src.astype(np.uint64), dst.astype(np.uint64)):
         with np.errstate(over="ignore"):  # numpy warns of overflow when the arrays have no dimensions
             mixed = (mixed ^ part) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -117,8 +117,8 @@ class Multipath:
     def candidates(self, src: Integers, dst: Integers) -> Integers:
         """Return the indices of the WAN paths from rank to rank, [..., most paths]: the fixed path first, -1 after the
         last path and within a site."""
-        found: Integers = self._candidates[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
-        return found
+        candidates: Integers = self._candidates[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
+        return candidates
 
     def paths(self, src: Integers, dst: Integers, channel: Integers | int, failed: Collection[int] = ()) -> Integers:
         """Return the index of each flow's WAN path, -1 within a site; `failed` are the logical links that are down.
@@ -127,18 +127,18 @@ class Multipath:
         """
         fabric = self.fabric
         src, dst, channel = np.broadcast_arrays(src, dst, channel)
-        found = self.candidates(src, dst)
-        up = every = found >= 0
+        candidates = self.candidates(src, dst)
+        up = exists = candidates >= 0
         if failed:
             alive = np.ones(len(fabric.links), dtype=bool)
             alive[list(failed)] = False
             whole = np.array([alive[list(path.links)].all() for path in fabric.paths])
-            near, far = self._ends[found, 0], self._ends[found, 1]
-            ways = alive[fabric.to_br_index[src[..., None], near]] & alive[fabric.from_br_index[far, dst[..., None]]]
-            still = up & whole[found] & ways
-            up = np.where(still.any(axis=-1, keepdims=True), still, up)
-        place = self._selected((up, every), src, dst, channel, _OVER)
-        chosen: Integers = np.take_along_axis(found, np.maximum(place, 0)[..., None], axis=-1)[..., 0]
+            near, far = self._ends[candidates, 0], self._ends[candidates, 1]
+            ends = alive[fabric.to_br_index[src[..., None], near]] & alive[fabric.from_br_index[far, dst[..., None]]]
+            usable = exists & whole[candidates] & ends
+            up = np.where(usable.any(axis=-1, keepdims=True), usable, exists)
+        index = self._select(up, exists, src, dst, channel, hop=_OVER)
+        chosen: Integers = np.take_along_axis(candidates, np.maximum(index, 0)[..., None], axis=-1)[..., 0]
         return chosen
 
     def spines(
@@ -150,19 +150,21 @@ class Multipath:
         -1 is the spine that the default rules take: for all flows in the logical grain, and between GPUs of one leaf.
         """
         src, dst, path, channel = np.broadcast_arrays(src, dst, path, channel)
-        found = np.full((*src.shape, 2), -1)
+        chosen = np.full((*src.shape, 2), -1)
         if not self._by_spine:
-            return found
-        both, crosses, leaf = (self._alive(dead), self._alive(NONE)), path >= 0, self._leaf
-        near, far = leaf[dst], leaf[src]
+            return chosen
+        crosses, src_leaf, dst_leaf = path >= 0, self._leaf[src], self._leaf[dst]
+        near, far = dst_leaf, src_leaf  # the nodes beyond the first and before the last spine
         if len(self._ends):
             ends = self._first_router + self._ends[np.maximum(path, 0)]
             near, far = np.where(crosses, ends[..., 0], near), np.where(crosses, ends[..., 1], far)
-        rises, falls = zip(*((one[leaf[src]] & one[near], one[leaf[dst]] & one[far]) for one in both), strict=True)
-        up, down = self._selected(rises, src, dst, channel, _UP), self._selected(falls, src, dst, channel, _DOWN)
-        climbs = crosses | (leaf[src] != leaf[dst])
-        found[..., 0], found[..., 1] = np.where(climbs, up, -1), np.where(climbs, np.where(crosses, down, up), -1)
-        return found
+        alive, every = self._alive(dead), self._alive(NONE)
+        up = self._select(alive[src_leaf] & alive[near], every[src_leaf] & every[near], src, dst, channel, hop=_UP)
+        down = self._select(alive[dst_leaf] & alive[far], every[dst_leaf] & every[far], src, dst, channel, hop=_DOWN)
+        climbs = crosses | (src_leaf != dst_leaf)
+        chosen[..., 0] = np.where(climbs, up, -1)
+        chosen[..., 1] = np.where(climbs, np.where(crosses, down, up), -1)
+        return chosen
 
     def links(
         self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
@@ -196,13 +198,13 @@ class Multipath:
         delay_s = np.zeros(cost_s.shape)
         for rows, failed in failures(rates_bps):
             path = self.paths(src, dst, piece, failed)
-            links = np.stack([links_of(self.fabric, src, dst, one) for one in path])
+            links = np.stack([links_of(self.fabric, src, dst, of_piece) for of_piece in path])
             sent = np.arange(len(path))[:, None] < number
-            with_it = ((path[:, None] == path[None]) & sent[None]).sum(axis=1)  # pieces on the same path
+            sharing = ((path[:, None] == path[None]) & sent[None]).sum(axis=1)  # pieces on the same path
             rate_bps = np.where(links >= 0, rates_bps[rows][:, links], np.inf).min(axis=-1)
             alpha_s = delays_of(links, delays_s)
             with np.errstate(divide="ignore"):
-                time_s = alpha_s + 8 * chunk_bytes * with_it / number / rate_bps
+                time_s = alpha_s + 8 * chunk_bytes * sharing / number / rate_bps
             time_s = np.where(sent, time_s, -np.inf)
             last = time_s.argmax(axis=1)[:, None]
             cost = np.take_along_axis(time_s, last, axis=1)[:, 0]
@@ -211,13 +213,12 @@ class Multipath:
             delay_s[rows[:, None], src, dst] = np.where(np.isinf(cost), 0.0, delay)
         return cost_s, delay_s
 
-    def _selected(
-        self, ways: tuple[Flags, ...], src: Integers, dst: Integers, channel: Integers | int, hop: int
+    def _select(
+        self, up: Flags, exists: Flags, src: Integers, dst: Integers, channel: Integers | int, *, hop: int
     ) -> npt.NDArray[np.intp]:
-        """Return the index of the way that each flow takes at a hop, -1 if none is up. `ways` is a pair of flags,
-        [..., W]: whether each way is up, and whether it exists."""
-        (up, every), rails = ways, self.fabric.spec.rails
-        number = up.sum(axis=-1)
+        """Return the index of the way that each flow takes at a hop, -1 if none is up. `up` and `exists`, [..., W], are
+        whether each way is up, and whether there is one with this index."""
+        rails, number = self.fabric.spec.rails, up.sum(axis=-1)
         hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
             rank, piece = np.divmod(np.asarray(channel), self.width)
@@ -230,23 +231,23 @@ class Multipath:
         if rails is not None and not hashes and hop != _OVER:  # the plane of its channel, if that is up
             own, selector = selector % rails, selector // rails
         elif self.sprays:
-            own = selector % np.maximum(every.sum(axis=-1), 1)
-            before = np.take_along_axis(np.cumsum(every & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
-            selector = np.maximum(before - 1, 0) + rank % RANKS
+            own = selector % np.maximum(exists.sum(axis=-1), 1)
+            down_before = np.take_along_axis(np.cumsum(exists & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
+            selector = np.maximum(down_before - 1, 0) + rank % RANKS
         chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
-        order = np.argsort(~up, axis=-1, kind="stable")
-        place = np.take_along_axis(order, chosen[..., None], axis=-1)[..., 0]
+        up_first = np.argsort(~up, axis=-1, kind="stable")
+        index = np.take_along_axis(up_first, chosen[..., None], axis=-1)[..., 0]
         if own is not None:
-            place = np.where(np.take_along_axis(up, own[..., None], axis=-1)[..., 0], own, place)
-        return np.where(number > 0, place, -1)
+            index = np.where(np.take_along_axis(up, own[..., None], axis=-1)[..., 0], own, index)
+        return np.where(number > 0, index, -1)
 
     def _alive(self, dead: Cables) -> Flags:
         """Return whether each leaf and border router has a live cable to each spine of its site, [nodes, spines]."""
-        site = {switch.name: switch.site for switch in self.fabric.switches}
-        found = np.zeros((len(self._nodes), max(map(len, self._tiers))), dtype=bool)
+        sites = {switch.name: switch.site for switch in self.fabric.switches}
+        alive = np.zeros((len(self._nodes), max(map(len, self._tiers))), dtype=bool)
         for row, name in enumerate(self._nodes):
-            of_site = site[name]
-            assert of_site is not None
-            for place, spine in enumerate(self._tiers[of_site]):
-                found[row, place] = cable(name, spine) not in dead
-        return found
+            site = sites[name]
+            assert site is not None
+            for column, spine in enumerate(self._tiers[site]):
+                alive[row, column] = cable(name, spine) not in dead
+        return alive

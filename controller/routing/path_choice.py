@@ -78,10 +78,10 @@ class Router:
         ends, collective = np.unique(np.stack([src[rows], dst[rows]], axis=1), axis=0, return_inverse=True)
         for index, (a, b) in enumerate(ends):
             here = rows[collective.ravel() == index]
-            rates = np.append(rates_bps[here], np.full((here.size, 1), np.inf), axis=1)  # last column: no link
-            for group in self._links.groups(a, b):
-                at, found = np.ix_(here, group), _Group(self, self._links, a[group], b[group])
-                path[at] = found.choose(path[at], rates, bits=8 * chunk_bytes)
+            rates = _with_no_link(rates_bps[here])
+            for members in self._links.groups(a, b):
+                cells, group = np.ix_(here, members), _Group(self, self._links, a[members], b[members])
+                path[cells] = group.choose(path[cells], rates, bits=8 * chunk_bytes)
             links = self._links.of(path[here], a, b)
             rate_bps[here] = rates[np.arange(here.size)[:, None, None], links].min(axis=2)
             delay_s[here] = self.delay_s(path[here], a, b)
@@ -128,8 +128,7 @@ class Router:
     def along(self, rates_bps: Floats, row: Indices, src: Ranks, dst: Ranks, path: Ranks) -> tuple[Floats, Floats]:
         """Return delays, [C] s, and rates, [C] bit/s, of crossings over given paths, under the rates of `row`, [C]."""
         links = self._links.of(path.astype(np.intp), src, dst)
-        rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # last column: no link
-        return self.delay_s(path, src, dst), rates[row[:, None], links].min(axis=1)
+        return self.delay_s(path, src, dst), _with_no_link(rates_bps)[row[:, None], links].min(axis=1)
 
     def shared_s(
         self, rates_bps: Floats, src: Ranks, dst: Ranks, path: npt.NDArray[np.integer[Any]], *, chunk_bytes: int
@@ -138,9 +137,9 @@ class Router:
         links, row = self._links.of(path.astype(np.intp), src, dst), np.arange(len(path))[:, None, None]
         loads = np.zeros((len(path), self._links.none + 1))
         np.add.at(loads, (row, links), 1)
-        rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # last column: no link
-        found: Floats = self.delay_s(path, src, dst) + 8 * chunk_bytes / (rates[row, links] / loads[row, links]).min(-1)
-        return found
+        share_bps = (_with_no_link(rates_bps)[row, links] / loads[row, links]).min(axis=-1)
+        times_s: Floats = self.delay_s(path, src, dst) + 8 * chunk_bytes / share_bps
+        return times_s
 
     def _routes(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int, fixed: bool) -> Routes:
         path, delay_s, rate_bps = np.full(src.shape, -1), np.zeros(src.shape), np.zeros(src.shape)
@@ -197,6 +196,11 @@ class _Choice(Routes):
     cost_s: Floats
 
 
+def _with_no_link(rates_bps: Floats) -> Floats:
+    """Append an infinite rate for the index `_Links.none` to the rates of links, [K, links]."""
+    return np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)
+
+
 class _Links:
     """The logical links of crossings by path; the index `none`, one after the last link, means no link."""
 
@@ -221,8 +225,8 @@ class _Links:
     def overlap(self, path: Indices, src: Ranks, dst: Ranks) -> Flags:
         """Return for each row of crossings, [K, C], whether any two of them share a link: [K]."""
         used = np.sort(self.of(path, src, dst).reshape(len(path), -1), axis=1)
-        found: Flags = ((used[:, 1:] == used[:, :-1]) & (used[:, 1:] != self.none)).any(axis=1)
-        return found
+        shared: Flags = ((used[:, 1:] == used[:, :-1]) & (used[:, 1:] != self.none)).any(axis=1)
+        return shared
 
     def candidates(self, src: int, dst: int) -> Indices:
         """Return the indices of the paths from rank to rank."""
@@ -232,17 +236,17 @@ class _Links:
     def groups(self, src: Ranks, dst: Ranks) -> list[list[int]]:
         """Return the groups of two and more crossings, [C] ranks each, that can share a link directly or through
         others."""
-        found: list[tuple[set[int], list[int]]] = []
+        groups: list[tuple[set[int], list[int]]] = []
         for crossing, ends in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
             links, members = {*self.of(self.candidates(*ends), *ends).ravel().tolist()} - {self.none}, [crossing]
-            apart = []
-            for group in found:
-                if group[0].isdisjoint(links):
-                    apart.append(group)
+            disjoint = []
+            for group_links, group_members in groups:
+                if group_links.isdisjoint(links):
+                    disjoint.append((group_links, group_members))
                 else:
-                    links, members = links | group[0], members + group[1]
-            found = [*apart, (links, members)]
-        return [sorted(members) for _, members in found if len(members) > 1]
+                    links, members = links | group_links, members + group_members
+            groups = [*disjoint, (links, members)]
+        return [sorted(members) for _, members in groups if len(members) > 1]
 
 
 class _Group:
@@ -274,17 +278,17 @@ class _Group:
         """Return the crossings' paths, [R, C], for messages of `bits`; `alone`, [R, C], are the best paths alone."""
         begin = alone - self._paths[:, 0]  # the paths between two sites have consecutive indices
         contended = np.flatnonzero((self._loads(begin)[:, :-1] > 1).any(axis=1))
-        choose = self._least if self.is_small else self._greedy
-        found = alone.copy()
+        choose = self._compare_all if self.is_small else self._greedy
+        chosen = alone.copy()
         with np.errstate(divide="ignore"):  # a link that is down
-            found[contended] = self._paths[self._each, choose(begin[contended], rates_bps[contended], bits)]
-        return found
+            chosen[contended] = self._paths[self._each, choose(begin[contended], rates_bps[contended], bits)]
+        return chosen
 
-    def _least(self, _: Indices, rates_bps: Floats, bits: int) -> Indices:
+    def _compare_all(self, _: Indices, rates_bps: Floats, bits: int) -> Indices:
         """Return the best of all choices, [R, C]."""
         choices = np.indices(self._counts).reshape(self._each.size, -1).T
         loads = self._loads(choices)
-        found = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
+        best = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
         step = max(1, _CELLS // (self._ways.shape[2] * len(choices)))
         for start in range(0, len(rates_bps), step):
             rates = rates_bps[start : start + step]
@@ -295,18 +299,18 @@ class _Group:
                 time_s = self._delays_s[crossing, columns] + bits / share_bps.min(axis=-1)
                 largest, total = np.maximum(largest, time_s), total + time_s
             total[largest > largest.min(axis=1, keepdims=True)] = np.inf
-            found[start : start + step] = choices[total.argmin(axis=1)]
-        return found
+            best[start : start + step] = choices[total.argmin(axis=1)]
+        return best
 
     def _greedy(self, alone: Indices, rates_bps: Floats, bits: int) -> Indices:
         """Return the best of `alone` and of the choices that settle in the crossings' order and in reverse, [R, C]."""
         best, (largest, total) = alone, self._cost(alone, rates_bps, bits)
         for order in (self._each, self._each[::-1]):
             choice = self._settled(rates_bps, bits, order)
-            found_largest, found_total = self._cost(choice, rates_bps, bits)
-            better = (found_largest < largest) | ((found_largest == largest) & (found_total < total))
+            new_largest, new_total = self._cost(choice, rates_bps, bits)
+            better = (new_largest < largest) | ((new_largest == largest) & (new_total < total))
             best = np.where(better[:, None], choice, best)
-            largest, total = np.where(better, found_largest, largest), np.where(better, found_total, total)
+            largest, total = np.where(better, new_largest, largest), np.where(better, new_total, total)
         return best
 
     def _settled(self, rates_bps: Floats, bits: int, order: Indices) -> Indices:
