@@ -70,7 +70,7 @@ def run(
     if not command:
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
-    folder = resources.memory_folder(memory_bytes, environment)
+    memory_folder = resources.memory_folder(memory_bytes, environment)
     results = None if results is None else resources.results_folder(results)
     request = boot.request(
         command,
@@ -81,27 +81,27 @@ def run(
         stdin=stdin is not None,
     )
     image = kernel.find_kernel(environment)
-    own_terminal: Callable[[], AbstractContextManager[None]] = nullcontext
+    original_terminal: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def answered(question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
+    def answer_at_terminal(question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
         assert answer is not None
-        with own_terminal():
+        with original_terminal():
             return answer(question, typed, check)
 
-    answering = None if answer is None else answered
+    answering = None if answer is None else answer_at_terminal
     with (
         resources.own_core() as core,
         Machine(terminal=use_terminal, answer=answering, on_interrupt=on_interrupt) as machine,
     ):
-        consoles = [line.theirs for line in machine.lines]
+        consoles = [console.kernel_fds for console in machine.consoles]
         arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
-        machine.start(image, arguments, memory_folder=folder, core=core, request=request)
+        machine.start(image, arguments, memory_folder=memory_folder, core=core, request=request)
         if on_start is not None:
             on_start(machine.stop)
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
-        with terminal.lent(machine.stdout.reader) as own_terminal:
+        with terminal.lent(machine.stdout.reader) as original_terminal:
             return machine.wait(stdout, stderr, stdin=0)
 
 

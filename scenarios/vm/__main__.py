@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with SIGINT ignored
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_on_signal)
     use_terminal = options.clock == "wall" and terminal.is_terminal()
     try:
         return vm.run(
@@ -86,7 +86,7 @@ def _has_input(clock: vm.Clock) -> bool:
     return not (stat.S_ISCHR(mode.st_mode) and mode.st_rdev == Path(os.devnull).stat().st_rdev)
 
 
-def _end(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 

@@ -31,7 +31,7 @@ _QUIET_S = 15.0  # between two lines of progress where a line cannot be redrawn
 
 def main() -> int:
     """Build the kernel unless it exists; return an exit status."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         path = build(dict(os.environ))
@@ -65,14 +65,14 @@ def build(environment: dict[str, str]) -> Path:
         raise VMError(
             f"building the kernel takes {_ROOM_BYTES // 10**9} GB in {cache}, which has {room / 10**9:.1f} GB free"
         )
-    with _alone(cache), tempfile.TemporaryDirectory(prefix=_PREFIX, dir=cache, ignore_cleanup_errors=True) as folder:
+    with _locked(cache), tempfile.TemporaryDirectory(prefix=_PREFIX, dir=cache, ignore_cleanup_errors=True) as folder:
         if path.exists():  # another build, which held the lock, has created it
             return path
-        return _built(Path(folder), archive, fragment, path, log=cache / "build.log")
+        return _build_in(Path(folder), archive, fragment, path, log=cache / "build.log")
 
 
 @contextlib.contextmanager
-def _alone(cache: Path) -> Iterator[None]:
+def _locked(cache: Path) -> Iterator[None]:
     """Lock the cache, so that one build runs at a time, and delete the folders of builds that were killed."""
     with (cache / "build.lock").open("w") as lock:
         try:
@@ -97,13 +97,13 @@ def newest_source(archives: list[Path]) -> Path:
 def _version(archive: Path) -> str:
     """Return the version of the package that contains a source archive."""
     package = re.sub(r"\.tar\.\w+$", "", archive.name)
-    asked = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
+    query = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False)
+    if query.returncode != 0:
         raise VMError(f"the package {package} is not installed", remedy=f"run `{SETUP}`")
-    return asked.stdout.strip().replace("/", "_")
+    return query.stdout.strip().replace("/", "_")
 
 
-def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
+def _build_in(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
     _say(f"unpacking {archive}")
     _run("tar", "-xf", archive, "-C", folder, failure=f"{archive} cannot be unpacked")
     (tree,) = folder.iterdir()
@@ -167,7 +167,7 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: bool = False) -> N
         raise VMError(f"`make {' '.join(arguments)}` failed with status {status}: the log is {log.name}")
 
 
-def _end(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 

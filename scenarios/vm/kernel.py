@@ -25,7 +25,7 @@ PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
 
 _SET = re.compile(r"(CONFIG_\w+)=(.+)")
 _UNSET = re.compile(r"# (CONFIG_\w+) is not set")
-_HELD = "CONFIG_UML_XSTATE_BYTES"
+_XSTATE_BYTES = "CONFIG_UML_XSTATE_BYTES"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -53,8 +53,8 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
         return Path(named)
     wanted = wanted_fingerprint()
     caches = [cache_folder(environment), Path(sys.prefix, "lib", "longhaul")]
-    found = [path for cache in caches for path in cache.glob(f"linux-*-{wanted}/linux")]
-    path = newest([path for path in found if os.access(path, os.X_OK)])
+    paths = [path for cache in caches for path in cache.glob(f"linux-*-{wanted}/linux")]
+    path = newest([path for path in paths if os.access(path, os.X_OK)])
     if path is None:
         raise CannotRunError(
             f"the VM's kernel is not built yet (looked in {caches[0]} and {caches[1]})", remedy=f"run `{SETUP}`"
@@ -68,24 +68,24 @@ def check(path: Path) -> None:
     for this CPU's registers."""
     try:
         shown = subprocess.run([path, "--showconfig"], capture_output=True, text=True, timeout=30, check=False)
-        found = options(shown.stdout) if shown.returncode == 0 else {}
+        config = options(shown.stdout) if shown.returncode == 0 else {}
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        found = {}
-    if found.get("CONFIG_UML") != "y":
+        config = {}
+    if config.get("CONFIG_UML") != "y":
         raise CannotRunError(
             f"{path} is not a User-Mode Linux kernel that runs on this machine", remedy=f"remove it and run `{SETUP}`"
         )
-    if lacking := missing(options(FRAGMENT.read_text()), found):
+    if lacking := missing(options(FRAGMENT.read_text()), config):
         raise CannotRunError(
             f"the kernel {path} was built without the options {first_of(lacking, 3)}, which the VM needs",
             remedy=f"remove it and run `{SETUP}`",
         )
-    state_bytes, held_bytes = resources.register_bytes(), int(found[_HELD])
+    state_bytes, held_bytes = resources.register_bytes(), int(config[_XSTATE_BYTES])
     if state_bytes > held_bytes:  # the kernel transfers all registers at once, and would panic at its first process
         raise CannotRunError(
             f"this CPU's registers take up to {state_bytes:,} bytes per process, and the kernel {path} has room for "
             f"{held_bytes:,} only",
-            remedy=f"raise {_HELD} in {FRAGMENT} and run `{SETUP}`",
+            remedy=f"raise {_XSTATE_BYTES} in {FRAGMENT} and run `{SETUP}`",
         )
 
 
@@ -94,26 +94,26 @@ def options(text: str) -> dict[str, str]:
 
     Raises ValueError with the line number for a line that is neither an option nor a comment.
     """
-    found = {}
+    values = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _SET.fullmatch(line.strip()):
-            found[match[1]] = match[2]
+            values[match[1]] = match[2]
         elif match := _UNSET.fullmatch(line.strip()):
-            found[match[1]] = "n"
+            values[match[1]] = "n"
         elif line.strip() and not line.lstrip().startswith("#"):
             raise ValueError(f"line {number} is not a kernel option: {line.strip()!r}; allowed: CONFIG_NAME=VALUE")
-    return found
+    return values
 
 
 def merged(base: str, fragment: str) -> str:
     """Return the text of a configuration in which the fragment's options replace the base's."""
-    every = options(base) | options(fragment)
-    return "".join(f"# {name} is not set\n" if value == "n" else f"{name}={value}\n" for name, value in every.items())
+    values = options(base) | options(fragment)
+    return "".join(f"# {name} is not set\n" if value == "n" else f"{name}={value}\n" for name, value in values.items())
 
 
-def missing(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def missing(wanted: Mapping[str, str], config: Mapping[str, str]) -> list[str]:
     """Return the wanted options, as ``CONFIG_X=value``, that a kernel's configuration does not have."""
-    return [f"{name}={value}" for name, value in wanted.items() if found.get(name, "n") != value]
+    return [f"{name}={value}" for name, value in wanted.items() if config.get(name, "n") != value]
 
 
 def fingerprint(fragment: str, patches: Sequence[str] = ()) -> str:

@@ -44,19 +44,19 @@ def up() -> bool:
     Raises VMError with a sentence if a daemon does not start.
     """
     _check_in_vm()
-    if all(map(_process, _DAEMONS)):
+    if all(map(_running, _DAEMONS)):
         return False
     down()
     RUN.mkdir(exist_ok=True)
     database = RUN / "conf.db"
     _run("ovsdb-tool", "create", str(database), str(SCHEMA))
-    _run("ovsdb-server", str(database), f"--remote=punix:{RUN}/db.sock", *_daemon("ovsdb-server"))
+    _run("ovsdb-server", str(database), f"--remote=punix:{RUN}/db.sock", *_daemon_options("ovsdb-server"))
     _run("ovs-vsctl", "--no-wait", "init")
     if "time-travel=" in Path("/proc/cmdline").read_text():
         time.sleep(max(0.0, _CPUS_COUNTED_S + 0.1 - time.clock_gettime(time.CLOCK_MONOTONIC)))
-        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", *_daemon("ovs-vswitchd"))
+        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", *_daemon_options("ovs-vswitchd"))
     else:  # sleeping would take real time: set the daemon's own clock forward, as its tests do
-        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", "--enable-dummy", *_daemon("ovs-vswitchd"))
+        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", "--enable-dummy", *_daemon_options("ovs-vswitchd"))
         _run("ovs-appctl", "-t", "ovs-vswitchd", "time/warp", str(1000 * (_CPUS_COUNTED_S + 1)))
     return True
 
@@ -65,7 +65,7 @@ def down() -> None:
     """Stop Open vSwitch with its switches, and remove its database; does nothing if it is not up."""
     _check_in_vm()
     for daemon in _DAEMONS:
-        process = _process(daemon)
+        process = _running(daemon)
         if process is None:
             continue
         # --cleanup also removes the kernel's datapath and its ports.
@@ -85,7 +85,7 @@ def _check_in_vm() -> None:
         )
 
 
-def _process(daemon: str) -> Path | None:
+def _running(daemon: str) -> Path | None:
     """Return the folder in /proc of a running daemon, or None if it does not run."""
     try:
         process = Path("/proc", (RUN / f"{daemon}.pid").read_text().strip())
@@ -94,7 +94,7 @@ def _process(daemon: str) -> Path | None:
         return None
 
 
-def _daemon(name: str) -> tuple[str, ...]:
+def _daemon_options(name: str) -> tuple[str, ...]:
     return ("--detach", "--no-chdir", f"--pidfile={RUN}/{name}.pid", f"--log-file={RUN}/{name}.log", "-vconsole:off")
 
 

@@ -21,7 +21,7 @@ DEFAULT_MEMORY_BYTES = 2 * 2**30
 _AT_MINSIGSTKSZ = 51  # in <linux/auxvec.h>
 _HIDDEN = ("/proc", "/sys", "/dev", "/run")  # where the VM mounts its own file systems (see guest.sh)
 CORE_MARK = "longhaul-core-"  # prefix of the abstract socket by which a VM reserves its core
-_LOOK_S = 0.05  # how long cores are observed
+_OBSERVE_S = 0.05  # how long cores are observed
 _IDLE = (3, 4)  # columns of a line of /proc/stat: idle, and waiting for I/O
 
 
@@ -34,9 +34,9 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     if memory_bytes < _LEAST_MEMORY_BYTES:
         allowed = f"allowed: {format_size(_LEAST_MEMORY_BYTES)} or more"
         raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM; {allowed}")
-    named = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
+    temporary = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
     reasons, most = [], 0
-    for folder in dict.fromkeys(["/dev/shm", *named, "/tmp", "/var/tmp"]):  # noqa: S108 - no file is created here
+    for folder in dict.fromkeys(["/dev/shm", *temporary, "/tmp", "/var/tmp"]):  # noqa: S108 - no file is created here
         if not os.access(folder, os.W_OK | os.X_OK):
             continue
         state = os.statvfs(folder)
@@ -112,11 +112,11 @@ def results_folder(results: str | os.PathLike[str]) -> str:
 def _file_system(folder: str) -> str:
     """Return the type of the file system that contains a folder, such as ``tmpfs``."""
     mounts = (line.split(" ") for line in Path("/proc/mounts").read_text().splitlines())
-    real = Path(folder).resolve()
-    holding = [
-        (len(point), number, kind) for number, (_, point, kind, *_) in enumerate(mounts) if real.is_relative_to(point)
+    path = Path(folder).resolve()
+    containing = [
+        (len(point), number, kind) for number, (_, point, kind, *_) in enumerate(mounts) if path.is_relative_to(point)
     ]
-    return max(holding)[2] if holding else ""
+    return max(containing)[2] if containing else ""
 
 
 def _available_memory() -> int:
@@ -136,11 +136,11 @@ def own_core(idle_ticks: Callable[[], Mapping[int, int]] | None = None) -> Itera
     if len(cores) < 2:
         yield None
         return
-    look = idle_ticks or _idle_ticks
-    before = look()
-    time.sleep(_LOOK_S)
-    now = look()
-    for core in sorted(cores, key=lambda core: (now.get(core, 0) - before.get(core, 0), core), reverse=True):
+    idle_ticks = idle_ticks or _idle_ticks
+    before = idle_ticks()
+    time.sleep(_OBSERVE_S)
+    after = idle_ticks()
+    for core in sorted(cores, key=lambda core: (after.get(core, 0) - before.get(core, 0), core), reverse=True):
         # The name of an abstract socket serves as the lock: it becomes free when its holder ends in any way.
         with socket.socket(socket.AF_UNIX) as mark:
             try:
@@ -153,9 +153,9 @@ def own_core(idle_ticks: Callable[[], Mapping[int, int]] | None = None) -> Itera
 
 
 def _idle_ticks() -> dict[int, int]:
-    found = {}
+    ticks = {}
     for line in Path("/proc/stat").read_text().splitlines():
         name, *columns = line.split()
         if name.startswith("cpu") and name != "cpu":
-            found[int(name[3:])] = sum(int(columns[place]) for place in _IDLE)
-    return found
+            ticks[int(name[3:])] = sum(int(columns[index]) for index in _IDLE)
+    return ticks

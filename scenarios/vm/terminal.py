@@ -29,18 +29,18 @@ def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager
         previous = signal.signal(signal.SIGWINCH, lambda _number, _frame: copy_size(master))
 
     @contextlib.contextmanager
-    def returned() -> Iterator[None]:
-        before = signal.signal(signal.SIGINT, lambda *_: None)
+    def original_mode() -> Iterator[None]:
+        handler = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             termios.tcsetattr(0, termios.TCSADRAIN, saved)
             yield
         finally:
             tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps the keys that were typed ahead
-            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGINT, handler)
 
     try:
         tty.setraw(0)
-        yield returned
+        yield original_mode
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, saved)
         if previous is not None:
