@@ -37,8 +37,8 @@ def main(arguments: list[str]) -> int:
         path = options.socket or default_socket()
         if _is_listened_on(options.port):  # the framework would only log the error, and no switch could connect
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
-        given = {"fabric": fabric, "socket_path": path, "token": token}
-        threads = compat.start("controller.app", port=options.port, host=options.listen, **given)
+        of_app = {"fabric": fabric, "socket_path": path, "token": token}
+        threads = compat.start("controller.app", port=options.port, host=options.listen, **of_app)
     except (SocketTakenError, ValueError) as error:
         return _fail(1, sentence(error))
     compat.hub.spawn(_watch, threads, stop)
@@ -98,10 +98,7 @@ def _read_token(path: Path | None) -> str | None:
 
 
 def _signals() -> tuple[socket.socket, socket.socket]:
-    """Return a socket pair whose first end receives the number of each SIGTERM or SIGINT, as one byte.
-
-    Other bytes can be written to the second end.
-    """
+    """Return a socket that receives the number of each SIGTERM and SIGINT as a byte, and its other end to write to."""
     stopped, stop = socket.socketpair()
     stop.setblocking(False)
     # The interpreter writes the number as soon as the signal arrives. A Python handler would run too late, after the

@@ -36,12 +36,12 @@ _SOLVERS = ("highs-ds", True), ("highs-ds", False), ("highs-ipm", True)
 """(method, presolve), in the order tried: each fails in cases that the next solves, such as nearly empty intervals."""
 _TOLERANCE = 1e-7  # relative to a capacity
 _SPREAD = 1e-3  # cost of the longest tunnel, where sending at the end of the calendar costs 1
+_END, _SHARE = 0, 1  # the first columns of the linear programme
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capacities:
-    """Capacities of links over time: `bps[s]`, [links] bit/s, holds from `from_s[s]` on (ascending), the first one also
-    before.
+    """Link capacities over time: `bps[s]`, [links] bit/s, from `from_s[s]` on (ascending), the first one also before.
 
     `failures` are sets of link indices; at most one of the sets is down at a time.
     """
@@ -120,8 +120,7 @@ class Answer:
 
 
 def answers(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> tuple[list[Answer], Calendar]:
-    """Decide on the requests in order, each given the promises before it; return the answers and the calendar of all
-    promises.
+    """Decide on the requests in order, each given the promises before it; return answers and the promises' calendar.
 
     With `protects`, promises hold under each of the failures in `capacities`.
     """
@@ -399,6 +398,3 @@ class _Programme:
         for (r, i, p), column in self._sent.items():
             bps[r][i, p] = max(0.0, solution.x[column]) * self._unit[r] / self._spans[i, 0]
         return Calendar(requests=self.requests, edges_s=self._edges[:, 0], bps=bps)
-
-
-_END, _SHARE = 0, 1

@@ -39,7 +39,7 @@ _LOG = logging.getLogger("longhaul.controller")
 
 
 class RouteApp(App):
-    """Routes one fabric, and answers requests on a Unix socket at `socket_path`, which must carry the `token` if given.
+    """Routes one fabric, and answers requests on a Unix socket at `socket_path`; with `token`, requests must carry it.
 
     A switch is ready once it has confirmed its default rules. Routes change by one request at a time, and only once
     every switch has been ready. When links or switches fail later, traffic is rerouted at once: the default rules take
@@ -91,7 +91,7 @@ class RouteApp(App):
             self._switches.left(datapath)
             self._note_departures()
             return
-        # Not ready from here on: so far the switch can have been sent a hello only.
+        # Not ready any more, before `joined` makes it possible to send the switch any message but a hello.
         self._forwarding.ready.discard(self._switches.names.get(datapath.id, ""))
         name = self._switches.joined(datapath)
         if name is None:
@@ -125,7 +125,7 @@ class RouteApp(App):
         self._switches.counted(message.datapath, message.xid, sent, more=more)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG, MAIN])
-    def error_came(self, event: Any) -> None:
+    def error_received(self, event: Any) -> None:
         """Handle an OpenFlow error: a switch has refused a message."""
         message = event.msg
         self._switches.refused(message.datapath, message.xid, message.type, message.code)
@@ -160,8 +160,7 @@ class RouteApp(App):
     def _reconcile(self) -> None:
         """Make the switches' rules match the link state and the last request.
 
-        Called after every change of either. A change that fails is logged, and tried again at the next event or
-        request.
+        Called after every change of either. A failure is logged, and retried at the next event or request.
         """
         forwarding, dead = self._forwarding, self._outages.dead()
         outage = self._outages.begin(forwarding.ways.dead, dead) if dead != forwarding.ways.dead else None
@@ -191,8 +190,7 @@ class RouteApp(App):
     def _choose_again(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
         """Choose again for the last request, under its conditions and with these cables dead.
 
-        Return the path of every crossing and the way of every flow that can still reach its destination, and the limits
-        of tunnels.
+        Return the path of every crossing and the way of every flow that has one, and the limits of tunnels.
         """
         if (request := self._request) is None:
             return {}, NO_FLOWS, []

@@ -1,5 +1,4 @@
-"""The fabric and the socket of a controller: from a JSON file, from options given as text, or from the framework's
-configuration file.
+"""Reads the fabric and the socket of a controller from a JSON file, options, or the framework's configuration file.
 
 Users of Mininet may start the app by its module's name (`ryu-manager controller.app`). They then set options in the
 section [longhaul] of the framework's configuration file: `fabric`, or `gpus` etc., and `socket`.
@@ -20,7 +19,7 @@ COUNTS = ("gpus", "leaves", "spines", "border_routers", "wan")
 
 
 class DeclarationError(ValueError):
-    """A fabric cannot be built, or a token file not be used: one sentence with the reason."""
+    """A fabric cannot be built, or a token file cannot be used: one sentence with the reason."""
 
 
 def fabric_of(file: Path | None, counts: Mapping[str, str]) -> Fabric:

@@ -37,15 +37,15 @@ class StatusRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteRequest:
-    """A request to choose and install the path of every crossing, a pair of ranks in two sites; all other pairs get
-    the default path.
+    """A request to choose and install the path of every crossing (a pair of ranks in two sites).
 
-    `rates_bps` and `delays_s` are the conditions of the logical links, [links]. With `best` a crossing takes the path
-    of least cost for a chunk of `chunk_bytes`, otherwise the fixed path. `flows`, (rank, rank, channel, TCP source
-    port) each, are routed by the fabric's routing, except that flows of a crossing take its path. With traffic
-    engineering `asks` has for each flow the index of its class in service order and the rate that it wants, bit/s;
-    `kept` is the share of each link that every class keeps; with `stay` flows remain in their current tunnels, so that
-    only rates change. `probes`, (rank, rank, path index, TCP source port) each, take that path in any case.
+    All other pairs get the default path. `rates_bps` and `delays_s` are the conditions of the logical links, [links].
+    With `best` a crossing takes the path of least cost for a chunk of `chunk_bytes`, otherwise the fixed path. `flows`,
+    (rank, rank, channel, TCP source port) each, are routed by the fabric's routing, except that flows of a crossing
+    take its path. With traffic engineering `asks` has for each flow the index of its class in service order and the
+    rate that it wants, bit/s; `kept` is the share of each link that every class keeps; with `stay` flows remain in
+    their current tunnels, so that only rates change. `probes`, (rank, rank, path index, TCP source port) each, take
+    that path in any case.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -228,10 +228,7 @@ def _asks(
 def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
     """Parse distinct flows, each between two ranks of one site or of two sites that the WAN joins."""
     most = MAX_FLOWS if multipath(fabric) is not None else 0
-    _check(isinstance(value, list) and len(value) <= most, "flows", value, f"a list of at most {most} flows")
-    for flow in value:
-        if not (isinstance(flow, list) and len(flow) == 4 and all(_is_int(number) for number in flow)):
-            raise ProtocolError(f"the flow {show(flow)} is not two ranks, a channel and a port")
+    for flow in _quadruples("flow", value, most, "a channel"):
         src, dst, channel, port = flow
         if not (0 <= src < len(fabric.gpus) and 0 <= dst < len(fabric.gpus) and src != dst):
             raise ProtocolError(f"the flow {show(flow)} needs two different ranks from 0 to {len(fabric.gpus) - 1}")
@@ -240,8 +237,6 @@ def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
         if sites[0] != sites[1] and not fabric.paths_between.get(sites):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
-    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
-        raise ProtocolError("a flow is given twice; allowed: each TCP source port once for a pair of ranks")
     return tuple((src, dst, channel, port) for src, dst, channel, port in value)
 
 
@@ -249,19 +244,26 @@ def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]
     """Parse distinct probes, each over a path between the sites of its ranks."""
     most, gpus = _most_probes(fabric), range(len(fabric.gpus))
     joining = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
-    _check(isinstance(value, list) and len(value) <= most, "probes", value, f"a list of at most {most} probes")
-    for probe in value:
-        if not (isinstance(probe, list) and len(probe) == 4 and all(_is_int(number) for number in probe)):
-            raise ProtocolError(f"the probe {show(probe)} is not two ranks, a path and a port")
+    for probe in _quadruples("probe", value, most, "a path"):
         src, dst, index, port = probe
         if not (src in gpus and dst in gpus and 0 < port < 2**16):
             raise ProtocolError(f"the probe {show(probe)} names a rank beyond {gpus[-1]} or a port beyond {2**16 - 1}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
         if index not in joining.get(sites, ()):
             raise ProtocolError(f"the probe {show(probe)} names a path that does not join the sites of its ranks")
-    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
-        raise ProtocolError("a probe is given twice; allowed: each TCP source port once for a pair of ranks")
     return tuple((src, dst, index, port) for src, dst, index, port in value)
+
+
+def _quadruples(kind: str, value: Any, most: int, third: str) -> Sequence[Sequence[int]]:
+    """Check a list of at most `most` distinct quadruples: two ranks, a `third` number and a TCP source port."""
+    _check(isinstance(value, list) and len(value) <= most, f"{kind}s", value, f"a list of at most {most} {kind}s")
+    for one in value:
+        if not (isinstance(one, list) and len(one) == 4 and all(_is_int(number) for number in one)):
+            raise ProtocolError(f"the {kind} {show(one)} is not two ranks, {third} and a port")
+    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
+        raise ProtocolError(f"a {kind} is given twice; allowed: each TCP source port once for a pair of ranks")
+    checked: Sequence[Sequence[int]] = value
+    return checked
 
 
 def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:

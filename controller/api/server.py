@@ -1,8 +1,7 @@
 """The controller's Unix socket: reads requests and writes replies, one line each. The app computes the replies.
 
 Only the user that runs the controller can connect (mode 0600). The number of clients, the length of a line and the
-number of refused requests per client are bounded; a client that exceeds a bound gets an error, is logged and is
-disconnected.
+number of refused requests per client are bounded; a client that exceeds a bound gets an error and is disconnected.
 """
 
 import logging
@@ -35,8 +34,7 @@ class SocketTakenError(OSError):
 class Server(socketserver.ThreadingUnixStreamServer):
     """Answers requests on the socket at `path` by `answer`, with one of the framework's threads for each client.
 
-    `limit_bytes` is the longest line of a request. Raises SocketTakenError if the path is in use or no socket can be
-    created there.
+    `limit_bytes` is the longest line of a request. Raises SocketTakenError if the path is in use or cannot be created.
     """
 
     request_queue_size = 16

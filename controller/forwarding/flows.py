@@ -1,7 +1,6 @@
 """Flow rules, and the messages that install and remove them, as values: the part of OpenFlow 1.3 that is used here.
 
-The rules of tunnels match the destination MAC only; all others match IPv4. `rules` creates these values, `switches`
-sends them.
+Rules of tunnels match the destination MAC only; all others match IPv4. `rules` creates messages, `switches` sends them.
 """
 
 from dataclasses import dataclass, field
@@ -112,5 +111,4 @@ def _tag(number: int) -> str:
 
 
 NO_TUNNEL = _tag(0)
-"""The MAC address that the default rules give to packets that cross the WAN: as destination everywhere, and at leaves
-also as source."""
+"""The MAC address that default rules give to packets over the WAN: as destination and, at leaves, also as source."""

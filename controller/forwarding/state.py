@@ -46,8 +46,7 @@ class Forwarding:
     """The forwarding of one fabric: default rules along `ways`, `tunnels` and `routes`. One change at a time.
 
     `tunnels` are the numbers of the tunnels that every ready switch has; none is ever removed. `ready` are the names of
-    the switches that have their default rules. Changes go to these only; other switches get all rules when they connect
-    (`greet`).
+    the switches that have their default rules. Only these get changes; others get all rules on connecting (`greet`).
     """
 
     def __init__(self, fabric: Fabric, switches: Switches) -> None:
@@ -131,8 +130,7 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
 
 
 Limits = list[list[float]]
-"""The rate limits of tunnels, bit/s, by index of the class in service order and index of the path; empty if tunnels
-have no limits."""
+"""The rate limits of tunnels, bit/s, by index of the class in service order and of the path; empty without limits."""
 
 
 def choose_ways(

@@ -23,8 +23,8 @@ packets follow cached decisions, which it revalidates at least every 5 ms (udpif
 
 @dataclass(frozen=True)
 class PortBytes:
-    """The bytes that each port of a switch had sent, by port number, at an instant between `asked_ns` and `answered_ns`
-    (CLOCK_MONOTONIC)."""
+    """The bytes `sent` so far by each port of a switch, by port number, read at an instant of CLOCK_MONOTONIC between
+    `asked_ns` and `answered_ns`."""
 
     asked_ns: int
     answered_ns: int
@@ -144,8 +144,7 @@ class Switches:
             self._news.get()
 
     def _post(self, name: str, create: Callable[[Any], Sequence[Any]]) -> None:
-        """Send a switch the messages that `create` returns for its connection; the last one must be one that switches
-        answer."""
+        """Send a switch the messages that `create` returns for its connection; a switch must answer the last one."""
         datapath = self._connections.get(name)
         if datapath is None:
             raise SwitchError(f"the switch {name} is not connected")

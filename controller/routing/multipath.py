@@ -1,5 +1,4 @@
-"""Multipath routing: the way of each flow of a collective, over WAN paths and through spines, in fabrics that spread
-flows.
+"""Multipath routing: the way of each flow of a collective, over WAN paths and spines, in fabrics that spread flows.
 
     ecmp     a hash of the flow (its ranks and its channel) and the fabric's seed chooses the way
     spray    every message is cut into pieces, one for each way, each on its own channel (`hosts.collectives.spraying`)
@@ -62,8 +61,7 @@ def multipath(fabric: Fabric) -> "Multipath | None":
 
 
 def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[int, ...]]]:
-    """Group the rows of `rates_bps`, [K, links], by their links that are down (rate 0); yield each group's row indices
-    and link indices."""
+    """Group the rows of `rates_bps`, [K, links], by links that are down (rate 0); yield each group's rows and links."""
     down = rates_bps <= 0
     if not down.any():
         yield np.arange(len(rates_bps)), ()
@@ -144,8 +142,7 @@ class Multipath:
     def spines(
         self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
     ) -> Integers:
-        """Return the indices of the spines in the source's and in the destination's site of flows over these paths,
-        [..., 2].
+        """Return the indices of flows' spines in the source's and the destination's site, given their paths: [..., 2].
 
         -1 is the spine that the default rules take: for all flows in the logical grain, and between GPUs of one leaf.
         """
@@ -183,8 +180,7 @@ class Multipath:
         return every.links(src, dst, every.paths(src, dst, piece), piece)
 
     def crossings(self, delays_s: Floats, rates_bps: Floats, *, chunk_bytes: int) -> tuple[Floats, Floats]:
-        """Return cost and delay, [K, n, n] seconds each, of sending a chunk from every rank to every rank of another
-        site.
+        """Return cost and delay, [K, n, n] seconds, of sending a chunk from each rank to each rank of another site.
 
         `delays_s`, [links], and `rates_bps`, [K, links], are those of logical links; a rate of 0 is a link that is
         down. Each pair sends alone, on channel 0; a chunk in pieces has the cost and delay of its last piece. The cost

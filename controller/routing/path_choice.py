@@ -39,8 +39,7 @@ class NoPathError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """The paths of crossings, in arrays of the crossings' shape: index in `Fabric.paths`, delay, rate of the slowest
-    link."""
+    """The paths of crossings, in arrays of their shape: index in `Fabric.paths`, delay, rate of the slowest link."""
 
     path: Indices
     delay_s: Floats
@@ -212,8 +211,7 @@ class _Links:
         self._wan = np.array([(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths])
 
     def ends(self, path: Any, src: Any, dst: Any) -> tuple[Any, Any]:
-        """Return the links from `src` to the path's first border router and from its last to `dst`; arrays are
-        broadcast."""
+        """Return the links from `src` to a path's first border router and from its last to `dst`, arrays broadcast."""
         up, down = self._src_br[path], self._dst_br[path]
         return self.fabric.to_br_index[src, up], self.fabric.from_br_index[down, dst]
 
@@ -234,8 +232,7 @@ class _Links:
         return np.array([path.index for path in self.fabric.paths_between[sites[src], sites[dst]]])
 
     def groups(self, src: Ranks, dst: Ranks) -> list[list[int]]:
-        """Return the groups of two and more crossings, [C] ranks each, that can share a link directly or through
-        others."""
+        """Return the groups of two and more crossings, [C], that can share a link directly or through others."""
         groups: list[tuple[set[int], list[int]]] = []
         for crossing, ends in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
             links, members = {*self.of(self.candidates(*ends), *ends).ravel().tolist()} - {self.none}, [crossing]
@@ -314,8 +311,7 @@ class _Group:
         return best
 
     def _settled(self, rates_bps: Floats, bits: int, order: Indices) -> Indices:
-        """Return the choice, [R, C], after each crossing in this order has taken its best path, in turns until none
-        gains."""
+        """Return the choice, [R, C], after all crossings, in this order, took their best paths until none gains."""
         row = np.arange(len(rates_bps))
         loads = np.zeros((row.size, self._links), dtype=np.intp)
         choice = np.full((row.size, order.size), -1)

@@ -23,8 +23,7 @@ _SITE_PREFIX = 24  # length of the address prefix that identifies a site
 class Ways:
     """The paths through one fabric, some of whose cables may be `dead`.
 
-    Where every path has a dead cable, the default path has one, too. `networks` are the IPv4 networks of the sites, as
-    "10.0.0.0/24".
+    Where every path has a dead cable, the default path has one, too. `networks` are the sites', such as "10.0.0.0/24".
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
@@ -44,8 +43,7 @@ class Ways:
         return self._ports[switch, peer]
 
     def spine(self, gpu: Gpu, towards: str) -> str:
-        """Return the spine between a GPU's leaf and `towards`, another leaf or a border router of its site, in both
-        directions."""
+        """Return the spine, in both directions, between a GPU's leaf and `towards`, another leaf or a border router."""
         tier, index = self._spines[gpu.site], gpu.rank - self._first_rank[gpu.site]
         return tier[select_spine(tier, index, (gpu.leaf, towards), self.dead)]
 
@@ -102,8 +100,7 @@ class Ways:
 
         Invariant: the number of remaining hops falls at every step, so no packet loops. The routers of the default path
         follow it, even where it is not the shortest; every other router takes the fewest remaining hops given these
-        (Dijkstra). Packets enter a border router of the source's site only from within the site. Empty if the sites
-        are not `joined`.
+        (Dijkstra). Packets enter border routers of the source's site only from the site. Empty for sites not `joined`.
         """
         if not self.joined(src_site, dst_site):
             return {}

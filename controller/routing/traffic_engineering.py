@@ -170,10 +170,9 @@ def _tunnels(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the link indices of the paths between two sites, as tunnels with two additional links each.
 
-    One stands for the rate at which the source ranks, `near`, can send to the tunnel's first border router, the other
-    for the rate at which the destination ranks, `far`, can receive from its last one; their capacities are appended to
-    `capacity_bps`. In the physical grain one link stands for all routers of a site, because all traffic of a GPU passes
-    one port.
+    One models the rate at which the source ranks, `near`, can send to the tunnel's first border router, the other that
+    at which the destination ranks, `far`, can receive from its last. Their capacities are appended to `capacity_bps`.
+    In the physical grain all routers of a site have one link in common, as all traffic of a GPU passes one port.
     """
     rates_bps = np.array(capacity_bps)
     tunnels = [path.links for path in paths]
@@ -213,8 +212,7 @@ def allocate_split(
     capacity_bps: Floats,
     kept: Mapping[int, float] = MappingProxyType({}),
 ) -> list[float]:
-    """Return the rates of demands, bit/s, as `allocate`, but with each demand's rate split over its tunnels by the
-    fixed `parts`.
+    """Return the rates of demands, bit/s, as `allocate`, but with each demand's rate split by fixed `parts`.
 
     Demands that want nothing get the capacity that all others leave, and at least `_IDLE` of each link.
     """
@@ -289,9 +287,8 @@ def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
 class _Programme:
     """The linear programmes over the rates of all tunnels, [T], in units of `unit_bps`.
 
-    The unit is the most that tunnels can send through any link. This is less than the link's capacity if all its
-    tunnels have slower links elsewhere; with the capacity as unit, slow tunnels over fast links would be lost in the
-    tolerances.
+    The unit is the most that tunnels can send through any link: less than its capacity if all its tunnels have slower
+    links elsewhere. With the capacity as unit, slow tunnels over fast links would be lost in the tolerances.
 
     `of_demand` [T] is the demand of each tunnel, `is_up` [T] whether none of its links is down. The last variable of
     the programmes is the common rate of the demands that grow.
@@ -321,8 +318,7 @@ class _Programme:
         self._rows = csc_array((values, (rows, columns)), (len(demands) + len(used), common + 1))
 
     def reserve(self, kept: Mapping[int, float], priorities: Indices) -> None:
-        """Reserve the share `kept` of each link that the demands of a priority may use; `priorities` are those of all
-        demands."""
+        """Reserve the shares `kept`, by priority, of the links that demands of that priority (one of [D]) may use."""
         self._room = np.ones(len(self._used))
         passes = self._rows[len(priorities) :, :-1]
         for priority, share in kept.items():

@@ -1,7 +1,6 @@
 """Builds the VM's kernel from the distribution's source into the user's cache: ``python -m scenarios.vm.build``.
 
-Builds nothing if the cache already has the kernel of the installed source, kernel.config and the patches. Prints the
-kernel's path.
+Builds nothing if the cache has the kernel of the installed source, kernel.config and the patches. Prints its path.
 """
 
 import contextlib
@@ -47,8 +46,7 @@ def main() -> int:
 def build(environment: dict[str, str]) -> Path:
     """Return the cached kernel of this machine's kernel source, after building it if it is missing.
 
-    Raises VMError with a sentence if there is no source or no room, or if a step fails; the log of a failed build stays
-    in the cache.
+    Raises VMError with a sentence if there is no source or no room, or if a step fails, whose log stays in the cache.
     """
     archive = newest_source(sorted(SOURCES.glob("linux-source-*.tar.*")))
     fragment = kernel.FRAGMENT.read_text()

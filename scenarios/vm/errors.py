@@ -1,5 +1,4 @@
-"""The VM's errors, each one sentence for the user with an exit status; and the diagnosis of a dead VM from its kernel's
-log."""
+"""The VM's errors, each one sentence for the user with an exit status; and the diagnosis of a dead VM from its log."""
 
 import re
 import signal

@@ -2,8 +2,7 @@
 
 The cache is a folder of each user, ``$XDG_CACHE_HOME/longhaul`` or ``~/.cache/longhaul``. It has a folder for each
 kernel, named after the kernel's version and the fingerprint of its configuration. Set-up also copies the kernel into
-the virtual environment, for root and other users who have not run set-up. ``LONGHAUL_KERNEL`` names a kernel to use
-instead.
+the virtual environment, for users who have not run set-up, such as root. ``LONGHAUL_KERNEL`` names another kernel.
 """
 
 import hashlib

@@ -118,8 +118,7 @@ class Machine:
     are held until COMMAND requests them by the line ``keys``; keys held at a question go to ``answer``.
     ``on_interrupt`` is called when an interrupt is passed on.
 
-    Use as a context manager: leaving it kills the VM if it still runs. ``stop`` may be called from any thread or signal
-    handler.
+    Use as a context manager: leaving it kills the VM. ``stop`` may be called from any thread or signal handler.
     """
 
     def __init__(

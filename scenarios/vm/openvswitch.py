@@ -114,9 +114,8 @@ def take_turns(controller_pid: int) -> None:
     """Give real-time priority to the controller and to Open vSwitch's main thread, which reads its messages.
 
     Open vSwitch then revalidates the kernel's flows after it has received everything that the controller sends to
-    several switches at one instant. Revalidations are at least 5 ms apart (`udpif_revalidator` in
-    ofproto-dpif-upcall.c), so a message that comes after one has begun would take effect that much later. Raises
-    OSError.
+    several switches at one instant. Revalidations are at least 5 ms apart (udpif_revalidator in ofproto-dpif-upcall.c),
+    so a message that comes after one has begun would take effect that much later. Raises OSError.
     """
     threads = [int(thread.name) for thread in Path("/proc", str(controller_pid), "task").iterdir()]
     for thread in (*threads, int((RUN / "ovs-vswitchd.pid").read_text())):

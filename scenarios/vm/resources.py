@@ -77,8 +77,7 @@ def register_bytes() -> int:
 def working_directory(directory: str | os.PathLike[str] | None, *, results: str | None) -> str:
     """Return the absolute path of a working directory, by default the caller's.
 
-    Raises VMUsageError if it does not exist, or if the VM's own file systems hide it and it is not in the results
-    folder.
+    Raises VMUsageError if it does not exist, or is hidden by the VM's own file systems and not in the results folder.
     """
     try:
         path = Path(directory or ".").resolve(strict=True)
