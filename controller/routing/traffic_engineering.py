@@ -318,7 +318,7 @@ class _Programme:
         self._rows = csc_array((values, (rows, columns)), (len(demands) + len(used), common + 1))
 
     def reserve(self, kept: Mapping[int, float], priorities: Indices) -> None:
-        """Reserve the shares `kept`, by priority, of the links that demands of that priority (one of [D]) may use."""
+        """Reserve shares of links for later priorities: `kept[p]` of each link that a demand of priority p may use."""
         self._room = np.ones(len(self._used))
         passes = self._rows[len(priorities) :, :-1]
         for priority, share in kept.items():
