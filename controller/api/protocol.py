@@ -89,7 +89,7 @@ def read_object(line: str | bytes) -> dict[str, Any]:
 def show(value: object) -> str:
     """Return a value as text for an error: one line of at most `_SHOWN` characters."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "beyond every float"  # JSON numbers such as 1e999
+        return "too large for a float"  # JSON numbers such as 1e999
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
@@ -233,7 +233,8 @@ def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
         if not (0 <= src < len(fabric.gpus) and 0 <= dst < len(fabric.gpus) and src != dst):
             raise ProtocolError(f"the flow {show(flow)} needs two different ranks from 0 to {len(fabric.gpus) - 1}")
         if not (0 <= channel < MAX_FLOWS and 0 < port < 2**16):
-            raise ProtocolError(f"the flow {show(flow)} has a channel or a port beyond {2**16 - 1}")
+            allowed = f"a channel from 0 to {MAX_FLOWS - 1} and a port from 1 to {2**16 - 1}"
+            raise ProtocolError(f"the flow {show(flow)} needs {allowed}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
         if sites[0] != sites[1] and not fabric.paths_between.get(sites):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
@@ -247,7 +248,8 @@ def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]
     for probe in _quadruples("probe", value, most, "a path"):
         src, dst, index, port = probe
         if not (src in gpus and dst in gpus and 0 < port < 2**16):
-            raise ProtocolError(f"the probe {show(probe)} names a rank beyond {gpus[-1]} or a port beyond {2**16 - 1}")
+            allowed = f"ranks 0 to {gpus[-1]}, ports 1 to {2**16 - 1}"
+            raise ProtocolError(f"the probe {show(probe)} has a rank or a port that does not exist; allowed: {allowed}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
         if index not in joining.get(sites, ()):
             raise ProtocolError(f"the probe {show(probe)} names a path that does not join the sites of its ranks")
@@ -276,7 +278,7 @@ def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:
             raise ProtocolError(f"the crossing {show(pair)} is not a pair of ranks")
         src, dst = pair
         if not (0 <= src < count and 0 <= dst < count):
-            raise ProtocolError(f"the crossing {show(pair)} names a rank beyond 0 to {count - 1}")
+            raise ProtocolError(f"the crossing {show(pair)} names a rank outside 0 to {count - 1}")
         if not fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site)):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
         if (src, dst) in crossings:
