@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import block_diag
 
-from controller.routing.traffic_engineering import Demand, allocate, divided
+from controller.routing.traffic_engineering import Demand, allocate, allocate_split
 
 _FEW, _ALL = 150, 1000
 
@@ -109,14 +109,14 @@ def test_rates_of_one_tunnel_each_are_the_same_whether_they_may_be_split_or_not(
         demands, capacity = _random(rng)
         alone = [replace(one, tunnels=one.tunnels[:1]) for one in demands if one.wanted_bps]
         free = [rates[0] for rates in allocate(alone, capacity, None, kept)]
-        assert divided(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
+        assert allocate_split(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
 
 
 def test_a_demand_whose_parts_stay_is_as_fast_as_its_slowest_one_allows():
     ways = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)))
     other = Demand(src=1, dst=0, priority=0, tunnels=((0,),))
     # A quarter of the first over link 1, which has 1: it has 4, of which 3 pass link 0. The other has the rest of 10.
-    assert divided([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
+    assert allocate_split([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
 
 
 def test_an_earlier_priority_moves_aside_for_a_later_one():
