@@ -1,7 +1,8 @@
-"""Authenticated listener for the connections that an agent receives on.
+"""Authenticated listener for an agent's incoming connections.
 
-A peer must send a hello with the run's token (`messages.hello`), whole in its first segment and within HELLO_S, or its
-connection is closed and logged (rate-limited). Neither silent peers nor a flood of them keeps the expected ones out.
+A peer must send a hello with the run's token (`messages.hello`), whole in its first segment and within HELLO_S;
+otherwise its connection is closed, which is logged (rate-limited). Silent peers, even a flood of them, cannot keep the
+expected peers out.
 """
 
 import hmac
@@ -13,18 +14,18 @@ from collections.abc import Callable, Sequence
 
 from hosts.agent import messages
 
-BACKLOG = 64  # connections not accepted yet, and as many accepted that have sent nothing
+BACKLOG = 64  # limit for connections not accepted yet, and for accepted ones that have sent nothing
 HELLO_S = 5.0
-_LOGGED_SINGLY = 8  # refusals; of those that follow, the 16th, 32nd, 64th ...
+_LOGGED_SINGLY = 8  # refusals logged one by one; after them only the 16th, 32nd, 64th ...
 
 Peer = tuple[int, int, int]
-"""What a connection is expected as: its epoch, and the rank and the channel that it comes from."""
+"""The identity of an expected connection: its epoch, the rank that opens it, and its channel."""
 
 
 class Listener:
-    """Accepts connections that carry this token; takes over `bound`, a socket that is bound already.
+    """A listener on `bound`, a bound socket that it takes over; it accepts connections whose hello has `token`.
 
-    Refusals are logged with `name`, a line each. Only `admit` blocks.
+    Each refusal is logged on a line that begins with `name`. Only `admit` blocks.
     """
 
     def __init__(
@@ -38,11 +39,11 @@ class Listener:
         self._refused = 0
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there is a connection to accept."""
+        """Return the descriptor that becomes readable when there is a connection to accept."""
         return self._listener.fileno()
 
     def look(self) -> None:
-        """Accept new connections, check the hellos that have arrived, refuse peers without one for too long."""
+        """Accept new connections, check the hellos that have arrived, and refuse peers that are silent for too long."""
         for _ in range(BACKLOG):
             try:
                 connection, (host, port) = self._listener.accept()
@@ -67,13 +68,12 @@ class Listener:
                 self._refuse(connection, peer, "it did not send the run's token" if data else "it sent nothing")
 
     def wait_s(self) -> float | None:
-        """In how many seconds `look` must be called even if no connection arrives; None if it need not be."""
+        """Return in how many seconds `look` must be called even if no connection arrives; None if no peer is silent."""
         oldest = next(iter(self._silent.values()), None)
         return None if oldest is None else max(0.0, oldest[1] - time.monotonic())
 
     def admit(self, peers: Sequence[Peer], *, timeout_s: float) -> dict[Peer, socket.socket]:
-        """The connections of these peers, without those that do not arrive in time; all others that there are then are
-        closed. Blocks."""
+        """Wait for the connections of `peers`, at most `timeout_s`, and return those that arrived; close all others."""
         end_s = time.monotonic() + timeout_s
         while not self._known.keys() >= set(peers) and (left_s := end_s - time.monotonic()) > 0:
             poll = select.poll()

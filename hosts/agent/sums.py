@@ -1,8 +1,8 @@
-"""The payload where sums are made: words of 32 bits that are added modulo 2^32, so exactly, in any order.
+"""Payload of collectives that compute sums: 32-bit words, added modulo 2^32, so that sums are exact in any order.
 
-The own data of a rank is the pool times the rank's multiplier, word by word. A sum is then the pool times the sum of
-its contributors' multipliers, so that one pass over it checks every bit. It needs numpy, which takes long to import in
-the VM: import this only where sums are made.
+A rank's own data is the pool times the rank's multiplier, word by word. A sum is then the pool times the sum of the
+contributors' multipliers, and one pass over it verifies every bit. This module imports numpy, which takes long in the
+VM: import it only where sums are computed.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Words = npt.NDArray[np.uint32]
 
 
 class Sums(Payload):
-    """As `Payload`; windows consist of whole words."""
+    """A `Payload` whose windows consist of whole words and can be added."""
 
     def __init__(self, *, windows: int, window_bytes: int) -> None:
         super().__init__(windows=windows, window_bytes=window_bytes)
@@ -35,7 +35,7 @@ class Sums(Payload):
         return self
 
     def multiply(self, multiplier: int) -> None:
-        """Have the rank's own data be the pool times this number."""
+        """Set the rank's own data to the pool times `multiplier`."""
         self._own_words = self._words * np.uint32(multiplier)
         self._own = self._own_words.data.cast("B")
 
@@ -57,7 +57,7 @@ class Sums(Payload):
         return None
 
     def add_own(self, found: memoryview, part: range, *, collective: int, window: int) -> None:
-        """Add the rank's own window to `found`, a part of a slot."""
+        """Add the same part of the rank's own window to `found`, a part of a slot."""
         words = np.frombuffer(found, dtype=np.uint32)
         for at, start, size in self._places(window, collective, part):
             begin, first = (start - part.start) // WORD_BYTES, at // WORD_BYTES
