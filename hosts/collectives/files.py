@@ -1,4 +1,4 @@
-"""Schedules from files: GOAL text, MSCCL's XML, and TE-CCL's JSON, told apart by how they begin."""
+"""Reads schedules from files of GOAL text, MSCCL's XML or TE-CCL's JSON; the first character tells the format."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from hosts.collectives.text_file import text_of
 
 
 def read(path: Path, *, kind: str, gpus: int) -> Schedule:
-    """The schedule in a file, with GPU g at place g, proven to be of this kind unless that is "messages".
+    """Return the schedule in a file, with GPU g at place g; it is proven to do its collective unless it is GOAL.
 
-    Raises ScheduleError, one sentence that begins with the file, as the readers of the three forms do, and where the
-    file is of another kind or of another number of GPUs.
+    Raises ScheduleError, one sentence that begins with the path, if the format's reader does, if the file's collective
+    is not `kind`, and if its number of GPUs is not `gpus`.
     """
     content = text_of(path)
     begins = content.lstrip()[:1]

@@ -1,8 +1,8 @@
-"""Schedules as GOAL text, which LogGOPSim's `txt2bin` and ATLAHS read, and back.
+"""Writes schedules as GOAL text, the input of LogGOPSim's `txt2bin` and of ATLAHS, and reads them.
 
 Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language" (ICPP 2009); the grammar is LogGOPSim's
-`src/LogGOPSim/txt2bin.re`. GOAL knows messages and not what is in them: which slots a message carries, and whether
-they are added, is lost.
+`src/LogGOPSim/txt2bin.re`. GOAL describes messages without their contents: which slots a message carries, and whether
+the receiver adds them, is lost.
 """
 
 import re
@@ -34,12 +34,12 @@ _ALLOWED = (
 
 
 def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> str:
-    """The schedule as GOAL, with the rank `placement[p]` at place p and slots of so many bytes.
+    """Return the schedule as GOAL text, with rank `placement[p]` at place p and slots of `slot_bytes`.
 
-    A message is a send of one rank and a receive of another under one tag, its number in the schedule. A send requires
-    the receives and computations that it waits for and the send before it on its flow; a channel is a NIC, a stream a
-    CPU. Sizes are whole bytes, the least of 1, and computations whole nanoseconds. Raises ValueError where `placement`
-    is not all ranks once.
+    A message becomes a send of one rank and a receive of another with the same tag, its 1-based index in the schedule.
+    A send requires the receives and computations on which the message depends, and the previous send on its flow. A
+    channel becomes a NIC, a stream a CPU. Sizes are rounded to whole bytes, at least 1, and computations to whole
+    nanoseconds. Raises ValueError if `placement` is not a permutation of the ranks.
     """
     if sorted(placement) != list(range(schedule.places)):
         raise ValueError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
@@ -70,24 +70,23 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
 
 
 def read(path: Path, content: str) -> Schedule:
-    """The schedule in a file's text: rank r is place r, a NIC a channel, a CPU a stream, and a slot is a byte.
+    """Return the schedule in a file's text: rank r is place r, a NIC is a channel, a CPU is a stream; sizes are bytes.
 
-    The n-th send to a rank under a tag is the n-th receive there, in the order of the file. Sends go out, and
-    computations are made, in the order in which they could begin if nothing took time, those that could begin at once
-    in the order of the file: what LogGOPSim does for the files of its own generators. A send is done as soon as it
-    begins, so what requires it waits for what the send waits for; what requires or is required by a receive or a
-    computation waits for its end (`requires`) or its beginning (`irequires`).
+    The n-th send to a rank with a tag matches the n-th receive there from the sender with this tag, in file order.
+    Sends and computations are ordered by when they could begin if nothing took time, and in file order among those
+    that could begin together, as in LogGOPSim for the files of its own generators. A send is done as soon as it begins,
+    so an operation that requires a send depends on what the send depends on. For receives and computations, `requires`
+    waits for the end and `irequires` for the beginning.
 
-    Raises ScheduleError, one sentence that begins with the file, for what is not GOAL or is too large, for
-    a receive from any rank or under any tag, a message without its other end or with another size there, and for
-    operations that wait for one another.
+    Raises ScheduleError, one sentence that begins with the path, if the text is not GOAL or is too large, for receives
+    from any rank or with any tag, for a message without a second end or with two sizes, and for cyclic dependencies.
     """
     reader = _Reader(path)
     reader.read(content)
     match(reader.operations, reader.sizes, reader.sends, reader.receives)
     order = in_order(reader.operations)
     if not any(isinstance(server, Flow) for server in order.servers):
-        raise ScheduleError(f"{path}: nothing is sent; allowed: one message at least")
+        raise ScheduleError(f"{path}: the file has no message; allowed: at least one")
     return Schedule(
         places=len(reader.ranks),
         slots=0,
@@ -100,7 +99,7 @@ def read(path: Path, content: str) -> Schedule:
 
 
 class _Reader:
-    """What has been read of a file so far."""
+    """A reader with the operations that it has read so far."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._line = path, 0
@@ -114,7 +113,7 @@ class _Reader:
         self.receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def read(self, content: str) -> None:
-        """Read the whole text; comments may be anywhere."""
+        """Read the whole text. Comments may be anywhere; the line numbers of errors count them."""
         content = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), content)
         for self._line, line in enumerate(content.split("\n"), start=1):
             rest = line.strip(" \t\r")
@@ -125,14 +124,14 @@ class _Reader:
             raise self._error("the file ends within a rank; allowed: a } at its end")
         if self._most_ranks is None or len(self.ranks) < self._most_ranks:
             raise self._error(
-                f"the file ends after {len(self.ranks):,} ranks; allowed: num_ranks, and as many ranks as it says"
+                f"the file ends after {len(self.ranks):,} ranks; allowed: num_ranks, and as many ranks as it gives"
             )
 
     def _error(self, sentence: str) -> ScheduleError:
         return ScheduleError(f"{self._path}, line {self._line:,}: {sentence}")
 
     def _statement(self, rest: str) -> str:
-        """Read the first statement of a line; returns what is left of the line."""
+        """Read the first statement of a line; return the rest of the line."""
         if self._rank is None:
             if match := _RANKS.match(rest):
                 self._has_ranks(int(match[1]))
@@ -156,12 +155,12 @@ class _Reader:
 
     def _has_ranks(self, ranks: int) -> None:
         if self._most_ranks is not None or not 2 <= ranks <= MOST_GPUS:
-            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, said once")
+            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, given once")
         self._most_ranks = ranks
 
     def _begin(self, rank: int) -> None:
         if self._most_ranks is None or rank >= self._most_ranks or rank in self.ranks:
-            raise self._error(f"rank {rank:,}; allowed: those below num_ranks, which comes first, each once")
+            raise self._error(f"rank {rank:,}; allowed: ranks below num_ranks, each once, after the line of num_ranks")
         self.ranks.add(rank)
         self._rank, self._labels = rank, {}
 
@@ -169,13 +168,13 @@ class _Reader:
         label, kind, size, way, other, tag, cpu, nic = match.groups()
         assert self._rank is not None and self._most_ranks is not None
         if "-1" in (other, tag):
-            raise self._error(f"{kind} with -1, which is any; allowed: one rank and one tag")
+            raise self._error(f"{kind} with the wildcard -1; allowed: one rank and one tag")
         peer, channel = int(other), int(nic or 0)
         if (kind == "send") != (way == "to"):
             raise self._error(f"{kind} {way}; allowed: send to and recv from")
         if peer >= self._most_ranks or peer == self._rank:
             raise self._error(
-                f"{kind} {way} {peer:,}; allowed: the ranks 0 to {self._most_ranks - 1:,} but {self._rank}"
+                f"{kind} {way} {peer:,}; allowed: the ranks 0 to {self._most_ranks - 1:,} except {self._rank}"
             )
         if not 1 <= int(size) <= MOST_MESSAGE_BYTES or channel >= MOST_NICS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
@@ -202,7 +201,7 @@ class _Reader:
     def _add(self, label: str | None, kind: str, size: float) -> int:
         index = len(self.operations)
         if index == MOST_OPERATIONS:
-            raise self._error(f"one operation more than {MOST_OPERATIONS:,}; allowed: so many")
+            raise self._error(f"more than {MOST_OPERATIONS:,} operations; allowed: {MOST_OPERATIONS:,}")
         if label is not None:
             if label in self._labels:
                 raise self._error(f"the label {label[:80]} is given twice in a rank; allowed: once")
@@ -215,6 +214,6 @@ class _Reader:
     def _requires(self, label: str, kind: str, other: str) -> None:
         for one in (label, other):
             if one not in self._labels:
-                raise self._error(f"the label {one[:80]} is not known; allowed: those before it in its rank")
+                raise self._error(f"the label {one[:80]} is unknown; allowed: labels that precede it in its rank")
         operation = self.operations[self._labels[label]]
         (operation.requires if kind == "requires" else operation.started).append(self._labels[other])

@@ -1,4 +1,5 @@
-"""Schedules as programs of ranks: what each sends and receives in which order, what it keeps and what must arrive."""
+"""Compiles a schedule into one program per rank: its sends, receives and computations in order, its buffers, and the
+terms that verify every message."""
 
 import hashlib
 from collections import Counter, deque
@@ -14,10 +15,10 @@ _WORD = 1 << 32
 
 
 def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...]:
-    """The program of every rank, by rank, where the rank `placement[p]` stands at place p.
+    """Return the program of every rank, by rank, with rank `placement[p]` at place p.
 
-    Raises ValueError unless `placement` has each rank once, ScheduleError where a transfer sends a slot that holds
-    nothing.
+    Raises ValueError unless `placement` is a permutation of the ranks, and ScheduleError if a transfer sends an empty
+    slot.
     """
     schedule = workload.schedule
     if sorted(placement) != list(range(schedule.places)):
@@ -78,7 +79,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
 
 
 def _sizes(workload: Workload, part: "_Part") -> tuple[tuple[int, int], ...]:
-    """The slots of a rank's messages with their bytes, where they are of several sizes."""
+    """Return the slots of a rank's messages with their bytes; empty if all slots have the same size."""
     if not workload.slot_sizes:
         return ()
     messages = [task for of in (part.sends, part.receives) for tasks in of.values() for task in tasks]
@@ -86,10 +87,10 @@ def _sizes(workload: Workload, part: "_Part") -> tuple[tuple[int, int], ...]:
 
 
 class _Terms:
-    """What contributions are: the windows of what all ranks begin with, and the ranks' multipliers.
+    """Maps contributions to terms: the windows of the initial data of all ranks, and the ranks' multipliers.
 
-    Without sums every contribution has a window of its own, in the order of ranks. With them all ranks' contributions
-    to a slot have one window, or their sum would not be a multiple of it.
+    Without sums every contribution has its own window, in the order of ranks. With sums, all ranks' contributions to a
+    slot share one window, so that their sum is a multiple of that window.
     """
 
     def __init__(self, workload: Workload, placement: Sequence[int]) -> None:
@@ -111,7 +112,7 @@ class _Terms:
         self._known: dict[int, tuple[Term, ...]] = {}
 
     def of(self, content: int) -> tuple[Term, ...]:
-        """The terms of a set of contributions, given as bits (`schedule.Contents`)."""
+        """Return the terms of a set of contributions, given as bits (`schedule.Contents`)."""
         if content not in self._known:
             found: dict[int, int] = {}
             for bit in _bits(content):
@@ -123,23 +124,23 @@ class _Terms:
 
 
 class _Part:
-    """A rank's program while it is put together."""
+    """A rank's program under construction."""
 
     def __init__(self) -> None:
         self.sends: dict[tuple[int, int], list[Send]] = {}
         self.receives: dict[tuple[int, int], list[Receive]] = {}
         self.streams: dict[int, list[Computation]] = {}
         self.uses: list[Use] = []
-        self._current: dict[int, int] = {}  # the use of each slot that a message has arrived in
+        self._current: dict[int, int] = {}  # the current use of each slot that a message has written
 
     def send(self, slot: int) -> None:
-        """Note that a slot is sent as it is now."""
+        """Record that a message sends a slot's current content."""
         if slot in self._current:
             use = self.uses[self._current[slot]]
             use.tasks, use.total = use.tasks + 1, ()
 
     def receive(self, slot: int, adds: bool, total: tuple[Term, ...]) -> int:
-        """Note that a message arrives in a slot, which then has these terms; returns the use that it is a part of."""
+        """Record that a message writes a slot, whose terms then are `total`; return the index of the slot's use."""
         if not adds or slot not in self._current:
             self.uses.append(Use())
             self._current[slot] = len(self.uses) - 1
@@ -156,12 +157,12 @@ def _bits(number: int) -> Iterator[int]:
 
 
 def _multiplier(rank: int) -> int:
-    """An odd number of 32 bits. Random ones, so that no two sets of few ranks have the same sum."""
+    """Return a rank's multiplier, odd and 32 bits long; pseudo-random, so that small sets of ranks differ in sum."""
     return int.from_bytes(hashlib.shake_128(f"longhaul rank {rank}".encode()).digest(4), "little") | 1
 
 
 def makes_sums(workload: Workload) -> bool:
-    """Whether anything is added."""
+    """Return whether any message is added on arrival."""
     return any(task.adds for task in workload.schedule.transfers)
 
 
@@ -172,7 +173,7 @@ def _contributions(workload: Workload) -> int:
 
 
 def windows(workload: Workload) -> tuple[int, int]:
-    """How many windows a collective has, and the bytes of the largest."""
+    """Return the number of windows of a collective, and the bytes of the largest one."""
     without_slots = [
         message_bytes(workload, task)
         for _, task in workload.schedule.sends()
@@ -183,12 +184,12 @@ def windows(workload: Workload) -> tuple[int, int]:
 
 
 def message_bytes(workload: Workload, transfer: Transfer) -> int:
-    """The bytes of a message, its label not included."""
+    """Return the bytes of a message without its label."""
     return round(transfer.amount * workload.slot_bytes)
 
 
 def flow_bytes(workload: Workload) -> int:
-    """The bytes that the busiest flow carries in a collective, with their labels; all of them may be queued at once."""
+    """Return the bytes of the busiest flow in a collective, labels included; all of them may be queued at once."""
     found: dict[Flow, int] = {}
     for flow, transfer in workload.schedule.sends():
         found[flow] = found.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
@@ -196,15 +197,15 @@ def flow_bytes(workload: Workload) -> int:
 
 
 def flow_messages(workload: Workload) -> int:
-    """The most messages that a flow carries in a collective."""
+    """Return the largest number of messages of one flow in a collective."""
     return max(Counter(flow for flow, _ in workload.schedule.sends()).values())
 
 
 def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:
-    """The most buffers that each rank needs at once, and the most bytes that all have sent and that have not arrived.
+    """Return the most buffers that each rank needs at once, and the most bytes that are in flight at once.
 
-    Both are of the case that messages arrive in the order in which they were sent, but those to the rank `slow` only
-    when there is nothing else; computations take no time.
+    Both assume that messages arrive in the order in which they were sent, except that messages to rank `slow` arrive
+    only when no others are in flight, and that computations take no time.
     """
     transfers = workload.schedule.transfers
     queues = [[deque(tasks) for _, _, tasks in program.sends] for program in of_ranks]
@@ -216,7 +217,7 @@ def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) ->
         for task in tasks
     }
     left = [[use.tasks for use in program.uses] for program in of_ranks]
-    holding: list[dict[int, int]] = [{} for _ in of_ranks]  # the use that each slot is in
+    holding: list[dict[int, int]] = [{} for _ in of_ranks]  # per rank, the current use of each slot
     kept, most_kept = [set[int]() for _ in of_ranks], [0] * len(of_ranks)
     done: set[int] = set()
     flying, delayed = deque[int](), deque[int]()
@@ -253,7 +254,7 @@ def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) ->
         rank, receive = inbound[task]
         for slot, use in zip(receive.slots, receive.uses, strict=True):
             holding[rank][slot] = use
-            if of_ranks[rank].uses[use].tasks > 1:  # else it is checked and forgotten
+            if of_ranks[rank].uses[use].tasks > 1:  # otherwise the data is verified and discarded
                 kept[rank].add(use)
                 most_kept[rank] = max(most_kept[rank], len(kept[rank]))
             finish(rank, use)
@@ -265,10 +266,10 @@ def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A message of a schedule: GPU `src` sends GPU `dst`, both ranks, transfer `task`.
+    """A message of a schedule: rank `src` sends transfer `task` to rank `dst`.
 
-    `step` is 1 more than the messages before it in the longest chain of messages each of which waits for the one
-    before. `chunk` is the rank at whose place the block of its first slot is counted, -1 where contents mean nothing.
+    `step` is the 1-based position of the message in the longest chain of dependent messages that ends with it. `chunk`
+    is the rank at the place that owns the block of its first slot, or -1 if `Workload.owner` is.
     """
 
     task: int
@@ -279,7 +280,7 @@ class Move:
 
 
 def moves(workload: Workload, placement: Sequence[int]) -> list[Move]:
-    """The messages of a schedule in program order, with the rank `placement[p]` at place p."""
+    """Return the messages of a schedule in program order, with rank `placement[p]` at place p."""
     schedule = workload.schedule
     steps: list[int] = []
     found = []

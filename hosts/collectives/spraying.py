@@ -1,7 +1,8 @@
-"""Spraying: a workload whose messages are cut into pieces, each on a connection of its own.
+"""Spraying: cuts the messages of a workload into pieces, each on its own connection.
 
-A message of n pieces becomes n messages on as many channels. It has arrived when all of them have, and what waits for
-it waits for all. So the network may send each over another way, and what the schedule does is the same.
+A message of n pieces becomes n messages on n channels. It has arrived when all pieces have, so a transfer that depended
+on the message depends on all pieces. The network may thus send each piece over a different path, and the schedule still
+does the same.
 """
 
 from collections import Counter
@@ -14,18 +15,18 @@ from hosts.collectives.kinds import MOST_TRANSFERS, OWN_SIZES, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
 
 MOST_CONNECTIONS = 2**16
-_MOST_CHANNELS = 5_000  # of the source ports of two epochs
+_MOST_CHANNELS = 5_000  # so that two epochs have enough source ports
 
 
 def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -> Workload:
-    """The workload with the messages of each of its flows in so many pieces, [flows], of a stream 1.
+    """Return the workload with the messages of flow f cut into `pieces[f]` pieces; `pieces` is 1 for a stream.
 
-    A flow that is confined to a way (`Workload.ways`) is one piece, on a channel that has the way's number modulo
-    width * ranks.
+    The pieces of channel c use channels c * width, c * width + 1, and so on. A flow that is confined to a path is one
+    piece, on a channel that is congruent to its `Workload.ways` modulo width * ranks.
 
-    Slots are cut evenly, each part rounded up to a whole byte or word, and the sizes of messages without slots differ
-    by a byte or word at most; one with fewer of these has fewer pieces. The pieces of channel c have the channels
-    c * width, c * width + 1, and so on. Raises ScheduleError for more transfers, connections or channels than allowed.
+    Slots are cut into equal parts, each rounded up to a whole byte or word. Pieces of a message without slots differ by
+    at most a byte or word; a message with fewer bytes or words than pieces has fewer pieces. Raises ScheduleError for
+    too many transfers, connections or channels.
     """
     schedule, unit = whole.schedule, whole.unit_bytes
     parts = lcm(*(number for number, flow in zip(pieces, schedule.flows, strict=True) if isinstance(flow, Flow)))
@@ -37,8 +38,8 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
     ways = whole.ways or (-1,) * len(schedule.flows)
     free = [one.channel for one, way in zip(schedule.flows, ways, strict=True) if isinstance(one, Flow) and way < 0]
     period = width * ranks
-    first = (1 + max(free, default=-1)) * width  # channel that no free flow has
-    taken: Counter[tuple[int, int, int]] = Counter()  # channels of a way between two places
+    first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
+    taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
     for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
         first_flow.append(len(flows))
         dscp += whole.dscp[index : index + 1] * number
@@ -53,7 +54,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
             flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
         else:
             flows.append(flow)
-    sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # at least; the rest has its sizes
+    sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # a lower bound; exact check below
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
         (sent, MOST_TRANSFERS, "transfers"),
@@ -61,11 +62,13 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
         (channels, _MOST_CHANNELS, "channels"),
     ):
         if count > most:
-            raise ScheduleError(f"sprayed over all ways it has {count:,} {what}; allowed: {most:,}")
+            raise ScheduleError(f"sprayed over all paths, the workload has {count:,} {what}; allowed: {most:,}")
     cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
     ends = [0, *accumulate(map(len, cut))]
     if ends[-1] > MOST_TRANSFERS:
-        raise ScheduleError(f"sprayed over all ways it has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}")
+        raise ScheduleError(
+            f"sprayed over all paths, the workload has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}"
+        )
     transfers = [
         replace(
             one,
@@ -101,10 +104,11 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
 
 
 def over_planes(whole: Workload, planes: int) -> Workload:
-    """The workload with channels by which its flows are on so many planes, a channel's number modulo that.
+    """Return the workload with channels renumbered to spread its flows over `planes`: channel c is on plane c % planes.
 
-    The channels of a ring are on different ones as they are. Of anything else channel c of place a and place b becomes
-    c * planes + (a + b + c) % planes, so a place's flows to several others are, too. Raises ScheduleError for too many.
+    The channels of a ring are on different planes already. In any other workload, channel c between places a and b
+    becomes c * planes + (a + b + c) % planes, so that a place's flows to several others are on different planes, too.
+    Raises ScheduleError for too many channels.
     """
     if whole.is_ring:
         return whole
@@ -115,19 +119,19 @@ def over_planes(whole: Workload, planes: int) -> Workload:
         for one in whole.schedule.flows
     )
     if (channels := 1 + max(one.channel for one in flows if isinstance(one, Flow))) > _MOST_CHANNELS:
-        raise ScheduleError(f"over {planes} rails it has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
+        raise ScheduleError(f"over {planes} rails, the workload has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
     return replace(whole, schedule=replace(whole.schedule, flows=flows))
 
 
 def _part(size_bytes: int, parts: int, unit: int) -> int:
-    """The bytes of each part of a slot."""
+    """Return the bytes of each part of a slot."""
     return -(-size_bytes // (parts * unit)) * unit
 
 
 def _cut(
     whole: Workload, one: Transfer, number: int, parts: int, unit: int
 ) -> list[tuple[tuple[tuple[int, int], ...], float]]:
-    """The slots and the size of each piece of a transfer, in the unit of the new schedule."""
+    """Return the slots and the size of each piece of a transfer, in the unit of the new schedule."""
     if isinstance(whole.schedule.flows[one.flow], Stream):
         return [((), one.size)]
     if not one.slots:
@@ -146,7 +150,7 @@ def _cut(
 
 
 def _contents(contents: Contents, parts: int) -> Contents:
-    """What the parts of all slots hold, where each slot holds nothing or a contribution of its own."""
+    """Return the contents of the parts of all slots; each slot is empty or holds a contribution of its own."""
     slots = len(contents[0]) * parts
     return [
         [1 << (place * slots + slot) if of_place[slot // parts] else 0 for slot in range(slots)]
