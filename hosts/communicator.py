@@ -1,8 +1,8 @@
-"""The communicator: connects the GPUs' agents as a schedule needs it, and runs collectives on them.
+"""The communicator: connects the GPUs' agents as a schedule requires, and runs collectives on them.
 
-It starts one small process that forks the agents (`hosts.agent.launcher`), sends each its commands over a private
-socket pair, and waits for all answers with a deadline. Every failure is one CollectiveError that names the
-rank; the agents have ended then, and a new communicator must be made.
+It starts one small process that forks the agents (`hosts.agent.launcher`), sends each agent its commands over a private
+socket pair, and waits for all answers with a deadline. Every failure raises one CollectiveError that names the rank.
+The agents have ended then, and a new communicator is needed.
 """
 
 import json
@@ -40,13 +40,13 @@ from topologies.fabric.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
 LEAD_S = 0.05
-"""From the command to begin a collective to its beginning: all agents must receive it in that time."""
-_PHASE_NS = 10_000_000  # collectives begin at the same phase of the kernel's tick of 100 Hz
-_GRACE_S = 5.0  # beyond the agents' own deadline
+"""Time between the command to begin a collective and its start, within which all agents must receive the command."""
+_PHASE_NS = 10_000_000  # collectives start at the same phase of the kernel's 100 Hz tick
+_GRACE_S = 5.0  # added to the agents' own deadline
 
 
 class CollectiveError(Exception):
-    """Connections or a collective failed: a sentence that names the rank; `seen_ns` is when it was detected."""
+    """Connections or a collective failed. The text names the rank; `seen_ns` is the time of detection."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -55,7 +55,7 @@ class CollectiveError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A wrong message: the receiving rank, the transfer's number in the schedule, the sending rank, what is wrong."""
+    """A wrong message: the receiving rank, the transfer's index in the schedule, the sending rank, and the error."""
 
     rank: int
     task: int
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Flip:
-    """Damage, for a test: one bit of byte `byte` of the message that is transfer `task`, as it arrives."""
+    """A bit error to inject, for tests: in byte `byte` of the message that is transfer `task`, on arrival."""
 
     task: int
     byte: int
@@ -76,11 +76,11 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """A completed collective: when each rank began and when each transfer was under way, on CLOCK_MONOTONIC.
+    """A completed collective with its times on CLOCK_MONOTONIC: `start_ns` by rank, the others by transfer.
 
-    `sent_ns` is by transfer of the schedule, when it was handed to the sender's kernel, where it may be queued behind
-    others; `arrived_ns` when it had arrived whole. Of a computation they are its beginning and its end. `faults` are
-    the wrong messages as they arrived; if there are none, every byte that arrived and every sum was right.
+    `sent_ns` is the time at which a transfer was handed to the sender's kernel, where earlier ones may still be queued;
+    `arrived_ns` is the time at which it had arrived whole. For a computation they are its beginning and its end.
+    `faults` are the wrong messages in order of arrival; without any, all received bytes and all sums were correct.
     """
 
     collective: int
@@ -91,20 +91,20 @@ class Completed:
 
     @property
     def completion_s(self) -> float:
-        """From the first beginning to the last end."""
+        """The time from the first start to the last arrival, in seconds."""
         return (max(self.arrived_ns) - min(self.start_ns)) / 1e9
 
 
 class Communicator:
-    """The agents of a fabric's GPUs, whose hosts are the network namespaces of the processes `host_pids`, by rank.
+    """The agents of a fabric's GPUs; a GPU's host is the network namespace of a process, `host_pids` by rank.
 
-    Every collective is the `workload`. No agent may wait longer for another than `deadline_s` and all computations, by
-    the VM's clock. `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often
-    connections have been made: a communicator that replaces another continues from its epoch, so that no connection can
-    be mistaken for one of the other's. With `fastest_bps`, the rate of the fastest link, TCP's segments are those of
-    fair shares (`transport.segment_bytes`). The thread that makes a communicator must outlive it, as the agents die
-    with that thread. Raises ValueError where the workload is not one of these GPUs or too large for Linux's sockets,
-    CollectiveError where an agent cannot start.
+    Every collective executes `workload`. An agent waits for another at most `deadline_s` plus the time of all
+    computations, by the VM's clock. `lead_s` is the time between the command to begin a collective and its start.
+    `epoch` counts how often connections have been made; a communicator that replaces another continues from its epoch,
+    so that old connections cannot be mistaken for new ones. With `fastest_bps`, the rate of the fastest link, TCP's
+    segments are sized for fair shares (`transport.segment_bytes`). The thread that creates a communicator must outlive
+    it, because the agents die with that thread. Raises ValueError if the workload does not match the GPUs or is too
+    large for Linux's sockets, and CollectiveError if an agent cannot start.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Communicator:
             channels=_channels(workload),
             dscp=_by_channel(workload),
             deadline_s=deadline_s,
-            token=os.urandom(messages.TOKEN_BYTES).hex(),  # another for every communicator
+            token=os.urandom(messages.TOKEN_BYTES).hex(),  # a new one for every communicator
             transport=transport,
             limits=limits(transport, flow_bytes=flow_bytes(workload), flow_messages=flow_messages(workload)),
         )
@@ -146,7 +146,7 @@ class Communicator:
         self._moves: dict[int, Move] = {}
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self._ranks]
         self._controls, agents_ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        for control in self._controls:  # a stopped agent takes in no command that is larger than the socket's buffer
+        for control in self._controls:  # sending a command larger than the socket buffer to a stopped agent blocks
             control.settimeout(deadline_s + _GRACE_S)
         fds = [end.fileno() for end in agents_ends]
         gpus = [
@@ -169,17 +169,17 @@ class Communicator:
         self.close()
 
     def connect(self, placement: Sequence[int]) -> None:
-        """Leave the present connections and make those that the schedule needs with the rank `placement[p]` at place p:
-        on return all are up, at line rate.
+        """Replace all connections by those that the schedule needs with rank `placement[p]` at place p.
 
-        Raises ValueError unless `placement` has each rank once, CollectiveError where a connection cannot be made.
+        On return all connections are up, and at line rate if the transport starts there. Raises ValueError unless
+        `placement` is a permutation of the ranks, and CollectiveError if a connection cannot be made.
         """
         of_ranks = programs(self._workload, placement)
         self._moves = {move.task: move for move in moves(self._workload, placement)}
         self.epoch += 1
         self._all("abort")
         addresses = [gpu.ip for gpu in self._gpus]
-        for rank, program in enumerate(of_ranks):  # one after the other: nothing depends on which of them is first
+        for rank, program in enumerate(of_ranks):  # one after the other, so that the order of connecting is fixed
             segments = self._segments(program)
             told = program.as_json()
             self._tell(rank, "connect", epoch=self.epoch, program=told, addresses=addresses, segments=segments)
@@ -190,7 +190,7 @@ class Communicator:
         self._all("confirm")
 
     def _segments(self, program: Program) -> list[int]:
-        """The bytes of the segments of each of a rank's connections; none where they are the interface's."""
+        """Return the segment size of each outgoing connection of a rank in bytes; empty without `fastest_bps`."""
         if (fastest_bps := self._fastest_bps) is None:
             return []
         transfers = self._workload.schedule.transfers
@@ -200,15 +200,15 @@ class Communicator:
         return [segment_bytes(message_bytes=size, fastest_bps=fastest_bps) for size in largest]
 
     def source_port(self, channel: int) -> int:
-        """The TCP source port of the present connections of a channel."""
+        """Return the TCP source port of a channel's current connections."""
         return source_port(channel, epoch=self.epoch, channels=_channels(self._workload))
 
     def run(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> Completed:
-        """Run the collective, begun by all ranks at one instant; `flip` damages a message of it.
+        """Run the collective; all ranks start at the same instant. `flip` injects a bit error into one message.
 
-        `on_start` is called with the instant (CLOCK_MONOTONIC, ns) shortly before. Raises ValueError without
-        connections and for a flip that is not in the collective, CollectiveError when an agent dies or does not finish
-        in time.
+        `on_start` is called shortly before the start, with its instant (CLOCK_MONOTONIC, ns). Raises ValueError without
+        connections and for a flip that is not in the collective, and CollectiveError if an agent dies or does not
+        finish in time.
         """
         if not self._moves:
             raise ValueError("there are no connections yet")
@@ -240,14 +240,14 @@ class Communicator:
         )
 
     def retransmitted_bytes(self) -> int:
-        """The bytes that TCP has retransmitted between the GPUs since they were connected; raises CollectiveError."""
+        """Return the bytes that TCP has retransmitted between the GPUs since `connect`; raises CollectiveError."""
         return sum(answer["bytes"] for answer in self._all("retransmitted"))
 
     def close(self) -> None:
-        """End the agents and their parent, and wait until they have; may be called again."""
+        """End the agents and the launcher, and wait for them; may be called more than once."""
         for control in self._controls:  # an agent ends when its control connection is closed
             control.close()
-        for end in (self._launcher.terminate, self._launcher.kill):  # the first kills its agents, the second itself
+        for end in (self._launcher.terminate, self._launcher.kill):  # terminate kills the agents, kill the launcher
             try:
                 self._launcher.wait(_GRACE_S)
                 break
@@ -257,15 +257,15 @@ class Communicator:
         self._moves = {}
 
     def kill(self) -> None:
-        """End the agents at once, also during a collective."""
+        """End the agents immediately, even during a collective."""
         self._launcher.terminate()  # which kills its agents
         self.close()
 
     def _tell(self, rank: int, do: str, **arguments: object) -> None:
-        """Send a rank a command."""
+        """Send a command to a rank's agent."""
         with suppress(
             BrokenPipeError, ConnectionResetError, TimeoutError
-        ):  # it has died or was stopped, which `_answers` will find
+        ):  # the agent has died or is stopped, which `_answers` detects
             messages.send(self._controls[rank], {"do": do, **arguments})
 
     def _all(self, do: str) -> list[dict[str, Any]]:
@@ -274,7 +274,7 @@ class Communicator:
         return self._answers(do, self._ranks)
 
     def _answers(self, do: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
-        """The answers of these ranks to `do`; closes and raises CollectiveError where one is missing or an error."""
+        """Return the answers of these ranks to `do`; if one is missing or an error, close and raise CollectiveError."""
         answers: dict[int, dict[str, Any] | None] = {}
         end_s = time.monotonic() + self._deadline_s + _GRACE_S
         with selectors.PollSelector() as waiting:
@@ -287,7 +287,7 @@ class Communicator:
         died = sorted(rank for rank, answer in answers.items() if answer is None)
         silent = [rank for rank in ranks if rank not in answers]
         errors = [f"GPU {rank} {answer['error']}" for rank, answer in answers.items() if answer and "error" in answer]
-        if died:  # of what failed at several ranks, the most likely cause
+        if died:  # several ranks may have failed: report the most likely cause
             cause = f"the process of GPU {_listed(died)} died"
         elif silent:
             cause = f"GPU {_listed(silent)} did not answer within {self._deadline_s:g} s"
@@ -307,12 +307,12 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _channels(workload: Workload) -> int:
-    """The channels that flows have."""
+    """Return the number of channels of a workload's flows."""
     return 1 + max(flow.channel for flow, _ in workload.schedule.sends())
 
 
 def _by_channel(workload: Workload) -> tuple[int, ...]:
-    """The DSCP of each channel; none where all are alike."""
+    """Return the DSCP of each channel; empty if no flow has one."""
     if not any(workload.dscp):
         return ()
     both = zip(workload.schedule.flows, workload.dscp, strict=True)
@@ -321,18 +321,18 @@ def _by_channel(workload: Workload) -> tuple[int, ...]:
 
 
 def _by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:
-    """What all ranks answered as pairs [task, ns], by task."""
+    """Merge the pairs [task, ns] of all ranks' answers; return the times in the order of tasks."""
     return tuple(ns for _, ns in sorted(tuple(pair) for answer in answers for pair in answer[name]))
 
 
 def _start_launcher(request: str, fds: Sequence[int], *, numpy: bool) -> "subprocess.Popen[str]":
-    """Start the process that forks the agents, with as little of Python as it needs: starting is slow in the VM."""
+    """Start the process that forks the agents, with a minimal Python environment: starting is slow in the VM."""
     folders, threads = [str(_PROJECT)], {}
     if numpy:
         found = find_spec("numpy")
         assert found is not None and found.origin is not None
-        folders.append(str(Path(found.origin).parent.parent))  # `-S` leaves out the folder that it is installed in
-        threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads must not fork
+        folders.append(str(Path(found.origin).parent.parent))  # `-S` omits site-packages
+        threads = {"OPENBLAS_NUM_THREADS": "1"}  # a multi-threaded process must not fork
     launcher = subprocess.Popen(
         [sys.executable, "-S", "-m", "hosts.agent.launcher", str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -341,9 +341,9 @@ def _start_launcher(request: str, fds: Sequence[int], *, numpy: bool) -> "subpro
         text=True,
         cwd="/",
         env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(folders)},
-        process_group=0,  # Ctrl-C at a prompt is not for the agents
+        process_group=0,  # Ctrl-C at a prompt must not reach the agents
     )
     assert launcher.stdin is not None
-    with suppress(BrokenPipeError), launcher.stdin:  # without agents there will be no answers
+    with suppress(BrokenPipeError), launcher.stdin:  # if the launcher has died, `_answers` detects it
         launcher.stdin.write(request)
     return launcher

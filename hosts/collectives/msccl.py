@@ -1,10 +1,10 @@
-"""Schedules as MSCCL's XML, which msccl-tools writes and MSCCL runs (Cowan et al., "MSCCLang: Microsoft Collective
-Communication Language", ASPLOS 2023), and back.
+"""Writes schedules as MSCCL's XML, which msccl-tools generates and MSCCL runs, and reads them (Cowan et al., "MSCCLang:
+Microsoft Collective Communication Language", ASPLOS 2023).
 
-A GPU has threadblocks, each with at most one GPU that it sends to and one that it receives from, and with steps that
-it carries out one after another: s sends, r receives, rrc receives and adds, rcs, rrs and rrcs send on what they have
-received, cpy copies and re adds within the GPU, nop does nothing. A step names the chunks of its GPU's buffers: i
-(input), o (output), s (scratch). It waits for the step `deps` of the threadblock `depid` of its GPU.
+A GPU has threadblocks. Each sends to at most one GPU and receives from at most one, and executes its steps in order: s
+sends, r receives, rrc receives and adds, rcs, rrs and rrcs also forward the received data, cpy copies and re adds
+within the GPU, and nop does nothing. A step names chunks of its GPU's buffers: i (input), o (output), s (scratch). It
+waits for step `deps` of threadblock `depid` of its GPU.
 """
 
 import re
@@ -31,7 +31,7 @@ KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""The kind of collective of each that a file may name as its `coll`."""
+"""The kind of collective for each allowed value of a file's `coll`."""
 
 MOST_CHANNELS = 64
 _MOST_STEPS, _MOST_CHUNKS = 200_000, 200_000
@@ -41,16 +41,16 @@ _TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 Chunk = tuple[str, int]
-"""A buffer (i, o, s) and an index in it."""
+"""A chunk: its buffer (i, o, s) and its index in that buffer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where chunks of the input and of the output are in the one buffer that a GPU has in a schedule.
+    """The mapping of input, output and scratch chunks to the slots of the one buffer that a GPU has in a schedule.
 
-    Input and output are the same bytes, the input of an allgather in the place of the GPU's own block, as in MSCCL's
-    collectives that are `inplace`; only of an alltoall they are two halves. `slots` are those of one GPU; scratch comes
-    behind them.
+    As in MSCCL's `inplace` collectives, input and output are the same memory; for instance, an allgather's input is the
+    GPU's own block of the output. Only an alltoall has separate halves for input and output. `slots` is the number of
+    slots of one GPU without scratch, whose slots follow.
     """
 
     kind: str
@@ -59,11 +59,11 @@ class Layout:
 
     @property
     def block(self) -> int:
-        """The slots of a block."""
+        """The number of slots of a block."""
         return self.slots // (2 * self.gpus if self.kind == "alltoall" else self.gpus)
 
     def slot(self, gpu: int, chunk: Chunk) -> int | None:
-        """The slot of a chunk of a GPU, None where there is none."""
+        """Return the slot of a chunk of a GPU, or None if the chunk is outside its buffer."""
         buffer, index = chunk
         if buffer == "s":
             return self.slots + index
@@ -78,7 +78,7 @@ class Layout:
         return begin + index if 0 <= index < count else None
 
     def chunk(self, slot: int) -> Chunk:
-        """The chunk that a slot is written as."""
+        """Return the chunk that names a slot in a file."""
         if slot >= self.slots:
             return "s", slot - self.slots
         if self.kind == "alltoall":
@@ -91,11 +91,12 @@ class Layout:
 
 
 def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
-    """The schedule of a kind of collective as XML, with the rank `placement[p]` at place p.
+    """Return a schedule of this kind of collective as XML, with rank `placement[p]` at place p.
 
-    Every flow is a threadblock that sends and one that receives. A message whose slots are not in one run is a step a
-    run, of which all but the first say `continues`: `read` makes one message of them again. Raises ScheduleError for a
-    schedule that computes or sends messages without slots, and where `placement` is not all ranks once.
+    Each flow becomes a sending and a receiving threadblock. A message whose slots are not contiguous becomes one step
+    per contiguous run; all steps but the first have the attribute `continues`, from which `read` restores the message.
+    Raises ScheduleError for a schedule with computations or messages without slots, and if `placement` is not a
+    permutation of the ranks.
     """
     if sorted(placement) != list(range(schedule.places)):
         raise ScheduleError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
@@ -109,7 +110,7 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
         own = [(gpu, "s", flow) for flow in flows if flow.src == gpu]
         own += [(gpu, "r", flow) for flow in flows if flow.dst == gpu]
         blocks |= {key: _Threadblock(number=number) for number, key in enumerate(own)}
-    received: list[tuple[_Threadblock, int]] = []  # the last step of each transfer
+    received: list[tuple[_Threadblock, int]] = []  # the last receiving step of each transfer
     for transfer in placed.transfers:
         flow = flows[transfer.flow]
         here, there = blocks[flow.src, "s", flow], blocks[flow.dst, "r", flow]
@@ -140,7 +141,7 @@ class _Threadblock:
         waits: "tuple[_Threadblock, int] | None" = None,
         continues: bool = False,
     ) -> None:
-        """Add a step; what it waits for is told so."""
+        """Add a step; the step for which it waits gets the attribute `hasdep`."""
         step = {
             "s": len(self.steps),
             "type": kind,
@@ -182,7 +183,7 @@ def _xml(layout: Layout, blocks: Mapping[tuple[int, str, Flow], _Threadblock], *
         for kind, flow, block in own:
             ends = {"send": flow.dst if kind == "s" else -1, "recv": flow.src if kind == "r" else -1}
             _threadblock(at, block, ends | {"chan": flow.channel})
-        if layout.kind == "alltoall":  # its own block
+        if layout.kind == "alltoall":  # the block that the GPU keeps
             block = _Threadblock(number=len(own))
             block.add("cpy", ("i", gpu * layout.block), ("o", gpu * layout.block), layout.block)
             _threadblock(at, block, {"send": -1, "recv": -1, "chan": 0})
@@ -198,7 +199,7 @@ def _threadblock(at: ElementTree.Element, block: _Threadblock, ends: Mapping[str
 
 
 def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Schedule:
-    """The schedule with ranks as places; the blocks that belong to a place go to where its rank's are."""
+    """Return the schedule with each rank r at place r; blocks that belong to a place move to those of its rank."""
 
     def moved(slot: int) -> int:
         if layout.kind in ("allreduce", "broadcast", "reduce") or slot >= layout.slots:
@@ -220,7 +221,7 @@ def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Sch
 
 
 def _runs(slots: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[Chunk, Chunk, int]]:
-    """The pairs of slots as runs of chunks: where each begins at the sender, at the receiver, and how many they are."""
+    """Split pairs of slots into contiguous runs of chunks: first chunk at the sender, at the receiver, and count."""
     begin = 0
     chunks = [(layout.chunk(a), layout.chunk(b)) for a, b in slots]
     for index in range(1, len(chunks) + 1):
@@ -231,9 +232,9 @@ def _runs(slots: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[Ch
 
 
 def canonical(schedule: Schedule) -> Schedule:
-    """The same schedule with its flows sorted, and its transfers by how many come before them and then by flow.
+    """Return an equivalent schedule with sorted flows, and transfers sorted by depth in the dependency graph, then flow.
 
-    The order of transfers on different flows means nothing, and a file has none.
+    The order of transfers on different flows has no meaning, and is not stored in a file.
     """
     flows = sorted(schedule.flows, key=lambda flow: (isinstance(flow, Stream), flow))
     number = {flow: index for index, flow in enumerate(flows)}
@@ -261,7 +262,7 @@ def canonical(schedule: Schedule) -> Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """A step as it is in the file; `runs` are the chunks that it reads and writes here, (first, first, how many)."""
+    """A step of a file; `runs` has its chunks, as (first chunk read, first chunk written, count)."""
 
     line: int
     kind: str
@@ -281,7 +282,7 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """A threadblock as it is in the file; steps by their number, those that continue one before being that one."""
+    """A threadblock of a file. Steps are indexed by their number; a step that continues another is the same object."""
 
     line: int
     send: int
@@ -291,15 +292,15 @@ class _Block:
 
 
 def read(path: Path, content: str) -> tuple[str, Schedule]:
-    """The kind of collective and the schedule in a file's text: GPU g is place g, the root 0.
+    """Return the kind of collective and the schedule in a file's text: GPU g is place g, and the root is GPU 0.
 
-    A channel stays one. Copies and sums within a GPU take no time: what is received into scratch and then copied or
-    added to a chunk is received or added there, and a copy is another name for what it is of. What is received into
-    scratch and sent on has a slot of its own. The outcome is proven.
+    Channels are kept. Copies and sums within a GPU take no time: data that is received into scratch and then copied or
+    added to a chunk is received or added there directly, and a copy is an alias of its source. Data that is received
+    into scratch and forwarded has a scratch slot. The result is proven to do its collective.
 
-    Raises ScheduleError, one sentence that begins with the file, for what is not such a program, is too large, has
-    a document type, deadlocks, sends what is not received, needs a sum within a GPU of which no part has just been
-    received, or does not do its collective.
+    Raises ScheduleError, one sentence that begins with the path, if the text is not such a program, is too large, has a
+    document type, deadlocks, has a send without a receive, adds two chunks neither of which has just been received, or
+    does not do its collective.
     """
     program = _Parser(path).parse(content)
     listed = _Listed(path, program)
@@ -335,13 +336,13 @@ class _Program:
 
 
 class _Number(Protocol):
-    """The whole number that an attribute is, or a default where there is none."""
+    """Returns an attribute as an integer, or the default if the attribute is missing."""
 
     def __call__(self, key: str, default: int | None = None) -> int: ...
 
 
 class _Parser:
-    """Reads the elements algo, gpu, tb and step, each within the one before; no entities and nothing from elsewhere."""
+    """Parses the nested elements algo, gpu, tb and step; custom entities and external resources are not allowed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -357,7 +358,7 @@ class _Parser:
         self.kind, self.most_gpus, self.chunks = "", 0, 0
 
     def parse(self, content: str) -> _Program:
-        """The program; raises ScheduleError."""
+        """Return the program in a file's text; raises ScheduleError."""
         try:
             self._expat.Parse(content, True)
         except expat.ExpatError as error:
@@ -366,32 +367,32 @@ class _Parser:
             ) from None
         if sorted(self.gpus) != list(range(self.most_gpus)):
             raise ScheduleError(
-                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}; allowed: those from 0 "
-                "on, each once"
+                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}; allowed: ngpus GPUs, "
+                "numbered from 0"
             )
         slots = self.chunks * (2 if self.kind == "alltoall" else 1)
         check_size(self._path, gpus=self.most_gpus, slots=slots, tasks=1)
         by_block = self.kind not in ("allreduce", "broadcast", "reduce")
         if by_block and self.chunks % self.most_gpus:
             raise ScheduleError(
-                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} by {self.most_gpus} GPUs; allowed: a "
-                "multiple of the GPUs"
+                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} on {self.most_gpus} GPUs; allowed: a "
+                "multiple of the number of GPUs"
             )
         layout = Layout(kind=self.kind, gpus=self.most_gpus, slots=slots)
         return _Program(layout=layout, gpus=[self.gpus[gpu] for gpu in range(self.most_gpus)])
 
     def error(self, sentence: str) -> ScheduleError:
-        """The error on the line that is being read."""
+        """Return an error with the path and the current line."""
         return ScheduleError(f"{self._path}, line {self._expat.CurrentLineNumber:,}: {sentence}")
 
     def _doctype(self, *_: object) -> None:
-        raise self.error("it has a document type; allowed: XML without one, and so without entities of its own")
+        raise self.error("it has a document type; allowed: XML without one, and so without custom entities")
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         levels = ("algo", "gpu", "tb", "step")
         if len(self._open) >= len(levels) or name != levels[len(self._open)]:
             raise self.error(
-                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, each in the other"
+                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, nested in this order"
             )
         self._open.append(name)
 
@@ -416,7 +417,7 @@ class _Parser:
     def _gpu(self, _: Mapping[str, str], number: "_Number") -> None:
         gpu = number("id")
         if gpu in self.gpus or not 0 <= gpu < self.most_gpus:
-            raise self.error(f"the gpu {gpu}; allowed: those below ngpus {self.most_gpus}, each once")
+            raise self.error(f"the gpu {gpu}; allowed: ids below ngpus {self.most_gpus}, each once")
         self._blocks = self.gpus[gpu] = {}
         self._number_of_gpu = gpu
 
@@ -425,8 +426,8 @@ class _Parser:
         peers = [peer for peer in (send, recv) if peer != -1]
         if one in self._blocks or not all(0 <= p < self.most_gpus and p != self._number_of_gpu for p in peers):
             raise self.error(
-                f"the threadblock {one} with send {send} and recv {recv}; allowed: a number once in its GPU, and "
-                f"other GPUs below {self.most_gpus}, or -1"
+                f"the threadblock {one} with send {send} and recv {recv}; allowed: an id that is unique in its GPU, "
+                f"and as peers other GPUs below {self.most_gpus}, or -1"
             )
         if not 0 <= channel < MOST_CHANNELS:
             raise self.error(f"chan is {channel}; allowed: 0 to {MOST_CHANNELS - 1}")
@@ -438,22 +439,24 @@ class _Parser:
         kind, steps = attributes.get("type", ""), self._block.steps
         if kind not in _TYPES or number("s") != len(steps):
             raise self.error(
-                f"the step {number('s')} of the type {kind[:80]!r}; allowed: steps in order from 0 of the types "
-                f"{', '.join(_TYPES)}"
+                f"the step {number('s')} of the type {kind[:80]!r}; allowed: steps numbered in order from 0, of the "
+                f"types {', '.join(_TYPES)}"
             )
         if (kind in _SENDS and self._block.send < 0) or (kind in _RECEIVES and self._block.recv < 0):
-            raise self.error(f"a step {kind} in a threadblock without that peer; allowed: one with send or recv")
+            raise self.error(f"a step {kind} in a threadblock without its peer; allowed: a threadblock with that peer")
         count = number("cnt", 1)
         src, dst = ((attributes.get(f"{end}buf", ""), number(f"{end}off", -1)) for end in ("src", "dst"))
         if kind != "nop" and not (count >= 1 and {src[0], dst[0]} <= {*"ios"} and min(src[1], dst[1]) >= 0):
             raise self.error(
-                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}; allowed: 1 or more of the "
-                "buffers i, o and s"
+                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}; allowed: 1 or more chunks of "
+                "the buffers i, o and s"
             )
         self._steps += 1
         self._chunks += count
         if self._steps > _MOST_STEPS or self._chunks > _MOST_CHUNKS:
-            raise self.error(f"it has more steps or chunks than so far; allowed: {_MOST_STEPS:,} with {_MOST_CHUNKS:,}")
+            raise self.error(
+                f"there are too many steps or chunks; allowed: {_MOST_STEPS:,} steps with {_MOST_CHUNKS:,} chunks"
+            )
         waits = (number("depid", -1), number("deps", -1))
         step = _Step(
             line=self._expat.CurrentLineNumber,
@@ -464,14 +467,16 @@ class _Parser:
         if number("continues", 0):
             before = steps[-1] if steps else None
             if before is None or before.kind != kind or kind not in ("s", "r", "rrc") or step.waits is not None:
-                raise self.error(f"a step {kind} continues; allowed: one of s, r and rrc behind another, without deps")
+                raise self.error(
+                    f"a step {kind} continues another; allowed: s, r or rrc after a step of the same type, without deps"
+                )
             before.runs.extend(step.runs)
             step = before
         steps.append(step)
 
 
 class _Listed:
-    """The operations of a program; of each `at` is the GPU and the step that it is (a part of)."""
+    """The operations of a program; `at` has, for each operation, the GPU and the step to which it belongs."""
 
     def __init__(self, path: Path, program: _Program) -> None:
         self._path = path
@@ -479,8 +484,8 @@ class _Listed:
         self.at: list[tuple[int, _Step]] = []
         self._sends: dict[Flow, list[int]] = {}
         self._receives: dict[Flow, list[int]] = {}
-        self._last_of: dict[tuple[int, int, int], int] = {}  # of a step, by GPU, threadblock and number
-        self._waiting: list[tuple[int, int, tuple[int, int]]] = []  # operation, GPU, and what it waits for
+        self._last_of: dict[tuple[int, int, int], int] = {}  # a step's last operation, by GPU, threadblock and number
+        self._waiting: list[tuple[int, int, tuple[int, int]]] = []  # operation, GPU, and (depid, deps)
         for gpu, blocks in enumerate(program.gpus):
             for number, block in blocks.items():
                 self._block(gpu, number, block)
@@ -488,13 +493,13 @@ class _Listed:
         self._match()
 
     def _block(self, gpu: int, number: int, block: _Block) -> None:
-        """List a threadblock's operations: of a step a receive, a send, both, or one that takes no time."""
+        """List a threadblock's operations: a step is a receive, a send, both, or an operation that takes no time."""
         out, into = Flow(gpu, block.send, block.channel), Flow(block.recv, gpu, block.channel)
         for flows, flow, peer in ((self._sends, out, block.send), (self._receives, into, block.recv)):
             if peer >= 0 and flow in flows:
                 raise ScheduleError(
                     f"{self._path}, line {block.line:,}: a second threadblock from GPU {flow.src} to {flow.dst} on "
-                    f"channel {flow.channel}; allowed: one at each end"
+                    f"channel {flow.channel}; allowed: one per end"
                 )
             flows[flow] = []
         before: int | None = None
@@ -514,7 +519,7 @@ class _Listed:
                 if len(self.operations) == first:
                     before = self._add(gpu, step, None, before)
                 self._waiting += [(first, gpu, wait) for wait in pending]
-                if step.kind != "nop":  # further dependencies of a step are those of nops before it
+                if step.kind != "nop":  # nops before a step carry its further dependencies
                     pending = []
             self._last_of[gpu, number, place] = len(self.operations) - 1
 
@@ -531,22 +536,22 @@ class _Listed:
             if found is None:
                 raise ScheduleError(
                     f"{one.where}: it waits for step {place} of threadblock {number}, which is not in its GPU; "
-                    "allowed: those that are"
+                    "allowed: steps of its GPU"
                 )
             one.requires.append(found)
             if self.at[found][1].kind in ("r", "rrc"):
                 one.waits_for.append(found)
 
     def _match(self) -> None:
-        """Give every receive its send: a connection delivers in order."""
+        """Match the n-th receive of each connection with its n-th send: a connection delivers in order."""
         for flow in {**self._sends, **self._receives}:
             there, here = self._sends.get(flow, []), self._receives.get(flow, [])
             for send, receive in zip(there, here, strict=False):
                 sent, taken = (len(self.at[one][1].written) for one in (send, receive))
                 if sent != taken:
                     raise ScheduleError(
-                        f"{self.operations[receive].where}: {taken} chunks are received of the {sent} that GPU "
-                        f"{flow.src} sends on {self.operations[send].where.rpartition(', ')[2]}; allowed: as many"
+                        f"{self.operations[receive].where}: it receives {taken} chunks, but GPU {flow.src} sends "
+                        f"{sent} on {self.operations[send].where.rpartition(', ')[2]}; allowed: equal numbers"
                     )
                 self.operations[receive].message = send
             if len(there) != len(here):
@@ -560,7 +565,7 @@ class _Listed:
 
 @dataclass(kw_only=True)
 class _Message:
-    """The slots of a message: what is known of where each chunk ends up so far."""
+    """The slots of a message, by chunk: `target` is None while the slot in which a chunk ends up is unknown."""
 
     source: list[int] = field(default_factory=list)
     target: list[int | None] = field(default_factory=list)
@@ -568,26 +573,26 @@ class _Message:
 
     @property
     def slots(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of slots, once all are known."""
+        """The pairs of slots whose targets are known."""
         return tuple((a, b) for a, b in zip(self.source, self.target, strict=True) if b is not None)
 
 
 @dataclass(kw_only=True)
 class _Sum:
-    """What has been received into scratch, of which it is not known yet where it belongs, or the slot where it is."""
+    """Data received into scratch: its parts, each (message, index in it), and its slot, None while that is unknown."""
 
     parts: list[tuple[_Message, int]]
     slot: int | None = None
 
     def settle(self, slot: int, *, adds: bool) -> None:
-        """Let the parts arrive at a slot, the first as a copy unless it `adds` to what is there."""
+        """Direct all parts to a slot: all are added to its content with `adds`, otherwise the first overwrites it."""
         for number, (message, place) in enumerate(self.parts):
             message.target[place], message.adds[place] = slot, adds or number > 0
         self.slot = slot
 
 
 class _Walk:
-    """Carries steps out on names in place of bytes: a chunk is a slot, or a sum that has none yet."""
+    """Executes steps symbolically: each chunk stands for a slot, or for a sum whose slot is not known yet."""
 
     def __init__(self, layout: Layout, listed: _Listed) -> None:
         self._layout, self._listed = layout, listed
@@ -595,9 +600,9 @@ class _Walk:
         self._messages: dict[int, _Message] = {}  # by the operation that sends
 
     def walked(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
-        """The messages by the operation that sends them, and how many slots of scratch they use.
+        """Return the messages, by the operation that sends them, and the number of scratch slots that they use.
 
-        Raises ScheduleError for what messages cannot express.
+        Raises ScheduleError for programs that messages cannot express.
         """
         for index, is_done in events:
             one, (gpu, step) = self._listed.operations[index], self._listed.at[index]
@@ -616,13 +621,13 @@ class _Walk:
         used = set[int]()
         for index, message in self._messages.items():
             if None in message.target or len(set(message.adds)) > 1:
-                what = "is received into scratch and not used" if None in message.target else "is in part added"
+                what = "is received into scratch and not used" if None in message.target else "is partly added"
                 raise ScheduleError(
-                    f"{self._listed.operations[index].where}: what it sends {what}; allowed: a message of which all "
-                    "is copied, or all added"
+                    f"{self._listed.operations[index].where}: the message {what}; allowed: messages that are copied as "
+                    "a whole, or added as a whole"
                 )
             used.update(slot for pair in message.slots for slot in pair if slot >= self._layout.slots)
-        # The scratch that is used is numbered without gaps.
+        # Renumber the used scratch slots without gaps.
         new = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
         for message in self._messages.values():
             message.source = [new.get(slot, slot) for slot in message.source]
@@ -651,7 +656,7 @@ class _Walk:
         self._names[gpu, dst] = held
 
     def _add(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
-        """Add one chunk to another: what one of the two has received is added there instead."""
+        """Add one chunk to another: the one that is still in scratch is received as an addition to the other."""
         there, here = self._held(gpu, dst, one), self._held(gpu, src, one)
         if isinstance(here, _Sum):
             if isinstance(there, _Sum):
@@ -662,13 +667,13 @@ class _Walk:
             there.settle(here, adds=True)
         else:
             raise ScheduleError(
-                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which both are in the buffer already; "
-                "allowed: sums of which one part has just been received into scratch"
+                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which are both in the buffer already; "
+                "allowed: sums with one part that has just been received into scratch"
             )
         self._names.pop((gpu, src), None)
 
     def _held(self, gpu: int, chunk: Chunk, one: Operation) -> int | _Sum:
-        """What a chunk stands for: a slot, or what has none yet."""
+        """Return the slot for which a chunk stands, or the sum whose slot is not known yet."""
         found = self._names.get((gpu, chunk))
         if found is None and chunk[0] != "s":
             found = self._layout.slot(gpu, chunk)
@@ -676,13 +681,13 @@ class _Walk:
             return found.slot
         if found is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} holds nothing here; allowed: the chunks of its "
-                "input and output, and scratch that has been written"
+                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is empty here; allowed: the chunks of its input and "
+                "output, and scratch that has been written"
             )
         return found
 
     def _slot(self, gpu: int, chunk: Chunk, one: Operation) -> int:
-        """The slot that a chunk has."""
+        """Return the slot of a chunk; raises ScheduleError if the chunk is outside its buffer."""
         found = self._layout.slot(gpu, chunk)
         if found is None:
             raise ScheduleError(
@@ -692,7 +697,7 @@ class _Walk:
         return found
 
     def _sent(self, gpu: int, chunk: Chunk, one: Operation) -> int:
-        """The slot in which a chunk is that is sent: what is in scratch has one from now on."""
+        """Return the slot of a chunk that is being sent; data in scratch gets its scratch slot now."""
         found = self._held(gpu, chunk, one)
         if isinstance(found, _Sum):
             found.settle(self._slot(gpu, chunk, one), adds=False)
