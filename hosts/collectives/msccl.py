@@ -232,7 +232,7 @@ def _runs(slots: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[Ch
 
 
 def canonical(schedule: Schedule) -> Schedule:
-    """Return an equivalent schedule with sorted flows, and transfers sorted by depth in the dependency graph, then flow.
+    """Return an equivalent schedule with sorted flows, and transfers sorted by depth of dependencies, then by flow.
 
     The order of transfers on different flows has no meaning, and is not stored in a file.
     """
