@@ -137,7 +137,7 @@ class Agent:
         """Wait until the receivers have acknowledged all connections, and check that they can start at line rate."""
         for connection in self._outgoing:
             if connection.recv(1) != _READY:
-                raise AgentError("received no answer from a GPU that it sends to")
+                raise AgentError("received no answer from a GPU to which it sends")
             congestion, announced = transport.windows(connection)
             wanted = self._job.limits.window_bytes
             if self._job.transport.line_rate and min(congestion, announced) < wanted * 15 // 16:
@@ -156,7 +156,7 @@ class Agent:
                 connection.sendall(_READY)
             for connection in back:
                 if connection.recv(1) != _READY:
-                    raise AgentError("received nothing from a GPU that it is connected to")
+                    raise AgentError("received nothing from a GPU to which it is connected")
 
     def retransmitted(self) -> Mapping[str, object]:
         """Return `bytes`, the bytes that TCP has retransmitted on the outgoing connections since they were opened."""

@@ -282,8 +282,8 @@ class Execution:
             raise AgentError(f"lost GPU {rank} in transfer {receive.task}: {reason(error)}") from None
         if progress.got != size + messages.LABEL_BYTES:
             raise AgentError(
-                f"had {progress.got} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} from GPU {rank} "
-                "and then nothing"
+                f"received {progress.got} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} from GPU "
+                f"{rank} and then nothing"
             )
         label = bytes(self._label)
         fault = messages.label_fault(label, collective=self._collective, task=receive.task, size_bytes=size)

@@ -71,7 +71,7 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
             if sizes[send] != sizes[receive]:
                 raise ScheduleError(
                     f"{operations[receive].where}: it receives {sizes[receive]:,.0f} bytes, but "
-                    f"{operations[send].what} of rank {ends[0]} sends {sizes[send]:,.0f}; allowed: equal sizes"
+                    f"{operations[send].what} of rank {ends[0]} has {sizes[send]:,.0f}; allowed: equal sizes"
                 )
             operations[receive].message = send
             # The sender's NIC decides on the connection; that of the receiver is ignored.
@@ -79,7 +79,9 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
         if len(out) != len(into):
             more, other = (into, "send") if len(into) > len(out) else (out, "recv")
             one = operations[more[min(len(out), len(into))]]
-            raise ScheduleError(f"{one.where}: {one.what} has no matching {other}; allowed: one {other} for each")
+            raise ScheduleError(
+                f"{one.where}: {one.what} has no matching {other}; allowed: one send and one recv per message"
+            )
 
 
 def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> Order:

@@ -45,7 +45,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
         arriving = [now[flow.src][slot] for slot, _ in transfer.slots]
         if 0 in arriving:
             slot, _ = transfer.slots[arriving.index(0)]
-            raise ScheduleError(f"transfer {task} sends slot {slot} of place {flow.src}, which holds nothing")
+            raise ScheduleError(f"transfer {task} sends slot {slot} of place {flow.src}, which is empty")
         sends.append(Send(task=task, slots=tuple(slot for slot, _ in transfer.slots), after=transfer.after))
         for slot, _ in transfer.slots:
             parts[src].send(slot)
