@@ -47,7 +47,7 @@ class Listener:
         for _ in range(BACKLOG):
             try:
                 connection, (host, port) = self._listener.accept()
-            except OSError:  # there is none, or it was closed again
+            except OSError:  # no connection is waiting, or it has been closed again
                 break
             connection.setblocking(False)
             self._silent[connection] = f"{host}:{port}", time.monotonic() + HELLO_S
