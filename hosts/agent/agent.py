@@ -103,11 +103,11 @@ class Agent:
             self._routes = list(dict.fromkeys(addresses[rank] for rank, _, _ in self._program.sends))
             for address in self._routes:
                 self._set_route(address, self._job.limits.initial_segments)
-        for number, (rank, channel, _) in enumerate(self._program.sends):
+        for index, (rank, channel, _) in enumerate(self._program.sends):
             address = addresses[rank]
             if segments:
                 with closing(RtNetlink()) as kernel:
-                    kernel.set_segment_bytes(self._interface, segments[number])
+                    kernel.set_segment_bytes(self._interface, segments[index])
             port = source_port(channel, epoch=epoch, channels=self._job.channels)
             connection = self._socket(port)
             transport.allow_lending(connection)
@@ -124,10 +124,10 @@ class Agent:
         """Wait for the connections on which the program receives, and acknowledge each with one byte."""
         deadline_s = self._job.deadline_s
         peers = [(epoch, rank, channel) for rank, channel, _ in self._program.receives]
-        found = self.listener.admit(peers, timeout_s=deadline_s)
-        self._incoming = list(found.values())
+        admitted = self.listener.admit(peers, timeout_s=deadline_s)
+        self._incoming = list(admitted.values())
         for peer in peers:
-            if peer not in found:
+            if peer not in admitted:
                 raise AgentError(f"received nothing from GPU {peer[1]} within {deadline_s:g} s")
         for connection in self._incoming:
             self._tune(connection)
@@ -151,10 +151,10 @@ class Agent:
         A switch forwards packets of an uncached flow through user space, where later packets of a burst overtake the
         first ones, or the first ones are lost.
         """
-        for there, back in ((self._outgoing, self._incoming), (self._incoming, self._outgoing)):
-            for connection in there:
+        for senders, receivers in ((self._outgoing, self._incoming), (self._incoming, self._outgoing)):
+            for connection in senders:
                 connection.sendall(_READY)
-            for connection in back:
+            for connection in receivers:
                 if connection.recv(1) != _READY:
                     raise AgentError("received nothing from a GPU to which it is connected")
 
@@ -189,20 +189,20 @@ class Agent:
             kernel.set_route(self._interface, address, initial_segments=initial_segments)
 
     def _socket(self, port: int) -> socket.socket:
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._tune(made)
-        made.bind((self._address, port))
-        return made
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._tune(bound)
+        bound.bind((self._address, port))
+        return bound
 
-    def _tune(self, made: socket.socket) -> None:
-        name, wait_s = self._job.transport.congestion_control, self._job.deadline_s
+    def _tune(self, connection: socket.socket) -> None:
+        algorithm, wait_s = self._job.transport.congestion_control, self._job.deadline_s
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
         except FileNotFoundError:
-            raise AgentError(f"has no congestion control called {name!r}") from None
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raise AgentError(f"has no congestion control called {algorithm!r}") from None
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Not settimeout(), which makes a socket non-blocking: MSG_WAITALL needs a blocking one.
         timeout = struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6))
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)

@@ -41,11 +41,11 @@ class Buffers:
         self._free += [buffer for _, buffer in self._lent]
         self._lent = []
         while self.made < (count and count + self._lendable):
-            self._free.append(self._make())
+            self._free.append(self._allocate())
 
     def take(self) -> memoryview:
         """Take a buffer from the free list, or allocate one if the list is empty."""
-        return self._free.pop() if self._free else self._make()
+        return self._free.pop() if self._free else self._allocate()
 
     def give_back(self, buffer: memoryview) -> None:
         """Return a buffer to the free list."""
@@ -54,25 +54,25 @@ class Buffers:
     def can_lend(self) -> bool:
         """Return whether one more buffer may be lent, after reclaiming those whose transmission has completed."""
         for connection in {connection for connection, _ in self._lent}:
-            self._take_back(connection, completed(connection))
+            self._reclaim(connection, completed(connection))
         return len(self._lent) < self._lendable
 
     def lend(self, buffer: memoryview, connection: socket.socket) -> None:
         """Lend the kernel a buffer that was sent without a copy; it becomes free when the transmission completes."""
         self._lent.append((connection, buffer))
 
-    def _take_back(self, connection: socket.socket, count: int) -> None:
+    def _reclaim(self, connection: socket.socket, count: int) -> None:
         """Move the first `count` buffers lent to a connection back to the free list."""
-        left = []
+        remaining = []
         for borrower, buffer in self._lent:
             if borrower is connection and count:
                 self._free.append(buffer)
                 count -= 1
             else:
-                left.append((borrower, buffer))
-        self._lent = left
+                remaining.append((borrower, buffer))
+        self._lent = remaining
 
-    def _make(self) -> memoryview:
+    def _allocate(self) -> memoryview:
         self.made += 1
         if self._lendable:
             with suppress(PermissionError):  # ordinary memory works, too, but limits a segment to 17 pages
@@ -96,5 +96,5 @@ def _contiguous(size_bytes: int) -> memoryview:
     blocks = -(-size_bytes // _BLOCK_BYTES)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as ring:
         ring.setsockopt(_SOL_PACKET, _PACKET_RX_RING, struct.pack("=4I", *(_BLOCK_BYTES, blocks) * 2))
-        found = mmap.mmap(ring.fileno(), blocks * _BLOCK_BYTES)
-    return memoryview(found)[:size_bytes]
+        memory = mmap.mmap(ring.fileno(), blocks * _BLOCK_BYTES)
+    return memoryview(memory)[:size_bytes]

@@ -66,10 +66,10 @@ class Execution:
         self._sends = [deque(sends) for _, _, sends in program.sends]
         self._streams = [deque(tasks) for tasks in program.computations]
         self._receives = [deque(receives) for _, _, receives in program.receives]
-        self._waiting = self._waits()
+        self._servers_after = self._servers_by_dependency()
         self._running: list[tuple[int, int]] = []  # a heap of (end in ns, stream), one per running computation
         self._done = set[int]()
-        self._is_polled = False
+        self._polls = False
         # State of the slots: their current uses (an index into `program.uses`) and their buffers.
         self._tasks_left = [use.tasks for use in program.uses]
         self._arrivals_left = [use.arrivals for use in program.uses]
@@ -87,9 +87,9 @@ class Execution:
         and `faults`, the messages that failed verification. The time at which a message is sent is the time at which
         the last task it depends on finished. Raises AgentError.
         """
-        self._go_on(range(len(self._sends) + len(self._streams)), began_ns)
-        self._is_polled = len(self._incoming) != 1 or bool(self._streams)
-        if not self._is_polled:
+        self._start_ready(range(len(self._sends) + len(self._streams)), began_ns)
+        self._polls = len(self._incoming) != 1 or bool(self._streams)
+        if not self._polls:
             while self._receives[0]:
                 self._serve(0)
         else:
@@ -103,25 +103,25 @@ class Execution:
 
     # --- order of tasks --------------------------------------------------------------------------------------------
 
-    def _waits(self) -> dict[int, list[int]]:
+    def _servers_by_dependency(self) -> dict[int, list[int]]:
         """Return, for each task, the servers with a task that depends on it."""
-        found: dict[int, list[int]] = {}
+        servers_after: dict[int, list[int]] = {}
         servers: list[deque[Send] | deque[Computation]] = [*self._sends, *self._streams]
         for server, tasks in enumerate(servers):
-            for one in {one for task in tasks for one in task.after}:
-                found.setdefault(one, []).append(server)
-        return found
+            for dependency in {dependency for task in tasks for dependency in task.after}:
+                servers_after.setdefault(dependency, []).append(server)
+        return servers_after
 
-    def _over(self, task: int, now: int) -> None:
+    def _complete(self, task: int, now: int) -> None:
         self._arrived_ns[task] = now
         self._done.add(task)
-        self._go_on(self._waiting.get(task, ()), now)
+        self._start_ready(self._servers_after.get(task, ()), now)
 
-    def _go_on(self, servers: Sequence[int], now: int) -> None:
+    def _start_ready(self, servers: Sequence[int], now: int) -> None:
         """Start every task of these servers that is ready, and of servers that a zero-length computation releases."""
-        look = deque(servers)
-        while look:
-            server = look.popleft()
+        pending = deque(servers)
+        while pending:
+            server = pending.popleft()
             if server < len(self._sends):
                 sends = self._sends[server]
                 while sends and self._done.issuperset(sends[0].after):
@@ -138,7 +138,7 @@ class Execution:
                     break
                 self._arrived_ns[task.task] = now
                 self._done.add(task.task)
-                look += self._waiting.get(task.task, ())
+                pending += self._servers_after.get(task.task, ())
                 tasks.popleft()
 
     def _serve(self, connection: int) -> None:
@@ -147,7 +147,7 @@ class Execution:
         fault = self._receive(connection, receive)
         now = now_ns()
         self._receives[connection].popleft()
-        self._over(receive.task, now)
+        self._complete(receive.task, now)
         if fault is not None:
             self._faults.append({"task": receive.task, "text": fault})
 
@@ -157,7 +157,7 @@ class Execution:
             epoll.register(timer, select.EPOLLIN)
             index_of = {connection.fileno(): index for index, connection in enumerate(self._incoming)}
             for index in range(len(self._incoming)):
-                self._expect(epoll, index, is_new=True)
+                self._await_message(epoll, index, is_new=True)
             last_ns, alarm_ns = began_ns, 0
             while self._running or any(self._receives):
                 if self._running and alarm_ns != self._running[0][0]:
@@ -172,7 +172,7 @@ class Execution:
                     alarm_ns = 0
                 for fd in sorted(ready - {timer.fileno()}, key=index_of.__getitem__):
                     self._serve(index_of[fd])
-                    self._expect(epoll, index_of[fd])
+                    self._await_message(epoll, index_of[fd])
                     last_ns = next(reversed(self._arrived_ns.values()))
 
     def _alarm(self, last_ns: int) -> int:
@@ -182,28 +182,29 @@ class Execution:
         """
         now = now_ns()
         if not self._running and now - last_ns >= self._deadline_ns:
-            ranks = [rank for (rank, _, _), left in zip(self._program.receives, self._receives, strict=True) if left]
+            connections = zip(self._program.receives, self._receives, strict=True)
+            ranks = [rank for (rank, _, _), remaining in connections if remaining]
             raise AgentError(
                 f"received nothing from GPU {' and '.join(map(str, ranks))} within {self._deadline_ns / 1e9:g} s"
             )
         while self._running and self._running[0][0] <= now:
             _, stream = heapq.heappop(self._running)
-            self._over(self._streams[stream].popleft().task, now)
-            self._go_on([len(self._sends) + stream], now)
+            self._complete(self._streams[stream].popleft().task, now)
+            self._start_ready([len(self._sends) + stream], now)
             last_ns = now
         return last_ns
 
-    def _expect(self, epoll: select.epoll, index: int, *, is_new: bool = False) -> None:
+    def _await_message(self, epoll: select.epoll, index: int, *, is_new: bool = False) -> None:
         """Make a connection readable when its next message has arrived whole; stop polling it after the last one."""
-        connection, left = self._incoming[index], self._receives[index]
-        least = self._bytes(left[0]) + messages.LABEL_BYTES if left else 1
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-        if not left:
+        connection, remaining = self._incoming[index], self._receives[index]
+        needed_bytes = self._size_bytes(remaining[0]) + messages.LABEL_BYTES if remaining else 1
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed_bytes)
+        if not remaining:
             epoll.unregister(connection)
         elif is_new:
             epoll.register(connection, select.EPOLLIN)
 
-    def _bytes(self, task: Send | Receive) -> int:
+    def _size_bytes(self, task: Send | Receive) -> int:
         return len(task.slots) * self._size_of(task.slots[0]) if task.slots else task.size_bytes
 
     def _size_of(self, slot: int) -> int:
@@ -225,10 +226,10 @@ class Execution:
                 views += self._views(self._own[slot], self._size_of(slot))
         if not send.slots:
             views = self._views(send.window, send.size_bytes)
-        size, rank = self._bytes(send), self._program.sends[connection][0]
+        size, rank = self._size_bytes(send), self._program.sends[connection][0]
         label = messages.label(collective=self._collective, task=send.task, size_bytes=size)
         out, sent = self._outgoing[connection], 0
-        lent = self._to_lend(send)
+        lent = self._lendable_use(send)
         try:
             for first in range(0, len(views), _MOST_VIEWS):
                 is_last = first + _MOST_VIEWS >= len(views)
@@ -244,22 +245,22 @@ class Execution:
             self._buffers.lend(self._buffer_of.pop(lent), out)
         for slot in send.slots:
             if slot in self._use_of:
-                self._finish(self._use_of[slot])
+                self._release(self._use_of[slot])
 
-    def _to_lend(self, send: Send) -> int | None:
+    def _lendable_use(self, send: Send) -> int | None:
         """Return the use whose buffer can be lent to the kernel for this send, or None if the message is to be copied.
 
         The message must be one large slot whose buffer no later task needs.
         """
         use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 else None
-        if use is None or self._tasks_left[use] > 1 or self._bytes(send) < LEAST_LENT_BYTES:
+        if use is None or self._tasks_left[use] > 1 or self._size_bytes(send) < LEAST_LENT_BYTES:
             return None
         return use if self._buffers.can_lend() else None
 
     def _views(self, window: int, size_bytes: int) -> list[memoryview]:
         return self._payload.views(window, collective=self._collective, size_bytes=size_bytes)
 
-    def _finish(self, use: int) -> None:
+    def _release(self, use: int) -> None:
         """Count one of a use's tasks as done, and free its buffer after the last one."""
         self._tasks_left[use] -= 1
         if self._tasks_left[use] == 0 and use in self._buffer_of:
@@ -267,57 +268,61 @@ class Execution:
 
     def _receive(self, connection: int, receive: Receive) -> str | None:
         """Receive a whole message and verify it; return how it is wrong, as a sentence, or None."""
-        size, source = self._bytes(receive), self._incoming[connection]
+        size, source = self._size_bytes(receive), self._incoming[connection]
         rank = self._program.receives[connection][0]
         progress = _Progress(source)
         try:
             if receive.slots:
-                for number in range(len(receive.slots)):
-                    self._receive_slot(progress, receive, number)
+                for position in range(len(receive.slots)):
+                    self._receive_slot(progress, receive, position)
             else:
                 for part in self._payload.parts(size):
-                    self._take(progress, receive, self._scratch[: len(part)], part, terms=receive.terms[0])
+                    self._receive_part(progress, receive, self._scratch[: len(part)], part, terms=receive.terms[0])
             self._fill(progress, self._label)
         except OSError as error:
             raise AgentError(f"lost GPU {rank} in transfer {receive.task}: {reason(error)}") from None
-        if progress.got != size + messages.LABEL_BYTES:
+        if progress.received_bytes != size + messages.LABEL_BYTES:
             raise AgentError(
-                f"received {progress.got} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} from GPU "
-                f"{rank} and then nothing"
+                f"received {progress.received_bytes} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} "
+                f"from GPU {rank} and then nothing"
             )
         label = bytes(self._label)
         fault = messages.label_fault(label, collective=self._collective, task=receive.task, size_bytes=size)
         return fault or progress.wrong
 
-    def _receive_slot(self, progress: "_Progress", receive: Receive, number: int) -> None:
-        """Receive slot `number` of a message; keep its data if a later task needs it, and add it for a sum."""
-        slot, index, terms = receive.slots[number], receive.uses[number], receive.terms[number]
+    def _receive_slot(self, progress: "_Progress", receive: Receive, position: int) -> None:
+        """Receive slot `position` of a message; keep its data if a later task needs it, and add it for a sum."""
+        slot, index, terms = receive.slots[position], receive.uses[position], receive.terms[position]
         use, sums = self._program.uses[index], self._payload.sums
         is_first = self._arrivals_left[index] == use.arrivals
         if is_first and use.tasks > 1:
             self._buffer_of[index] = self._buffers.take()
         buffer = self._buffer_of.get(index)
         size = self._size_of(slot)
-        before = number * size
+        offset = position * size
         for part in self._payload.parts(size):
-            kept = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
+            target = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
             if is_first or not receive.adds:
-                self._take(progress, receive, kept, part, terms=terms, before=before, where=f" of slot {slot}")
+                self._receive_part(
+                    progress, receive, target, part, terms=terms, offset=offset, where=f" of slot {slot}"
+                )
                 if receive.adds and slot in self._own:
                     assert sums is not None
-                    sums.add_own(kept, part, collective=self._collective, window=self._own[slot])
+                    sums.add_own(target, part, collective=self._collective, window=self._own[slot])
             else:
                 assert sums is not None
                 arriving = self._scratch[: len(part)]
-                self._take(progress, receive, arriving, part, terms=terms, before=before, where=f" of slot {slot}")
-                sums.add(kept, arriving)
+                self._receive_part(
+                    progress, receive, arriving, part, terms=terms, offset=offset, where=f" of slot {slot}"
+                )
+                sums.add(target, arriving)
             if use.total and self._arrivals_left[index] == 1:
-                self._check(progress, kept, part, use.total, f" of the sum in slot {slot}")
+                self._check(progress, target, part, use.total, f" of the sum in slot {slot}")
         self._arrivals_left[index] -= 1
         self._use_of[slot] = index
-        self._finish(index)
+        self._release(index)
 
-    def _take(
+    def _receive_part(
         self,
         progress: "_Progress",
         receive: Receive,
@@ -325,33 +330,33 @@ class Execution:
         part: range,
         *,
         terms: Sequence[Term],
-        before: int = 0,
+        offset: int = 0,
         where: str = "",
     ) -> None:
-        """Receive a part of a slot and verify it; `before` is the slot's offset in the message, in bytes."""
+        """Receive a part of a slot and verify it; `offset` is the slot's offset in the message, in bytes."""
         self._fill(progress, into)
-        if self._flip and self._flip[0] == receive.task and self._flip[1] - before in part:
-            into[self._flip[1] - before - part.start] ^= 1
-        if progress.got == before + part.stop:  # otherwise the connection has ended
+        if self._flip and self._flip[0] == receive.task and self._flip[1] - offset in part:
+            into[self._flip[1] - offset - part.start] ^= 1
+        if progress.received_bytes == offset + part.stop:  # otherwise the connection has ended
             self._check(progress, into, part, terms, where)
 
     def _fill(self, progress: "_Progress", into: memoryview) -> None:
         """Fill the buffer `into` from the connection; it stays partly filled only if the connection ends."""
         got = 0
-        if self._is_polled:
+        if self._polls:
             with suppress(BlockingIOError):
                 got = progress.source.recv_into(into, 0, socket.MSG_WAITALL | socket.MSG_DONTWAIT)
             if got == len(into):
-                progress.got += got
+                progress.received_bytes += got
                 return
             # A connection with a nearly full window is readable before its message is whole. A blocking read would
             # wait for SO_RCVLOWAT bytes, and the rest of the message is less than that.
             progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        progress.got += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        progress.received_bytes += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
 
-    def _check(self, progress: "_Progress", found: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
+    def _check(self, progress: "_Progress", data: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
         if progress.wrong is None:
-            byte = self._payload.first_difference(found, part, collective=self._collective, terms=terms)
+            byte = self._payload.first_difference(data, part, collective=self._collective, terms=terms)
             progress.wrong = None if byte is None else f"byte {byte}{where} is wrong"
 
 
@@ -360,7 +365,7 @@ class _Progress:
     """How many bytes of a message have arrived, and the first error found in it."""
 
     source: socket.socket
-    got: int = 0
+    received_bytes: int = 0
     wrong: str | None = None
 
 

@@ -35,7 +35,7 @@ class Listener:
         bound.listen(BACKLOG)
         bound.setblocking(False)
         self._silent: dict[socket.socket, tuple[str, float]] = {}  # peer and deadline in s; the oldest is first
-        self._known: dict[Peer, socket.socket] = {}  # those that sent the token
+        self._authenticated: dict[Peer, socket.socket] = {}  # those that sent the token
         self._refused = 0
 
     def fileno(self) -> int:
@@ -63,7 +63,7 @@ class Listener:
             del self._silent[connection]
             epoch, rank, channel, token = messages.parse_hello(data) or (0, 0, 0, b"")
             if hmac.compare_digest(token, self._token):
-                self._known[epoch, rank, channel] = connection
+                self._authenticated[epoch, rank, channel] = connection
             else:
                 self._refuse(connection, peer, "it did not send the run's token" if data else "it sent nothing")
 
@@ -75,13 +75,13 @@ class Listener:
     def admit(self, peers: Sequence[Peer], *, timeout_s: float) -> dict[Peer, socket.socket]:
         """Wait for the connections of `peers`, at most `timeout_s`, and return those that arrived; close all others."""
         end_s = time.monotonic() + timeout_s
-        while not self._known.keys() >= set(peers) and (left_s := end_s - time.monotonic()) > 0:
+        while not self._authenticated.keys() >= set(peers) and (left_s := end_s - time.monotonic()) > 0:
             poll = select.poll()
-            for waiting in (self._listener, *self._silent):
-                poll.register(waiting, select.POLLIN)
+            for readable in (self._listener, *self._silent):
+                poll.register(readable, select.POLLIN)
             poll.poll(1000 * min(left_s, HELLO_S))
             self.look()
-        admitted = {peer: self._known.pop(peer) for peer in peers if peer in self._known}
+        admitted = {peer: self._authenticated.pop(peer) for peer in peers if peer in self._authenticated}
         self.clear()
         for connection in admitted.values():
             connection.setblocking(True)
@@ -91,11 +91,11 @@ class Listener:
         """Refuse every connection that has not been admitted."""
         for connection, (peer, _) in self._silent.items():
             self._refuse(connection, peer, "it sent nothing")
-        for (epoch, rank, channel), connection in self._known.items():
-            who = f"GPU {rank}, channel {channel}, epoch {epoch}"
-            self._refuse(connection, who, "the schedule has no such connection now")
+        for (epoch, rank, channel), connection in self._authenticated.items():
+            peer = f"GPU {rank}, channel {channel}, epoch {epoch}"
+            self._refuse(connection, peer, "the schedule has no such connection now")
         self._silent.clear()
-        self._known.clear()
+        self._authenticated.clear()
 
     def _refuse(self, connection: socket.socket, peer: str, why: str) -> None:
         connection.close()

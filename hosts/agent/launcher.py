@@ -35,16 +35,16 @@ def main() -> None:
     _die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
     request = json.load(sys.stdin)
-    gpus, values = request["gpus"], request["job"]
-    settings, limits = transport.Transport(**values["transport"]), transport.Limits(**values["limits"])
-    job = Job(**values | {"transport": settings, "limits": limits})
+    gpus, job_values = request["gpus"], request["job"]
+    settings, limits = transport.Transport(**job_values["transport"]), transport.Limits(**job_values["limits"])
+    job = Job(**job_values | {"transport": settings, "limits": limits})
     transport.lift_memory_limit()
     payload = _payload(job)
     controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in gpus]
-    own, agents = os.getpid(), set[int]()
+    launcher_pid, agents = os.getpid(), set[int]()
     for gpu, control in zip(gpus, controls, strict=True):
         if (pid := os.fork()) == 0:
-            _die_with_parent(own)
+            _die_with_parent(launcher_pid)
             for other in controls:  # so that a control connection is closed when its agent ends
                 if other is not control:
                     other.close()

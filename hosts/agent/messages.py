@@ -47,11 +47,11 @@ def receive(control: socket.socket) -> dict[str, Any] | None:
         if not packet:
             return None
         data += packet[1:]
-    is_one = packet[:1] == _LAST and len(packet) <= PACKET_BYTES + 1
-    found = json.loads(data) if is_one else None
-    if not isinstance(found, dict):
+    is_complete = packet[:1] == _LAST and len(packet) <= PACKET_BYTES + 1
+    message = json.loads(data) if is_complete else None
+    if not isinstance(message, dict):
         raise ValueError(f"not a control message: {bytes(data[:60])!r}")
-    return found
+    return message
 
 
 def label(*, collective: int, task: int, size_bytes: int) -> bytes:

@@ -23,7 +23,7 @@ PIECE_BYTES = 1 << 18  # larger where a window would otherwise have more than _M
 PART_BYTES = 1 << 20
 _MAX_PIECES = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
 _STRIDE_BYTES = 16  # between offsets; small, so that the pool stays in a processor's L2 cache
-_PLACES = 1 << 16  # number of offsets: a power of two, so that multiplying by an odd factor permutes them
+_OFFSETS = 1 << 16  # number of offsets: a power of two, so that multiplying by an odd factor permutes them
 _SCATTER = 40503  # odd, and near _PLACES divided by the golden ratio: consecutive pieces lie far apart
 
 _memcmp = ctypes.CDLL(None).memcmp
@@ -34,10 +34,10 @@ class Payload:
     """The payload of collectives with `windows` windows, the largest of which has `window_bytes`."""
 
     def __init__(self, *, windows: int, window_bytes: int) -> None:
-        self._count = windows
+        self._windows = windows
         self._piece_bytes = max(PIECE_BYTES, -(-window_bytes // (_MAX_PIECES * _STRIDE_BYTES)) * _STRIDE_BYTES)
         self._pieces = -(-window_bytes // self._piece_bytes)
-        size = _PLACES * _STRIDE_BYTES + self._piece_bytes
+        size = _OFFSETS * _STRIDE_BYTES + self._piece_bytes
         self._pool = hashlib.shake_128(b"longhaul 0").digest(size)
         self._own = memoryview(self._pool)  # the pool of this rank's own data
         self._address: int = ctypes.cast(ctypes.c_char_p(self._pool), ctypes.c_void_p).value or 0
@@ -49,7 +49,7 @@ class Payload:
 
     def views(self, window: int, *, collective: int, size_bytes: int) -> list[memoryview]:
         """Return the first `size_bytes` of a window, as read-only buffers to be sent one after the other."""
-        pieces = self._places(window, collective, range(size_bytes))
+        pieces = self._piece_offsets(window, collective, range(size_bytes))
         return [self._own[at : at + size] for at, _, size in pieces]
 
     def parts(self, size_bytes: int) -> Sequence[range]:
@@ -66,17 +66,17 @@ class Payload:
         first wrong byte, or None."""
         address = address_of(found)
         ((window, _),) = terms
-        for at, start, size in self._places(window, collective, part):
+        for at, start, size in self._piece_offsets(window, collective, part):
             begin = start - part.start
             if differ(address + begin, self._address + at, size):
                 return start + first_of(found[begin : begin + size], memoryview(self._pool)[at : at + size])
         return None
 
-    def _places(self, window: int, collective: int, part: range) -> Iterator[tuple[int, int, int]]:
+    def _piece_offsets(self, window: int, collective: int, part: range) -> Iterator[tuple[int, int, int]]:
         """Yield, for each piece of a part, its offset in the pool, its offset in the window, and its length."""
-        first = (collective * self._count + window) * self._pieces
+        first = (collective * self._windows + window) * self._pieces
         for piece in range(part.start // self._piece_bytes, -(-part.stop // self._piece_bytes)):
-            at = (first + piece) * _SCATTER % _PLACES * _STRIDE_BYTES
+            at = (first + piece) * _SCATTER % _OFFSETS * _STRIDE_BYTES
             start = piece * self._piece_bytes
             yield at, start, min(self._piece_bytes, part.stop - start)
 

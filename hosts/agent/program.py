@@ -91,25 +91,25 @@ class Program:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Program":
+    def from_json(cls, content: Mapping[str, Any]) -> "Program":
         """Return the program of an object made by `as_json`."""
 
-        def ends(name: str, kind: type) -> Any:
-            return tuple((rank, channel, _made(kind, tasks)) for rank, channel, tasks in found[name])
+        def connections(name: str, kind: type) -> Any:
+            return tuple((rank, channel, _objects(kind, tasks)) for rank, channel, tasks in content[name])
 
         return cls(
-            sends=ends("sends", Send),
-            receives=ends("receives", Receive),
-            computations=tuple(_made(Computation, tasks) for tasks in found["computations"]),
-            own=_tuples(found["own"]),
-            sizes=_tuples(found["sizes"]),
-            uses=_made(Use, found["uses"]),
-            multiplier=found["multiplier"],
-            buffers=found["buffers"],
+            sends=connections("sends", Send),
+            receives=connections("receives", Receive),
+            computations=tuple(_objects(Computation, tasks) for tasks in content["computations"]),
+            own=_tuples(content["own"]),
+            sizes=_tuples(content["sizes"]),
+            uses=_objects(Use, content["uses"]),
+            multiplier=content["multiplier"],
+            buffers=content["buffers"],
         )
 
 
-def _made(kind: type, objects: list[dict[str, Any]]) -> Any:
+def _objects(kind: type, objects: list[dict[str, Any]]) -> Any:
     return tuple(kind(**{name: _tuples(value) for name, value in one.items()}) for one in objects)
 
 

@@ -41,15 +41,15 @@ class Sums(Payload):
 
     def first_difference(self, found: memoryview, part: range, *, collective: int, terms: Sequence[Term]) -> int | None:
         address = address_of(found)
-        of_terms = [(self._places(window, collective, part), np.uint32(coefficient)) for window, coefficient in terms]
-        for pieces in zip(*(places for places, _ in of_terms), strict=True):
+        coefficients = [np.uint32(coefficient) for _, coefficient in terms]
+        for pieces in zip(*(self._piece_offsets(window, collective, part) for window, _ in terms), strict=True):
             _, start, size = pieces[0]
             words = size // WORD_BYTES
-            for number, ((at, _, _), (_, coefficient)) in enumerate(zip(pieces, of_terms, strict=True)):
+            for index, ((at, _, _), coefficient) in enumerate(zip(pieces, coefficients, strict=True)):
                 first = at // WORD_BYTES
-                product = self._sum if number == 0 else self._product
+                product = self._sum if index == 0 else self._product
                 np.multiply(self._words[first : first + words], coefficient, out=product[:words])
-                if number:
+                if index:
                     self._sum[:words] += product[:words]
             begin = start - part.start
             if differ(address + begin, self._wanted_address, size):
@@ -59,7 +59,7 @@ class Sums(Payload):
     def add_own(self, found: memoryview, part: range, *, collective: int, window: int) -> None:
         """Add the same part of the rank's own window to `found`, a part of a slot."""
         words = np.frombuffer(found, dtype=np.uint32)
-        for at, start, size in self._places(window, collective, part):
+        for at, start, size in self._piece_offsets(window, collective, part):
             begin, first = (start - part.start) // WORD_BYTES, at // WORD_BYTES
             words[begin : begin + size // WORD_BYTES] += self._own_words[first : first + size // WORD_BYTES]
 

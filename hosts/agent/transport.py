@@ -189,8 +189,8 @@ def windows(connection: socket.socket) -> tuple[int, int]:
 
 def retransmitted_bytes(connection: socket.socket) -> int:
     """Return the payload bytes that this end has retransmitted."""
-    found: int = struct.unpack_from("=Q", _tcp_info(connection), 208)[0]
-    return found
+    count: int = struct.unpack_from("=Q", _tcp_info(connection), 208)[0]
+    return count
 
 
 def allow_lending(connection: socket.socket) -> None:
@@ -217,9 +217,9 @@ def check_mtu(interface: str, *, mtu_bytes: int) -> None:
     """Raise OSError unless the interface has this MTU."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
         reply = fcntl.ioctl(any_socket, _SIOCGIFMTU, struct.pack("16si12x", interface.encode(), 0))
-    found = struct.unpack_from("16si", reply)[1]
-    if found != mtu_bytes:
-        raise OSError(errno.EINVAL, f"{interface} has an MTU of {found} bytes, not {mtu_bytes}")
+    actual = struct.unpack_from("16si", reply)[1]
+    if actual != mtu_bytes:
+        raise OSError(errno.EINVAL, f"{interface} has an MTU of {actual} bytes, not {mtu_bytes}")
 
 
 def lift_memory_limit() -> None:
