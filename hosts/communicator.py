@@ -136,7 +136,7 @@ class Communicator:
             window_bytes=window_bytes,
             sums=makes_sums(workload),
             channels=_channels(workload),
-            dscp=_by_channel(workload),
+            dscp=_dscp_of_channels(workload),
             deadline_s=deadline_s,
             token=os.urandom(messages.TOKEN_BYTES).hex(),  # a new one for every communicator
             transport=transport,
@@ -177,17 +177,17 @@ class Communicator:
         of_ranks = programs(self._workload, placement)
         self._moves = {move.task: move for move in moves(self._workload, placement)}
         self.epoch += 1
-        self._all("abort")
+        self._command_all("abort")
         addresses = [gpu.ip for gpu in self._gpus]
         for rank, program in enumerate(of_ranks):  # one after the other, so that the order of connecting is fixed
             segments = self._segments(program)
-            told = program.as_json()
-            self._tell(rank, "connect", epoch=self.epoch, program=told, addresses=addresses, segments=segments)
+            arguments = {"program": program.as_json(), "addresses": addresses, "segments": segments}
+            self._send_command(rank, "connect", epoch=self.epoch, **arguments)
             self._answers("connect", [rank])
         for rank in self._ranks:
-            self._tell(rank, "accept", epoch=self.epoch)
+            self._send_command(rank, "accept", epoch=self.epoch)
         self._answers("accept", self._ranks)
-        self._all("confirm")
+        self._command_all("confirm")
 
     def _segments(self, program: Program) -> list[int]:
         """Return the segment size of each outgoing connection of a rank in bytes; empty without `fastest_bps`."""
@@ -218,14 +218,14 @@ class Communicator:
         ):
             raise ValueError(f"{flip} is not in a collective of {len(transfers)} transfers of these sizes")
         self._collective += 1
-        self._all("touch")
+        self._command_all("touch")
         start_ns = -(-(now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
         damage = [] if flip is None else [flip.task, flip.byte]
         for rank in self._ranks:
-            self._tell(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
+            self._send_command(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
         on_start(start_ns)
         answers = self._answers("run", self._ranks)
-        arrived_ns = _by_task(answers, "arrived_ns")
+        arrived_ns = _times_by_task(answers, "arrived_ns")
         faults = [
             Fault(rank=rank, src=self._moves[fault["task"]].src, **fault)
             for rank, answer in enumerate(answers)
@@ -234,14 +234,14 @@ class Communicator:
         return Completed(
             collective=self._collective,
             start_ns=tuple(answer["start_ns"] for answer in answers),
-            sent_ns=_by_task(answers, "sent_ns"),
+            sent_ns=_times_by_task(answers, "sent_ns"),
             arrived_ns=arrived_ns,
             faults=tuple(sorted(faults, key=lambda fault: (arrived_ns[fault.task], fault.task))),
         )
 
     def retransmitted_bytes(self) -> int:
         """Return the bytes that TCP has retransmitted between the GPUs since `connect`; raises CollectiveError."""
-        return sum(answer["bytes"] for answer in self._all("retransmitted"))
+        return sum(answer["bytes"] for answer in self._command_all("retransmitted"))
 
     def close(self) -> None:
         """End the agents and the launcher, and wait for them; may be called more than once."""
@@ -261,48 +261,48 @@ class Communicator:
         self._launcher.terminate()  # which kills its agents
         self.close()
 
-    def _tell(self, rank: int, do: str, **arguments: object) -> None:
+    def _send_command(self, rank: int, do: str, **arguments: object) -> None:
         """Send a command to a rank's agent."""
         with suppress(
             BrokenPipeError, ConnectionResetError, TimeoutError
         ):  # the agent has died or is stopped, which `_answers` detects
             messages.send(self._controls[rank], {"do": do, **arguments})
 
-    def _all(self, do: str) -> list[dict[str, Any]]:
+    def _command_all(self, do: str) -> list[dict[str, Any]]:
         for rank in self._ranks:
-            self._tell(rank, do)
+            self._send_command(rank, do)
         return self._answers(do, self._ranks)
 
     def _answers(self, do: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
         """Return the answers of these ranks to `do`; if one is missing or an error, close and raise CollectiveError."""
         answers: dict[int, dict[str, Any] | None] = {}
         end_s = time.monotonic() + self._deadline_s + _GRACE_S
-        with selectors.PollSelector() as waiting:
+        with selectors.PollSelector() as selector:
             for rank in ranks:
-                waiting.register(self._controls[rank], selectors.EVENT_READ, rank)
-            while waiting.get_map() and (left_s := end_s - time.monotonic()) > 0:
-                for key, _ in waiting.select(left_s):
+                selector.register(self._controls[rank], selectors.EVENT_READ, rank)
+            while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
+                for key, _ in selector.select(left_s):
                     answers[key.data] = messages.receive(self._controls[key.data])
-                    waiting.unregister(key.fileobj)
+                    selector.unregister(key.fileobj)
         died = sorted(rank for rank, answer in answers.items() if answer is None)
         silent = [rank for rank in ranks if rank not in answers]
         errors = [f"GPU {rank} {answer['error']}" for rank, answer in answers.items() if answer and "error" in answer]
         if died:  # several ranks may have failed: report the most likely cause
-            cause = f"the process of GPU {_listed(died)} died"
+            cause = f"the process of GPU {_joined(died)} died"
         elif silent:
-            cause = f"GPU {_listed(silent)} did not answer within {self._deadline_s:g} s"
+            cause = f"GPU {_joined(silent)} did not answer within {self._deadline_s:g} s"
         elif errors:
             cause = errors[0]
         else:
             return [answer for answer in map(answers.get, ranks) if answer is not None]
-        what = "the agents' start" if do == "start" else f"connection {self.epoch}"
+        action = "the agents' start" if do == "start" else f"connection {self.epoch}"
         if do in ("touch", "run", "retransmitted"):
-            what = f"collective {self._collective}"
+            action = f"collective {self._collective}"
         self.close()
-        raise CollectiveError(f"{what} failed: {cause}")
+        raise CollectiveError(f"{action} failed: {cause}")
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _joined(ranks: Sequence[int]) -> str:
     return " and ".join(str(rank) for rank in ranks)
 
 
@@ -311,16 +311,16 @@ def _channels(workload: Workload) -> int:
     return 1 + max(flow.channel for flow, _ in workload.schedule.sends())
 
 
-def _by_channel(workload: Workload) -> tuple[int, ...]:
+def _dscp_of_channels(workload: Workload) -> tuple[int, ...]:
     """Return the DSCP of each channel; empty if no flow has one."""
     if not any(workload.dscp):
         return ()
-    both = zip(workload.schedule.flows, workload.dscp, strict=True)
-    found = {flow.channel: dscp for flow, dscp in both if isinstance(flow, Flow)}
-    return tuple(found.get(channel, 0) for channel in range(1 + max(found)))
+    pairs = zip(workload.schedule.flows, workload.dscp, strict=True)
+    dscp_of = {flow.channel: dscp for flow, dscp in pairs if isinstance(flow, Flow)}
+    return tuple(dscp_of.get(channel, 0) for channel in range(1 + max(dscp_of)))
 
 
-def _by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:
+def _times_by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:
     """Merge the pairs [task, ns] of all ranks' answers; return the times in the order of tasks."""
     return tuple(ns for _, ns in sorted(tuple(pair) for answer in answers for pair in answer[name]))
 
@@ -329,9 +329,9 @@ def _start_launcher(request: str, fds: Sequence[int], *, numpy: bool) -> "subpro
     """Start the process that forks the agents, with a minimal Python environment: starting is slow in the VM."""
     folders, threads = [str(_PROJECT)], {}
     if numpy:
-        found = find_spec("numpy")
-        assert found is not None and found.origin is not None
-        folders.append(str(Path(found.origin).parent.parent))  # `-S` omits site-packages
+        spec = find_spec("numpy")
+        assert spec is not None and spec.origin is not None
+        folders.append(str(Path(spec.origin).parent.parent))  # `-S` omits site-packages
         threads = {"OPENBLAS_NUM_THREADS": "1"}  # a multi-threaded process must not fork
     launcher = subprocess.Popen(
         [sys.executable, "-S", "-m", "hosts.agent.launcher", str(os.getpid())],

@@ -126,36 +126,36 @@ def probe(
     opened at once, in two round trips. Then each probe, a message of `size_bytes`, is sent after the answer to the
     previous one has arrived, so that probes do not compete. Raises OSError.
     """
-    took = []
+    times = []
     with ExitStack() as stack:
         listeners = {}
         for dst in dict.fromkeys(dst for _, dst, _ in probes):
             with inside(host_pids[dst]):
-                made = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
-            listeners[dst] = stack.enter_context(made)
+                listener = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
+            listeners[dst] = stack.enter_context(listener)
         out = [stack.enter_context(_prober(fabric, host_pids[src], src, port, size_bytes)) for src, _, port in probes]
         for connection, (_, dst, _) in zip(out, probes, strict=True):
             connection.connect_ex((fabric.gpus[dst].ip, PROBE_PORT))  # EINPROGRESS
-        into: dict[tuple[int, str, int], socket.socket] = {}
+        accepted_from: dict[tuple[int, str, int], socket.socket] = {}
         for dst in (dst for _, dst, _ in probes):  # one connection for each probe
             if not select.select([listeners[dst]], [], [], _CONNECT_S)[0]:
                 raise OSError(f"GPU {dst} was not reached by a probe within {_CONNECT_S} s")
             accepted, (address, port) = listeners[dst].accept()
-            into[dst, address, port] = stack.enter_context(_that_waits(accepted))
+            accepted_from[dst, address, port] = stack.enter_context(_blocking(accepted))
             accepted.send(b"\0")  # announces the receive window: a handshake can announce at most 64 kB
         for connection, (src, dst, _) in zip(out, probes, strict=True):
-            _answer(_that_waits(connection), src, dst)
+            _answer(_blocking(connection), src, dst)
         for connection, (src, dst, port) in zip(out, probes, strict=True):
-            there, data = into[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
+            receiver, data = accepted_from[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
             sent_ns = now_ns()
             # The extra byte, a packet of its own, arrives when the shaper (HTB) has charged the message.
             sent = connection.send(memoryview(data)[:size_bytes], _MSG_EOR) + connection.send(b"\0")
-            if sent != len(data) or there.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
+            if sent != len(data) or receiver.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
                 raise OSError(f"a probe from GPU {src} to GPU {dst} did not arrive whole within {_PROBE_S} s")
-            took.append((sent_ns, now_ns()))
-            there.send(b"\0")
+            times.append((sent_ns, now_ns()))
+            receiver.send(b"\0")
             _answer(connection, src, dst)
-    return took
+    return times
 
 
 def _answer(connection: socket.socket, src: int, dst: int) -> None:
@@ -170,19 +170,19 @@ def _prober(fabric: Fabric, host_pid: int, src: int, port: int, size_bytes: int)
     Closing it resets the connection, so that no state remains.
     """
     with inside(host_pid):
-        made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * size_bytes)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setblocking(False)
-    made.bind((fabric.gpus[src].ip, port))
-    return made
+        connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * size_bytes)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    connection.bind((fabric.gpus[src].ip, port))
+    return connection
 
 
-def _that_waits(connection: socket.socket) -> socket.socket:
+def _blocking(connection: socket.socket) -> socket.socket:
     """Make the socket blocking, with a timeout of `_PROBE_S`, and return it."""
     connection.setblocking(True)
-    for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        connection.setsockopt(socket.SOL_SOCKET, which, struct.pack("ll", _PROBE_S, 0))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _PROBE_S, 0))
     return connection

@@ -76,15 +76,15 @@ def recursive_doubling(places: int) -> Schedule:
     """
     cube = 1 << (places.bit_length() - 1)
     builder = Builder(places=places, slots=places)
-    has = [[place] for place in range(cube)]
+    blocks = [[place] for place in range(cube)]
     for extra in range(cube, places):
         builder.send(extra, extra - cube, [extra])
-        has[extra - cube].append(extra)
+        blocks[extra - cube].append(extra)
     away = 1
     while away < cube:
         for place in range(cube):
-            builder.send(place, place ^ away, has[place])
-        has = [has[place] + has[place ^ away] for place in range(cube)]
+            builder.send(place, place ^ away, blocks[place])
+        blocks = [blocks[place] + blocks[place ^ away] for place in range(cube)]
         away *= 2
     for extra in range(cube, places):
         builder.send(extra - cube, extra, [block for block in range(places) if block != extra])
@@ -102,8 +102,8 @@ def bruck(places: int) -> Schedule:
     away = 1
     while away < places:
         for place in range(places):
-            has = [(place + block) % places for block in range(min(away, places - away))]
-            builder.send(place, (place - away) % places, has)
+            blocks = [(place + block) % places for block in range(min(away, places - away))]
+            builder.send(place, (place - away) % places, blocks)
         away *= 2
     return builder.done()
 
@@ -122,20 +122,20 @@ def hierarchical_allgather(sites: tuple[int, ...], *, direct: bool = False) -> S
     members = _members(sites)
     builder = Builder(places=sum(sites), slots=sum(sites))
     held: dict[int, list[int]] = {place: [] for place in range(sum(sites))}
-    for own in members:
-        for other in members:
-            if other is not own:
-                for index, place in enumerate(own):
-                    peer = other[index % len(other)]
+    for site in members:
+        for peer_site in members:
+            if peer_site is not site:
+                for index, place in enumerate(site):
+                    peer = peer_site[index % len(peer_site)]
                     builder.send(place, peer, [place])
                     held[peer].append(place)
-    for own in members:
-        for blocks in ({place: [place] for place in own}, held):
-            for step in range(1, len(own)):
-                for index, place in enumerate(own):
-                    carried = blocks[place if direct else own[index - step + 1]]
+    for site in members:
+        for blocks in ({place: [place] for place in site}, held):
+            for step in range(1, len(site)):
+                for index, place in enumerate(site):
+                    carried = blocks[place if direct else site[index - step + 1]]
                     if carried:
-                        builder.send(place, own[(index + (step if direct else 1)) % len(own)], carried)
+                        builder.send(place, site[(index + (step if direct else 1)) % len(site)], carried)
     return builder.done()
 
 
@@ -185,8 +185,8 @@ def double_binary_tree(places: int) -> Schedule:
     def shifted(number: int) -> int:
         return number % others + 1
 
-    def edges(name: Callable[[int], int]) -> list[tuple[int, int]]:
-        return [(name(parent) if parent else 0, name(child)) for parent, child in _in_order(1, others, 0)]
+    def edges(place_of: Callable[[int], int]) -> list[tuple[int, int]]:
+        return [(place_of(parent) if parent else 0, place_of(child)) for parent, child in _in_order(1, others, 0)]
 
     return _over_trees(places, [edges(int), edges(shifted if others % 2 else mirrored)])
 

@@ -36,10 +36,10 @@ def background(
             f"background traffic {pattern!r} between {places} GPUs; allowed: {', '.join(PATTERNS)}, and 2 or more"
         )
     gap_s = 8 * message_bytes / rate_bps
-    wanted = places * duration_s / gap_s
-    if wanted > MOST_MESSAGES:
+    expected = places * duration_s / gap_s
+    if expected > MOST_MESSAGES:
         raise ScheduleError(
-            f"background traffic of about {wanted:,.0f} messages; allowed: {MOST_MESSAGES:,}, so a lower rate, a "
+            f"background traffic of about {expected:,.0f} messages; allowed: {MOST_MESSAGES:,}, so a lower rate, a "
             "shorter duration or larger messages"
         )
     messages: list[tuple[float, Flow, int]] = []

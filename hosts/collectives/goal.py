@@ -56,9 +56,9 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
             size = max(1, round(transfer.amount * slot_bytes))
             lines[at].append(f"s{tag}: send {size}b to {dst} tag {tag} nic {flow.channel}")
             lines[dst].append(f"r{tag}: recv {size}b from {at} tag {tag} nic {flow.channel}")
-        for one in transfer.after:
-            is_calc = isinstance(schedule.flows[schedule.transfers[one].flow], Stream)
-            requires[at].append(f"{letter}{tag} requires {'c' if is_calc else 'r'}{one + 1}")
+        for dependency in transfer.after:
+            is_calc = isinstance(schedule.flows[schedule.transfers[dependency].flow], Stream)
+            requires[at].append(f"{letter}{tag} requires {'c' if is_calc else 'r'}{dependency + 1}")
         if transfer.flow in last:
             requires[at].append(f"{letter}{tag} requires {letter}{last[transfer.flow]}")
         last[transfer.flow] = tag
@@ -103,7 +103,7 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path, self._line = path, 0
-        self._most_ranks: int | None = None
+        self._num_ranks: int | None = None
         self._rank: int | None = None
         self._labels: dict[str, int] = {}
         self.ranks: set[int] = set()
@@ -122,7 +122,7 @@ class _Reader:
         self._line += 1
         if self._rank is not None:
             raise self._error("the file ends within a rank; allowed: a } at its end")
-        if self._most_ranks is None or len(self.ranks) < self._most_ranks:
+        if self._num_ranks is None or len(self.ranks) < self._num_ranks:
             raise self._error(
                 f"the file ends after {len(self.ranks):,} ranks; allowed: num_ranks, and as many ranks as it gives"
             )
@@ -134,71 +134,71 @@ class _Reader:
         """Read the first statement of a line; return the rest of the line."""
         if self._rank is None:
             if match := _RANKS.match(rest):
-                self._has_ranks(int(match[1]))
+                self._set_ranks(int(match[1]))
                 return rest[match.end() :]
             if match := _RANK.match(rest):
-                self._begin(int(match[1]))
+                self._begin_rank(int(match[1]))
                 return rest[match.end() :]
         elif rest.startswith("}"):
             self._rank = None
             return rest[1:].lstrip(" \t")
         elif match := _MESSAGE.fullmatch(rest):
-            self._message(match)
+            self._add_message(match)
             return ""
         elif match := _CALC.fullmatch(rest):
-            self._calc(*match.groups())
+            self._add_calc(*match.groups())
             return ""
         elif match := _REQUIRES.fullmatch(rest):
-            self._requires(*match.groups())
+            self._add_requirement(*match.groups())
             return ""
         raise self._error(f"{rest[:80]!r} is not GOAL here; allowed: {_ALLOWED}")
 
-    def _has_ranks(self, ranks: int) -> None:
-        if self._most_ranks is not None or not 2 <= ranks <= MOST_GPUS:
+    def _set_ranks(self, ranks: int) -> None:
+        if self._num_ranks is not None or not 2 <= ranks <= MOST_GPUS:
             raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, given once")
-        self._most_ranks = ranks
+        self._num_ranks = ranks
 
-    def _begin(self, rank: int) -> None:
-        if self._most_ranks is None or rank >= self._most_ranks or rank in self.ranks:
+    def _begin_rank(self, rank: int) -> None:
+        if self._num_ranks is None or rank >= self._num_ranks or rank in self.ranks:
             raise self._error(f"rank {rank:,}; allowed: ranks below num_ranks, each once, after the line of num_ranks")
         self.ranks.add(rank)
         self._rank, self._labels = rank, {}
 
-    def _message(self, match: re.Match[str]) -> None:
-        label, kind, size, way, other, tag, cpu, nic = match.groups()
-        assert self._rank is not None and self._most_ranks is not None
+    def _add_message(self, match: re.Match[str]) -> None:
+        label, kind, size, direction, other, tag, cpu, nic = match.groups()
+        assert self._rank is not None and self._num_ranks is not None
         if "-1" in (other, tag):
             raise self._error(f"{kind} with the wildcard -1; allowed: one rank and one tag")
         peer, channel = int(other), int(nic or 0)
-        if (kind == "send") != (way == "to"):
-            raise self._error(f"{kind} {way}; allowed: send to and recv from")
-        if peer >= self._most_ranks or peer == self._rank:
+        if (kind == "send") != (direction == "to"):
+            raise self._error(f"{kind} {direction}; allowed: send to and recv from")
+        if peer >= self._num_ranks or peer == self._rank:
             raise self._error(
-                f"{kind} {way} {peer:,}; allowed: the ranks 0 to {self._most_ranks - 1:,} except {self._rank}"
+                f"{kind} {direction} {peer:,}; allowed: the ranks 0 to {self._num_ranks - 1:,} except {self._rank}"
             )
         if not 1 <= int(size) <= MOST_MESSAGE_BYTES or channel >= MOST_NICS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
                 f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}; allowed: 1 to "
                 f"{MOST_MESSAGE_BYTES:,} bytes, CPUs below {MOST_CPUS} and NICs below {MOST_NICS}"
             )
-        index = self._add(label, kind, int(size))
+        index = self._add_operation(label, kind, int(size))
         if kind == "send":
             self.operations[index].server = Flow(self._rank, peer, channel)
             self.sends[self._rank, peer, int(tag or 0)].append(index)
         else:
             self.receives[peer, self._rank, int(tag or 0)].append(index)
 
-    def _calc(self, label: str | None, length: str, cpu: str | None) -> None:
+    def _add_calc(self, label: str | None, length: str, cpu: str | None) -> None:
         assert self._rank is not None
         if int(length) > MOST_CALC_NS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
                 f"calc of {int(length):,} ns on CPU {int(cpu or 0)}; allowed: {MOST_CALC_NS:,} ns at most and CPUs "
                 f"below {MOST_CPUS}"
             )
-        index = self._add(label, "calc", int(length) * 1e-9)
+        index = self._add_operation(label, "calc", int(length) * 1e-9)
         self.operations[index].server = Stream(self._rank, int(cpu or 0))
 
-    def _add(self, label: str | None, kind: str, size: float) -> int:
+    def _add_operation(self, label: str | None, kind: str, size: float) -> int:
         index = len(self.operations)
         if index == MOST_OPERATIONS:
             raise self._error(f"more than {MOST_OPERATIONS:,} operations; allowed: {MOST_OPERATIONS:,}")
@@ -211,9 +211,9 @@ class _Reader:
         self.sizes.append(size)
         return index
 
-    def _requires(self, label: str, kind: str, other: str) -> None:
-        for one in (label, other):
-            if one not in self._labels:
-                raise self._error(f"the label {one[:80]} is unknown; allowed: labels that precede it in its rank")
+    def _add_requirement(self, label: str, kind: str, other: str) -> None:
+        for name in (label, other):
+            if name not in self._labels:
+                raise self._error(f"the label {name[:80]} is unknown; allowed: labels that precede it in its rank")
         operation = self.operations[self._labels[label]]
         (operation.requires if kind == "requires" else operation.started).append(self._labels[other])

@@ -81,10 +81,10 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
 
 
 def _check(job: Job, places: int) -> None:
-    wanted = job.workload.schedule.places
-    if len(job.places) != wanted or len(set(job.places)) != wanted or not all(0 <= one < places for one in job.places):
+    expected = job.workload.schedule.places
+    if not len(job.places) == len(set(job.places)) == expected or not set(job.places) <= set(range(places)):
         raise ScheduleError(
-            f"{job.name} is at the places {list(job.places)}; allowed: {wanted} of 0 to {places - 1}, each once"
+            f"{job.name} is at the places {list(job.places)}; allowed: {expected} of 0 to {places - 1}, each once"
         )
     if not 0 <= job.start_s < math.inf or job.count < 1:
         raise ScheduleError(
@@ -94,22 +94,22 @@ def _check(job: Job, places: int) -> None:
 
 def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return groups of places that may exchange their ranks: same site, same jobs, and the same role in each job."""
-    found: dict[tuple[object, ...], list[int]] = {}
+    places_by_role: dict[tuple[object, ...], list[int]] = {}
     for place, site in enumerate(site for site, gpus in enumerate(sites) for _ in range(gpus)):
-        here = [index for index, job in enumerate(jobs) if place in job.places]
-        stays = any(jobs[i].is_background or (jobs[i].workload.is_rooted and jobs[i].places[0] == place) for i in here)
-        if not stays:
-            roles = [_role(jobs[index], place) for index in here]
-            found.setdefault((site, *here, *roles), []).append(place)
-    return tuple(map(tuple, found.values()))
+        own_jobs = {index: job for index, job in enumerate(jobs) if place in job.places}
+        roots = [job.places[0] for job in own_jobs.values() if job.workload.is_rooted]
+        if place not in roots and not any(job.is_background for job in own_jobs.values()):
+            roles = [_role(job, place) for job in own_jobs.values()]
+            places_by_role.setdefault((site, *own_jobs, *roles), []).append(place)
+    return tuple(map(tuple, places_by_role.values()))
 
 
 def _role(job: Job, place: int) -> int:
     """Return the role of a place in a job, as a number; places with the same role are interchangeable."""
-    groups, at = job.workload.groups, job.places.index(place)
+    groups, index = job.workload.groups, job.places.index(place)
     if groups is None:
         return 0
-    return next((number for number, group in enumerate(groups, 1) if at in group), -1 - at)
+    return next((role for role, group in enumerate(groups, 1) if index in group), -1 - index)
 
 
 class _Union:
@@ -133,23 +133,22 @@ class _Union:
         first, gates, arrived = len(self._transfers), dict[int, int](), dict[int, Collection[int]]()
         if job.start_s:
             gates = {place: self._gate(place, job.start_s) for place in job.places}
-        for number in range(job.count):
-            if number:
+        for repetition in range(job.count):
+            if repetition:
                 gates = {place: self._gate(place, 0.0, arrived[place]) for place in job.places}
             arrived = self._collective(job, gates)
-        channels = [one.channel if isinstance(one, Flow) else 0 for one in job.workload.schedule.flows]
-        streams = [one.number if isinstance(one, Stream) else 0 for one in job.workload.schedule.flows]
-        more = range(len(self.dscp), len(self._flows))
-        self.dscp += [job.dscp] * len(more)
-        self.assured += [job.assured] * len(more)
-        self.wanted_bps += [math.inf] * len(more)
+        flows = job.workload.schedule.flows
+        self._channels += 1 + max(flow.channel if isinstance(flow, Flow) else 0 for flow in flows)
+        self._streams += 2 + max(flow.number if isinstance(flow, Stream) else 0 for flow in flows)
+        new_flows = range(len(self.dscp), len(self._flows))
+        self.dscp += [job.dscp] * len(new_flows)
+        self.assured += [job.assured] * len(new_flows)
+        self.wanted_bps += [math.inf] * len(new_flows)
         if job.duration_s is not None:
             sent: defaultdict[int, float] = defaultdict(float)
-            for one in self._transfers[first:]:
-                sent[one.flow] += one.size
-            self.wanted_bps[more.start :] = [8 * sent[flow] / job.duration_s for flow in more]
-        self._channels += 1 + max(channels)
-        self._streams += 2 + max(streams)
+            for transfer in self._transfers[first:]:
+                sent[transfer.flow] += transfer.size
+            self.wanted_bps[new_flows.start :] = [8 * sent[flow] / job.duration_s for flow in new_flows]
         return JobSpan(
             name=job.name,
             transfers=range(first, len(self._transfers)),
@@ -174,34 +173,34 @@ class _Union:
         begins, ends = schedule.ends
         flows = [
             self._flow(
-                Flow(at[one.src], at[one.dst], self._channels + one.channel)
-                if isinstance(one, Flow)
-                else Stream(at[one.place], self._streams + 1 + one.number)
+                Flow(at[flow.src], at[flow.dst], self._channels + flow.channel)
+                if isinstance(flow, Flow)
+                else Stream(at[flow.place], self._streams + 1 + flow.number)
             )
-            for one in schedule.flows
+            for flow in schedule.flows
         ]
         self._ways |= {flow: way for flow, way in zip(flows, workload.ways, strict=False) if way >= 0}
-        slot_sizes = [self._whole(workload.bytes_of(one)) for one in range(schedule.slots)]
-        begun: set[int] = set()
-        last: dict[int, dict[int, int]] = {place: {} for place in at}
-        for index, one in enumerate(schedule.transfers):
-            after = [first + other for other in one.after]
-            if one.flow not in begun and at[begins[one.flow]] in gates:
-                after.append(gates[at[begins[one.flow]]])
-            begun.add(one.flow)
-            size = one.size
-            if one.slots:
-                size = sum(slot_sizes[there] for there, _ in one.slots)
-            elif isinstance(schedule.flows[one.flow], Flow):
-                size = self._whole(one.size * workload.slot_bytes)
-            last[at[ends[one.flow]]][one.flow] = first + index
-            slots = tuple((slot + here, slot + there) for here, there in one.slots)
+        slot_sizes = [self._whole(workload.bytes_of(index)) for index in range(schedule.slots)]
+        begun_flows: set[int] = set()
+        last_tasks: dict[int, dict[int, int]] = {place: {} for place in at}
+        for index, transfer in enumerate(schedule.transfers):
+            after = [first + other for other in transfer.after]
+            if transfer.flow not in begun_flows and at[begins[transfer.flow]] in gates:
+                after.append(gates[at[begins[transfer.flow]]])
+            begun_flows.add(transfer.flow)
+            size = transfer.size
+            if transfer.slots:
+                size = sum(slot_sizes[there] for there, _ in transfer.slots)
+            elif isinstance(schedule.flows[transfer.flow], Flow):
+                size = self._whole(transfer.size * workload.slot_bytes)
+            last_tasks[at[ends[transfer.flow]]][transfer.flow] = first + index
+            slots = tuple((slot + here, slot + there) for here, there in transfer.slots)
             self._transfers.append(
-                replace(one, flow=flows[one.flow], slots=slots, after=tuple(sorted(after)), size=size)
+                replace(transfer, flow=flows[transfer.flow], slots=slots, after=tuple(sorted(after)), size=size)
             )
         self.slot_sizes += slot_sizes
         self._holds.append((workload.holds, at, slot))
-        return {place: found.values() for place, found in last.items()}
+        return {place: found.values() for place, found in last_tasks.items()}
 
     def _whole(self, size_bytes: float) -> int:
         """Round a size up to whole words."""
@@ -223,10 +222,10 @@ class _Union:
     def contents(self) -> Contents:
         """Return the initial contents of all slots, which are those of each collective's workload."""
         slots = len(self.slot_sizes)
-        found = [[0] * slots for _ in range(self._places)]
+        contents = [[0] * slots for _ in range(self._places)]
         for holds, at, slot in self._holds:
-            for place, contents in zip(at, holds, strict=True):
-                found[place][slot : slot + len(contents)] = [
-                    1 << (place * slots + slot + here) if content else 0 for here, content in enumerate(contents)
+            for place, initial in zip(at, holds, strict=True):
+                contents[place][slot : slot + len(initial)] = [
+                    1 << (place * slots + slot + here) if content else 0 for here, content in enumerate(initial)
                 ]
-        return found
+        return contents

@@ -309,18 +309,21 @@ def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[C
         }.get(kind, True)
         return mine(place, slot) if begins else 0
 
-    def wanted(place: int, slot: int) -> int:
-        if kind == "allgather" or (kind == "gather" and place == 0):
-            return mine(block(slot), slot)
-        if kind == "allreduce" or (kind == "reducescatter" and block(slot) == place) or (kind, place) == ("reduce", 0):
-            return total(slot)
-        if kind == "broadcast" or (kind == "scatter" and block(slot) == place):
-            return mine(0, slot)
-        if kind == "alltoall" and block(slot) >= places and block(slot) - places != place:
-            each = slots // (2 * places)
-            return mine(block(slot) - places, place * each + slot % each)
-        return 0
+    def received(place: int, slot: int) -> int:
+        """Return the required content of an alltoall: block n + p is place p's block for this place."""
+        src, slots_per_block = block(slot) - places, slots // (2 * places)
+        return mine(src, place * slots_per_block + slot % slots_per_block) if src >= 0 and src != place else 0
 
+    wanted: Callable[[int, int], int] = {
+        "allgather": lambda place, slot: mine(block(slot), slot),
+        "gather": lambda place, slot: mine(block(slot), slot) if place == 0 else 0,
+        "reducescatter": lambda place, slot: total(slot) if block(slot) == place else 0,
+        "allreduce": lambda place, slot: total(slot),
+        "reduce": lambda place, slot: total(slot) if place == 0 else 0,
+        "broadcast": lambda place, slot: mine(0, slot),
+        "scatter": lambda place, slot: mine(0, slot) if block(slot) == place else 0,
+        "alltoall": received,
+    }[kind]
     return (
         [[holds(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],
         [[wanted(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],

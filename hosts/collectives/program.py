@@ -26,7 +26,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
             f"the placement {list(placement)} is not allowed; allowed: the ranks 0 to {schedule.places - 1}, each once"
         )
     terms = _Terms(workload, placement)
-    parts = [_Part() for _ in placement]
+    parts = [_RankProgram() for _ in placement]
     now = workload.holds
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
@@ -62,7 +62,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
                 adds=transfer.adds,
             )
         )
-    found = [
+    results = [
         Program(
             sends=tuple((*end, tuple(tasks)) for end, tasks in part.sends.items()),
             receives=tuple((*end, tuple(tasks)) for end, tasks in sorted(part.receives.items())),
@@ -74,11 +74,11 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
         )
         for rank, part in enumerate(parts)
     ]
-    kept, _ = peaks(workload, found)
-    return tuple(replace(one, buffers=count) for one, count in zip(found, kept, strict=True))
+    kept, _ = peaks(workload, results)
+    return tuple(replace(program, buffers=count) for program, count in zip(results, kept, strict=True))
 
 
-def _sizes(workload: Workload, part: "_Part") -> tuple[tuple[int, int], ...]:
+def _sizes(workload: Workload, part: "_RankProgram") -> tuple[tuple[int, int], ...]:
     """Return the slots of a rank's messages with their bytes; empty if all slots have the same size."""
     if not workload.slot_sizes:
         return ()
@@ -102,11 +102,11 @@ class _Terms:
             if content
         )
         sums = makes_sums(workload)
-        self._windows = {there: there[1] if sums else number for number, there in enumerate(held)}
+        self._windows = {key: key[1] if sums else index for index, key in enumerate(held)}
         self.count = _contributions(workload)
         self.multipliers = [_multiplier(rank) if sums else 1 for rank in range(len(placement))]
         self.own: list[tuple[tuple[int, int], ...]] = [
-            tuple((slot, self._windows[rank, slot]) for found, slot in held if found == rank)
+            tuple((slot, self._windows[rank, slot]) for owner, slot in held if owner == rank)
             for rank in range(len(placement))
         ]
         self._known: dict[int, tuple[Term, ...]] = {}
@@ -114,16 +114,16 @@ class _Terms:
     def of(self, content: int) -> tuple[Term, ...]:
         """Return the terms of a set of contributions, given as bits (`schedule.Contents`)."""
         if content not in self._known:
-            found: dict[int, int] = {}
+            coefficients: dict[int, int] = {}
             for bit in _bits(content):
                 place, slot = divmod(bit, self._slots)
                 window = self._windows[self._placement[place], slot]
-                found[window] = (found.get(window, 0) + self.multipliers[self._placement[place]]) % _WORD
-            self._known[content] = tuple(sorted(found.items()))
+                coefficients[window] = (coefficients.get(window, 0) + self.multipliers[self._placement[place]]) % _WORD
+            self._known[content] = tuple(sorted(coefficients.items()))
         return self._known[content]
 
 
-class _Part:
+class _RankProgram:
     """A rank's program under construction."""
 
     def __init__(self) -> None:
@@ -190,10 +190,10 @@ def message_bytes(workload: Workload, transfer: Transfer) -> int:
 
 def flow_bytes(workload: Workload) -> int:
     """Return the bytes of the busiest flow in a collective, labels included; all of them may be queued at once."""
-    found: dict[Flow, int] = {}
+    totals: dict[Flow, int] = {}
     for flow, transfer in workload.schedule.sends():
-        found[flow] = found.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
-    return max(found.values())
+        totals[flow] = totals.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
+    return max(totals.values())
 
 
 def flow_messages(workload: Workload) -> int:
@@ -216,52 +216,52 @@ def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) ->
         for _, _, tasks in program.receives
         for task in tasks
     }
-    left = [[use.tasks for use in program.uses] for program in of_ranks]
-    holding: list[dict[int, int]] = [{} for _ in of_ranks]  # per rank, the current use of each slot
-    kept, most_kept = [set[int]() for _ in of_ranks], [0] * len(of_ranks)
+    tasks_left = [[use.tasks for use in program.uses] for program in of_ranks]
+    current_use: list[dict[int, int]] = [{} for _ in of_ranks]  # per rank, the current use of each slot
+    in_use, most_in_use = [set[int]() for _ in of_ranks], [0] * len(of_ranks)
     done: set[int] = set()
     flying, delayed = deque[int](), deque[int]()
     in_flight = most_in_flight = 0
 
-    def finish(rank: int, use: int) -> None:
-        left[rank][use] -= 1
-        if left[rank][use] == 0:
-            kept[rank].discard(use)
+    def release(rank: int, use: int) -> None:
+        tasks_left[rank][use] -= 1
+        if tasks_left[rank][use] == 0:
+            in_use[rank].discard(use)
 
-    def go_on(rank: int) -> None:
+    def start_ready(rank: int) -> None:
         nonlocal in_flight, most_in_flight
-        again = True
-        while again:
-            again = False
+        progressed = True
+        while progressed:
+            progressed = False
             for stream in streams[rank]:
                 while stream and done.issuperset(stream[0].after):
                     done.add(stream.popleft().task)
-                    again = True
+                    progressed = True
         for queue in queues[rank]:
             while queue and done.issuperset(queue[0].after):
                 send = queue.popleft()
                 (delayed if inbound[send.task][0] == slow else flying).append(send.task)
                 in_flight += message_bytes(workload, transfers[send.task]) + LABEL_BYTES
                 for slot in send.slots:
-                    if slot in holding[rank]:
-                        finish(rank, holding[rank][slot])
+                    if slot in current_use[rank]:
+                        release(rank, current_use[rank][slot])
         most_in_flight = max(most_in_flight, in_flight)
 
     for rank in range(len(of_ranks)):
-        go_on(rank)
+        start_ready(rank)
     while flying or delayed:
         task = (flying or delayed).popleft()
         rank, receive = inbound[task]
         for slot, use in zip(receive.slots, receive.uses, strict=True):
-            holding[rank][slot] = use
+            current_use[rank][slot] = use
             if of_ranks[rank].uses[use].tasks > 1:  # otherwise the data is verified and discarded
-                kept[rank].add(use)
-                most_kept[rank] = max(most_kept[rank], len(kept[rank]))
-            finish(rank, use)
+                in_use[rank].add(use)
+                most_in_use[rank] = max(most_in_use[rank], len(in_use[rank]))
+            release(rank, use)
         in_flight -= message_bytes(workload, transfers[task]) + LABEL_BYTES
         done.add(task)
-        go_on(rank)
-    return most_kept, most_in_flight
+        start_ready(rank)
+    return most_in_use, most_in_flight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,14 +283,16 @@ def moves(workload: Workload, placement: Sequence[int]) -> list[Move]:
     """Return the messages of a schedule in program order, with rank `placement[p]` at place p."""
     schedule = workload.schedule
     steps: list[int] = []
-    found = []
+    messages = []
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
-        before = max((steps[one] for one in transfer.after), default=0)
-        steps.append(before + isinstance(flow, Flow))
+        depth = max((steps[dependency] for dependency in transfer.after), default=0)
+        steps.append(depth + isinstance(flow, Flow))
         if not isinstance(flow, Flow):
             continue
         owner = workload.owner(transfer)
         chunk = -1 if owner < 0 else placement[owner]
-        found.append(Move(task=task, step=steps[task], src=placement[flow.src], dst=placement[flow.dst], chunk=chunk))
-    return found
+        messages.append(
+            Move(task=task, step=steps[task], src=placement[flow.src], dst=placement[flow.dst], chunk=chunk)
+        )
+    return messages

@@ -120,12 +120,12 @@ class Builder:
         self, src: int, dst: int, slots: Iterable[int | tuple[int, int]], *, adds: bool = False, channel: int = 0
     ) -> None:
         """Send these slots as one message; a pair is (sender's slot, receiver's slot)."""
-        pairs = tuple(slot if isinstance(slot, tuple) else (slot, slot) for slot in slots)
-        writers = frozenset(writer for slot, _ in pairs for writer in self._writers.get((src, slot), ()))
+        slot_pairs = tuple(slot if isinstance(slot, tuple) else (slot, slot) for slot in slots)
+        writers = frozenset(writer for slot, _ in slot_pairs for writer in self._writers.get((src, slot), ()))
         flow = self._flows.setdefault(Flow(src, dst, channel), len(self._flows))
-        self._transfers.append(Transfer(flow=flow, slots=pairs, adds=adds, after=self._last_of(writers)))
+        self._transfers.append(Transfer(flow=flow, slots=slot_pairs, adds=adds, after=self._last_of(writers)))
         index = len(self._transfers) - 1
-        for _, slot in pairs:
+        for _, slot in slot_pairs:
             self._writers[dst, slot] = (*(self._writers.get((dst, slot), ()) if adds else ()), index)
 
     def _last_of(self, writers: frozenset[int]) -> tuple[int, ...]:
@@ -170,15 +170,15 @@ class _Order:
     def append(self, flow: int, after: Iterable[int]) -> None:
         """Add the next transfer."""
         before = self._last.get(flow)
-        self._earlier.append(self.by((*after, *(() if before is None else (before,)))))
+        self._earlier.append(self.closure((*after, *(() if before is None else (before,)))))
         self._last[flow] = len(self._earlier) - 1
 
-    def by(self, tasks: Iterable[int]) -> int:
+    def closure(self, tasks: Iterable[int]) -> int:
         """Return, as bits, `tasks` and all tasks that have arrived when these have."""
-        found = 0
-        for one in tasks:
-            found |= self._earlier[one] | 1 << one
-        return found
+        bits = 0
+        for task in tasks:
+            bits |= self._earlier[task] | 1 << task
+        return bits
 
     def before(self, task: int) -> int:
         """Return, as bits, all tasks that `task` follows, as in `follows`."""
@@ -208,12 +208,12 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
     writers: dict[tuple[int, int], int] = {}
     copied: dict[tuple[int, int], int] = {}
     readers: dict[tuple[int, int], int] = {}
-    there_by: dict[int, int] = {}  # per flow, as bits: the transfers that have arrived when its last one begins
+    arrived_by: dict[int, int] = {}  # per flow, as bits: the transfers that have arrived when its last one begins
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)
         order.append(transfer.flow, transfer.after)
         # A transfer begins after everything for which the earlier ones on its flow have waited.
-        arrived = there_by[transfer.flow] = there_by.get(transfer.flow, 0) | order.by(transfer.after)
+        arrived = arrived_by[transfer.flow] = arrived_by.get(transfer.flow, 0) | order.closure(transfer.after)
         if not transfer.slots:
             continue
         flow = schedule.flows[transfer.flow]
@@ -228,25 +228,25 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
             readers[src, slot] = readers.get((src, slot), 0) | 1 << index
         arriving = [now[src][slot] for slot, _ in transfer.slots]
         for (_, slot), content in zip(transfer.slots, arriving, strict=True):
-            there = (dst, slot)
-            if late := readers.get(there, 0) & ~order.before(index):
+            target = (dst, slot)
+            if late := readers.get(target, 0) & ~order.before(index):
                 raise ScheduleError(
                     f"transfer {index} writes slot {slot} of place {dst} while transfer {_first(late)} may still send "
                     "it"
                 )
             if transfer.adds:
-                if there in copied:
-                    _check_order(1 << copied[there] & ~order.before(index), index, there)
+                if target in copied:
+                    _check_order(1 << copied[target] & ~order.before(index), index, target)
                 if now[dst][slot] & content:
                     raise ScheduleError(
                         f"transfer {index} adds to slot {slot} of place {dst} a contribution that it has already"
                     )
                 now[dst][slot] |= content
-                writers[there] = writers.get(there, 0) | 1 << index
+                writers[target] = writers.get(target, 0) | 1 << index
                 continue
-            _check_order(writers.get(there, 0) & ~order.before(index), index, there)
+            _check_order(writers.get(target, 0) & ~order.before(index), index, target)
             now[dst][slot] = content
-            writers[there], copied[there], readers[there] = 1 << index, index, 0
+            writers[target], copied[target], readers[target] = 1 << index, index, 0
     return now
 
 
@@ -264,12 +264,12 @@ def _first(bits: int) -> int:
 
 def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:
     """Raise ScheduleError unless the final contents of every slot are those in `wanted` (0: any)."""
-    for place, (found, right) in enumerate(zip(delivered(schedule, holds), wanted, strict=True)):
-        for slot, (content, want) in enumerate(zip(found, right, strict=True)):
-            if want and content != want:
+    for place, (final, required) in enumerate(zip(delivered(schedule, holds), wanted, strict=True)):
+        for slot, (content, expected) in enumerate(zip(final, required, strict=True)):
+            if expected and content != expected:
                 raise ScheduleError(
                     f"slot {slot} of place {place} ends with {content.bit_count()} contributions, which are not the "
-                    f"{want.bit_count()} required ones"
+                    f"{expected.bit_count()} required ones"
                 )
 
 

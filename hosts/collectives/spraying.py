@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import lcm
+from typing import TypeVar
 
 from hosts.collectives.kinds import MOST_TRANSFERS, OWN_SIZES, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
+
+_Value = TypeVar("_Value")
 
 MOST_CONNECTIONS = 2**16
 _MOST_CHANNELS = 5_000  # so that two epochs have enough source ports
@@ -30,30 +33,8 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
     """
     schedule, unit = whole.schedule, whole.unit_bytes
     parts = lcm(*(number for number, flow in zip(pieces, schedule.flows, strict=True) if isinstance(flow, Flow)))
-    flows: list[Flow | Stream] = []
-    first_flow: list[int] = []
-    dscp: list[int] = []
-    assured: list[float] = []
-    wanted_bps: list[float] = []
-    ways = whole.ways or (-1,) * len(schedule.flows)
-    free = [one.channel for one, way in zip(schedule.flows, ways, strict=True) if isinstance(one, Flow) and way < 0]
-    period = width * ranks
-    first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
-    taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
-    for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
-        first_flow.append(len(flows))
-        dscp += whole.dscp[index : index + 1] * number
-        assured += whole.assured[index : index + 1] * number
-        wanted_bps += [one / number for one in whole.wanted_bps[index : index + 1]] * number
-        if isinstance(flow, Flow) and ways[index] >= 0:
-            of_way = flow.src, flow.dst, ways[index]
-            channel = first + (ways[index] - first) % period + taken[of_way] * period
-            flows.append(replace(flow, channel=channel))
-            taken[of_way] += 1
-        elif isinstance(flow, Flow):
-            flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
-        else:
-            flows.append(flow)
+    flows = _flows(whole, pieces, width=width, period=width * ranks)
+    first_flow = [0, *accumulate(pieces)]
     sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # a lower bound; exact check below
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
@@ -95,12 +76,37 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
         jobs=tuple(
             replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
         ),
-        dscp=tuple(dscp),
+        dscp=_repeated(whole.dscp, pieces),
         ways=(),
-        assured=tuple(assured),
-        wanted_bps=tuple(wanted_bps),
+        assured=_repeated(whole.assured, pieces),
+        wanted_bps=_repeated([bps / count for bps, count in zip(whole.wanted_bps, pieces, strict=False)], pieces),
         before_spraying=whole,
     )
+
+
+def _flows(whole: Workload, pieces: Sequence[int], *, width: int, period: int) -> list[Flow | Stream]:
+    """Return the flows of all pieces; `period` is the number of channels after which paths repeat."""
+    flows = whole.schedule.flows
+    ways = whole.ways or (-1,) * len(flows)
+    free = [flow.channel for flow, way in zip(flows, ways, strict=True) if isinstance(flow, Flow) and way < 0]
+    first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
+    taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
+    found: list[Flow | Stream] = []
+    for flow, way, count in zip(flows, ways, pieces, strict=True):
+        if isinstance(flow, Flow) and way >= 0:
+            channel = first + (way - first) % period + taken[flow.src, flow.dst, way] * period
+            found.append(replace(flow, channel=channel))
+            taken[flow.src, flow.dst, way] += 1
+        elif isinstance(flow, Flow):
+            found += [replace(flow, channel=flow.channel * width + piece) for piece in range(count)]
+        else:
+            found.append(flow)
+    return found
+
+
+def _repeated(values: Sequence[_Value], pieces: Sequence[int]) -> tuple[_Value, ...]:
+    """Return each flow's value once per piece; empty if flows have no values."""
+    return tuple(value for value, count in zip(values, pieces, strict=False) for _ in range(count))
 
 
 def over_planes(whole: Workload, planes: int) -> Workload:

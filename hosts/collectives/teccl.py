@@ -24,15 +24,15 @@ def read(path: Path, content: str) -> Schedule:
     chunks = 1 + max(flow[0] for flow in flows)
     check_size(path, gpus=gpus, slots=gpus * chunks, tasks=len(flows))
     builder = Builder(places=gpus, slots=gpus * chunks)
-    there = {(gpu, gpu * chunks + chunk) for gpu in range(gpus) for chunk in range(chunks)}
+    present = {(gpu, gpu * chunks + chunk) for gpu in range(gpus) for chunk in range(chunks)}
     for chunk, source, src, dst, epoch in flows:
         slot = source * chunks + chunk
-        if src == dst or (src, slot) not in there:
+        if src == dst or (src, slot) not in present:
             raise ScheduleError(
                 f"{path}: chunk {chunk} from {source} is sent over {src}->{dst} in epoch {epoch}, and GPU {src} does "
                 "not have it by then"
             )
-        there.add((dst, slot))
+        present.add((dst, slot))
         builder.send(src, dst, [slot])
     try:
         return builder.done()
