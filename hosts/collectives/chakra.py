@@ -87,11 +87,11 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     """
     if path.name.count("*") != 1:
         raise ScheduleError(f"{path}; allowed: a name with one * for the rank, such as trace.*.et")
-    found, places = len(files_of(path)), sum(sites)
-    if not found or found != places or places > MOST_GPUS:
+    num_files, places = len(files_of(path)), sum(sites)
+    if not num_files or num_files != places or places > MOST_GPUS:
         raise ScheduleError(
-            f"{path}: {found:,} file{'s' * (found != 1)} for {places:,} GPUs; allowed: one for each, and at most "
-            f"{MOST_GPUS:,} GPUs"
+            f"{path}: {num_files:,} file{'s' * (num_files != 1)} for {places:,} GPUs; allowed: one for each, and at "
+            f"most {MOST_GPUS:,} GPUs"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):
@@ -230,13 +230,13 @@ def _is_converted(content: bytes) -> bool:
 
 def _packed(content: bytes, most: int) -> list[int]:
     """Decode the numbers of a packed repeated field."""
-    found, at = list[int](), 0
+    numbers, at = list[int](), 0
     while at < len(content):
-        if len(found) > most:
+        if len(numbers) > most:
             raise _Malformed(f"a list has more than {most:,} numbers; allowed: that many")
         number, at = _varint(content, at)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _attribute(content: bytes, values: dict[str, Value]) -> None:
@@ -278,7 +278,7 @@ class _Call:
     size_bytes: int
 
 
-_Room = tuple[tuple[int, int], int]
+_SlotBlock = tuple[tuple[int, int], int]
 """A block of slots: ((number of slots, bytes of a slot), index among blocks of this shape)."""
 
 Group = tuple[int, ...] | str
@@ -309,10 +309,10 @@ class _Trace:
         self._waits = 0
         self._slot_sizes: list[int] = []
         self._holds: list[set[int]] = [set() for _ in self._site]  # the slots of each place with initial contents
-        self._used: list[set[_Room]] = [set() for _ in self._site]
-        self._latest: dict[tuple[tuple[int, ...], tuple[int, int]], int] = {}
-        self._rooms: dict[_Room, int] = {}  # the first slot of each block
-        self._known: dict[tuple[str, Sites], Workload] = {}
+        self._blocks_in_use: list[set[_SlotBlock]] = [set() for _ in self._site]
+        self._last_block: dict[tuple[tuple[int, ...], tuple[int, int]], int] = {}
+        self._block_start: dict[_SlotBlock, int] = {}  # the first slot of each block
+        self._workloads: dict[tuple[str, Sites], Workload] = {}
 
     def read(self, rank: int) -> None:
         """Read the file of a rank."""
@@ -410,20 +410,22 @@ class _Trace:
         of_groups = {name: sorted(ranks) for name, ranks in self._members.items()}
         for rank, index, node, group in self._without_peer:
             members, callers = of_groups[group], self._callers[rank]
-            above = [callers[one] for one in node.control if one in callers]
-            above += [callers[one] for caller in above for one in caller.control if one in callers]
-            found = next((match for one in above if (match := _PEERS.fullmatch(one.name))), None)
-            if found is not None:
-                mine, other = int(found[1] or found[2] or 0), int(found[3])
+            candidates = [callers[node_id] for node_id in node.control if node_id in callers]
+            candidates += [
+                callers[node_id] for caller in candidates for node_id in caller.control if node_id in callers
+            ]
+            matched = next((match for caller in candidates if (match := _PEERS.fullmatch(caller.name))), None)
+            if matched is not None:
+                mine, other = int(matched[1] or matched[2] or 0), int(matched[3])
                 fits = max(mine, other) < len(members) and members[mine] == rank != members[other]
                 peer = members[other] if fits else None
             else:
                 peer = sum(members) - rank if len(members) == 2 else None
             if peer is None:
-                said = f"a caller {found[0]!r}" if found else "no caller such as 'nccl:send 0->1'"
+                caller_text = f"a caller {matched[0]!r}" if matched else "no caller such as 'nccl:send 0->1'"
                 theirs = "comm_dst" if node.type == _SENDS else "comm_src"
                 raise ScheduleError(
-                    f"{self._operations[index].where}: {node.what} has {said} and {_named(group)} the ranks "
+                    f"{self._operations[index].where}: {node.what} has {caller_text} and {_named(group)} the ranks "
                     f"{first_of(list(map(str, members)), 8)}; allowed: a {theirs}, a caller that fits, or two ranks"
                 )
             operation = self._operations[index]
@@ -460,14 +462,14 @@ class _Trace:
         if not isinstance(dimensions, tuple):
             raise _Malformed("its involved_dim is not a list of booleans; allowed: such a list")
         begin = self._add(Operation(where=where, what=node.what), position)
-        calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
+        calls = self._calls[name or self._ranks_along(rank, dimensions)].setdefault(rank, [])
         before = [calls[-1].end] if calls else []
         self._operations[begin].requires += before
         end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
         calls.append(_Call(begin, end, _KINDS[type_], size))
         return begin, end
 
-    def _along(self, rank: int, dimensions: tuple[bool, ...]) -> tuple[int, ...]:
+    def _ranks_along(self, rank: int, dimensions: tuple[bool, ...]) -> tuple[int, ...]:
         """Return the ranks of a collective along these dimensions: the GPUs within a site, and the sites."""
         everyone = tuple(range(len(self._site)))
         if all(dimensions):
@@ -487,32 +489,30 @@ class _Trace:
         """Return the workload of all files."""
         self._find_peers()
         match(self._operations, self._sizes, self._sends, self._receives)
-        of_kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
-        if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in of_kinds):
-            allowed = (
-                ", ".join(sorted({name for kind in of_kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
-            )
+        kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
+        if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in kinds):
+            allowed = ", ".join(sorted({name for kind in kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
             raise ScheduleError(
                 f"{self._path}: none of its collectives has the algorithm {self._algorithm}; allowed: {allowed}"
             )
-        word = _WORD if of_kinds & {*_SUMS} else 1
-        taken: list[set[int]] = [set() for _ in self._site]  # per rank, the channels of its groups
+        word = _WORD if kinds & {*_SUMS} else 1
+        used_channels: list[set[int]] = [set() for _ in self._site]  # per rank, the channels of its groups
         try:
             for group, calls in self._calls.items():
                 members = tuple(sorted(calls)) if isinstance(group, str) else group
-                matched = self._matched(group, members, calls)
+                matched = self._matched_calls(group, members, calls)
                 if len(members) < 2:
                     continue
-                channel = next(one for one in count(1) if not any(one in taken[member] for member in members))
+                channel = next(one for one in count(1) if not any(one in used_channels[member] for member in members))
                 if channel > MOST_GROUPS:
                     raise _Malformed(
                         f"{_named(group)} has a rank that is in {MOST_GROUPS} other groups; allowed: {MOST_GROUPS} "
                         "groups for each rank"
                     )
                 for member in members:
-                    taken[member].add(channel)
-                for at_once in matched:
-                    self._collective(members, at_once, channel, word)
+                    used_channels[member].add(channel)
+                for calls_of_ranks in matched:
+                    self._expand_collective(members, calls_of_ranks, channel, word)
         except _Malformed as error:
             raise ScheduleError(f"{self._path}: {error}") from None
         order = in_order(self._operations, self._positions)
@@ -523,23 +523,23 @@ class _Trace:
             size = self._sizes[index]
             if isinstance(order.servers[server], Flow):
                 size = float(-(-int(size) // word) * word)
-            slots = self._slots.get(index, ())
-            transfers.append(Transfer(flow=server, size=size, slots=slots, adds=index in self._adds, after=after))
-        places, slots_of_one = len(self._site), len(self._slot_sizes)
+            pairs = self._slots.get(index, ())
+            transfers.append(Transfer(flow=server, size=size, slots=pairs, adds=index in self._adds, after=after))
+        places, slots = len(self._site), len(self._slot_sizes)
         return Workload(
             kind=TRACE,
             algorithm=self._path.name,
-            schedule=Schedule(places=places, slots=slots_of_one, flows=order.servers, transfers=tuple(transfers)),
+            schedule=Schedule(places=places, slots=slots, flows=order.servers, transfers=tuple(transfers)),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
             contents=[
-                [1 << (place * slots_of_one + slot) if slot in held else 0 for slot in range(slots_of_one)]
+                [1 << (place * slots + slot) if slot in held else 0 for slot in range(slots)]
                 for place, held in enumerate(self._holds)
             ],
             groups=(),
         )
 
-    def _matched(
+    def _matched_calls(
         self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]
     ) -> Iterator[tuple[_Call, ...]]:
         """Return the collectives of a group in order, each as a tuple with the call of every member.
@@ -548,12 +548,12 @@ class _Trace:
         """
         first = calls.get(members[0], [])
         for member in members:
-            if len(mine := calls.get(member, [])) != len(first):
+            if len(own := calls.get(member, [])) != len(first):
                 raise _Malformed(
-                    f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(mine):,} on rank "
+                    f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(own):,} on rank "
                     f"{member}; allowed: equally many on each"
                 )
-            for one, other in zip(first, mine, strict=True):
+            for one, other in zip(first, own, strict=True):
                 if (one.kind, one.size_bytes) != (other.kind, other.size_bytes):
                     raise ScheduleError(
                         f"{self._operations[other.begin].where}: {_named(group)} has {other.kind} of "
@@ -562,18 +562,18 @@ class _Trace:
                     )
         return zip(*(calls[member] for member in members), strict=True)
 
-    def _collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
+    def _expand_collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
         """Add the messages of one collective of a group."""
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
         position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
-        found = sized(self._of_kind(kind, members), size)
-        schedule, slot_bytes = found.schedule, -(-found.slot_bytes // word) * word
-        slot = self._room(members, schedule.slots, slot_bytes)
+        collective = sized(self._collective_of(kind, members), size)
+        schedule, slot_bytes = collective.schedule, -(-collective.slot_bytes // word) * word
+        slot = self._free_slots(members, schedule.slots, slot_bytes)
         holds, _ = contents(kind, places=len(members), slots=schedule.slots)
         for member, held in zip(members, holds, strict=True):
             self._holds[member] |= {slot + here for here, content in enumerate(held) if content}
-        last, received = dict[int, int](), list[int]()
+        last_send, received = dict[int, int](), list[int]()
         begins, ends = schedule.ends
         for transfer in schedule.transfers:
             src, dst = begins[transfer.flow], ends[transfer.flow]
@@ -583,12 +583,12 @@ class _Trace:
                     what=what,
                     server=Flow(members[src], members[dst], channel),
                     requires=[calls[src].begin, *(received[one] for one in transfer.after)],
-                    started=[last[transfer.flow]] if transfer.flow in last else [],
+                    started=[last_send[transfer.flow]] if transfer.flow in last_send else [],
                 ),
                 position,
                 float(slot_bytes * len(transfer.slots)),
             )
-            last[transfer.flow] = send
+            last_send[transfer.flow] = send
             self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
             if transfer.adds:
                 self._adds.add(send)
@@ -596,19 +596,21 @@ class _Trace:
             received.append(self._add(Operation(where=where, what=what, server=server, message=send), position))
             self._operations[calls[dst].end].requires.append(received[-1])
 
-    def _room(self, members: tuple[int, ...], slots: int, slot_bytes: int) -> int:
+    def _free_slots(self, members: tuple[int, ...], slots: int, slot_bytes: int) -> int:
         """Return the first slot of a block of `slots` slots that no member uses yet; disjoint groups share blocks."""
         key = slots, slot_bytes
-        first = self._latest.get((members, key), -1) + 1
-        number = next(one for one in count(first) if not any((key, one) in self._used[member] for member in members))
-        self._latest[members, key] = number
+        start = self._last_block.get((members, key), -1) + 1
+        index = next(
+            one for one in count(start) if not any((key, one) in self._blocks_in_use[member] for member in members)
+        )
+        self._last_block[members, key] = index
         for member in members:
-            self._used[member].add((key, number))
-        if (key, number) not in self._rooms:
-            self._rooms[key, number] = len(self._slot_sizes)
+            self._blocks_in_use[member].add((key, index))
+        if (key, index) not in self._block_start:
+            self._block_start[key, index] = len(self._slot_sizes)
             self._slot_sizes += [slot_bytes] * slots
             self._check_slots(len(self._slot_sizes))
-        return self._rooms[key, number]
+        return self._block_start[key, index]
 
     def _check_slots(self, slots: int) -> None:
         if slots * len(self._site) > MOST_SLOTS:
@@ -617,13 +619,13 @@ class _Trace:
                 "block; allowed: that many, so fewer collectives, or another collective.algorithm"
             )
 
-    def _of_kind(self, kind: str, members: Sequence[int]) -> Workload:
+    def _collective_of(self, kind: str, members: Sequence[int]) -> Workload:
         """Return a collective of this kind among `members`, with a placeholder size."""
         sites = tuple(len(list(row)) for _, row in groupby(self._site[member] for member in members))
-        if (kind, sites) not in self._known:
+        if (kind, sites) not in self._workloads:
             algorithm = self._algorithm if self._algorithm in ALGORITHMS[kind] else ALGORITHMS[kind][0]
             is_tree = kind == "allreduce" and algorithm in ("chain", "tree", "double-tree")
             if blocks(kind, len(members)) > 1 and not is_tree:
                 self._check_slots(len(members))  # before a quadratic number of transfers is generated
-            self._known[kind, sites] = workload(kind, str(algorithm), sites=sites, size_bytes=1)
-        return self._known[kind, sites]
+            self._workloads[kind, sites] = workload(kind, str(algorithm), sites=sites, size_bytes=1)
+        return self._workloads[kind, sites]

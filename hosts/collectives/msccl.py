@@ -107,22 +107,22 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
     flows = [flow for flow in placed.flows if isinstance(flow, Flow)]
     blocks: dict[tuple[int, str, Flow], _Threadblock] = {}  # by GPU, type and flow
     for gpu in range(layout.gpus):
-        own = [(gpu, "s", flow) for flow in flows if flow.src == gpu]
-        own += [(gpu, "r", flow) for flow in flows if flow.dst == gpu]
-        blocks |= {key: _Threadblock(number=number) for number, key in enumerate(own)}
+        keys = [(gpu, "s", flow) for flow in flows if flow.src == gpu]
+        keys += [(gpu, "r", flow) for flow in flows if flow.dst == gpu]
+        blocks |= {key: _Threadblock(number=number) for number, key in enumerate(keys)}
     received: list[tuple[_Threadblock, int]] = []  # the last receiving step of each transfer
     for transfer in placed.transfers:
         flow = flows[transfer.flow]
-        here, there = blocks[flow.src, "s", flow], blocks[flow.dst, "r", flow]
+        sending, receiving = blocks[flow.src, "s", flow], blocks[flow.dst, "r", flow]
         waits = [received[one] for one in transfer.after]
         for block, step in waits[1:]:
-            here.add("nop", ("i", -1), ("o", -1), 0, waits=(block, step))
+            sending.add("nop", ("i", -1), ("o", -1), 0, waits=(block, step))
         for number, (src, dst, count) in enumerate(_runs(transfer.slots, layout)):
             first = waits[0] if waits and number == 0 else None
-            here.add("s", src, dst, count, waits=first, continues=number > 0)
+            sending.add("s", src, dst, count, waits=first, continues=number > 0)
             kind_of = ("rrc", dst) if transfer.adds else ("r", src)
-            there.add(kind_of[0], kind_of[1], dst, count, continues=number > 0)
-        received.append((there, len(there.steps) - 1))
+            receiving.add(kind_of[0], kind_of[1], dst, count, continues=number > 0)
+        received.append((receiving, len(receiving.steps) - 1))
     return _xml(layout, blocks, scratch=schedule.scratch)
 
 
@@ -222,13 +222,13 @@ def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Sch
 
 def _runs(slots: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[Chunk, Chunk, int]]:
     """Split pairs of slots into contiguous runs of chunks: first chunk at the sender, at the receiver, and count."""
-    begin = 0
+    first = 0
     chunks = [(layout.chunk(a), layout.chunk(b)) for a, b in slots]
     for index in range(1, len(chunks) + 1):
-        (src, dst), count = chunks[begin], index - begin
+        (src, dst), count = chunks[first], index - first
         if index == len(chunks) or chunks[index] != ((src[0], src[1] + count), (dst[0], dst[1] + count)):
             yield src, dst, count
-            begin = index
+            first = index
 
 
 def canonical(schedule: Schedule) -> Schedule:
@@ -237,20 +237,20 @@ def canonical(schedule: Schedule) -> Schedule:
     The order of transfers on different flows has no meaning, and is not stored in a file.
     """
     flows = sorted(schedule.flows, key=lambda flow: (isinstance(flow, Stream), flow))
-    number = {flow: index for index, flow in enumerate(flows)}
+    index_of = {flow: index for index, flow in enumerate(flows)}
     level: list[int] = []
-    last: dict[int, int] = {}
+    last_level: dict[int, int] = {}
     for transfer in schedule.transfers:
-        level.append(1 + max([*(level[one] for one in transfer.after), last.get(transfer.flow, 0)]))
-        last[transfer.flow] = level[-1]
-    server = [number[schedule.flows[transfer.flow]] for transfer in schedule.transfers]
+        level.append(1 + max([*(level[one] for one in transfer.after), last_level.get(transfer.flow, 0)]))
+        last_level[transfer.flow] = level[-1]
+    server = [index_of[schedule.flows[transfer.flow]] for transfer in schedule.transfers]
     order = sorted(range(len(level)), key=lambda index: (level[index], server[index]))
-    new = {index: at for at, index in enumerate(order)}
+    position = {index: at for at, index in enumerate(order)}
     transfers = tuple(
         replace(
             schedule.transfers[index],
             flow=server[index],
-            after=tuple(sorted(new[one] for one in schedule.transfers[index].after)),
+            after=tuple(sorted(position[one] for one in schedule.transfers[index].after)),
         )
         for index in order
     )
@@ -303,9 +303,9 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
     does not do its collective.
     """
     program = _Parser(path).parse(content)
-    listed = _Listed(path, program)
+    listed = _Operations(path, program)
     order = in_order(listed.operations)
-    messages, scratch = _Walk(program.layout, listed).walked(order.events)
+    messages, scratch = _Walk(program.layout, listed).run(order.events)
     slots = program.layout.slots + scratch
     check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))
     found = Schedule(
@@ -419,20 +419,20 @@ class _Parser:
         if gpu in self.gpus or not 0 <= gpu < self.most_gpus:
             raise self.error(f"the gpu {gpu}; allowed: ids below ngpus {self.most_gpus}, each once")
         self._blocks = self.gpus[gpu] = {}
-        self._number_of_gpu = gpu
+        self._gpu_id = gpu
 
     def _tb(self, _: Mapping[str, str], number: "_Number") -> None:
-        one, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
+        block_id, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
         peers = [peer for peer in (send, recv) if peer != -1]
-        if one in self._blocks or not all(0 <= p < self.most_gpus and p != self._number_of_gpu for p in peers):
+        if block_id in self._blocks or not all(0 <= p < self.most_gpus and p != self._gpu_id for p in peers):
             raise self.error(
-                f"the threadblock {one} with send {send} and recv {recv}; allowed: an id that is unique in its GPU, "
-                f"and as peers other GPUs below {self.most_gpus}, or -1"
+                f"the threadblock {block_id} with send {send} and recv {recv}; allowed: an id that is unique in its "
+                f"GPU, and as peers other GPUs below {self.most_gpus}, or -1"
             )
         if not 0 <= channel < MOST_CHANNELS:
             raise self.error(f"chan is {channel}; allowed: 0 to {MOST_CHANNELS - 1}")
         self._block = _Block(line=self._expat.CurrentLineNumber, send=send, recv=recv, channel=channel)
-        self._blocks[one] = self._block
+        self._blocks[block_id] = self._block
 
     def _step(self, attributes: Mapping[str, str], number: "_Number") -> None:
         assert self._block is not None
@@ -475,7 +475,7 @@ class _Parser:
         steps.append(step)
 
 
-class _Listed:
+class _Operations:
     """The operations of a program; `at` has, for each operation, the GPU and the step to which it belongs."""
 
     def __init__(self, path: Path, program: _Program) -> None:
@@ -492,7 +492,7 @@ class _Listed:
         self._wait()
         self._match()
 
-    def _block(self, gpu: int, number: int, block: _Block) -> None:
+    def _block(self, gpu: int, block_id: int, block: _Block) -> None:
         """List a threadblock's operations: a step is a receive, a send, both, or an operation that takes no time."""
         out, into = Flow(gpu, block.send, block.channel), Flow(block.recv, gpu, block.channel)
         for flows, flow, peer in ((self._sends, out, block.send), (self._receives, into, block.recv)):
@@ -504,8 +504,8 @@ class _Listed:
             flows[flow] = []
         before: int | None = None
         pending = list[tuple[int, int]]()
-        for place, step in enumerate(block.steps):
-            if place == 0 or step is not block.steps[place - 1]:
+        for index, step in enumerate(block.steps):
+            if index == 0 or step is not block.steps[index - 1]:
                 first = len(self.operations)
                 pending += [] if step.waits is None else [step.waits]
                 if step.kind in _RECEIVES:
@@ -521,7 +521,7 @@ class _Listed:
                 self._waiting += [(first, gpu, wait) for wait in pending]
                 if step.kind != "nop":  # nops before a step carry its further dependencies
                     pending = []
-            self._last_of[gpu, number, place] = len(self.operations) - 1
+            self._last_of[gpu, block_id, index] = len(self.operations) - 1
 
     def _add(self, gpu: int, step: _Step, server: Flow | None, before: int | None) -> int:
         where = f"{self._path}, line {step.line:,}"
@@ -531,32 +531,32 @@ class _Listed:
         return len(self.operations) - 1
 
     def _wait(self) -> None:
-        for index, gpu, (number, place) in self._waiting:
-            one, found = self.operations[index], self._last_of.get((gpu, number, place))
-            if found is None:
+        for index, gpu, (block_id, step) in self._waiting:
+            operation, required = self.operations[index], self._last_of.get((gpu, block_id, step))
+            if required is None:
                 raise ScheduleError(
-                    f"{one.where}: it waits for step {place} of threadblock {number}, which is not in its GPU; "
+                    f"{operation.where}: it waits for step {step} of threadblock {block_id}, which is not in its GPU; "
                     "allowed: steps of its GPU"
                 )
-            one.requires.append(found)
-            if self.at[found][1].kind in ("r", "rrc"):
-                one.waits_for.append(found)
+            operation.requires.append(required)
+            if self.at[required][1].kind in ("r", "rrc"):
+                operation.waits_for.append(required)
 
     def _match(self) -> None:
         """Match the n-th receive of each connection with its n-th send: a connection delivers in order."""
         for flow in {**self._sends, **self._receives}:
-            there, here = self._sends.get(flow, []), self._receives.get(flow, [])
-            for send, receive in zip(there, here, strict=False):
-                sent, taken = (len(self.at[one][1].written) for one in (send, receive))
-                if sent != taken:
+            sends, receives = self._sends.get(flow, []), self._receives.get(flow, [])
+            for send, receive in zip(sends, receives, strict=False):
+                sent, expected = (len(self.at[one][1].written) for one in (send, receive))
+                if sent != expected:
                     raise ScheduleError(
-                        f"{self.operations[receive].where}: it receives {taken} chunks, but GPU {flow.src} sends "
+                        f"{self.operations[receive].where}: it receives {expected} chunks, but GPU {flow.src} sends "
                         f"{sent} on {self.operations[send].where.rpartition(', ')[2]}; allowed: equal numbers"
                     )
                 self.operations[receive].message = send
-            if len(there) != len(here):
-                more, other = (there, "received") if len(there) > len(here) else (here, "sent")
-                one = self.operations[more[min(len(there), len(here))]]
+            if len(sends) != len(receives):
+                more, other = (sends, "received") if len(sends) > len(receives) else (receives, "sent")
+                one = self.operations[more[min(len(sends), len(receives))]]
                 raise ScheduleError(
                     f"{one.where}: {one.what} between GPUs {flow.src} and {flow.dst} on channel {flow.channel} is not "
                     f"{other} at the other end; allowed: one at each end"
@@ -586,121 +586,123 @@ class _Sum:
 
     def settle(self, slot: int, *, adds: bool) -> None:
         """Direct all parts to a slot: all are added to its content with `adds`, otherwise the first overwrites it."""
-        for number, (message, place) in enumerate(self.parts):
-            message.target[place], message.adds[place] = slot, adds or number > 0
+        for position, (message, index) in enumerate(self.parts):
+            message.target[index], message.adds[index] = slot, adds or position > 0
         self.slot = slot
 
 
 class _Walk:
     """Executes steps symbolically: each chunk stands for a slot, or for a sum whose slot is not known yet."""
 
-    def __init__(self, layout: Layout, listed: _Listed) -> None:
+    def __init__(self, layout: Layout, listed: _Operations) -> None:
         self._layout, self._listed = layout, listed
-        self._names: dict[tuple[int, Chunk], int | _Sum] = {}
+        self._aliases: dict[tuple[int, Chunk], int | _Sum] = {}
         self._messages: dict[int, _Message] = {}  # by the operation that sends
 
-    def walked(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
+    def run(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
         """Return the messages, by the operation that sends them, and the number of scratch slots that they use.
 
         Raises ScheduleError for programs that messages cannot express.
         """
         for index, is_done in events:
-            one, (gpu, step) = self._listed.operations[index], self._listed.at[index]
-            if one.message is not None:
+            operation, (gpu, step) = self._listed.operations[index], self._listed.at[index]
+            if operation.message is not None:
                 if is_done:
-                    self._receive(gpu, step, one)
+                    self._receive(gpu, step, operation)
             elif is_done or step.kind == "nop":
                 continue
-            elif one.server is not None:
-                source = [self._sent(gpu, chunk, one) for chunk in (step.read if step.kind == "s" else step.written)]
+            elif operation.server is not None:
+                source = [
+                    self._sent(gpu, chunk, operation) for chunk in (step.read if step.kind == "s" else step.written)
+                ]
                 count = len(source)
                 self._messages[index] = _Message(source=source, target=[None] * count, adds=[False] * count)
             else:
                 for src, dst in zip(step.read, step.written, strict=True):
-                    (self._copy if step.kind == "cpy" else self._add)(gpu, src, dst, one)
+                    (self._copy if step.kind == "cpy" else self._add)(gpu, src, dst, operation)
         used = set[int]()
         for index, message in self._messages.items():
             if None in message.target or len(set(message.adds)) > 1:
-                what = "is received into scratch and not used" if None in message.target else "is partly added"
+                problem = "is received into scratch and not used" if None in message.target else "is partly added"
                 raise ScheduleError(
-                    f"{self._listed.operations[index].where}: the message {what}; allowed: messages that are copied as "
-                    "a whole, or added as a whole"
+                    f"{self._listed.operations[index].where}: the message {problem}; allowed: messages that are "
+                    "copied as a whole, or added as a whole"
                 )
             used.update(slot for pair in message.slots for slot in pair if slot >= self._layout.slots)
         # Renumber the used scratch slots without gaps.
-        new = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
+        renumbered = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
         for message in self._messages.values():
-            message.source = [new.get(slot, slot) for slot in message.source]
-            message.target = [slot if slot is None else new.get(slot, slot) for slot in message.target]
+            message.source = [renumbered.get(slot, slot) for slot in message.source]
+            message.target = [slot if slot is None else renumbered.get(slot, slot) for slot in message.target]
         return self._messages, len(used)
 
-    def _receive(self, gpu: int, step: _Step, one: Operation) -> None:
-        assert one.message is not None
-        message = self._messages[one.message]
-        for place, chunk in enumerate(step.written):
+    def _receive(self, gpu: int, step: _Step, operation: Operation) -> None:
+        assert operation.message is not None
+        message = self._messages[operation.message]
+        for index, chunk in enumerate(step.written):
             if step.kind in ("r", "rcs"):
-                held = self._names[gpu, chunk] = _Sum(parts=[(message, place)])
+                held = self._aliases[gpu, chunk] = _Sum(parts=[(message, index)])
                 if chunk[0] != "s":
-                    held.settle(self._slot(gpu, chunk, one), adds=False)
+                    held.settle(self._slot(gpu, chunk, operation), adds=False)
                 continue
-            there = self._held(gpu, chunk, one)
-            if isinstance(there, int):
-                message.target[place], message.adds[place] = there, True
+            target = self._resolve(gpu, chunk, operation)
+            if isinstance(target, int):
+                message.target[index], message.adds[index] = target, True
             else:
-                there.parts.append((message, place))
+                target.parts.append((message, index))
 
-    def _copy(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
-        held = self._held(gpu, src, one)
+    def _copy(self, gpu: int, src: Chunk, dst: Chunk, operation: Operation) -> None:
+        held = self._resolve(gpu, src, operation)
         if isinstance(held, _Sum) and dst[0] != "s":
-            held.settle(self._slot(gpu, dst, one), adds=False)
-        self._names[gpu, dst] = held
+            held.settle(self._slot(gpu, dst, operation), adds=False)
+        self._aliases[gpu, dst] = held
 
-    def _add(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
+    def _add(self, gpu: int, src: Chunk, dst: Chunk, operation: Operation) -> None:
         """Add one chunk to another: the one that is still in scratch is received as an addition to the other."""
-        there, here = self._held(gpu, dst, one), self._held(gpu, src, one)
-        if isinstance(here, _Sum):
-            if isinstance(there, _Sum):
-                there.parts += here.parts
+        target, source = self._resolve(gpu, dst, operation), self._resolve(gpu, src, operation)
+        if isinstance(source, _Sum):
+            if isinstance(target, _Sum):
+                target.parts += source.parts
             else:
-                here.settle(there, adds=True)
-        elif isinstance(there, _Sum):
-            there.settle(here, adds=True)
+                source.settle(target, adds=True)
+        elif isinstance(target, _Sum):
+            target.settle(source, adds=True)
         else:
             raise ScheduleError(
-                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which are both in the buffer already; "
-                "allowed: sums with one part that has just been received into scratch"
+                f"{operation.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which are both in the buffer "
+                "already; allowed: sums with one part that has just been received into scratch"
             )
-        self._names.pop((gpu, src), None)
+        self._aliases.pop((gpu, src), None)
 
-    def _held(self, gpu: int, chunk: Chunk, one: Operation) -> int | _Sum:
+    def _resolve(self, gpu: int, chunk: Chunk, operation: Operation) -> int | _Sum:
         """Return the slot for which a chunk stands, or the sum whose slot is not known yet."""
-        found = self._names.get((gpu, chunk))
+        found = self._aliases.get((gpu, chunk))
         if found is None and chunk[0] != "s":
             found = self._layout.slot(gpu, chunk)
         if isinstance(found, _Sum) and found.slot is not None:
             return found.slot
         if found is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is empty here; allowed: the chunks of its input and "
-                "output, and scratch that has been written"
+                f"{operation.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is empty here; allowed: the chunks of its "
+                "input and output, and scratch that has been written"
             )
         return found
 
-    def _slot(self, gpu: int, chunk: Chunk, one: Operation) -> int:
+    def _slot(self, gpu: int, chunk: Chunk, operation: Operation) -> int:
         """Return the slot of a chunk; raises ScheduleError if the chunk is outside its buffer."""
-        found = self._layout.slot(gpu, chunk)
-        if found is None:
+        slot = self._layout.slot(gpu, chunk)
+        if slot is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer; allowed: the chunks of its "
-                "input and output"
+                f"{operation.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer; allowed: the chunks of "
+                "its input and output"
             )
-        return found
+        return slot
 
-    def _sent(self, gpu: int, chunk: Chunk, one: Operation) -> int:
+    def _sent(self, gpu: int, chunk: Chunk, operation: Operation) -> int:
         """Return the slot of a chunk that is being sent; data in scratch gets its scratch slot now."""
-        found = self._held(gpu, chunk, one)
+        found = self._resolve(gpu, chunk, operation)
         if isinstance(found, _Sum):
-            found.settle(self._slot(gpu, chunk, one), adds=False)
+            found.settle(self._slot(gpu, chunk, operation), adds=False)
             assert found.slot is not None
             return found.slot
         return found

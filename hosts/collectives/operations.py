@@ -66,8 +66,8 @@ Ends = Mapping[tuple[int, int, int], Sequence[int]]
 def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, receives: Ends) -> None:
     """Match the n-th receive with the n-th send of the same ends; raises ScheduleError if numbers or sizes differ."""
     for ends in dict.fromkeys((*receives, *sends)):
-        out, into = sends.get(ends, ()), receives.get(ends, ())
-        for receive, send in zip(into, out, strict=False):
+        sent, received = sends.get(ends, ()), receives.get(ends, ())
+        for receive, send in zip(received, sent, strict=False):
             if sizes[send] != sizes[receive]:
                 raise ScheduleError(
                     f"{operations[receive].where}: it receives {sizes[receive]:,.0f} bytes, but "
@@ -76,11 +76,12 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
             operations[receive].message = send
             # The sender's NIC decides on the connection; that of the receiver is ignored.
             operations[receive].server = operations[send].server
-        if len(out) != len(into):
-            more, other = (into, "send") if len(into) > len(out) else (out, "recv")
-            one = operations[more[min(len(out), len(into))]]
+        if len(sent) != len(received):
+            more, other = (received, "send") if len(received) > len(sent) else (sent, "recv")
+            unmatched = operations[more[min(len(sent), len(received))]]
             raise ScheduleError(
-                f"{one.where}: {one.what} has no matching {other}; allowed: one send and one recv per message"
+                f"{unmatched.where}: {unmatched.what} has no matching {other}; allowed: one send and one recv per "
+                "message"
             )
 
 
@@ -94,46 +95,48 @@ def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> 
     servers: dict[Flow | Stream, int] = {}
     task_of: dict[int, int] = {}
     begun, done = dict[int, Waits](), dict[int, Waits]()
-    known: list[Waits] = []  # per server: everything for which its tasks so far have waited
+    waited_for: list[Waits] = []  # per server: everything for which its tasks so far have waited
     latest: dict[int, int] = {}
-    left = MOST_WAITS
+    budget = MOST_WAITS
     for index, is_done in order.events:
-        one = operations[index]
+        operation = operations[index]
         if is_done:
             done[index] = begun[index]
-            if one.message is not None:
-                task = task_of[one.message]
+            if operation.message is not None:
+                task = task_of[operation.message]
                 done[index] = {**begun[index], order.server[task]: task}
-                left -= len(done[index])
-            elif isinstance(one.server, Stream):
-                done[index] = {servers[one.server]: task_of[index]}
+                budget -= len(done[index])
+            elif isinstance(operation.server, Stream):
+                done[index] = {servers[operation.server]: task_of[index]}
             continue
-        sources = [*(done[other] for other in one.requires), *(begun[other] for other in one.started)]
-        left -= sum(map(len, sources))
-        if left < 0:
+        sources = [*(done[other] for other in operation.requires), *(begun[other] for other in operation.started)]
+        budget -= sum(map(len, sources))
+        if budget < 0:
             raise ScheduleError(
-                f"{one.where}: the operations up to here have more than {MOST_WAITS:,} dependencies, indirect ones "
-                "included; allowed: that many"
+                f"{operation.where}: the operations up to here have more than {MOST_WAITS:,} dependencies, indirect "
+                "ones included; allowed: that many"
             )
-        found = begun[index] = _merged(sources)
-        if one.server is None or one.message is not None:
+        inherited = begun[index] = _merged(sources)
+        if operation.server is None or operation.message is not None:
             continue
-        server = servers.setdefault(one.server, len(servers))
-        if server == len(known):
-            known.append({})
-        direct = [task_of[message] for other in one.waits_for if (message := operations[other].message) is not None]
-        wanted = _merged([{order.server[task]: task} for task in direct])
-        for source, task in found.items():
+        server = servers.setdefault(operation.server, len(servers))
+        if server == len(waited_for):
+            waited_for.append({})
+        direct = [
+            task_of[message] for other in operation.waits_for if (message := operations[other].message) is not None
+        ]
+        latest_by_server = _merged([{order.server[task]: task} for task in direct])
+        for source, task in inherited.items():
             # Tasks for which an earlier task of the server has waited have arrived already.
-            if source != server and known[server].get(source, -1) < task:
-                known[server][source] = task
-                wanted[source] = max(task, wanted.get(source, -1))
-        if isinstance(one.server, Stream) and server in latest:
-            begun[index] = {**found, server: latest[server]}  # it begins when the stream's previous one is done
+            if source != server and waited_for[server].get(source, -1) < task:
+                waited_for[server][source] = task
+                latest_by_server[source] = max(task, latest_by_server.get(source, -1))
+        if isinstance(operation.server, Stream) and server in latest:
+            begun[index] = {**inherited, server: latest[server]}  # it begins when the stream's previous one is done
         task_of[index] = latest[server] = len(order.tasks)
         order.tasks.append(index)
         order.server.append(server)
-        order.after.append(tuple(sorted(wanted.values())))
+        order.after.append(tuple(sorted(latest_by_server.values())))
     return Order(events=order.events, servers=tuple(servers), tasks=order.tasks, server=order.server, after=order.after)
 
 
@@ -141,12 +144,12 @@ def _merged(sources: Sequence[Waits]) -> Waits:
     """Return the union of dependencies, the latest task per server; a single source is returned without a copy."""
     if len(sources) == 1:
         return sources[0]
-    found: Waits = {}
+    merged: Waits = {}
     for source in sources:
         for server, task in source.items():
-            if found.get(server, -1) < task:
-                found[server] = task
-    return found
+            if merged.get(server, -1) < task:
+                merged[server] = task
+    return merged
 
 
 def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[tuple[int, bool]]:
@@ -155,30 +158,30 @@ def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[t
     In the graph, node 2 i is the beginning and node 2 i + 1 the end of operation i.
     """
     followers: list[list[int]] = [[2 * (node // 2) + 1] if node % 2 == 0 else [] for node in range(2 * len(operations))]
-    missing = [node % 2 for node in range(2 * len(operations))]
+    unmet = [node % 2 for node in range(2 * len(operations))]
     for index, one in enumerate(operations):
         for node, before in _before(index, one):
             followers[before].append(node)
-            missing[node] += 1
-    turns = count()
+            unmet[node] += 1
+    arrivals = count()
     ready: list[tuple[int, int]] = []  # (turn or position, node)
 
-    def is_ready(node: int) -> None:
-        heappush(ready, (positions[node // 2] if positions else next(turns), node))
+    def enqueue(node: int) -> None:
+        heappush(ready, (positions[node // 2] if positions else next(arrivals), node))
 
     for node in range(0, 2 * len(operations), 2):
-        if not missing[node]:
-            is_ready(node)
+        if not unmet[node]:
+            enqueue(node)
     events = []
     while ready:
         _, node = heappop(ready)
         events.append((node // 2, bool(node % 2)))
         for other in followers[node]:
-            missing[other] -= 1
-            if not missing[other]:
-                is_ready(other)
+            unmet[other] -= 1
+            if not unmet[other]:
+                enqueue(other)
     if len(events) < 2 * len(operations):
-        raise ScheduleError(_deadlock(operations, missing))
+        raise ScheduleError(_deadlock(operations, unmet))
     return events
 
 
@@ -190,14 +193,14 @@ def _before(index: int, one: Operation) -> Iterable[tuple[int, int]]:
         yield 2 * index + 1, 2 * one.message
 
 
-def _deadlock(operations: Sequence[Operation], missing: Sequence[int]) -> str:
+def _deadlock(operations: Sequence[Operation], unmet: Sequence[int]) -> str:
     """Return an error message about a dependency cycle, found by following predecessors of a node that never runs."""
-    node, seen = next(node for node, count in enumerate(missing) if count), set[int]()
+    node, seen = next(node for node, count in enumerate(unmet) if count), set[int]()
     while node not in seen:
         seen.add(node)
         before = [other for mine, other in _before(node // 2, operations[node // 2]) if mine == node]
         if node % 2:
             before.append(node - 1)
-        node = next(other for other in before if missing[other])
-    one = operations[node // 2]
-    return f"{one.where}: {one.what} waits for itself through its dependencies; allowed: dependencies without a cycle"
+        node = next(other for other in before if unmet[other])
+    operation = operations[node // 2]
+    return f"{operation.where}: {operation.what} waits for itself through its dependencies; allowed: no cycles"

@@ -96,25 +96,25 @@ def order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[W
         ahead = 2 * ahead + (chunks - 1) * stages
     first = min(total, ahead + more)
 
-    def turn(what: str, number: int) -> Work:
+    def nth(what: str, number: int) -> Work:
         """Return the stage's `number`-th work of this kind: chunk by chunk, in groups of `stages` micro-batches."""
         round_, rest = divmod(number, stages * chunks)
         chunk, within = divmod(rest, stages) if chunks > 1 else (0, rest)
         return Work(what, chunks - 1 - chunk if what == "B" else chunk, round_ * stages + within)
 
-    found = [turn("F", number) for number in range(first)]
+    works = [nth("F", number) for number in range(first)]
     weights = 0
     for number in range(total):
         if first + number < total:
-            found.append(turn("F", first + number))
-        found.append(turn("B", number))
+            works.append(nth("F", first + number))
+        works.append(nth("B", number))
         # ZB-H1: a stage defers as many W as there are stages before it, to fill its idle time at the end.
         if training.pipeline == "zero-bubble" and number >= stage:
-            found.append(turn("W", weights))
+            works.append(nth("W", weights))
             weights += 1
     if training.pipeline == "zero-bubble":
-        found += [turn("W", number) for number in range(weights, total)]
-    return tuple(found)
+        works += [nth("W", number) for number in range(weights, total)]
+    return tuple(works)
 
 
 def in_flight(training: Training, stage: int, stages: int, more: int = 0) -> float:
@@ -177,7 +177,7 @@ def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
     micro-batches that do not fill the chunks, for a `weights_s` that is not below `backward_s`, for a single GPU, for
     too many transfers or slots, and if a stage's memory is too small.
     """
-    stages = _checked(training, sites, more)
+    stages = _check(training, sites, more)
     union = _Iteration(training, sites)
     extra = more_by_stage(training, sites, more)
     for number in range(training.every):
@@ -189,7 +189,7 @@ def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
     return union.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
 
 
-def _checked(training: Training, sites: Sites, more: int) -> int:
+def _check(training: Training, sites: Sites, more: int) -> int:
     """Validate a training and return its number of stages; raises ScheduleError."""
     gpus, count, chunks = sum(sites), training.micro_batches, training.chunks
     stages = training.stages(gpus)
@@ -234,7 +234,7 @@ class _Iteration:
         self._transfers: list[Transfer] = []
         self._ready: dict[int, list[int]] = {}  # by place: for each bucket, the computation that makes it ready
         self._slot_sizes: list[int] = []
-        self._works: dict[int, list[str]] = {}
+        self._work_names: dict[int, list[str]] = {}
         self._slots_of: dict[int, int] = {}  # by place: the number of slots with initial contents
 
     def pipeline(self, replica: int, orders: Sequence[Sequence[Work]], *, sums: bool) -> None:
@@ -242,30 +242,30 @@ class _Iteration:
 
         With `sums` the last backward of each chunk is divided into one computation per bucket.
         """
-        left = [list(reversed(one)) for one in orders]
+        remaining = [list(reversed(one)) for one in orders]
         arrived: dict[tuple[str, int, int], int] = {}  # by kind, virtual stage and micro-batch: the input's transfer
         last = {(stage, work.chunk): work for stage, one in enumerate(orders) for work in one}
         stages, chunks, bytes_ = self._stages, self._training.chunks, _words(self._training.activation_bytes)
-        while any(left):
-            for stage, works in enumerate(left):
+        while any(remaining):
+            for stage, works in enumerate(remaining):
                 place = self._training.place(stage, replica, stages)
                 while works:
                     work = works[-1]
                     virtual = work.chunk * stages + stage
                     needs = (work.what, virtual, work.micro_batch)
-                    begins = virtual == (0 if work.what == "F" else stages * chunks - 1) or work.what == "W"
-                    if not begins and needs not in arrived:
+                    has_no_input = virtual == (0 if work.what == "F" else stages * chunks - 1) or work.what == "W"
+                    if not has_no_input and needs not in arrived:
                         break
                     works.pop()
                     is_last = sums and last[stage, work.chunk] == work
-                    after = () if begins else (arrived.pop(needs),)
+                    after = () if has_no_input else (arrived.pop(needs),)
                     index = self._compute(place, work, after, self._training.buckets if is_last else 1, is_last)
-                    goes_to = virtual + (1 if work.what == "F" else -1)
-                    if work.what != "W" and 0 <= goes_to < stages * chunks:
-                        to = self._training.place(goes_to % stages, replica, stages)
+                    successor = virtual + (1 if work.what == "F" else -1)
+                    if work.what != "W" and 0 <= successor < stages * chunks:
+                        to = self._training.place(successor % stages, replica, stages)
                         flow = self._flow(Flow(place, to))
                         self._transfers.append(Transfer(flow=flow, size=bytes_, after=(index,)))
-                        arrived[work.what, goes_to, work.micro_batch] = len(self._transfers) - 1
+                        arrived[work.what, successor, work.micro_batch] = len(self._transfers) - 1
 
     def _compute(self, place: int, work: Work, after: tuple[int, ...], parts: int, is_last: bool) -> int:
         """Add a computation as `parts` tasks of equal length; return the index of the last one."""
@@ -276,7 +276,7 @@ class _Iteration:
             seconds = weights_s if work.what == "W" else seconds - weights_s
         for part in range(parts):
             size = seconds / training.chunks / parts
-            self._works.setdefault(place, []).append(f"{work.what}{work.micro_batch}")
+            self._work_names.setdefault(place, []).append(f"{work.what}{work.micro_batch}")
             self._transfers.append(
                 Transfer(flow=self._flow(Stream(place)), size=size, after=after if part == 0 else ())
             )
@@ -289,18 +289,18 @@ class _Iteration:
         training = self._training
         at = [training.place(stage, replica, self._stages) for replica in range(training.replicas)]
         sites = tuple(len(list(row)) for _, row in groupby(self._site[place] for place in at))
-        one = collective("allreduce", training.gradients, sites=sites)
+        allreduce = collective("allreduce", training.gradients, sites=sites)
         buckets = training.chunks * training.buckets
-        size = _words(-(-training.gradient_bytes // (one.slots * buckets)))
-        begins, ends = one.ends
+        size = _words(-(-training.gradient_bytes // (allreduce.slots * buckets)))
+        begins, ends = allreduce.ends
         for bucket in range(buckets):
-            first, slot, begun = len(self._transfers), bucket * one.slots, set[int]()
-            self._slot_sizes += [size] * (slot + one.slots - len(self._slot_sizes))
-            for transfer in one.transfers:
+            first, slot, begun_flows = len(self._transfers), bucket * allreduce.slots, set[int]()
+            self._slot_sizes += [size] * (slot + allreduce.slots - len(self._slot_sizes))
+            for transfer in allreduce.transfers:
                 src, dst = at[begins[transfer.flow]], at[ends[transfer.flow]]
                 # A GPU's first message on each connection waits for its own gradients; later ones follow it in order.
-                gate = () if transfer.flow in begun else (self._ready[src][bucket],)
-                begun.add(transfer.flow)
+                gate = () if transfer.flow in begun_flows else (self._ready[src][bucket],)
+                begun_flows.add(transfer.flow)
                 self._transfers.append(
                     Transfer(
                         flow=self._flow(Flow(src, dst)),
@@ -310,7 +310,7 @@ class _Iteration:
                         size=float(size * len(transfer.slots)),
                     )
                 )
-        self._slots_of |= dict.fromkeys(at, one.slots * buckets)
+        self._slots_of |= dict.fromkeys(at, allreduce.slots * buckets)
 
     def _flow(self, flow: Flow | Stream) -> int:
         return self._flows.setdefault(flow, len(self._flows))
@@ -318,11 +318,11 @@ class _Iteration:
     def workload(self, name: str) -> Workload:
         """Return the workload of all computations and messages that have been added."""
         places, slots = len(self._site), len(self._slot_sizes)
-        alike: dict[tuple[int, int], list[int]] = {}  # replicas of a stage in a site have the same weights
+        replicas: dict[tuple[int, int], list[int]] = {}  # replicas of a stage in a site have the same weights
         for stage in range(self._stages):
             for replica in range(self._training.replicas):
                 place = self._training.place(stage, replica, self._stages)
-                alike.setdefault((stage, self._site[place]), []).append(place)
+                replicas.setdefault((stage, self._site[place]), []).append(place)
         return Workload(
             kind=TRAINING,
             algorithm=name,
@@ -333,8 +333,8 @@ class _Iteration:
                 [1 << (place * slots + slot) if slot < self._slots_of.get(place, 0) else 0 for slot in range(slots)]
                 for place in range(places)
             ],
-            groups=tuple(tuple(found) for found in alike.values() if len(found) > 1),
-            works=tuple(tuple(self._works[place]) for place in range(places)),
+            groups=tuple(tuple(found) for found in replicas.values() if len(found) > 1),
+            works=tuple(tuple(self._work_names[place]) for place in range(places)),
         )
 
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _TOLLS = 40  # maximum number of tolls tried; the search ends early when the assignment has S crossings
-_ONE_BY_ONE = 6  # up to this many orders of the sites are bounded one by one
+_MAX_SEPARATE_ORDERS = 6  # up to this many orders of the sites are bounded one by one
 _PENALTY = 1e3  # cost of a missing edge, in multiples of the cost of a ring of the largest edges
 
 
@@ -73,12 +73,12 @@ def least_total(weight: Floats, *, gpus_per_site: tuple[int, ...]) -> float:
     if the bound shows that there is no ring."""
     sites = np.repeat(np.arange(len(gpus_per_site)), gpus_per_site)
     cycles = np.array([(0, *rest) for rest in permutations(range(1, len(gpus_per_site)))])
-    if len(cycles) <= _ONE_BY_ONE:
-        return min(_through(weight, sites, cycle[None]) for cycle in cycles)
-    return _through(weight, sites, cycles)
+    if len(cycles) <= _MAX_SEPARATE_ORDERS:
+        return min(_bound_for_orders(weight, sites, cycle[None]) for cycle in cycles)
+    return _bound_for_orders(weight, sites, cycles)
 
 
-def _through(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArray[Any]) -> float:
+def _bound_for_orders(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArray[Any]) -> float:
     """Return the bound for rings that visit the sites in one of `cycles` `[orders, S]`: one order, or all of them."""
     from scipy.optimize import linear_sum_assignment  # slow to import
 
@@ -90,9 +90,9 @@ def _through(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArray[Any]) 
         exists &= ~crosses | ((order[:, None] + 1) % count == order)
     if not exists.any():
         return math.inf
-    most = n * max(float(weight[exists].max()), 1e-300)  # upper limit on the total of a ring without missing edges
-    base = np.where(exists, weight, _PENALTY * most)
-    found, low, high = -math.inf, -_PENALTY * most, _PENALTY * most
+    limit = n * max(float(weight[exists].max()), 1e-300)  # no ring without missing edges has a larger total
+    base = np.where(exists, weight, _PENALTY * limit)
+    bound, low, high = -math.inf, -_PENALTY * limit, _PENALTY * limit
     toll = 0.0
     for _ in range(_TOLLS):
         tolled = base + toll * crosses
@@ -102,15 +102,15 @@ def _through(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArray[Any]) 
             starts = np.searchsorted(sites, np.arange(count))
             least = np.minimum.reduceat(np.minimum.reduceat(_reduced(tolled, columns), starts, axis=0), starts, axis=1)
             total += float(least[cycles, np.roll(cycles, -1, axis=1)].sum(axis=1).min())
-        found = max(found, total)
-        if found > most:
+        bound = max(bound, total)
+        if bound > limit:
             return math.inf
         slope = int(crosses[rows, columns].sum()) - count
         if slope == 0:
             break
         low, high = (toll, high) if slope > 0 else (low, toll)
-        toll = _between(low, high, scale=most / n)
-    return found
+        toll = _next_toll(low, high, scale=limit / n)
+    return bound
 
 
 def _reduced(cost: Floats, columns: npt.NDArray[Any]) -> Floats:
@@ -119,18 +119,18 @@ def _reduced(cost: Floats, columns: npt.NDArray[Any]) -> Floats:
     No reduced cost is below 0, and those of the assignment are 0. The dual of the columns is a distance in the residual
     graph, computed by Bellman and Ford's algorithm.
     """
-    over = cost - cost[np.arange(len(cost)), columns][:, None]  # cost of giving a row another column than its own
+    excess = cost - cost[np.arange(len(cost)), columns][:, None]  # cost of giving a row another column than its own
     dual = np.zeros(len(cost))
     for _ in range(len(cost)):
-        nearer = np.minimum(dual, (dual[columns][:, None] + over).min(axis=0))
-        if (nearer == dual).all():
+        improved = np.minimum(dual, (dual[columns][:, None] + excess).min(axis=0))
+        if (improved == dual).all():
             break
-        dual = nearer
-    found: Floats = over + dual[columns][:, None] - dual
-    return found
+        dual = improved
+    reduced: Floats = excess + dual[columns][:, None] - dual
+    return reduced
 
 
-def _between(low: float, high: float, *, scale: float) -> float:
+def _next_toll(low: float, high: float, *, scale: float) -> float:
     """Return a toll between two others: 0 first, then growing from about the size of an edge, and then the midpoint."""
     if low < 0 < high:
         return 0.0

@@ -26,8 +26,8 @@ STARTS = 16
 
 _SEED = 1
 _MISSING_S = 1e9  # added to the time for each missing edge; longer than any collective
-_NUMBERS = 1 << 18  # elements of a matrix or of the flows' times per batch, so that they about fit in the L2 cache
-_MOST_AT_A_TIME = 1024  # instances per batch
+_BATCH_ELEMENTS = 1 << 18  # of a matrix or of the flows' times, so that they about fit in the L2 cache
+_MAX_BATCH = 1024  # instances per batch
 
 _Matrices = tuple[Floats, Floats, npt.NDArray[np.bool_] | None]  # delay, time per slot, edge is missing: [n, n, K]
 
@@ -70,13 +70,13 @@ def best_placements(
         raise ValueError(f"sites of {list(sites)} places: they must be {n} together")
     if groups is None:
         groups = _groups(n, sites, root_stays=root_stays)
-    found = np.empty((len(delay_s), n), dtype=np.int16)
+    placements = np.empty((len(delay_s), n), dtype=np.int16)
     begins_from = _starts(np.array(start), groups, starts)
-    step = min(max(1, _NUMBERS // (n * n)), _MOST_AT_A_TIME)
+    step = min(max(1, _BATCH_ELEMENTS // (n * n)), _MAX_BATCH)
     for begin in range(0, len(delay_s), step):
         batch = slice(begin, begin + step)
-        found[batch] = _Search(completion_s, flows, delay_s[batch], slot_s[batch], groups).best(begins_from)
-    return found
+        placements[batch] = _Search(completion_s, flows, delay_s[batch], slot_s[batch], groups).best(begins_from)
+    return placements
 
 
 def _groups(n: int, sites: Sequence[int] | None, *, root_stays: bool) -> list[list[int]]:
@@ -90,13 +90,13 @@ def _groups(n: int, sites: Sequence[int] | None, *, root_stays: bool) -> list[li
 
 def _starts(start: Indices, groups: Sequence[Sequence[int]], count: int) -> list[Indices]:
     """Return the placements from which the search starts."""
-    random, found = np.random.default_rng(_SEED), [start]
+    random, placements = np.random.default_rng(_SEED), [start]
     for _ in range(count - 1):
         shuffled = start.copy()
         for group in groups:
             shuffled[list(group)] = random.permutation(shuffled[list(group)])
-        found.append(shuffled)
-    return found
+        placements.append(shuffled)
+    return placements
 
 
 class _Search:
@@ -115,7 +115,7 @@ class _Search:
         count, n, _ = delay_s.shape
         places = np.arange(n)
         # With the instances on the last axis, a swap moves whole rows.
-        self._delay_s, self._slot_s = (np.ascontiguousarray(np.moveaxis(it, 0, -1)) for it in (delay_s, slot_s))
+        self._delay_s, self._slot_s = (np.ascontiguousarray(np.moveaxis(matrix, 0, -1)) for matrix in (delay_s, slot_s))
         missing = np.isinf(self._delay_s) | np.isinf(self._slot_s)
         missing[places, places] = False
         self._missing = missing if missing.any() else None
@@ -133,9 +133,9 @@ class _Search:
         least_s = np.full(self._count, np.inf)
         best = np.empty((self._count, self._n), dtype=np.intp)
         for start in starts:
-            ends, ends_s = self._descend(start)
-            better = ends_s < least_s
-            best[better], least_s[better] = ends[better], ends_s[better]
+            optima, optima_s = self._descend(start)
+            better = optima_s < least_s
+            best[better], least_s[better] = optima[better], optima_s[better]
         if (least_s >= _MISSING_S).any():
             where = int(np.argmax(least_s >= _MISSING_S))
             raise ValueError(f"instance {where}: every placement found has a flow over a missing edge")
@@ -144,25 +144,25 @@ class _Search:
     def _descend(self, start: Indices) -> tuple[Indices, Floats]:
         """Return the local optimum of each instance from `start`, `[K, n]`, and its time, `[K]`."""
         ranks = np.tile(start, (self._count, 1))
-        left = np.arange(self._count)
-        matrices = self._placed(ranks, left)
+        active = np.arange(self._count)
+        matrices = self._placed(ranks, active)
         least_s = self._times(matrices, np.arange(self._n)[None])[0]
-        ends_s = least_s.copy()
-        while left.size and len(self._swaps):
-            chosen = np.full(left.size, -1)
-            step = max(1, _NUMBERS // max(1, self._src.size * left.size))
+        optima_s = least_s.copy()
+        while active.size and len(self._swaps):
+            chosen = np.full(active.size, -1)
+            step = max(1, _BATCH_ELEMENTS // max(1, self._src.size * active.size))
             for begin in range(0, len(self._swaps), step):
                 times_s = self._times(matrices, self._swaps[begin : begin + step])
                 first = times_s.argmin(axis=0)
-                time_s = times_s[first, np.arange(left.size)]
+                time_s = times_s[first, np.arange(active.size)]
                 better = time_s < least_s
                 chosen[better], least_s[better] = begin + first[better], time_s[better]
-            going = chosen >= 0
-            left, least_s, pairs = left[going], least_s[going], self._pairs[chosen[going]]
-            rows, ends_s[left] = left[:, None], least_s
+            improved = chosen >= 0
+            active, least_s, pairs = active[improved], least_s[improved], self._pairs[chosen[improved]]
+            rows, optima_s[active] = active[:, None], least_s
             ranks[rows, pairs] = ranks[rows, pairs[:, ::-1]]
-            matrices = self._placed(ranks[left], left)
-        return ranks, ends_s
+            matrices = self._placed(ranks[active], active)
+        return ranks, optima_s
 
     def _placed(self, ranks: Indices, instances: Indices) -> _Matrices:
         """Return the matrices of these instances from place to place, with `ranks` at the places."""

@@ -64,7 +64,7 @@ Walk = Callable[[Indices, Indices, Indices], Indices]
 _PS = 1e12
 _MOST_BITS = 52  # of an edge's cost as an integer, so that the sum of twelve is below FAR_PS
 _TABLE_BYTES = 1 << 24  # of one site's table at a byte per entry; a few times the L2 cache is fastest
-_FEWEST, _MOST = 16, 2048  # limits on the number of instances per batch
+_MIN_BATCH, _MAX_BATCH = 16, 2048  # limits on the number of instances per batch
 
 
 def rank_order(gpus_per_site: tuple[int, ...], site_cycle: tuple[int, ...] | None = None) -> npt.NDArray[np.int16]:
@@ -101,15 +101,15 @@ def best_rings(
         raise ValueError(f"{objective!r} is not an objective of a ring; allowed: {', '.join(OBJECTIVES)}")
     most = max(gpus_per_site)
     rings = np.empty((count, n), dtype=np.int16)
-    step = min(max(_FEWEST, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MOST)
+    step = min(max(_MIN_BATCH, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MAX_BATCH)
     for start in range(0, count, step):
         # From here on, instances are the last axis: numpy is fast along that one, and the other axes are short.
         cost = np.ascontiguousarray(np.moveaxis(cost_s[start : start + step], 0, -1))
         delay = np.moveaxis(delay_s[start : start + step], 0, -1)
         if objective == "slowest edge" and most <= MAX_EXACT_GPUS:
-            found = _Choice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
+            found = _SlowestEdgeChoice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
         else:
-            found = _Totals(cost, delay, gpus_per_site).rings(objective, messages)
+            found = _TotalsChoice(cost, delay, gpus_per_site).rings(objective, messages)
         rings[start : start + step] = found
     return rings
 
@@ -120,12 +120,12 @@ def values(
     """Return the objective's value for rings `[K, n]`, `[K]` seconds; other arguments as for `best_rings`."""
     edges = np.arange(len(rings))[:, None], rings, np.roll(rings, -1, axis=1)
     cost, slot = cost_s[edges], (cost_s - delay_s)[edges]
-    found: Floats = {
+    result: Floats = {
         "slowest edge": lambda: cost.max(axis=1),
         "cycle time": lambda: np.maximum(messages * slot.max(axis=1), cost.mean(axis=1)),
         "sum": lambda: cost.sum(axis=1),
     }[objective]()
-    return found
+    return result
 
 
 def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
@@ -157,8 +157,8 @@ class ExactRound:
 
     def totals(self, _: Floats | None = None) -> Ints:
         """Return the total of each instance's ring, `[K]` ps; FAR_PS without a ring."""
-        found: Ints = np.min([self._closed(cycle)[0].min(axis=0) for cycle in self._cycles], axis=0)
-        return found
+        least: Ints = np.min([self._closed(cycle)[0].min(axis=0) for cycle in self._cycles], axis=0)
+        return least
 
     def rings(self) -> npt.NDArray[np.int16]:
         """Return the ring of every instance, `[K, n]`, starting at rank 0; undefined without a ring."""
@@ -211,7 +211,7 @@ def _check_whole(exists: npt.NDArray[np.bool_]) -> None:
         raise ValueError("no ring was found that visits every site once without a missing edge")
 
 
-class _Choice:
+class _SlowestEdgeChoice:
     """The exact choice by the slowest edge for one batch: `cost` `[n, n, K]` in seconds, `delay` `[n, n, K]` in ps."""
 
     def __init__(self, cost: Floats, delay: Ints, gpus_per_site: tuple[int, ...]) -> None:
@@ -242,9 +242,9 @@ class _Choice:
         such a leg."""
         here, fastest = np.ix_(self._ranks[site], self._ranks[site]), self._fastest[site]
         delay = self._delay[here]
-        one = delay[0, 1]
-        if (delay[~np.eye(len(delay), dtype=bool)] == one).all():  # all legs of the site have the same delay
-            total = np.where(self._legs_s[site] <= slowest, one * (len(delay) - 1), FAR_PS)
+        first = delay[0, 1]
+        if (delay[~np.eye(len(delay), dtype=bool)] == first).all():  # all legs of the site have the same delay
+            total = np.where(self._legs_s[site] <= slowest, first * (len(delay) - 1), FAR_PS)
             return total, partial(fastest.walk, slowest=slowest)
         shortest = ShortestPaths(np.where(self._cost[here] <= slowest, delay, FAR_PS))
         return shortest.best, shortest.walk
@@ -262,7 +262,7 @@ class Round(Protocol):
         ...
 
 
-class _Totals:
+class _TotalsChoice:
     """The choice by rings of least total for one batch: `cost_s` and `delay_s`, `[n, n, K]` seconds."""
 
     def __init__(self, cost_s: Floats, delay_s: Floats, gpus_per_site: tuple[int, ...]) -> None:
@@ -357,11 +357,11 @@ def _first(
     larger ones are.
     """
     low, high, step = low.copy(), np.maximum(low, high), 0
-    while (going := np.flatnonzero(low < high)).size:
-        probe = low[going] + np.minimum(step, (high - low)[going] // 2)  # start low: the result is often the lowest
-        found = enough(going, slots[probe, going])
-        high[going] = np.where(found, probe, high[going])
-        low[going] = np.where(found, low[going], probe + 1)
+    while (active := np.flatnonzero(low < high)).size:
+        probe = low[active] + np.minimum(step, (high - low)[active] // 2)  # start low: the result is often the lowest
+        is_enough = enough(active, slots[probe, active])
+        high[active] = np.where(is_enough, probe, high[active])
+        low[active] = np.where(is_enough, low[active], probe + 1)
         step = 2 * step + 1
     return low
 

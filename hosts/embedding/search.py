@@ -54,36 +54,36 @@ class SearchedRound:
 
         count, n, _ = self._weight.shape
         blocks = np.split(np.arange(n), np.cumsum(self._gpus_per_site)[:-1])
-        least, best = np.full(count, np.inf), np.zeros((count, n), dtype=np.int16)
+        least_totals, best = np.full(count, np.inf), np.zeros((count, n), dtype=np.int16)
         goals = np.zeros(count) if goal is None else np.minimum(goal, self._most)  # no missing edge in a ring <= most
         every, ranked, turns = self._orders(blocks)
         kicks = KICKS if len(every) <= _ALL_ORDERS else _OF_MANY[goal is not None]
         for turn in range(ranked.shape[1]):
             if turn == turns and goal is not None:
                 break
-            left = (least > (goals if turn < turns else self._most)) & (ranked[:, turn] >= 0)
-            for order in np.unique(ranked[left, turn]):
-                some = np.flatnonzero(left & (ranked[:, turn] == order))
-                rings = np.tile(np.concatenate([blocks[site] for site in every[order]]), (some.size, 1))
+            active = (least_totals > (goals if turn < turns else self._most)) & (ranked[:, turn] >= 0)
+            for order in np.unique(ranked[active, turn]):
+                instances = np.flatnonzero(active & (ranked[:, turn] == order))
+                rings = np.tile(np.concatenate([blocks[site] for site in every[order]]), (instances.size, 1))
                 ends = np.cumsum([0, *(blocks[site].size for site in every[order])])
-                totals = searched(rings, ends, self._weight[some], goals[some], kicks)
-                better = totals < least[some]
-                least[some[better]], best[some[better]] = totals[better], rings[better]
-        return np.where(least <= self._most, np.rint(least), FAR_PS).astype(np.int64), best
+                totals = searched(rings, ends, self._weight[instances], goals[instances], kicks)
+                better = totals < least_totals[instances]
+                least_totals[instances[better]], best[instances[better]] = totals[better], rings[better]
+        return np.where(least_totals <= self._most, np.rint(least_totals), FAR_PS).astype(np.int64), best
 
     def _orders(self, blocks: list[Indices]) -> tuple[Indices, Indices, int]:
         """Return every order of the sites, `[orders, S]`; for each instance the indices of the orders, most promising
         first, with -1 for an order with a missing crossing, `[K, orders]`; and how many are always searched."""
-        every = np.array([(0, *rest) for rest in permutations(range(1, len(blocks)))])
-        number = np.arange(len(every))
-        if len(every) <= _ALL_ORDERS:
-            return every, np.tile(number, (len(self._weight), 1)), len(every)
+        orders = np.array([(0, *rest) for rest in permutations(range(1, len(blocks)))])
+        indices = np.arange(len(orders))
+        if len(orders) <= _ALL_ORDERS:
+            return orders, np.tile(indices, (len(self._weight), 1)), len(orders)
         starts = [block[0] for block in blocks]
         crossing = np.minimum.reduceat(np.minimum.reduceat(self._weight, starts, axis=1), starts, axis=2)
-        least = crossing[:, every, np.roll(every, -1, axis=1)].sum(axis=2)
+        least = crossing[:, orders, np.roll(orders, -1, axis=1)].sum(axis=2)
         ranked = np.argsort(least, axis=1, kind="stable")
         is_whole = np.take_along_axis(least, ranked, axis=1) <= self._most[:, None]
-        return every, np.where(is_whole, ranked, -1), max(1, _ENTRIES // self._weight[0].size)
+        return orders, np.where(is_whole, ranked, -1), max(1, _ENTRIES // self._weight[0].size)
 
 
 if __name__ == "__main__":  # set-up runs this to fill numba's cache, so that no command has to wait for compilation
