@@ -126,7 +126,7 @@ class Communicator:
                 f"a schedule of {workload.schedule.places} places; allowed: {len(self._gpus)}, as many as GPUs"
             )
         schedule = workload.schedule
-        deadline_s += sum(one.size for one in schedule.transfers if isinstance(schedule.flows[one.flow], Stream))
+        deadline_s += sum(task.size for task in schedule.transfers if isinstance(schedule.flows[task.flow], Stream))
         self._deadline_s, self._lead_ns = deadline_s, round(lead_s * 1e9)
         transport = transport or Transport()
         count, window_bytes = windows(workload)
@@ -195,7 +195,7 @@ class Communicator:
             return []
         transfers = self._workload.schedule.transfers
         largest = [
-            max(message_bytes(self._workload, transfers[one.task]) for one in sends) for _, _, sends in program.sends
+            max(message_bytes(self._workload, transfers[send.task]) for send in sends) for _, _, sends in program.sends
         ]
         return [segment_bytes(message_bytes=size, fastest_bps=fastest_bps) for size in largest]
 

@@ -61,15 +61,15 @@ class Payload:
         """The size of every part except the last, in bytes."""
         return max(PART_BYTES // self._piece_bytes, 1) * self._piece_bytes
 
-    def first_difference(self, found: memoryview, part: range, *, collective: int, terms: Sequence[Term]) -> int | None:
-        """Compare `found`, a received part of a window, with the sum of `terms`; return the offset in the window of the
+    def first_difference(self, data: memoryview, part: range, *, collective: int, terms: Sequence[Term]) -> int | None:
+        """Compare `data`, a received part of a window, with the sum of `terms`; return the offset in the window of the
         first wrong byte, or None."""
-        address = address_of(found)
+        address = address_of(data)
         ((window, _),) = terms
         for at, start, size in self._piece_offsets(window, collective, part):
             begin = start - part.start
             if differ(address + begin, self._address + at, size):
-                return start + first_of(found[begin : begin + size], memoryview(self._pool)[at : at + size])
+                return start + first_of(data[begin : begin + size], memoryview(self._pool)[at : at + size])
         return None
 
     def _piece_offsets(self, window: int, collective: int, part: range) -> Iterator[tuple[int, int, int]]:
@@ -86,11 +86,11 @@ def address_of(memory: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def first_of(found: memoryview, wanted: memoryview) -> int:
+def first_of(actual: memoryview, expected: memoryview) -> int:
     """Return the first index at which two equally long buffers differ; raises StopIteration if they are equal."""
-    return next(byte for byte, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b)
+    return next(byte for byte, (a, b) in enumerate(zip(actual, expected, strict=True)) if a != b)
 
 
-def differ(found: int, wanted: int, size: int) -> bool:
+def differ(actual: int, expected: int, size: int) -> bool:
     """Return whether `size` bytes at two addresses differ."""
-    return bool(_memcmp(found, wanted, size))
+    return bool(_memcmp(actual, expected, size))

@@ -110,7 +110,7 @@ class Program:
 
 
 def _objects(kind: type, objects: list[dict[str, Any]]) -> Any:
-    return tuple(kind(**{name: _tuples(value) for name, value in one.items()}) for one in objects)
+    return tuple(kind(**{name: _tuples(value) for name, value in fields.items()}) for fields in objects)
 
 
 def _tuples(value: Any) -> Any:

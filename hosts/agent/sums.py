@@ -25,9 +25,9 @@ class Sums(Payload):
         super().__init__(windows=windows, window_bytes=window_bytes)
         self._words: Words = np.frombuffer(self._pool, dtype=np.uint32)
         self._own_words = self._words
-        wanted = bytearray(self._piece_bytes)
-        self._wanted, self._wanted_address = memoryview(wanted), address_of(memoryview(wanted))
-        self._sum: Words = np.frombuffer(wanted, dtype=np.uint32)
+        expected = bytearray(self._piece_bytes)
+        self._expected, self._expected_address = memoryview(expected), address_of(memoryview(expected))
+        self._sum: Words = np.frombuffer(expected, dtype=np.uint32)
         self._product = np.empty_like(self._sum)
 
     @property
@@ -39,8 +39,8 @@ class Sums(Payload):
         self._own_words = self._words * np.uint32(multiplier)
         self._own = self._own_words.data.cast("B")
 
-    def first_difference(self, found: memoryview, part: range, *, collective: int, terms: Sequence[Term]) -> int | None:
-        address = address_of(found)
+    def first_difference(self, data: memoryview, part: range, *, collective: int, terms: Sequence[Term]) -> int | None:
+        address = address_of(data)
         coefficients = [np.uint32(coefficient) for _, coefficient in terms]
         for pieces in zip(*(self._piece_offsets(window, collective, part) for window, _ in terms), strict=True):
             _, start, size = pieces[0]
@@ -52,18 +52,18 @@ class Sums(Payload):
                 if index:
                     self._sum[:words] += product[:words]
             begin = start - part.start
-            if differ(address + begin, self._wanted_address, size):
-                return int(start + first_of(found[begin : begin + size], self._wanted[:size]))
+            if differ(address + begin, self._expected_address, size):
+                return int(start + first_of(data[begin : begin + size], self._expected[:size]))
         return None
 
-    def add_own(self, found: memoryview, part: range, *, collective: int, window: int) -> None:
-        """Add the same part of the rank's own window to `found`, a part of a slot."""
-        words = np.frombuffer(found, dtype=np.uint32)
+    def add_own(self, data: memoryview, part: range, *, collective: int, window: int) -> None:
+        """Add the same part of the rank's own window to `data`, a part of a slot."""
+        words = np.frombuffer(data, dtype=np.uint32)
         for at, start, size in self._piece_offsets(window, collective, part):
             begin, first = (start - part.start) // WORD_BYTES, at // WORD_BYTES
             words[begin : begin + size // WORD_BYTES] += self._own_words[first : first + size // WORD_BYTES]
 
-    def add(self, found: memoryview, more: memoryview) -> None:
-        """Add `more` to `found`."""
-        words = np.frombuffer(found, dtype=np.uint32)
-        words += np.frombuffer(more, dtype=np.uint32)
+    def add(self, data: memoryview, addend: memoryview) -> None:
+        """Add `addend` to `data`."""
+        words = np.frombuffer(data, dtype=np.uint32)
+        words += np.frombuffer(addend, dtype=np.uint32)

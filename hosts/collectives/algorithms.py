@@ -133,9 +133,9 @@ def hierarchical_allgather(sites: tuple[int, ...], *, direct: bool = False) -> S
         for blocks in ({place: [place] for place in site}, held):
             for step in range(1, len(site)):
                 for index, place in enumerate(site):
-                    carried = blocks[place if direct else site[index - step + 1]]
-                    if carried:
-                        builder.send(place, site[(index + (step if direct else 1)) % len(site)], carried)
+                    owner, away = (place, step) if direct else (site[index - step + 1], 1)
+                    if blocks[owner]:
+                        builder.send(place, site[(index + away) % len(site)], blocks[owner])
     return builder.done()
 
 
@@ -188,7 +188,7 @@ def double_binary_tree(places: int) -> Schedule:
     def edges(place_of: Callable[[int], int]) -> list[tuple[int, int]]:
         return [(place_of(parent) if parent else 0, place_of(child)) for parent, child in _in_order(1, others, 0)]
 
-    return _over_trees(places, [edges(int), edges(shifted if others % 2 else mirrored)])
+    return _over_trees(places, [edges(lambda number: number), edges(shifted if others % 2 else mirrored)])
 
 
 def binomial_scatter(places: int) -> Schedule:

@@ -553,12 +553,12 @@ class _Trace:
                     f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(own):,} on rank "
                     f"{member}; allowed: equally many on each"
                 )
-            for one, other in zip(first, own, strict=True):
-                if (one.kind, one.size_bytes) != (other.kind, other.size_bytes):
+            for expected, call in zip(first, own, strict=True):
+                if (expected.kind, expected.size_bytes) != (call.kind, call.size_bytes):
                     raise ScheduleError(
-                        f"{self._operations[other.begin].where}: {_named(group)} has {other.kind} of "
-                        f"{other.size_bytes:,} bytes here and {one.kind} of {one.size_bytes:,} on rank {members[0]}; "
-                        "allowed: the same"
+                        f"{self._operations[call.begin].where}: {_named(group)} has {call.kind} of "
+                        f"{call.size_bytes:,} bytes here and {expected.kind} of {expected.size_bytes:,} on rank "
+                        f"{members[0]}; allowed: the same"
                     )
         return zip(*(calls[member] for member in members), strict=True)
 

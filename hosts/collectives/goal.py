@@ -114,7 +114,7 @@ class _Reader:
 
     def read(self, content: str) -> None:
         """Read the whole text. Comments may be anywhere; the line numbers of errors count them."""
-        content = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), content)
+        content = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), content)
         for self._line, line in enumerate(content.split("\n"), start=1):
             rest = line.strip(" \t\r")
             while rest:

@@ -200,7 +200,7 @@ class _Union:
             )
         self.slot_sizes += slot_sizes
         self._holds.append((workload.holds, at, slot))
-        return {place: found.values() for place, found in last_tasks.items()}
+        return {place: tasks.values() for place, tasks in last_tasks.items()}
 
     def _whole(self, size_bytes: float) -> int:
         """Round a size up to whole words."""

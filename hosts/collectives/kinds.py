@@ -92,10 +92,10 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
             f"{algorithm} among {sum(sites)} GPUs with {channels} channels and {pieces:,} pieces has {transfers:,} "
             f"transfers; allowed: {MOST_TRANSFERS:,}"
         )
-    found = sliced(whole, pieces)
-    if len(found.transfers) <= MOST_PROVEN:
-        prove(found, *contents(kind, places=found.places, slots=found.slots))
-    return found
+    cut = sliced(whole, pieces)
+    if len(cut.transfers) <= MOST_PROVEN:
+        prove(cut, *contents(kind, places=cut.places, slots=cut.slots))
+    return cut
 
 
 def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
@@ -190,7 +190,7 @@ class Workload:
     @property
     def waited_for(self) -> tuple[Transfer, ...]:
         """The transfers that end the collective: all, or those of the jobs that are not background."""
-        count = max((one.transfers.stop for one in self.jobs if not one.is_background), default=None)
+        count = max((job.transfers.stop for job in self.jobs if not job.is_background), default=None)
         return self.schedule.transfers[:count]
 
     @property
@@ -261,11 +261,11 @@ def workload(
     )
 
 
-def sized(found: Workload, size_bytes: int) -> Workload:
+def sized(unsized: Workload, size_bytes: int) -> Workload:
     """Return the same collective with slots for a buffer of this size, rounded up to a whole byte or word."""
-    schedule = found.schedule
-    slots = slots_in_size(found.kind, places=schedule.places, slots=schedule.slots - schedule.scratch)
-    return replace(found, slot_bytes=-(-size_bytes // (slots * found.unit_bytes)) * found.unit_bytes)
+    schedule = unsized.schedule
+    slots = slots_in_size(unsized.kind, places=schedule.places, slots=schedule.slots - schedule.scratch)
+    return replace(unsized, slot_bytes=-(-size_bytes // (slots * unsized.unit_bytes)) * unsized.unit_bytes)
 
 
 def blocks(kind: str, places: int) -> int:

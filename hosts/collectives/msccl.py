@@ -308,7 +308,7 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
     messages, scratch = _Walk(program.layout, listed).run(order.events)
     slots = program.layout.slots + scratch
     check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))
-    found = Schedule(
+    schedule = Schedule(
         places=program.layout.gpus,
         slots=slots,
         scratch=scratch,
@@ -318,15 +318,15 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
             for index, server, after in zip(order.tasks, order.server, order.after, strict=True)
         ),
     )
-    found = canonical(found)
+    schedule = canonical(schedule)
     try:
-        prove(found, *contents(program.layout.kind, places=found.places, slots=slots, scratch=scratch))
+        prove(schedule, *contents(program.layout.kind, places=schedule.places, slots=slots, scratch=scratch))
     except ScheduleError as error:
         raise ScheduleError(
             f"{path}: read as messages, which are copied or added as they arrive, it does not do its "
             f"{program.layout.kind}: {error}"
         ) from None
-    return program.layout.kind, found
+    return program.layout.kind, schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -547,7 +547,7 @@ class _Operations:
         for flow in {**self._sends, **self._receives}:
             sends, receives = self._sends.get(flow, []), self._receives.get(flow, [])
             for send, receive in zip(sends, receives, strict=False):
-                sent, expected = (len(self.at[one][1].written) for one in (send, receive))
+                sent, expected = (len(self.at[index][1].written) for index in (send, receive))
                 if sent != expected:
                     raise ScheduleError(
                         f"{self.operations[receive].where}: it receives {expected} chunks, but GPU {flow.src} sends "
@@ -556,10 +556,10 @@ class _Operations:
                 self.operations[receive].message = send
             if len(sends) != len(receives):
                 more, other = (sends, "received") if len(sends) > len(receives) else (receives, "sent")
-                one = self.operations[more[min(len(sends), len(receives))]]
+                unmatched = self.operations[more[min(len(sends), len(receives))]]
                 raise ScheduleError(
-                    f"{one.where}: {one.what} between GPUs {flow.src} and {flow.dst} on channel {flow.channel} is not "
-                    f"{other} at the other end; allowed: one at each end"
+                    f"{unmatched.where}: {unmatched.what} between GPUs {flow.src} and {flow.dst} on channel "
+                    f"{flow.channel} is not {other} at the other end; allowed: one at each end"
                 )
 
 
@@ -676,17 +676,17 @@ class _Walk:
 
     def _resolve(self, gpu: int, chunk: Chunk, operation: Operation) -> int | _Sum:
         """Return the slot for which a chunk stands, or the sum whose slot is not known yet."""
-        found = self._aliases.get((gpu, chunk))
-        if found is None and chunk[0] != "s":
-            found = self._layout.slot(gpu, chunk)
-        if isinstance(found, _Sum) and found.slot is not None:
-            return found.slot
-        if found is None:
+        meaning = self._aliases.get((gpu, chunk))
+        if meaning is None and chunk[0] != "s":
+            meaning = self._layout.slot(gpu, chunk)
+        if isinstance(meaning, _Sum) and meaning.slot is not None:
+            return meaning.slot
+        if meaning is None:
             raise ScheduleError(
                 f"{operation.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is empty here; allowed: the chunks of its "
                 "input and output, and scratch that has been written"
             )
-        return found
+        return meaning
 
     def _slot(self, gpu: int, chunk: Chunk, operation: Operation) -> int:
         """Return the slot of a chunk; raises ScheduleError if the chunk is outside its buffer."""
@@ -700,9 +700,9 @@ class _Walk:
 
     def _sent(self, gpu: int, chunk: Chunk, operation: Operation) -> int:
         """Return the slot of a chunk that is being sent; data in scratch gets its scratch slot now."""
-        found = self._resolve(gpu, chunk, operation)
-        if isinstance(found, _Sum):
-            found.settle(self._slot(gpu, chunk, operation), adds=False)
-            assert found.slot is not None
-            return found.slot
-        return found
+        meaning = self._resolve(gpu, chunk, operation)
+        if isinstance(meaning, _Sum):
+            meaning.settle(self._slot(gpu, chunk, operation), adds=False)
+            assert meaning.slot is not None
+            return meaning.slot
+        return meaning

@@ -159,8 +159,8 @@ def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[t
     """
     followers: list[list[int]] = [[2 * (node // 2) + 1] if node % 2 == 0 else [] for node in range(2 * len(operations))]
     unmet = [node % 2 for node in range(2 * len(operations))]
-    for index, one in enumerate(operations):
-        for node, before in _before(index, one):
+    for index, operation in enumerate(operations):
+        for node, before in _before(index, operation):
             followers[before].append(node)
             unmet[node] += 1
     arrivals = count()
@@ -185,12 +185,12 @@ def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[t
     return events
 
 
-def _before(index: int, one: Operation) -> Iterable[tuple[int, int]]:
+def _before(index: int, operation: Operation) -> Iterable[tuple[int, int]]:
     """Yield the edges into an operation's nodes: pairs (node of the operation, predecessor)."""
-    yield from ((2 * index, 2 * other + 1) for other in one.requires)
-    yield from ((2 * index, 2 * other) for other in one.started)
-    if one.message is not None:
-        yield 2 * index + 1, 2 * one.message
+    yield from ((2 * index, 2 * other + 1) for other in operation.requires)
+    yield from ((2 * index, 2 * other) for other in operation.started)
+    if operation.message is not None:
+        yield 2 * index + 1, 2 * operation.message
 
 
 def _deadlock(operations: Sequence[Operation], unmet: Sequence[int]) -> str:

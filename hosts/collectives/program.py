@@ -82,8 +82,10 @@ def _sizes(workload: Workload, part: "_RankProgram") -> tuple[tuple[int, int], .
     """Return the slots of a rank's messages with their bytes; empty if all slots have the same size."""
     if not workload.slot_sizes:
         return ()
-    messages = [task for of in (part.sends, part.receives) for tasks in of.values() for task in tasks]
-    return tuple((slot, workload.bytes_of(slot)) for slot in sorted({slot for one in messages for slot in one.slots}))
+    messages = [task for connections in (part.sends, part.receives) for tasks in connections.values() for task in tasks]
+    return tuple(
+        (slot, workload.bytes_of(slot)) for slot in sorted({slot for message in messages for slot in message.slots})
+    )
 
 
 class _Terms:
@@ -287,9 +289,10 @@ def moves(workload: Workload, placement: Sequence[int]) -> list[Move]:
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
         depth = max((steps[dependency] for dependency in transfer.after), default=0)
-        steps.append(depth + isinstance(flow, Flow))
         if not isinstance(flow, Flow):
+            steps.append(depth)
             continue
+        steps.append(depth + 1)
         owner = workload.owner(transfer)
         chunk = -1 if owner < 0 else placement[owner]
         messages.append(

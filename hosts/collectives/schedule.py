@@ -79,7 +79,7 @@ class Schedule:
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
         """The source place of each flow, and its destination place; for a stream both are its place."""
-        pairs = [(one.src, one.dst) if isinstance(one, Flow) else (one.place, one.place) for one in self.flows]
+        pairs = [(flow.src, flow.dst) if isinstance(flow, Flow) else (flow.place, flow.place) for flow in self.flows]
         begins, ends = zip(*pairs, strict=True)
         return list(begins), list(ends)
 
@@ -169,8 +169,8 @@ class _Order:
 
     def append(self, flow: int, after: Iterable[int]) -> None:
         """Add the next transfer."""
-        before = self._last.get(flow)
-        self._earlier.append(self.closure((*after, *(() if before is None else (before,)))))
+        previous = [self._last[flow]] if flow in self._last else []
+        self._earlier.append(self.closure([*after, *previous]))
         self._last[flow] = len(self._earlier) - 1
 
     def closure(self, tasks: Iterable[int]) -> int:

@@ -35,31 +35,34 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
     parts = lcm(*(number for number, flow in zip(pieces, schedule.flows, strict=True) if isinstance(flow, Flow)))
     flows = _flows(whole, pieces, width=width, period=width * ranks)
     first_flow = [0, *accumulate(pieces)]
-    sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # a lower bound; exact check below
+    # The exact number of transfers, checked below, is at least this one, which is cheap to compute.
+    least = sum(pieces[transfer.flow] if transfer.slots else 1 for transfer in schedule.transfers)
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
-        (sent, MOST_TRANSFERS, "transfers"),
+        (least, MOST_TRANSFERS, "transfers"),
         (len(flows), MOST_CONNECTIONS, "connections"),
         (channels, _MOST_CHANNELS, "channels"),
     ):
         if count > most:
             raise ScheduleError(f"sprayed over all paths, the workload has {count:,} {what}; allowed: {most:,}")
-    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
-    ends = [0, *accumulate(map(len, cut))]
+    pieces_of = [_cut(whole, transfer, pieces[transfer.flow], parts, unit) for transfer in schedule.transfers]
+    ends = [0, *accumulate(map(len, pieces_of))]
     if ends[-1] > MOST_TRANSFERS:
         raise ScheduleError(
             f"sprayed over all paths, the workload has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}"
         )
     transfers = [
         replace(
-            one,
-            flow=first_flow[one.flow] + piece,
+            transfer,
+            flow=first_flow[transfer.flow] + piece,
             slots=slots,
             size=size,
-            after=tuple(index for other in one.after for index in range(ends[other], ends[other + 1])),
+            after=tuple(
+                index for dependency in transfer.after for index in range(ends[dependency], ends[dependency + 1])
+            ),
         )
-        for one, found in zip(schedule.transfers, cut, strict=True)
-        for piece, (slots, size) in enumerate(found)
+        for transfer, pieces_of_one in zip(schedule.transfers, pieces_of, strict=True)
+        for piece, (slots, size) in enumerate(pieces_of_one)
     ]
     return replace(
         whole,
@@ -74,7 +77,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
         slot_sizes=tuple(_part(size, parts, unit) for size in whole.slot_sizes for _ in range(parts)),
         contents=None if whole.contents is None else _contents(whole.contents, parts),
         jobs=tuple(
-            replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
+            replace(job, transfers=range(ends[job.transfers.start], ends[job.transfers.stop])) for job in whole.jobs
         ),
         dscp=_repeated(whole.dscp, pieces),
         ways=(),
@@ -91,17 +94,17 @@ def _flows(whole: Workload, pieces: Sequence[int], *, width: int, period: int) -
     free = [flow.channel for flow, way in zip(flows, ways, strict=True) if isinstance(flow, Flow) and way < 0]
     first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
     taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
-    found: list[Flow | Stream] = []
+    split: list[Flow | Stream] = []
     for flow, way, count in zip(flows, ways, pieces, strict=True):
         if isinstance(flow, Flow) and way >= 0:
             channel = first + (way - first) % period + taken[flow.src, flow.dst, way] * period
-            found.append(replace(flow, channel=channel))
+            split.append(replace(flow, channel=channel))
             taken[flow.src, flow.dst, way] += 1
         elif isinstance(flow, Flow):
-            found += [replace(flow, channel=flow.channel * width + piece) for piece in range(count)]
+            split += [replace(flow, channel=flow.channel * width + piece) for piece in range(count)]
         else:
-            found.append(flow)
-    return found
+            split.append(flow)
+    return split
 
 
 def _repeated(values: Sequence[_Value], pieces: Sequence[int]) -> tuple[_Value, ...]:
@@ -119,12 +122,12 @@ def over_planes(whole: Workload, planes: int) -> Workload:
     if whole.is_ring:
         return whole
     flows = tuple(
-        replace(one, channel=one.channel * planes + (one.src + one.dst + one.channel) % planes)
-        if isinstance(one, Flow)
-        else one
-        for one in whole.schedule.flows
+        replace(flow, channel=flow.channel * planes + (flow.src + flow.dst + flow.channel) % planes)
+        if isinstance(flow, Flow)
+        else flow
+        for flow in whole.schedule.flows
     )
-    if (channels := 1 + max(one.channel for one in flows if isinstance(one, Flow))) > _MOST_CHANNELS:
+    if (channels := 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))) > _MOST_CHANNELS:
         raise ScheduleError(f"over {planes} rails, the workload has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
     return replace(whole, schedule=replace(whole.schedule, flows=flows))
 
@@ -135,24 +138,31 @@ def _part(size_bytes: int, parts: int, unit: int) -> int:
 
 
 def _cut(
-    whole: Workload, one: Transfer, number: int, parts: int, unit: int
+    whole: Workload, transfer: Transfer, count: int, parts: int, unit: int
 ) -> list[tuple[tuple[tuple[int, int], ...], float]]:
     """Return the slots and the size of each piece of a transfer, in the unit of the new schedule."""
-    if isinstance(whole.schedule.flows[one.flow], Stream):
-        return [((), one.size)]
-    if not one.slots:
-        words, rest = divmod(round(one.size * whole.slot_bytes), unit)
-        each, more = divmod(words, number)
-        sizes = [(each + (piece < more)) * unit for piece in range(number)]
-        return [((), size + rest * (place == 0)) for place, size in enumerate(sizes) if size or place == 0]
-    share = parts // number
-    found = []
-    for piece in range(number):
-        some = range(piece * share, (piece + 1) * share)
-        slots = tuple((here * parts + part, there * parts + part) for here, there in one.slots for part in some)
-        size = sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in one.slots) if one.size else 0.0
-        found.append((slots, size))
-    return found
+    if isinstance(whole.schedule.flows[transfer.flow], Stream):
+        return [((), transfer.size)]
+    if not transfer.slots:
+        words, rest = divmod(round(transfer.size * whole.slot_bytes), unit)
+        each, more = divmod(words, count)
+        sizes = [(each + 1 if piece < more else each) * unit for piece in range(count)]
+        sizes[0] += rest
+        return [((), size) for piece, size in enumerate(sizes) if size or piece == 0]
+    share = parts // count
+    cut = []
+    for piece in range(count):
+        part_indices = range(piece * share, (piece + 1) * share)
+        slots = tuple(
+            (here * parts + part, there * parts + part) for here, there in transfer.slots for part in part_indices
+        )
+        size = (
+            sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in transfer.slots)
+            if transfer.size
+            else 0.0
+        )
+        cut.append((slots, size))
+    return cut
 
 
 def _contents(contents: Contents, parts: int) -> Contents:

@@ -122,8 +122,11 @@ def in_flight(training: Training, stage: int, stages: int, more: int = 0) -> flo
     ends = "W" if training.pipeline == "zero-bubble" else "B"
     now = most = 0
     for work in order(training, stage, stages, more):
-        now += (work.what == "F") - (work.what == ends)
-        most = max(most, now)
+        if work.what == "F":
+            now += 1
+            most = max(most, now)
+        elif work.what == ends:
+            now -= 1
     return most / training.chunks
 
 
@@ -178,15 +181,16 @@ def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
     too many transfers or slots, and if a stage's memory is too small.
     """
     stages = _check(training, sites, more)
-    union = _Iteration(training, sites)
+    iteration = _Iteration(training, sites)
     extra = more_by_stage(training, sites, more)
     for number in range(training.every):
         for replica in range(training.replicas):
             orders = [order(training, stage, stages, extra[stage]) for stage in range(stages)]
-            union.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
-    for stage in range(stages if training.replicas > 1 else 0):
-        union.sums(stage)
-    return union.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
+            iteration.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
+    if training.replicas > 1:
+        for stage in range(stages):
+            iteration.sums(stage)
+    return iteration.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
 
 
 def _check(training: Training, sites: Sites, more: int) -> int:
@@ -207,7 +211,9 @@ def _check(training: Training, sites: Sites, more: int) -> int:
         raise ScheduleError(
             f"training.weights of {training.weights_s:g} s in a backward of {training.backward_s:g} s; allowed: less"
         )
-    sums, replicas = chunks * training.buckets * (training.replicas > 1), training.replicas
+    replicas = training.replicas
+    sums = chunks * training.buckets if replicas > 1 else 0
+    # A chunk of a micro-batch has up to three computations and two messages; a ring AllReduce has 2 n (n - 1) messages.
     transfers = training.every * gpus * count * chunks * 5 + stages * sums * 2 * replicas * (replicas - 1)
     slots = gpus * sums * replicas
     if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
@@ -253,7 +259,7 @@ class _Iteration:
                     work = works[-1]
                     virtual = work.chunk * stages + stage
                     needs = (work.what, virtual, work.micro_batch)
-                    has_no_input = virtual == (0 if work.what == "F" else stages * chunks - 1) or work.what == "W"
+                    has_no_input = work.what == "W" or virtual == (0 if work.what == "F" else stages * chunks - 1)
                     if not has_no_input and needs not in arrived:
                         break
                     works.pop()
@@ -333,7 +339,7 @@ class _Iteration:
                 [1 << (place * slots + slot) if slot < self._slots_of.get(place, 0) else 0 for slot in range(slots)]
                 for place in range(places)
             ],
-            groups=tuple(tuple(found) for found in replicas.values() if len(found) > 1),
+            groups=tuple(tuple(group) for group in replicas.values() if len(group) > 1),
             works=tuple(tuple(self._work_names[place]) for place in range(places)),
         )
 

@@ -98,9 +98,9 @@ def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks:
                 cuts.sort()
                 _exchange(ring, cuts[0], cuts[1], cuts[2])
             _descend(ring, ends, edges, first, last)
-            found = _total(ring, edges)
-            if found <= total:
-                total = found
+            new_total = _total(ring, edges)
+            if new_total <= total:
+                total = new_total
                 best[:] = ring
         totals[index] = total
     return totals

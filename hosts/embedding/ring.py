@@ -107,10 +107,10 @@ def best_rings(
         cost = np.ascontiguousarray(np.moveaxis(cost_s[start : start + step], 0, -1))
         delay = np.moveaxis(delay_s[start : start + step], 0, -1)
         if objective == "slowest edge" and most <= MAX_EXACT_GPUS:
-            found = _SlowestEdgeChoice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
+            best = _SlowestEdgeChoice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
         else:
-            found = _TotalsChoice(cost, delay, gpus_per_site).rings(objective, messages)
-        rings[start : start + step] = found
+            best = _TotalsChoice(cost, delay, gpus_per_site).rings(objective, messages)
+        rings[start : start + step] = best
     return rings
 
 
@@ -152,7 +152,7 @@ class ExactRound:
         self._cycles = _cycles(len(gpus_per_site))
         if legs is None:
             paths = [ShortestPaths(weight[np.ix_(ranks, ranks)]) for ranks in self._ranks]
-            legs = [(one.best, one.walk) for one in paths]
+            legs = [(site_paths.best, site_paths.walk) for site_paths in paths]
         self._legs, self._walks = zip(*legs, strict=True)
 
     def totals(self, _: Floats | None = None) -> Ints:
@@ -290,9 +290,9 @@ class _TotalsChoice:
         return rings
 
     def _ps(self, seconds: Floats) -> Ints:
-        found = np.full(seconds.shape, FAR_PS)
-        found[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
-        return found
+        ps = np.full(seconds.shape, FAR_PS)
+        ps[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
+        return ps
 
     def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> Round:
         """Return the rings of least weight, for the instances `which`, over edges with `slot` <= `limit`."""
@@ -310,8 +310,8 @@ class _TotalsChoice:
             return self._within(self._cost, self._slot, limit, which).totals(goal)
 
         def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
-            found: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
-            return found
+            best: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
+            return best
 
         least = self._round(self._cost, self._gpus_per_site).totals()
         _check_whole(least < FAR_PS)
@@ -325,8 +325,8 @@ class _TotalsChoice:
         some = np.flatnonzero((low > 0) & (before >= needed))
         if some.size:
             total_before[some] = total_of(some, before[some])
-        found: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
-        return found
+        best: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
+        return best
 
     def _least_slowest_cost(self) -> Ints:
         """Return the cost of the slowest edge of each instance's best ring, `[K]`."""
