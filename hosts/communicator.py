@@ -263,9 +263,8 @@ class Communicator:
 
     def _send_command(self, rank: int, do: str, **arguments: object) -> None:
         """Send a command to a rank's agent."""
-        with suppress(
-            BrokenPipeError, ConnectionResetError, TimeoutError
-        ):  # the agent has died or is stopped, which `_answers` detects
+        # If the agent has died or is stopped, `_answers` detects it.
+        with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             messages.send(self._controls[rank], {"do": do, **arguments})
 
     def _command_all(self, do: str) -> list[dict[str, Any]]:

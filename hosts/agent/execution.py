@@ -248,10 +248,7 @@ class Execution:
                 self._release(self._use_of[slot])
 
     def _lendable_use(self, send: Send) -> int | None:
-        """Return the use whose buffer can be lent to the kernel for this send, or None if the message is to be copied.
-
-        The message must be one large slot whose buffer no later task needs.
-        """
+        """Return the use whose buffer can be lent: that of one large slot that no later task needs; None to copy."""
         use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 else None
         if use is None or self._tasks_left[use] > 1 or self._size_bytes(send) < LEAST_LENT_BYTES:
             return None
@@ -302,20 +299,14 @@ class Execution:
         offset = position * size
         for part in self._payload.parts(size):
             target = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
-            if is_first or not receive.adds:
-                self._receive_part(
-                    progress, receive, target, part, terms=terms, offset=offset, where=f" of slot {slot}"
-                )
-                if receive.adds and slot in self._own:
-                    assert sums is not None
-                    sums.add_own(target, part, collective=self._collective, window=self._own[slot])
-            else:
+            into = self._scratch[: len(part)] if receive.adds and not is_first else target
+            self._receive_part(progress, receive, into, part, terms=terms, offset=offset, where=f" of slot {slot}")
+            if receive.adds and not is_first:
                 assert sums is not None
-                arriving = self._scratch[: len(part)]
-                self._receive_part(
-                    progress, receive, arriving, part, terms=terms, offset=offset, where=f" of slot {slot}"
-                )
-                sums.add(target, arriving)
+                sums.add(target, into)
+            elif receive.adds and slot in self._own:
+                assert sums is not None
+                sums.add_own(target, part, collective=self._collective, window=self._own[slot])
             if use.total and self._arrivals_left[index] == 1:
                 self._check(progress, target, part, use.total, f" of the sum in slot {slot}")
         self._arrivals_left[index] -= 1

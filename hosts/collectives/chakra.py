@@ -410,10 +410,8 @@ class _Trace:
         of_groups = {name: sorted(ranks) for name, ranks in self._members.items()}
         for rank, index, node, group in self._without_peer:
             members, callers = of_groups[group], self._callers[rank]
-            candidates = [callers[node_id] for node_id in node.control if node_id in callers]
-            candidates += [
-                callers[node_id] for caller in candidates for node_id in caller.control if node_id in callers
-            ]
+            candidates = [callers[id_] for id_ in node.control if id_ in callers]
+            candidates += [callers[id_] for caller in candidates for id_ in caller.control if id_ in callers]
             matched = next((match for caller in candidates if (match := _PEERS.fullmatch(caller.name))), None)
             if matched is not None:
                 mine, other = int(matched[1] or matched[2] or 0), int(matched[3])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hosts.collectives.operations import MOST_CALC_NS, MOST_MESSAGE_BYTES, MOST_OPERATIONS, Operation, in_order, match
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement
 from hosts.collectives.text_file import MOST_GPUS
 
 MOST_NICS, MOST_CPUS = 1024, 256
@@ -39,10 +39,9 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
     A message becomes a send of one rank and a receive of another with the same tag, its 1-based index in the schedule.
     A send requires the receives and computations on which the message depends, and the previous send on its flow. A
     channel becomes a NIC, a stream a CPU. Sizes are rounded to whole bytes, at least 1, and computations to whole
-    nanoseconds. Raises ValueError if `placement` is not a permutation of the ranks.
+    nanoseconds. Raises ScheduleError if `placement` is not a permutation of the ranks.
     """
-    if sorted(placement) != list(range(schedule.places)):
-        raise ValueError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
+    check_placement(placement, schedule.places)
     lines: list[list[str]] = [[] for _ in placement]
     requires: list[list[str]] = [[] for _ in placement]
     last: dict[int, int] = {}

@@ -8,16 +8,15 @@ waits for step `deps` of threadblock `depid` of its GPU.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 from xml.etree import ElementTree
 from xml.parsers import expat
 
 from hosts.collectives.kinds import contents
 from hosts.collectives.operations import Operation, in_order
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, prove
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement, prove
 from hosts.collectives.text_file import check_size
 
 KINDS = {
@@ -39,6 +38,9 @@ _SENDS, _RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rrc", "rcs", "rrs", "rrc
 _TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
 
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
+
+_Number = Callable[..., int]
+"""A function from an attribute's name, and a default for a missing attribute, to the attribute as an integer."""
 
 Chunk = tuple[str, int]
 """A chunk: its buffer (i, o, s) and its index in that buffer."""
@@ -98,8 +100,7 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
     Raises ScheduleError for a schedule with computations or messages without slots, and if `placement` is not a
     permutation of the ranks.
     """
-    if sorted(placement) != list(range(schedule.places)):
-        raise ScheduleError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
+    check_placement(placement, schedule.places)
     if kind not in KINDS.values() or not all(transfer.slots for transfer in schedule.transfers):
         raise ScheduleError(f"{kind} as MSCCL's XML; allowed: collectives, which send slots and compute nothing")
     layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots - schedule.scratch)
@@ -335,12 +336,6 @@ class _Program:
     gpus: list[dict[int, _Block]]
 
 
-class _Number(Protocol):
-    """Returns an attribute as an integer, or the default if the attribute is missing."""
-
-    def __call__(self, key: str, default: int | None = None) -> int: ...
-
-
 class _Parser:
     """Parses the nested elements algo, gpu, tb and step; custom entities and external resources are not allowed."""
 
@@ -404,7 +399,7 @@ class _Parser:
 
         {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[name](attributes, number)
 
-    def _algo(self, attributes: Mapping[str, str], number: "_Number") -> None:
+    def _algo(self, attributes: Mapping[str, str], number: _Number) -> None:
         collective = attributes.get("coll", "")
         if collective not in KINDS:
             raise self.error(f"coll is {collective[:80]!r}; allowed: {', '.join(KINDS)}")
@@ -414,14 +409,14 @@ class _Parser:
         if self.kind == "alltoall" and number("inplace", 0):
             raise self.error("alltoall with inplace 1; allowed: 0, as a block would be overwritten before it is sent")
 
-    def _gpu(self, _: Mapping[str, str], number: "_Number") -> None:
+    def _gpu(self, _: Mapping[str, str], number: _Number) -> None:
         gpu = number("id")
         if gpu in self.gpus or not 0 <= gpu < self.most_gpus:
             raise self.error(f"the gpu {gpu}; allowed: ids below ngpus {self.most_gpus}, each once")
         self._blocks = self.gpus[gpu] = {}
         self._gpu_id = gpu
 
-    def _tb(self, _: Mapping[str, str], number: "_Number") -> None:
+    def _tb(self, _: Mapping[str, str], number: _Number) -> None:
         block_id, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
         peers = [peer for peer in (send, recv) if peer != -1]
         if block_id in self._blocks or not all(0 <= p < self.most_gpus and p != self._gpu_id for p in peers):
@@ -434,7 +429,7 @@ class _Parser:
         self._block = _Block(line=self._expat.CurrentLineNumber, send=send, recv=recv, channel=channel)
         self._blocks[block_id] = self._block
 
-    def _step(self, attributes: Mapping[str, str], number: "_Number") -> None:
+    def _step(self, attributes: Mapping[str, str], number: _Number) -> None:
         assert self._block is not None
         kind, steps = attributes.get("type", ""), self._block.steps
         if kind not in _TYPES or number("s") != len(steps):

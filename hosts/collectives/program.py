@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.program import Computation, Program, Receive, Send, Term, Use
 from hosts.collectives.kinds import MESSAGES, Workload
-from hosts.collectives.schedule import Flow, ScheduleError, Transfer
+from hosts.collectives.schedule import Flow, ScheduleError, Transfer, check_placement
 
 _WORD = 1 << 32
 
@@ -17,14 +17,10 @@ _WORD = 1 << 32
 def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...]:
     """Return the program of every rank, by rank, with rank `placement[p]` at place p.
 
-    Raises ValueError unless `placement` is a permutation of the ranks, and ScheduleError if a transfer sends an empty
-    slot.
+    Raises ScheduleError unless `placement` is a permutation of the ranks, and if a transfer sends an empty slot.
     """
     schedule = workload.schedule
-    if sorted(placement) != list(range(schedule.places)):
-        raise ValueError(
-            f"the placement {list(placement)} is not allowed; allowed: the ranks 0 to {schedule.places - 1}, each once"
-        )
+    check_placement(placement, schedule.places)
     terms = _Terms(workload, placement)
     parts = [_RankProgram() for _ in placement]
     now = workload.holds

@@ -8,7 +8,7 @@ Language", ICPP 2009); in addition, a transfer names the slots of the sender's b
 A schedule is written in terms of *places* 0 .. n-1; an embedding assigns a rank to each place.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -296,6 +296,12 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
             raise ScheduleError(f"transfer {index} waits for transfer {one}; allowed: those before it")
         if schedule.ends[1][schedule.transfers[one].flow] != begins:
             raise ScheduleError(f"transfer {index} waits for transfer {one}, which arrives at another place")
+
+
+def check_placement(placement: Sequence[int], places: int) -> None:
+    """Raise ScheduleError unless `placement`, the rank at each place, is a permutation of the ranks."""
+    if sorted(placement) != list(range(places)):
+        raise ScheduleError(f"the placement is {list(placement)}; allowed: the ranks 0 to {places - 1}, each once")
 
 
 def then(first: Schedule, second: Schedule) -> Schedule:

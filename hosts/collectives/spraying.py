@@ -151,16 +151,12 @@ def _cut(
         return [((), size) for piece, size in enumerate(sizes) if size or piece == 0]
     share = parts // count
     cut = []
+    size = 0.0
+    if transfer.size:
+        size = sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in transfer.slots)
     for piece in range(count):
-        part_indices = range(piece * share, (piece + 1) * share)
-        slots = tuple(
-            (here * parts + part, there * parts + part) for here, there in transfer.slots for part in part_indices
-        )
-        size = (
-            sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in transfer.slots)
-            if transfer.size
-            else 0.0
-        )
+        own = range(piece * share, (piece + 1) * share)
+        slots = tuple((here * parts + part, there * parts + part) for here, there in transfer.slots for part in own)
         cut.append((slots, size))
     return cut
 

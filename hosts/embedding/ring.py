@@ -45,7 +45,7 @@ with (min, +), over the delays of all edges that cost at most 5, gives the ends 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, permutations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -250,18 +250,6 @@ class _SlowestEdgeChoice:
         return shortest.best, shortest.walk
 
 
-class Round(Protocol):
-    """Rings of least total, either exact (`ExactRound`) or found by a search (`SearchedRound`)."""
-
-    def totals(self, goal: Floats | None = None) -> Ints:
-        """Return the total of each instance's ring, or any total found that is <= `goal`, `[K]` ps; FAR_PS for none."""
-        ...
-
-    def rings(self) -> npt.NDArray[np.int16]:
-        """Return the ring of every instance, `[K, n]`, starting at rank 0; undefined without a ring."""
-        ...
-
-
 class _TotalsChoice:
     """The choice by rings of least total for one batch: `cost_s` and `delay_s`, `[n, n, K]` seconds."""
 
@@ -273,7 +261,9 @@ class _TotalsChoice:
         self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
         self._cost, self._delay = self._ps(cost_s), self._ps(delay_s)
         self._slot = self._ps(np.maximum(cost_s - delay_s, 0))
-        self._round: Callable[..., Round] = SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+        self._round: type[ExactRound | SearchedRound] = (
+            SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+        )
 
     def rings(self, objective: str, messages: float) -> npt.NDArray[np.int16]:
         """Return the best rings by an objective, `[K, n]`."""
@@ -294,7 +284,7 @@ class _TotalsChoice:
         ps[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
         return ps
 
-    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> Round:
+    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> ExactRound | SearchedRound:
         """Return the rings of least weight, for the instances `which`, over edges with `slot` <= `limit`."""
         slots = slot[:, :, which]
         return self._round(
