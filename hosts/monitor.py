@@ -165,10 +165,8 @@ def _answer(connection: socket.socket, src: int, dst: int) -> None:
 
 
 def _prober(fabric: Fabric, host_pid: int, src: int, port: int, size_bytes: int) -> socket.socket:
-    """Return a non-blocking socket of a GPU's host, bound to `port`, whose send buffer holds a whole probe.
-
-    Closing it resets the connection, so that no state remains.
-    """
+    """Return a non-blocking socket of a GPU's host, bound to `port`, whose send buffer holds a whole probe; closing it
+    resets the connection, so that no state remains."""
     with inside(host_pid):
         connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -34,11 +34,8 @@ class Buffers:
         self.made = 0
 
     def prepare(self, count: int) -> None:
-        """Allocate buffers until there are `count`, plus those that may be lent; reclaim lent buffers.
-
-        Lent buffers are free again, because the connections that borrowed them have been closed.
-        """
-        self._free += [buffer for _, buffer in self._lent]
+        """Allocate buffers until there are `count`, plus those that may be lent, and reclaim lent buffers."""
+        self._free += [buffer for _, buffer in self._lent]  # the connections that borrowed them have been closed
         self._lent = []
         while self.made < (count and count + self._lendable):
             self._free.append(self._allocate())

@@ -1,7 +1,5 @@
-"""CLOCK_MONOTONIC, the clock that all hosts of the VM share, and sleeping until an instant without reading it.
-
-In the VM each reading of a clock takes virtual time.
-"""
+"""CLOCK_MONOTONIC, the clock that all hosts of the VM share, and sleeping until an instant without reading it: in the
+VM each reading of a clock takes time."""
 
 import ctypes
 import errno

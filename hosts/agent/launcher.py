@@ -85,11 +85,8 @@ def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Pa
 
 
 def _serve(agent: Agent, control: socket.socket) -> None:
-    """Execute commands until the communicator closes the control connection or a command fails.
-
-    A failure ends the agent, and so the agents that are connected to it fail as well. Between commands the listener
-    checks new connections.
-    """
+    """Execute commands until the communicator closes the control connection or a command fails, which ends the agent;
+    then the agents that are connected to it fail as well. Between commands the listener checks new connections."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(agent.listener, select.POLLIN)

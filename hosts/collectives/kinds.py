@@ -105,17 +105,17 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
         scatter = _SCATTERS[algorithm](sites)
         return scatter if kind == "scatter" else dual(scatter, adds=False)
     if kind in ("broadcast", "reduce") or algorithm not in _ALLGATHERS:
-        down = _BROADCASTS[algorithm](sites)
+        broadcast = _BROADCASTS[algorithm](sites)
         if kind == "broadcast":
-            return down
-        return dual(down) if kind == "reduce" else then(dual(down), down)
-    out = _ALLGATHERS[algorithm](sites, channels)
+            return broadcast
+        return dual(broadcast) if kind == "reduce" else then(dual(broadcast), broadcast)
+    allgather = to_reverse = _ALLGATHERS[algorithm](sites, channels)
     if kind == "allgather":
-        return out
-    # Time reversal turns a ring around. Reversing a backwards ring keeps the direction, and so the links, of `out`.
-    backwards = algorithms.ring_allgather(sum(sites), channels=channels, backwards=True) if algorithm == "ring" else out
-    back = dual(backwards)
-    return back if kind == "reducescatter" else then(back, out)
+        return allgather
+    if algorithm == "ring":  # time reversal turns a ring around: a backwards one keeps the links of the AllGather
+        to_reverse = algorithms.ring_allgather(sum(sites), channels=channels, backwards=True)
+    reducescatter = dual(to_reverse)
+    return reducescatter if kind == "reducescatter" else then(reducescatter, allgather)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,10 +274,8 @@ def blocks(kind: str, places: int) -> int:
 
 
 def slots_in_size(kind: str, *, places: int, slots: int) -> int:
-    """Return the number of slots in the size of a collective, where size is the whole buffer, as in nccl-tests.
-
-    The size of an alltoall is what one place sends, its own block included: half of the slots.
-    """
+    """Return the number of slots in the size of a collective, as nccl-tests counts it: the whole buffer or, for an
+    alltoall, what one place sends, its own block included."""
     return slots // 2 if kind == "alltoall" else slots
 
 

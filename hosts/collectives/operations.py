@@ -153,10 +153,8 @@ def _merged(sources: Sequence[Waits]) -> Waits:
 
 
 def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[tuple[int, bool]]:
-    """Return the beginnings and ends of operations in topological order: first ready first, or lowest position first.
-
-    In the graph, node 2 i is the beginning and node 2 i + 1 the end of operation i.
-    """
+    """Return the beginnings and ends of operations (nodes 2 i and 2 i + 1 for operation i) in topological order: first
+    ready first, or lowest position first."""
     followers: list[list[int]] = [[2 * (node // 2) + 1] if node % 2 == 0 else [] for node in range(2 * len(operations))]
     unmet = [node % 2 for node in range(2 * len(operations))]
     for index, operation in enumerate(operations):
