@@ -35,8 +35,8 @@ class Job:
     """The settings that all agents of a communicator share.
 
     A slot of the buffer has `slot_bytes`. `windows`, `window_bytes` and `sums` are parameters of the payload. An epoch
-    uses one source port per channel, of which there are `channels`; `dscp` is the DSCP of each channel, or empty where
-    all have the same. `deadline_s` is the longest wait for another GPU, and `token` is the run's token in hexadecimal.
+    uses one source port per channel, of which there are `channels`; `dscp` is the DSCP of each channel, or empty if
+    no channel has one. `deadline_s` is the longest wait for another GPU, and `token` is the run's token in hexadecimal.
     """
 
     slot_bytes: int

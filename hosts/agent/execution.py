@@ -176,7 +176,7 @@ class Execution:
                     last_ns = next(reversed(self._arrived_ns.values()))
 
     def _alarm(self, last_ns: int) -> int:
-        """Finish the computations whose end has come; return the time of the last progress, so far `last_ns`, in ns."""
+        """Finish the computations whose end has come; return the time of the last progress in ns (so far `last_ns`)."""
         now = now_ns()
         if not self._running and now - last_ns >= self._deadline_ns:
             connections = zip(self._program.receives, self._receives, strict=True)

@@ -1,8 +1,8 @@
 """Forks one agent per host: `python -m hosts.agent.launcher PARENT`, with the agents' settings as JSON on stdin.
 
 In the VM, starting Python and importing modules take longest, so both happen once, in this process, and each agent is
-a fork of it. The launcher forks agents in rank order, so that every boot gives the same process ids, and waits until
-the last one has ended. It dies with its parent, and the agents die with it.
+a fork of it. The launcher forks agents in rank order, so that they are the same from boot to boot, and waits until the
+last one has ended. It dies with its parent, and the agents die with it.
 """
 
 import ctypes

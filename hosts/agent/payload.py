@@ -24,7 +24,7 @@ PART_BYTES = 1 << 20
 _MAX_PIECES = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
 _STRIDE_BYTES = 16  # between offsets; small, so that the pool stays in a processor's L2 cache
 _OFFSETS = 1 << 16  # number of offsets: a power of two, so that multiplying by an odd factor permutes them
-_SCATTER = 40503  # odd, and near _PLACES divided by the golden ratio: consecutive pieces lie far apart
+_SCATTER = 40503  # odd, and near _OFFSETS divided by the golden ratio: consecutive pieces lie far apart
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

@@ -12,7 +12,7 @@ _BURST = 8  # mean number of messages in a burst of an on-off source
 _SHARE_ON = 0.5  # mean fraction of time for which an on-off source is on
 
 Message = tuple[float, int, int]
-"""The time in s at which a message is sent, its destination, and its bytes; see `PATTERNS` for the destination."""
+"""The time in s at which a message is sent, its destination (see `PATTERNS`), and its bytes."""
 
 
 def background(

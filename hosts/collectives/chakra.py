@@ -24,7 +24,7 @@ from hosts.collectives.operations import (
     in_order,
     match,
 )
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
 from topologies.errors import first_of
 
@@ -494,23 +494,8 @@ class _Trace:
                 f"{self._path}: none of its collectives has the algorithm {self._algorithm}; allowed: {allowed}"
             )
         word = _WORD if kinds & {*_SUMS} else 1
-        used_channels: list[set[int]] = [set() for _ in self._site]  # per rank, the channels of its groups
         try:
-            for group, calls in self._calls.items():
-                members = tuple(sorted(calls)) if isinstance(group, str) else group
-                matched = self._matched_calls(group, members, calls)
-                if len(members) < 2:
-                    continue
-                channel = next(one for one in count(1) if not any(one in used_channels[member] for member in members))
-                if channel > MOST_GROUPS:
-                    raise _Malformed(
-                        f"{_named(group)} has a rank that is in {MOST_GROUPS} other groups; allowed: {MOST_GROUPS} "
-                        "groups for each rank"
-                    )
-                for member in members:
-                    used_channels[member].add(channel)
-                for calls_of_ranks in matched:
-                    self._expand_collective(members, calls_of_ranks, channel, word)
+            self._expand_groups(word)
         except _Malformed as error:
             raise ScheduleError(f"{self._path}: {error}") from None
         order = in_order(self._operations, self._positions)
@@ -530,12 +515,29 @@ class _Trace:
             schedule=Schedule(places=places, slots=slots, flows=order.servers, transfers=tuple(transfers)),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
-            contents=[
-                [1 << (place * slots + slot) if slot in held else 0 for slot in range(slots)]
-                for place, held in enumerate(self._holds)
-            ],
+            contents=own_contributions(self._holds, slots),
             groups=(),
         )
+
+    def _expand_groups(self, word: int) -> None:
+        """Give every group a channel that no other group of its ranks has, and add the messages of its collectives."""
+        used_channels: list[set[int]] = [set() for _ in self._site]
+        for group, calls in self._calls.items():
+            members = tuple(sorted(calls)) if isinstance(group, str) else group
+            matched = self._matched_calls(group, members, calls)
+            if len(members) < 2:
+                continue
+            taken = set[int]().union(*(used_channels[member] for member in members))
+            channel = next(channel for channel in count(1) if channel not in taken)
+            if channel > MOST_GROUPS:
+                raise _Malformed(
+                    f"{_named(group)} has a rank that is in {MOST_GROUPS} other groups; allowed: {MOST_GROUPS} "
+                    "groups for each rank"
+                )
+            for member in members:
+                used_channels[member].add(channel)
+            for calls_of_ranks in matched:
+                self._expand_collective(members, calls_of_ranks, channel, word)
 
     def _matched_calls(
         self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]

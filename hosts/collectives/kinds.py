@@ -145,7 +145,7 @@ class Workload:
     For jobs, training and traces, slots have the bytes of `slot_sizes`; `slot_bytes` is 1, so that a transfer's amount
     counts bytes; `contents` are the initial contents (`holds`); and `groups` are the places that may exchange their
     ranks, while all other places keep theirs. `dscp`, `assured` and `wanted_bps` have a value for each flow: the DSCP
-    of its packets (empty if all are the same; flows of one channel have one DSCP), the fraction of a WAN link that is
+    of its packets (empty if none has one; flows of one channel have one DSCP), the fraction of a WAN link that is
     guaranteed to its class, and its mean demand, infinite if it takes any rate.
 
     `works` has the computations of each place in training, in order: "F2" is its part of micro-batch 2's forward.

@@ -8,7 +8,7 @@ Language", ICPP 2009); in addition, a transfer names the slots of the sender's b
 A schedule is written in terms of *places* 0 .. n-1; an embedding assigns a rank to each place.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -192,6 +192,14 @@ class _Order:
 
 Contents = list[list[int]]
 """The contents of every place's slots, `[places][slots]`: a set of contributions as bits of an integer, 0 if empty."""
+
+
+def own_contributions(held: Sequence[Collection[int]], slots: int) -> Contents:
+    """Return contents in which each place p has a contribution of its own in every slot in `held[p]`."""
+    return [
+        [1 << (place * slots + slot) if slot in held_here else 0 for slot in range(slots)]
+        for place, held_here in enumerate(held)
+    ]
 
 
 def delivered(schedule: Schedule, holds: Contents) -> Contents:

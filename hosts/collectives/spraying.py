@@ -13,7 +13,7 @@ from math import lcm
 from typing import TypeVar
 
 from hosts.collectives.kinds import MOST_TRANSFERS, OWN_SIZES, Workload
-from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 
 _Value = TypeVar("_Value")
 
@@ -164,7 +164,4 @@ def _cut(
 def _contents(contents: Contents, parts: int) -> Contents:
     """Return the contents of the parts of all slots; each slot is empty or holds a contribution of its own."""
     slots = len(contents[0]) * parts
-    return [
-        [1 << (place * slots + slot) if of_place[slot // parts] else 0 for slot in range(slots)]
-        for place, of_place in enumerate(contents)
-    ]
+    return own_contributions([{s for s in range(slots) if of_place[s // parts]} for of_place in contents], slots)

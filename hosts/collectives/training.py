@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hosts.collectives.jobs import MOST_SLOTS
 from hosts.collectives.kinds import TRAINING, Sites, Workload
 from hosts.collectives.kinds import schedule as collective
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
 GRADIENTS = ("ring", "hierarchical")
@@ -335,10 +335,7 @@ class _Iteration:
             schedule=Schedule(places=places, slots=slots, flows=tuple(self._flows), transfers=tuple(self._transfers)),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
-            contents=[
-                [1 << (place * slots + slot) if slot < self._slots_of.get(place, 0) else 0 for slot in range(slots)]
-                for place in range(places)
-            ],
+            contents=own_contributions([range(self._slots_of.get(place, 0)) for place in range(places)], slots),
             groups=tuple(tuple(group) for group in replicas.values() if len(group) > 1),
             works=tuple(tuple(self._work_names[place]) for place in range(places)),
         )
