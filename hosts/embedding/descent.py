@@ -85,7 +85,10 @@ def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks:
             ring, first, last = best.copy(), 0, sites - 1
             if kick % kicks[1]:  # otherwise in all sites together, because their end points depend on each other
                 first = last = (kick - kick // kicks[1] - 1) % sites
-            for turn in range(0 if not kick else 2 if first == last else sites):
+            exchanges = 2 if first == last else sites
+            if kick == 0:
+                exchanges = 0
+            for turn in range(exchanges):
                 site = first if first == last else turn
                 cuts = np.empty(3, dtype=np.intp)
                 state ^= state << np.uint64(13)  # xorshift64 (Marsaglia, 2003)
