@@ -51,7 +51,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, FastestPaths, Floats, Indices, Ints, ShortestPaths
-from hosts.embedding.search import SearchedRound
+from hosts.embedding.search import SearchedRound, starting_at_rank_0
 
 OBJECTIVES = ("slowest edge", "cycle time", "sum")
 """The objectives that the best ring can minimise."""
@@ -173,8 +173,7 @@ class ExactRound:
             for site, block, first, last in zip(cycle, blocks, ends[::2], ends[1::2], strict=True):
                 walked = self._walks[site](first[better], last[better], better)
                 rings[better[:, None], block] = self._ranks[site][walked]
-        begin = np.argmax(rings == 0, axis=1)[:, None]
-        return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
+        return starting_at_rank_0(rings)
 
     def _closed(self, cycle: tuple[int, ...]) -> tuple[Ints, list[Ints], list[Ints]]:
         """Return the least total of a ring through the sites in this order for each GPU of the first site, `[m, K]`;

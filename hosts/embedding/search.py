@@ -16,12 +16,18 @@ from hosts.embedding.held_karp import FAR_PS, Floats, Indices, Ints
 
 KICKS = (60, 2)
 """Number of descents after the first, and period of the descents that perturb all sites at once."""
-_OF_MANY = (120, 4), (40, 4)  # the same for more than four sites: for the best ring, and to reach a goal
+_MANY_SITES_KICKS, _GOAL_KICKS = (120, 4), (40, 4)  # for more than four sites: for the best ring, and to reach a goal
 
 _ALL_ORDERS = 6  # the orders of four sites; up to this many are all searched
 _ENTRIES = 200_000  # limit on matrix entries over the orders searched if there are more: 3 orders for 256 GPUs
 
 _PENALTY = 1e3  # cost of a missing edge, in rings of the largest edges; a larger one would hide the other edges
+
+
+def starting_at_rank_0(rings: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Return the rings `[K, n]`, each rotated to start at rank 0."""
+    begin = np.argmax(rings == 0, axis=1)[:, None]
+    return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
 
 
 class SearchedRound:
@@ -46,8 +52,7 @@ class SearchedRound:
     def rings(self) -> npt.NDArray[np.int16]:
         """Return the ring of every instance, `[K, n]`, starting at rank 0; undefined where none was found."""
         _, rings = self._searched(None)
-        begin = np.argmax(rings == 0, axis=1)[:, None]
-        return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
+        return starting_at_rank_0(rings)
 
     def _searched(self, goal: Floats | None) -> tuple[Ints, npt.NDArray[np.int16]]:
         from hosts.embedding.descent import searched  # imports numba, which is slow
@@ -56,16 +61,18 @@ class SearchedRound:
         blocks = np.split(np.arange(n), np.cumsum(self._gpus_per_site)[:-1])
         least_totals, best = np.full(count, np.inf), np.zeros((count, n), dtype=np.int16)
         goals = np.zeros(count) if goal is None else np.minimum(goal, self._most)  # no missing edge in a ring <= most
-        every, ranked, turns = self._orders(blocks)
-        kicks = KICKS if len(every) <= _ALL_ORDERS else _OF_MANY[goal is not None]
-        for turn in range(ranked.shape[1]):
-            if turn == turns and goal is not None:
+        orders, ranked, always = self._orders(blocks)
+        kicks = KICKS
+        if len(orders) > _ALL_ORDERS:
+            kicks = _MANY_SITES_KICKS if goal is None else _GOAL_KICKS
+        for position in range(ranked.shape[1]):
+            if position == always and goal is not None:
                 break
-            active = (least_totals > (goals if turn < turns else self._most)) & (ranked[:, turn] >= 0)
-            for order in np.unique(ranked[active, turn]):
-                instances = np.flatnonzero(active & (ranked[:, turn] == order))
-                rings = np.tile(np.concatenate([blocks[site] for site in every[order]]), (instances.size, 1))
-                ends = np.cumsum([0, *(blocks[site].size for site in every[order])])
+            active = (least_totals > (goals if position < always else self._most)) & (ranked[:, position] >= 0)
+            for order in np.unique(ranked[active, position]):
+                instances = np.flatnonzero(active & (ranked[:, position] == order))
+                rings = np.tile(np.concatenate([blocks[site] for site in orders[order]]), (instances.size, 1))
+                ends = np.cumsum([0, *(blocks[site].size for site in orders[order])])
                 totals = searched(rings, ends, self._weight[instances], goals[instances], kicks)
                 better = totals < least_totals[instances]
                 least_totals[instances[better]], best[instances[better]] = totals[better], rings[better]
