@@ -58,30 +58,9 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
                 adds=transfer.adds,
             )
         )
-    results = [
-        Program(
-            sends=tuple((*end, tuple(tasks)) for end, tasks in part.sends.items()),
-            receives=tuple((*end, tuple(tasks)) for end, tasks in sorted(part.receives.items())),
-            computations=tuple(tuple(tasks) for _, tasks in sorted(part.streams.items())),
-            own=terms.own[rank],
-            sizes=_sizes(workload, part),
-            uses=tuple(part.uses),
-            multiplier=terms.multipliers[rank],
-        )
-        for rank, part in enumerate(parts)
-    ]
+    results = [part.finished(workload, terms.own[rank], terms.multipliers[rank]) for rank, part in enumerate(parts)]
     kept, _ = peaks(workload, results)
     return tuple(replace(program, buffers=count) for program, count in zip(results, kept, strict=True))
-
-
-def _sizes(workload: Workload, part: "_RankProgram") -> tuple[tuple[int, int], ...]:
-    """Return the slots of a rank's messages with their bytes; empty if all slots have the same size."""
-    if not workload.slot_sizes:
-        return ()
-    messages = [task for connections in (part.sends, part.receives) for tasks in connections.values() for task in tasks]
-    return tuple(
-        (slot, workload.bytes_of(slot)) for slot in sorted({slot for message in messages for slot in message.slots})
-    )
 
 
 class _Terms:
@@ -145,6 +124,20 @@ class _RankProgram:
         use = self.uses[self._current[slot]]
         use.arrivals, use.tasks, use.total = use.arrivals + 1, use.tasks + 1, total if adds else ()
         return self._current[slot]
+
+    def finished(self, workload: Workload, own: tuple[tuple[int, int], ...], multiplier: int) -> Program:
+        """Return the program, whose number of buffers is still unknown."""
+        connections: list[Sequence[Send | Receive]] = [*self.sends.values(), *self.receives.values()]
+        slots = sorted({slot for messages in connections for message in messages for slot in message.slots})
+        return Program(
+            sends=tuple((*end, tuple(tasks)) for end, tasks in self.sends.items()),
+            receives=tuple((*end, tuple(tasks)) for end, tasks in sorted(self.receives.items())),
+            computations=tuple(tuple(tasks) for _, tasks in sorted(self.streams.items())),
+            own=own,
+            sizes=tuple((slot, workload.bytes_of(slot)) for slot in slots) if workload.slot_sizes else (),
+            uses=tuple(self.uses),
+            multiplier=multiplier,
+        )
 
 
 def _bits(number: int) -> Iterator[int]:
