@@ -7,7 +7,7 @@ dependencies back through all other operations.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
@@ -137,7 +137,7 @@ def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> 
         order.tasks.append(index)
         order.server.append(server)
         order.after.append(tuple(sorted(latest_by_server.values())))
-    return Order(events=order.events, servers=tuple(servers), tasks=order.tasks, server=order.server, after=order.after)
+    return replace(order, servers=tuple(servers))
 
 
 def _merged(sources: Sequence[Waits]) -> Waits:
