@@ -9,6 +9,7 @@ at the start of the stages before a cut between sites, as in GeoPipe (arXiv 2510
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -248,24 +249,25 @@ class _Iteration:
 
         With `sums` the last backward of each chunk is divided into one computation per bucket.
         """
-        remaining = [list(reversed(one)) for one in orders]
+        remaining = [deque(works) for works in orders]
         arrived: dict[tuple[str, int, int], int] = {}  # by kind, virtual stage and micro-batch: the input's transfer
-        last = {(stage, work.chunk): work for stage, one in enumerate(orders) for work in one}
+        last = {(stage, work.chunk): work for stage, works in enumerate(orders) for work in works}
         stages, chunks, bytes_ = self._stages, self._training.chunks, _words(self._training.activation_bytes)
         while any(remaining):
-            for stage, works in enumerate(remaining):
+            for stage, queue in enumerate(remaining):
                 place = self._training.place(stage, replica, stages)
-                while works:
-                    work = works[-1]
+                while queue:
+                    work = queue[0]
                     virtual = work.chunk * stages + stage
                     needs = (work.what, virtual, work.micro_batch)
                     has_no_input = work.what == "W" or virtual == (0 if work.what == "F" else stages * chunks - 1)
                     if not has_no_input and needs not in arrived:
                         break
-                    works.pop()
-                    is_last = sums and last[stage, work.chunk] == work
+                    queue.popleft()
                     after = () if has_no_input else (arrived.pop(needs),)
-                    index = self._compute(place, work, after, self._training.buckets if is_last else 1, is_last)
+                    index = self._compute(
+                        place, work, after, completes_gradients=sums and last[stage, work.chunk] == work
+                    )
                     successor = virtual + (1 if work.what == "F" else -1)
                     if work.what != "W" and 0 <= successor < stages * chunks:
                         to = self._training.place(successor % stages, replica, stages)
@@ -273,9 +275,10 @@ class _Iteration:
                         self._transfers.append(Transfer(flow=flow, size=bytes_, after=(index,)))
                         arrived[work.what, successor, work.micro_batch] = len(self._transfers) - 1
 
-    def _compute(self, place: int, work: Work, after: tuple[int, ...], parts: int, is_last: bool) -> int:
-        """Add a computation as `parts` tasks of equal length; return the index of the last one."""
+    def _compute(self, place: int, work: Work, after: tuple[int, ...], *, completes_gradients: bool) -> int:
+        """Add a computation, which is one task or, if it completes gradients, one per bucket; return the last one."""
         training = self._training
+        parts = training.buckets if completes_gradients else 1
         seconds = training.forward_s if work.what == "F" else training.backward_s
         if training.pipeline == "zero-bubble" and work.what != "F":
             weights_s = seconds / 2 if training.weights_s is None else training.weights_s
@@ -286,7 +289,7 @@ class _Iteration:
             self._transfers.append(
                 Transfer(flow=self._flow(Stream(place)), size=size, after=after if part == 0 else ())
             )
-            if is_last:
+            if completes_gradients:
                 self._ready.setdefault(place, []).append(len(self._transfers) - 1)
         return len(self._transfers) - 1
 
