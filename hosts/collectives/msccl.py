@@ -37,6 +37,9 @@ _MOST_STEPS, _MOST_CHUNKS = 200_000, 200_000
 _SENDS, _RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rrc", "rcs", "rrs", "rrcs")
 _TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
 
+_OWN_BLOCK = {"allgather": "i", "gather": "i", "reducescatter": "o", "scatter": "o"}
+"""The buffer that is only the GPU's own block of the other buffer, by kind."""
+
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 _Number = Callable[..., int]
@@ -69,14 +72,12 @@ class Layout:
         buffer, index = chunk
         if buffer == "s":
             return self.slots + index
-        own, half = gpu * self.block, self.slots // 2
         begin, count = 0, self.slots
         if self.kind == "alltoall":
-            begin, count = half if buffer == "o" else 0, half
-        elif (self.kind in ("allgather", "gather") and buffer == "i") or (
-            self.kind in ("reducescatter", "scatter") and buffer == "o"
-        ):
-            begin, count = own, self.block
+            count = self.slots // 2
+            begin = count if buffer == "o" else 0
+        elif buffer == _OWN_BLOCK.get(self.kind):
+            begin, count = gpu * self.block, self.block
         return begin + index if 0 <= index < count else None
 
     def chunk(self, slot: int) -> Chunk:
