@@ -1,4 +1,4 @@
-"""Reads schedules from files of GOAL text, MSCCL's XML or TE-CCL's JSON; the first character tells the format."""
+"""Reads schedules from files of GOAL text, MSCCL's XML or TE-CCL's JSON; the first character determines the format."""
 
 from pathlib import Path
 
