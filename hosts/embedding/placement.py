@@ -7,8 +7,8 @@ timing model in which flows do not share links, evaluated for many placements of
 Compared with all placements of 6 GPUs (500 instances each of random matrices, and of two sites with WAN delays of 10 us
 to 10 ms and rates of 10 to 200 Gbit/s), it finds the best one in all hierarchical instances, and in at least 99.8 % of
 tree and halving-doubling, 98 % of chain and 93 % of double-tree instances; on average its times exceed the best by at
-most 0.9 % (double-tree) and 0.15 % (others). With 8 GPUs they exceed the best of 200 starts by at most 4.3 % (double-
-tree), 2.2 % (tree) and 0.6 % (others) if WAN delays differ that much, and by 0.5 % on random matrices.
+most 0.9 % (double-tree) and 0.15 % (others). With 8 GPUs they exceed the best of 200 starts by at most 4.3 %
+(double-tree), 2.2 % (tree) and 0.6 % (others) if WAN delays differ that much, and by 0.5 % on random matrices.
 """
 
 from collections.abc import Callable, Sequence
