@@ -1,19 +1,20 @@
-"""Transfers over the WAN as a scenario declares them, and which of them are admitted. Pure.
+"""Transfers over the WAN: the tables that declare them, and the decision which of them are admitted. Pure.
 
 [admission]
-protect = "link"           # promises hold whichever WAN link fails
-recovery = "300 ms"        # also while they are under way: so long before each deadline all is there without failures
+protect = "link"           # promises hold whichever single WAN link fails
+recovery = "300 ms"        # without a failure a transfer is complete this long before its deadline
 [[job]]
 kind = "transfer"
-ranks = [0, 4]             # from the first to the second, in another site
+ranks = [0, 4]             # from the first rank to the second, which is in another site
 size = "400 MB"
 deadline = "60 ms"         # after the round's beginning; or a rate and a duration
-latest = "90 ms"           # until when it may be put off
+latest = "90 ms"           # the latest end that the transfer may be deferred to
 
-A promise holds under all conditions, as links are taken to have the lowest rates that these allow. What is promised is
-paced: every message is handed over when the calendar begins to send it, on a connection of its tunnel's own. Where a
-link fails, the network moves a connection to the substitute that its channel has (`controller.routing.multipath`), so
-the calendar of protected promises chooses tunnels with their substitutes, and senders need not know of failures.
+A promise holds under all conditions, because every link is assumed to have the lowest rate that the conditions allow. A
+promised transfer is paced: each message is handed to the transport when the calendar begins to send it, on a connection
+that belongs to one tunnel. When a link fails, the network moves a connection to the substitute path of its channel
+(`controller.routing.multipath`). The calendar of protected promises therefore plans each tunnel together with its
+substitutes, and senders need not react to failures.
 """
 
 import math
@@ -57,42 +58,44 @@ Ways = dict[tuple[tuple[int, ...], ...], list[int]]
 TRANSFER = "transfer"
 PROTECT = ("none", "link")
 BROKEN, SENT = "broken", "sent"
-"""What becomes of a promise that does not hold without a link that is down, and of a transfer that is sent as it is
-asked for, without a promise; the other outcomes are the controller's."""
+"""Outcomes besides the controller's: a promise that does not hold without the links that are down, and a transfer that
+is sent as requested, without admission."""
 ADMITS = "spray"
-"""The routing with which transfers are admitted; with any other they are SENT."""
+"""The routing with which transfers are admitted; with any other routing they are SENT."""
 
-_CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be rounded up to is left
-_MESSAGES = 256  # of a transfer, unless it says how large they are
-_LEAST_BYTES = 16_384  # of such a message
-_NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
-_SLIGHT = 1e-3  # of what is asked for: promises that are put off leave that much
-_STEP = 0.05  # of a transfer's time: by less tunnels do not end sooner than others
-_ROUNDING = 1e-6  # of a capacity, and of a connection
+_CALENDAR = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
+_MESSAGES = 256  # messages of a transfer whose message size is not given
+_LEAST_BYTES = 16_384  # least size of such a message
+_NOTHING = 1e-7  # share of a transfer's highest rate: a tunnel's rate below it is the solver's rounding error
+_SLIGHT = 1e-3  # share of a request: less is reported as "nothing", since deferred promises leave such remainders
+_STEP = 0.05  # share of a transfer's duration: lags are rounded up to multiples, so that few instants differ
+_ROUNDING = 1e-6  # relative tolerance when capacities and rates are divided into connections
 
 
 @dataclass(frozen=True)
 class AdmissionSpec:
-    """[admission]: what promises are protected from, one of PROTECT, and by how long before its deadline each is kept
-    without failures, s, so that it is kept with one that comes while it is under way."""
+    """The [admission] table. `protect`, one of PROTECT, is what promises are protected from. `recovery_s` is how long
+    before its deadline, in s, a transfer is complete when nothing fails, so that it is still in time when a link fails
+    during it."""
 
     protect: str = "none"
     recovery_s: float | None = None
 
     @property
     def protects(self) -> bool:
-        """Whether promises are protected from anything."""
+        """Whether promises are protected from failures."""
         return self.protect != "none"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transfer:
-    """A job that asks for a transfer, and what becomes of it: one of the controller's outcomes, BROKEN or SENT.
+    """A transfer job with its outcome: one of the controller's outcomes, BROKEN or SENT.
 
-    It may begin `start_s` after the round's beginning and is all there by `due_s`, as asked for where it is refused;
-    then `most` are the bytes, or the rate in bit/s, that it could have at most, and `earliest_s` is when all could be
-    there, None for never. Interval i of its calendar is from `edges_s[i]` to `edges_s[i + 1]`, and `rates_bps` are how
-    fast it sends in these over each of its tunnels, by the name of what that passes.
+    The transfer may begin `start_s` after the round's beginning and is complete by `due_s`; a refused transfer has the
+    times that it requested. For a refused or broken transfer, `most` is the largest amount that could be granted
+    (bytes, or bit/s for a rate), and `earliest_s` is the earliest time at which all of it could be complete, None if
+    there is none. Interval i of its calendar lasts from `edges_s[i]` to `edges_s[i + 1]`. `rates_bps` holds the rate in
+    each interval, by tunnel; a tunnel is named by the nodes that it passes.
     """
 
     job: "JobSpec"
@@ -107,7 +110,7 @@ class Transfer:
 
     @property
     def sentence(self) -> str:
-        """What became of it, and what could be instead."""
+        """The outcome in one sentence; if the transfer is not carried, with what would be possible instead."""
         job = self.job
         write = format_size if job.rate_bps is None else format_rate
         what = write(job.size_bytes or job.rate_bps or 0)
@@ -126,13 +129,14 @@ class Transfer:
         return f"{job.name} is {self.outcome}: {at_most} {when}, and {what} {could}"
 
     def kept(self, longest_s: float | None) -> dict[str, object]:
-        """When it was there, and whether that was in time, if its longest time from its start was this, s."""
+        """Return when the transfer completed, and whether that was in time. `longest_s` is its longest time from its
+        start; None if it was not measured, which gives an empty dict."""
         if longest_s is None:
             return {}
         return {"there_s": self.start_s + longest_s, "kept": self.start_s + longest_s <= self.due_s}
 
     def as_json(self) -> dict[str, object]:
-        """The answer and its calendar, in seconds, bytes and bit/s."""
+        """The outcome and the calendar as JSON can hold them, in seconds, bytes and bit/s."""
         return {
             "job": self.job.name,
             "outcome": self.outcome,
@@ -149,7 +153,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class AdmissionPlan:
-    """Transfers where they are to run, beside `other` jobs or not; `dead` cables of the WAN are down throughout."""
+    """The setting in which transfers are admitted; the WAN cables in `dead` are down during the whole run."""
 
     spec: AdmissionSpec
     fabric: FabricSpec
@@ -158,13 +162,13 @@ class AdmissionPlan:
     dead: Cables = NONE
 
     def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
-        """What becomes of those of the jobs that are transfers, in their order; raises ScheduleError for too many
+        """Return the transfers among these jobs with their outcomes, in order; raises ScheduleError if one has too many
         messages."""
         return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
 
 
 def check(setting: "Scenario") -> Iterator[Mistake]:
-    """What is wrong with a configuration that has transfers."""
+    """Yield what is wrong with a configuration that has transfers."""
     wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
     if not wanted:
         return
@@ -211,7 +215,7 @@ def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterat
 
 
 def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Other jobs leave promises alone where they share WAN links alone, which serve transfers before them."""
+    """Other jobs do not disturb promises if they share only WAN links with transfers, and these serve transfers first."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
     place = {one.name: one.priority for one in setting.classes}
     ceilings = {one.name: one.ceiling for one in setting.classes}
@@ -225,7 +229,8 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     if setting.fabric.grain != "logical":
         text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
         yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
-    if first and ceilings.get(first, 1.0) < 1:  # a port cannot catch up on what it lost behind another class's segment
+    # A port cannot make up for the time that it loses while it finishes a segment of another class.
+    if first and ceilings.get(first, 1.0) < 1:
         text = f"{first} has a ceiling of {ceilings[first]:g} beside transfers and other jobs"
         yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
     ends = {rank for _, job in wanted for rank in job.ranks or ()}
@@ -241,14 +246,14 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
 
 
 def _bytes(job: "JobSpec") -> int:
-    """What a transfer sends in all."""
+    """Return how many bytes a transfer sends in all."""
     if job.rate_bps is None or job.duration_s is None:
         return job.size_bytes or 0
     return max(1, round(job.rate_bps * job.duration_s / 8))
 
 
 def _message_bytes(job: "JobSpec") -> int:
-    """The most bytes of a message of a transfer."""
+    """Return the size of a transfer's messages in bytes; the last may be smaller."""
     size = job.chunk_bytes or max(_LEAST_BYTES, -(-_bytes(job) // _MESSAGES))
     if (wanted := -(-_bytes(job) // size)) > MOST_MESSAGES:
         raise ScheduleError(
@@ -324,7 +329,8 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
 
 
 def _sent(job: "JobSpec") -> Transfer:
-    """A transfer that is sent as it is asked for, all of it at once, over the ways of the fabric's routing."""
+    """Return a transfer that is not admitted but sent as requested, all at once, over the paths of the fabric's
+    routing."""
     size, total = _message_bytes(job), _bytes(job)
     messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
     return Transfer(
@@ -341,13 +347,14 @@ def _sent(job: "JobSpec") -> Transfer:
 
 
 def _cables(fabric: Fabric) -> list[Cable]:
-    """Those of the WAN, of which any may fail."""
+    """Return the cables of the WAN; any one of them may fail."""
     return list(dict.fromkeys(cable(a, b) for a, b in fabric.wan.links))
 
 
 def _ways(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Ways:
-    """The ways of a transfer: what each passes, by index, usually and behind each failure that there is protection
-    from, and the channels that take it, modulo all."""
+    """Return a transfer's tunnels. A key holds the indices of the links that the tunnel passes without a failure, then
+    those that it passes after each failure that promises are protected from; its value lists the channels (modulo the
+    number of all channels) that take this tunnel."""
     found = multipath(fabric)
     assert found is not None and job.ranks is not None, "transfers are checked"
     channel = np.arange(found.width * RANKS)
@@ -363,12 +370,12 @@ def _ways(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Ways:
 
 
 def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
-    """The links or ports of these cables of the WAN."""
+    """Return the indices of the logical links or ports that these WAN cables carry."""
     return frozenset(one.index for one in shared_by(fabric).all if cable(one.src, one.dst) in dead)
 
 
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
-    """The lowest rates that conditions allow, of the WAN the part that the transfers' class has."""
+    """Return the lowest rates that the conditions allow; of WAN links only the part that the transfers' class gets."""
     if plan.conditions.sampler == "trace":
         trace = sampler(fabric, plan.conditions, seed=0)
         bps = trace.rates_bps(0, trace.limit or 1).min(axis=0)
@@ -385,10 +392,10 @@ def _settled(
     lags_of: Callable[[Sequence[Calendar]], Floats],
     lags_s: Floats,
 ) -> tuple[list[Answer], Calendar, Floats]:
-    """Answers and a calendar whose transfers may arrive as late as they were asked with, and these lags.
+    """Return answers and a calendar that are consistent with the lags of the tunnels, and these lags.
 
-    What is ahead of a message is known once it is known who sends what where, so they are asked again until it is no
-    more than before; lags only rise.
+    How long a message queues depends on the calendar, and the calendar on the lags that were assumed. So the calendar
+    is computed repeatedly until no tunnel needs a longer lag than was assumed; lags only grow.
     """
     while True:
         found, calendar = ask(lags_s)
@@ -401,16 +408,16 @@ def _settled(
 def _lags_of(
     plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], ways: Sequence[Ways], bps: Floats
 ) -> Callable[[Sequence[Calendar]], Floats]:
-    """How long after it is sent the last byte over each way of each transfer may arrive, s, whatever fails.
+    """Return a function from calendars to lags: how long after it was sent the last byte of each tunnel may arrive, s.
 
-    That is the delay and, at each link, two frames and how much the ways to the link differ in delay: for so long it
-    may have the traffic of two intervals. A fair queue serves connections in turn, so
-    every other one that a tunnel meets may be ahead by a frame, at the slowest link that both pass. `bps` are the
-    links'.
+    A lag holds whichever link fails. It is the propagation delay and, at each link, the time of two frames and the
+    difference in delay between the tunnels that reach this link, since for so long the link may carry the traffic of
+    two intervals. A fair queue serves connections in turn, so every other connection that a tunnel meets may delay it
+    by one frame, at the slowest link that both pass. `bps` are the rates of the links.
     """
     delay_s = delays_s(fabric, plan.conditions)
     wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
-    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
+    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port first finishes a segment of another class
     byte_s = 8 / np.maximum(bps, 1.0)
     alone_s = delay_s + byte_s * bytes_ahead
     found_alone = np.array([[alone_s[list(links)].sum() for links in way] for of_job in ways for way in of_job])
@@ -423,7 +430,7 @@ def _lags_of(
             if not one.requests:
                 continue
             number = np.concatenate(_connections(bps, one), axis=1)
-            number = np.maximum(number, number[[*range(1, len(number)), -1]])  # as an interval ends the next begins
+            number = np.maximum(number, number[[*range(1, len(number)), -1]])  # two intervals overlap at their edge
             used = np.flatnonzero(number.any(axis=0)).tolist()
             own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
             for case, every in enumerate(_cases(one.requests)):
@@ -441,24 +448,25 @@ def _lags_of(
 
 
 def _cases(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
-    """The links of all tunnels of these requests, usually and behind each failure."""
+    """Return the links of all tunnels of these requests: without a failure, then after each failure."""
     every = ((one.tunnels, *one.behind) for one in requests)
     return [list(chain.from_iterable(of_requests)) for of_requests in zip(*every, strict=True)]
 
 
 def _longest_s(job: "JobSpec") -> float:
-    """How long a transfer may take as it asks."""
+    """Return the duration that a transfer requests."""
     return job.duration_s or (job.deadline_s or 0.0) - job.start_s
 
 
 def _stepped(lags_s: Floats, step_s: float) -> Floats:
-    """Lags that are no shorter, in steps down from the longest: every step is an instant of a calendar."""
+    """Round lags up so that they differ from the longest by whole steps: each distinct lag is an instant of the
+    calendar."""
     longest_s: Floats = np.full_like(lags_s, lags_s.max())
     return longest_s - np.floor((longest_s - lags_s) / step_s) * step_s
 
 
 def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
-    """How much these ways to each link differ in delay, [links] s."""
+    """Return, for each link, by how much the delays of these tunnels up to this link differ, [links] s."""
     soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
     for links in map(list, tunnels):
         reached_s = np.cumsum(delay_s[links]) - delay_s[links]
@@ -468,7 +476,7 @@ def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
 
 
 def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
-    """Whether each tunnel passes each link, 1 or 0: [tunnels, links]."""
+    """Return whether each tunnel passes each link, as 1 or 0: [tunnels, links]."""
     found = np.zeros((len(tunnels), links), dtype=np.int64)
     for row, passed in zip(found, tunnels, strict=True):
         row[list(passed)] = 1
@@ -476,12 +484,14 @@ def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int6
 
 
 def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[np.int64]]:
-    """How many connections of one rate each request has in each tunnel and interval: [intervals, tunnels] of each.
+    """Return the number of connections of each request in each tunnel and interval, as one [intervals, tunnels] per
+    request.
 
-    They have its rate together, and a fair share of every link is as much as a connection sends: where n of them pass
-    a link, each has an n-th of it at least, whatever the others do, also behind a failure. The rate is the highest that
-    is found so, as every connection may delay the others by a frame. The capacity that the calendar leaves is what
-    rounding up may take.
+    All connections have one rate, and the connections of a request together have the rate of the request. A
+    connection's fair share of every link is at least its rate: where n connections pass a link, each gets at least 1/n
+    of it, whatever the others do, also after a failure. The rate is the highest that the search finds, because every
+    connection may delay the others by a frame. Rounding up to whole connections uses the capacity that the calendar
+    leaves free.
     """
     requests, split = calendar.requests, calendar.bps
     bps = np.concatenate([np.where(one > _NOTHING * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
@@ -511,13 +521,13 @@ def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[n
 
 
 def _heeding(request: Request, before_s: float, lags_s: Floats) -> Request:
-    """A request to which other lags of its tunnels apply, the least of which was `before_s`."""
+    """Return the request for new lags of its tunnels; `before_s` is the smallest of its previous lags."""
     least_s = float(lags_s.min())
     return replace(request.until(request.end_s + before_s - least_s), sooner_s=tuple((lags_s - least_s).tolist()))
 
 
 def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
-    """What a transfer asks for of what is sent, which has arrived `lags_s` later, of each way."""
+    """Return a transfer's request in terms of sending times: what a tunnel sends has arrived its lag, `lags_s`, later."""
     tunnels, *behind = zip(*ways, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s
@@ -541,11 +551,11 @@ def _paced(
     number: npt.NDArray[np.int64],
     taking: Sequence[Sequence[int]],
 ) -> Workload:
-    """The messages of a transfer: in each interval those of each connection are evenly spaced.
+    """Return the messages of a transfer, evenly spaced on each connection within each interval.
 
-    `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `number` the connections of
-    each, and `taking` the channels that take it. So a message has left when the next one is handed over, and the last
-    one of an interval at its end.
+    `calendar` holds the edges of the intervals and the rate of each tunnel in each of them, `number` the connections
+    per interval and tunnel, and `taking` the channels that take each tunnel. So a message has been sent when the next
+    one is handed over, and the last message of an interval at the interval's end.
     """
     (edges_s, bps), message_bytes = calendar, _message_bytes(job)
     bits = bps * np.diff(edges_s)[:, None]
@@ -572,12 +582,12 @@ def _paced(
 
 
 def _name(fabric: Fabric, links: Sequence[int]) -> str:
-    """A tunnel as reports write it: the nodes that it passes."""
+    """Return a tunnel's name in reports: the nodes that it passes."""
     every = shared_by(fabric).all
     return ">".join((every[links[0]].src, *(every[link].dst for link in links)))
 
 
 def _time(seconds: float) -> str:
-    """A time in words."""
-    found = float(f"{seconds:.6g}")  # a deadline of 1 ns is a little less, as lags were added and taken
+    """Format a time for a sentence."""
+    found = float(f"{seconds:.6g}")  # adding and subtracting lags leaves rounding errors, as in a deadline of 1 ns
     return format_delay(found) if found >= 1e-9 else "0 s"

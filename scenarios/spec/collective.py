@@ -1,4 +1,5 @@
-"""The `[collective]` settings, and the workload that they name: a schedule, generated or from a file, and its bytes."""
+"""The `[collective]` settings, and the workload that they describe: a schedule, generated or read from a file, with
+sizes."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,15 +28,15 @@ from topologies.shaping.rate_scale import EVERYTHING, RateScale
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSpec:
-    """The collective that is repeated: kind, algorithm and size, how often, and how often its placement is chosen anew.
+    """The collective that is repeated: its kind, algorithm and size, its count, and how often its ring is chosen anew.
 
-    `algorithm` None is the kind's first. The size is that of a block, `chunk_bytes`, or of the whole buffer,
-    `size_bytes`, which then decides: of a configuration `chunk_bytes` follows from it. `schedule` is a file that the
-    schedule is read from, in place of an algorithm; messages have the sizes that it says. Of a trace the algorithm is
-    that of its collectives, and `tflops` are 10^12 operations a second of a GPU.
-    `ring` is what a ring is chosen by (`hosts.embedding.ring`).
-    `emulated` is how many collectives the emulation measures, from the first, where it is less than `count`.
-    `budget_s` is what a collective should take at most; it changes nothing but what is told.
+    `algorithm` None is the first of the kind. The size is given as that of a block, `chunk_bytes`, or of the whole
+    buffer, `size_bytes`. If `size_bytes` is given, the `chunk_bytes` of a configuration are computed from it.
+    `schedule` is a file from which the schedule is read instead of being generated; the kind "messages" takes its sizes
+    from there too. For a trace, `algorithm` is that of its collectives, and `tflops` is the speed of a GPU in 10^12
+    operations per second. `ring` is the objective by which rings are chosen (`hosts.embedding.ring`). `emulated` is how
+    many collectives the emulation measures, from the first on, if it is less than `count`. `budget_s` is how long a
+    collective should take at most; it affects reports only.
     """
 
     kind: str = "allgather"
@@ -53,7 +54,7 @@ class CollectiveSpec:
     budget_s: float | None = None
 
     def with_chunk(self, gpus: int) -> "CollectiveSpec":
-        """The same for so many GPUs, with `chunk_bytes` as `size_bytes` has it."""
+        """Return this spec with the `chunk_bytes` that follow from `size_bytes` for this number of GPUs."""
         if self.size_bytes is None:
             return self
         return replace(self, chunk_bytes=-(-self.size_bytes // blocks(self.kind, gpus)))
@@ -61,7 +62,8 @@ class CollectiveSpec:
 
 @lru_cache(maxsize=64)
 def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
-    """What every collective does over the GPUs of these sites, proven; raises ScheduleError where it makes no sense."""
+    """Return the workload of each collective over the GPUs of these sites, proven correct; raises ScheduleError if the
+    settings do not fit together."""
     if spec.schedule is not None:
         return _imported(spec, spec.schedule, sites)
     if spec.kind == TRAINING:
@@ -81,10 +83,11 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
 
 @lru_cache(maxsize=64)
 def routed(found: Workload, spec: FabricSpec) -> Workload:
-    """The workload as a fabric's GPUs send it: with its messages in pieces where the fabric divides them, or over its
-    planes.
+    """Return the workload as a fabric's GPUs send it: messages split into pieces if the fabric sprays or engineers
+    traffic, or spread over its planes.
 
-    A ring's have as many everywhere, as any of its flows may cross the WAN. Raises ScheduleError for too many pieces.
+    All messages of a ring have the same number of pieces, because any flow of the ring may cross the WAN. Raises
+    ScheduleError for too many pieces.
     """
     ways = multipath(build_fabric(spec))
     if ways is None or not (ways.sprays or ways.engineers):
@@ -103,7 +106,7 @@ def routed(found: Workload, spec: FabricSpec) -> Workload:
 
 
 def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workload:
-    """The workload of a schedule's file, which is named in place of an algorithm, or of a trace's."""
+    """Return the workload of a schedule file or of a trace, which replaces a generated schedule."""
     gpus = sum(sites)
     if spec.kind == TRACE:
         if (spec.channels, spec.pieces) != (1, 1):
@@ -128,9 +131,9 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
 
 
 def carried(found: Workload, scale: RateScale) -> Workload:
-    """The workload that the emulation carries at a rate scale; raises ScaleError where a slot is less than a byte.
+    """Return the workload that the emulation carries at a rate scale; raises ScaleError if a slot has less than a byte.
 
-    Of messages each is smaller for itself; computations take as long as they do.
+    Messages are scaled one by one; computations keep their durations.
     """
     if found.kind in OWN_SIZES:
         return found if scale == EVERYTHING else _smaller(found, scale)
@@ -139,9 +142,10 @@ def carried(found: Workload, scale: RateScale) -> Workload:
 
 
 def _smaller(found: Workload, scale: RateScale) -> Workload:
-    """The messages, and slots of several sizes, at a rate scale; raises ScaleError where one is less than a byte.
+    """Scale every message, and slots of several sizes; raises ScaleError if one has less than a byte.
 
-    Those of background traffic have a byte at least: of exponential sizes some are small at any scale.
+    Messages of background traffic keep at least a byte, as some of their exponentially distributed sizes are small at
+    any scale.
     """
     flows, unit = found.schedule.flows, found.unit_bytes
     background = {index for job in found.jobs if job.is_background for index in job.transfers}

@@ -1,15 +1,15 @@
-"""Jobs as a scenario declares them: read from its [[job]] tables, and the workload that they are together. Pure.
+"""Jobs: read from a scenario's [[job]] tables, and the workload that all jobs are together. Pure.
 
 [[job]]
 name = "training"
-ranks = [0, 1, 4, 5]       # all GPUs where this is left out
+ranks = [0, 1, 4, 5]       # without it all GPUs
 kind = "allreduce"         # and algorithm, channels, pieces, chunk, size, schedule: as in [collective]
 start = "2 ms"
 count = 3                  # back to back
 [[job]]
 kind = "background"
 pattern = "poisson"
-rate = "10 Gbit/s"         # that each of its GPUs sends, on average
+rate = "10 Gbit/s"         # the mean rate at which each of its GPUs sends
 duration = "20 ms"
 """
 
@@ -54,12 +54,12 @@ _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One job: on which ranks, what it does there, from when on and how often back to back.
+    """A job: its ranks, what they do, when they start, and how many times they repeat it back to back.
 
-    What is None is as in [collective], `ranks` all. Of a background job `pattern`, `rate_bps`, the mean rate that each
-    of its ranks sends at, and `duration_s` say what it does, in messages of `chunk_bytes`. A transfer asks for
-    `size_bytes` by `deadline_s` or for `rate_bps` for `duration_s`, and to be there by `latest_s` if it is put off
-    (`scenarios.spec.admission`).
+    A field that is None has the value of [collective]; `ranks` None means all. A background job is described by
+    `pattern`, by `rate_bps`, the mean rate at which each of its ranks sends, and by `duration_s`, and has messages of
+    `chunk_bytes`. A transfer requests `size_bytes` by `deadline_s`, or `rate_bps` for `duration_s`; if it is deferred
+    it must be complete by `latest_s` (`scenarios.spec.admission`).
     """
 
     name: str
@@ -82,24 +82,24 @@ class JobSpec:
 
     @property
     def is_background(self) -> bool:
-        """Whether it is traffic that nobody waits for."""
+        """Whether the job is background traffic, for whose end no round waits."""
         return self.kind == BACKGROUND
 
     def has_default_size(self, default: CollectiveSpec) -> bool:
-        """Whether its collective is of the size in `default`, the scenario's [collective]."""
+        """Whether the job's collective has the size of `default`, the scenario's [collective]."""
         is_given = self.size_bytes is not None or self.chunk_bytes is not None
         return not is_given and (self.kind or default.kind) not in (*OWN_SIZES, BACKGROUND, TRANSFER)
 
     @property
     def words(self) -> str:
-        """The job in words: its name, and its class if any."""
+        """The job in words: its name, and its class if it has one."""
         return self.name if self.traffic_class is None else f"{self.name} ({self.traffic_class})"
 
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
-        """What the job does, where `default` is the scenario's [collective].
+        """Return what the job does, where `default` is the scenario's [collective].
 
-        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind, and
-        messages have sizes of their own.
+        Algorithm, channels, pieces and schedule are inherited from [collective] only if the job has the same kind.
+        Messages have their own sizes.
         """
         found = default
         if self.kind not in (None, default.kind):
@@ -115,7 +115,7 @@ class JobSpec:
         return replace(found, channels=self.channels or found.channels, pieces=self.pieces or found.pieces)
 
     def written(self) -> dict[str, Any]:
-        """The table that declares it."""
+        """The table that declares the job."""
         found = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1}
         return {
@@ -126,14 +126,14 @@ class JobSpec:
 
 
 class Key(NamedTuple):
-    """A key of a [[job]] table: the field of JobSpec, and what its values may be."""
+    """A key of a [[job]] table: the field of JobSpec that holds its value, and the kind of its values."""
 
     attribute: str
     kind: Kind
 
 
 def _start(value: str) -> float:
-    """A delay, or none, which other delays must not be."""
+    """Read a delay, or zero, which is not allowed as any other delay."""
     return 0.0 if re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value) else units.parse_delay_s(value)
 
 
@@ -173,9 +173,9 @@ _OF_COLLECTIVES = ("algorithm", "channels", "pieces", "size", "schedule", "count
 
 
 def read(tables: list[object]) -> tuple[JobSpec, ...]:
-    """The jobs that a scenario's list of tables declares; raises SpecError with every mistake, as "job[1].start".
+    """Return the jobs that a scenario's tables declare; raises SpecError with every mistake, located as "job[1].start".
 
-    One without a name is called after its place, "job1".
+    A job without a name is named by its number from 1 on, "job1".
     """
     found = read_tables("job", tables, _KINDS_OF_KEYS, most=MAX_JOBS, check=_check)
     jobs = tuple(
@@ -187,12 +187,12 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it."""
+    """Check the keys and values of one table against each other, for `read_tables`."""
     return _of_transfer(table, values) if table.get("kind") == TRANSFER else _of_kind(table)
 
 
 def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the keys that a job's table has, of any kind but transfers, likewise."""
+    """Yield the keys that a table must not or must have for its kind, which is not a transfer, for `read_tables`."""
     for key in (key for key in _OF_TRANSFERS if key in table):
         yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
@@ -217,7 +217,7 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the table of a transfer, whose right `values` these are, likewise."""
+    """Yield what is wrong with the table of a transfer, for `read_tables`; `values` are its valid values."""
     for key in ("pattern", *_OF_COLLECTIVES):
         if key in table and key != "size":
             yield f".{key}", f"does nothing here; allowed: without it in a {TRANSFER}"
@@ -238,7 +238,7 @@ def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[t
 
 
 def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
-    """What is wrong with jobs, of this kind where they have none, on so many GPUs, with these classes."""
+    """Yield what is wrong with jobs on this number of GPUs with these classes; jobs without a kind have `kind`."""
     names = [one.name for one in classes]
     for number, job in enumerate(jobs, 1):
         if job.kind is None:
@@ -262,10 +262,11 @@ def workload_of_jobs(
     training: TrainingPlan | None = None,
     admission: AdmissionPlan | None = None,
 ) -> Workload:
-    """What all jobs do together over the GPUs of these sites; raises ScheduleError, which names the job.
+    """Return the workload that all jobs are together on the GPUs of these sites; raises ScheduleError, which names the
+    job.
 
-    `default` is the scenario's [collective], `seed` what background traffic is drawn from, `training` what jobs of that
-    kind do, and `admission` admits transfers; others are left out.
+    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` is what jobs of that
+    kind do, and `admission` admits transfers; refused and broken transfers are left out.
     """
     found = []
     share = {one.name: one.share for one in classes}

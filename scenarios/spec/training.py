@@ -1,4 +1,5 @@
-"""Training as a scenario declares it, in [training], and where forwards are to hide a cut, how many more. Pure."""
+"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses to hide a cut. Pure.
+"""
 
 import math
 from collections.abc import Sequence
@@ -21,12 +22,13 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import shared_by
 
 _MOST_TRIED, _LEAST_TRIED = 100_000, 4
-"""Transfers of all schedules that are compared, and how many schedules are in any case."""
+"""Most transfers of all schedules that are compared; and the number of schedules that is compared however large they
+are."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training where it is to run; `seed` is that of the conditions."""
+    """A training with the fabric and the conditions in which it runs; `seed` is the seed of the conditions."""
 
     training: Training
     fabric: FabricSpec
@@ -34,21 +36,23 @@ class TrainingPlan:
     seed: int
 
     def workload(self, ranks: Sequence[int]) -> Workload:
-        """The iteration on these GPUs, in the order of their places; raises ScheduleError where it makes no sense."""
+        """Return an iteration on these GPUs, in the order of their positions; raises ScheduleError if it is not
+        possible."""
         return _planned(self, tuple(ranks))[1]
 
     def more(self, ranks: Sequence[int]) -> int:
-        """How many more forwards than 1F1B stages before a cut begin with; raises ScheduleError likewise.
+        """Return with how many more forwards than in 1F1B the stages before a cut begin; raises ScheduleError as
+        `workload`.
 
-        Of all numbers that can help and that memory allows (of large schedules only some of them), the least for which
-        an iteration is predicted to be shortest with each flow on its own, on its best path, with the mean rates of its
-        links.
+        Candidates are all numbers that can help and that memory allows (for large schedules only some of them). The
+        result is the smallest candidate with the shortest predicted iteration, where each flow is predicted alone, on
+        its best path, with the mean rates of its links.
         """
         return _planned(self, tuple(ranks))[0]
 
 
 def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
-    """How many ranks in a row are of one site: the sites of their places."""
+    """Return how many consecutive ranks belong to one site: the sites as a job on these ranks sees them."""
     site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
     return tuple(len(list(row)) for _, row in groupby(site[rank] for rank in ranks if rank < len(site)))
 
@@ -61,7 +65,7 @@ def _planned(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]
         return 0, found
     alpha_s, beta_s = _flows(found, plan, ranks)
     training = plan.training
-    # So many hide a message's way there and back; those behind that would wait.
+    # So many forwards hide the way of a message to the next site and back; any further ones would only wait.
     way_s = float((alpha_s + beta_s * training.activation_bytes)[_messages(found)].max())
     hides = math.ceil(2 * way_s / (training.forward_s + training.backward_s)) + 2
     most = min(most_more(training, sites), hides)
@@ -73,7 +77,7 @@ def _planned(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]
 
 
 def _time_s(found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
-    """How long an iteration is predicted to take under mean conditions, s."""
+    """Return the predicted duration of an iteration under mean conditions, s."""
     alpha_s, beta_s = _flows(found, plan, ranks)
     return float(times(found.schedule.transfers, alpha_s[:, None], beta_s[:, None]).arrives_s.max())
 
@@ -85,7 +89,7 @@ def _messages(found: Workload) -> npt.NDArray[np.bool_]:
 def _flows(
     found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The delay of every flow under mean conditions and its time for a byte, [F] s; of a stream 0 and 1."""
+    """Return each flow's delay and its time per byte under mean conditions, [F] s each; for a stream 0 and 1."""
     fabric = build_fabric(plan.fabric)
     shared = shared_by(fabric)
     mean_bps = shared.slowest_bps(sampler(fabric, plan.conditions, seed=plan.seed).mean_bps[None])
