@@ -215,7 +215,8 @@ def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterat
 
 
 def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Other jobs do not disturb promises if they share only WAN links with transfers, and these serve transfers first."""
+    """Other jobs do not disturb promises if they share only WAN links with transfers, and these serve transfers
+    first."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
     place = {one.name: one.priority for one in setting.classes}
     ceilings = {one.name: one.ceiling for one in setting.classes}
@@ -527,7 +528,8 @@ def _heeding(request: Request, before_s: float, lags_s: Floats) -> Request:
 
 
 def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
-    """Return a transfer's request in terms of sending times: what a tunnel sends has arrived its lag, `lags_s`, later."""
+    """Return a transfer's request in terms of sending times: what a tunnel sends has arrived its lag, `lags_s`,
+    later."""
     tunnels, *behind = zip(*ways, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s

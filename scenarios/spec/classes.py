@@ -55,15 +55,15 @@ def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
 
 
 def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
-    """Return the DSCP of a class: a class selector (RFC 2474) given by its position in service order; 0 for no class.
-    """
+    """Return the DSCP of a class: a class selector (RFC 2474) given by its position in service order; 0 for no
+    class."""
     names = [one.name for one in in_order(classes)]
     return 0 if name is None else 8 * (names.index(name) + 1)
 
 
 def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
-    """Return what WAN ports serve, in order: the classes, then traffic without a class; empty if there are no classes.
-    """
+    """Return what WAN ports serve, in order: the classes, then traffic without a class; empty if there are no
+    classes."""
     if not classes:
         return ()
     found = [

@@ -242,8 +242,8 @@ def lacks_controller(faults: Iterable[Fault]) -> bool:
 
 
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Return the rates, [..., links or ports], with everything that a slow agent sends taking `amount` times as long.
-    """
+    """Return the rates, [..., links or ports], with everything that a slow agent sends taking `amount` times as
+    long."""
     found = rates_bps.copy()
     for fault in faults:
         if fault.kind == "agent slow":

@@ -1,5 +1,5 @@
-"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses to hide a cut. Pure.
-"""
+"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses to hide a cut.
+Pure."""
 
 import math
 from collections.abc import Sequence
