@@ -1,6 +1,6 @@
-"""Keys that do nothing: for each a rule that says which configurations heed it. Pure.
+"""Keys without effect: for each key a rule that says which configurations use it. Pure.
 
-A key that no configuration of a scenario heeds is refused where it is given, and left out where a scenario is written.
+A key that no configuration of a scenario uses is refused if it is given, and left out when a scenario is written.
 """
 
 import math
@@ -20,10 +20,11 @@ from topologies.fabric.fabric import build_fabric
 
 
 class Rule(NamedTuple):
-    """Which configurations heed keys, in code and as a message says it; `rests_on` are the tables that decide it.
+    """Which configurations use some keys, as a function and in a message's words; `rests_on` are the tables that decide
+    it.
 
-    Where a key has its default nothing is lost, and files have it that earlier versions wrote: it is refused there,
-    too, only if `always`.
+    A key that has its default value is normally not refused, because no setting is lost and files of earlier versions
+    contain such keys; it is refused if `always` is true.
     """
 
     keys: tuple[str, ...]
@@ -34,19 +35,20 @@ class Rule(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Why a key does nothing, and whether it is refused where it has its default, too."""
+    """Why a key has no effect, and whether it is refused even if it has its default value."""
 
     text: str
     always: bool
 
 
 def idle(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, Idle]:
-    """The keys that no configuration of a scenario heeds, and those of its tables, as "class[1]", by key.
+    """Return the keys that no configuration of a scenario uses, with reasons; tables without effect have a key as
+    "class[1]".
 
-    Of what rests on tables that are `unread`, as a value in them is wrong, nothing is said.
+    Keys whose rules depend on tables that are `unread`, because a value in them is wrong, are left out.
     """
     if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_SETTINGS:
-        return {}  # which is refused itself
+        return {}  # too many configurations to look at, which is a mistake of its own
     found: dict[str, Idle] = {}
     for rule in RULES:
         if not any(table.startswith(rule.rests_on) for table in unread) and not _is_heeded(rule, scenario):
@@ -60,7 +62,7 @@ def idle(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, Idle]:
 def _is_heeded(rule: Rule, scenario: Scenario) -> bool:
     try:
         return any(map(rule.heeds, scenario.settings()))
-    except (ValueError, ScheduleError):  # of what is refused for itself
+    except (ValueError, ScheduleError):  # the configuration has another mistake, which is reported
         return True
 
 
@@ -81,12 +83,12 @@ def _has_blocks(setting: Scenario) -> bool:
 
 
 def _has_rings(setting: Scenario) -> bool:
-    """Whether rings may be chosen by an objective."""
+    """Whether an objective may be needed to choose rings."""
     return bool(setting.run.referees) or any(mode.reembeds for mode in _modes(setting))
 
 
 def _has_period(setting: Scenario) -> bool:
-    """Whether a mode goes by `collective.reembed_every`: it chooses every so often, or weighs a gain over so many."""
+    """Whether a mode uses `collective.reembed_every`, as its period or as the horizon over which a gain is weighed."""
     modes = _modes(setting)
     if any(mode.reroute.kind == "every" and mode.reroute.number is None for mode in modes):
         return True
@@ -97,7 +99,7 @@ def _has_period(setting: Scenario) -> bool:
 
 
 def _is_of_some(setting: Scenario) -> bool:
-    """Whether [collective] says what some job does, or what is repeated."""
+    """Whether [collective] describes what some job does, or what is repeated if there are no jobs."""
     kinds = {job.kind for job in setting.jobs}
     return not kinds or not kinds.isdisjoint({None, setting.collective.kind})
 
@@ -114,7 +116,7 @@ def _engineers(setting: Scenario) -> bool:
 
 
 def _changes(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
-    """Whether another value of a range of rates, or of a delay, would change those of any link."""
+    """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
 
     def heeds(setting: Scenario) -> bool:
         conditions, wan = setting.conditions, setting.fabric.wan
@@ -139,7 +141,7 @@ def _twice(range_bps: tuple[int, int]) -> tuple[int, int]:
 _OF_TRAINING = tuple(key for key in KEYS if key.startswith("training."))
 _OF_REPLICAS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
 _OF_PROGRAMS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
-_OF_RUNS = ("program.ranks", "program.capture", "program.message", "program.sample")  # the prompt's heed others alone
+_OF_RUNS = ("program.ranks", "program.capture", "program.message", "program.sample")  # not used at the prompt
 _OF_SAMPLERS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
 _OF_TE = ("te.every", "te.demand", "te.sample")
 _SIZES = ("collective.chunk", "collective.size")
@@ -181,21 +183,21 @@ RULES = (
         _KINDS,
         always=True,
     ),
-    Rule(_SIZES, "the sizes that [training] or a file has", _has_blocks, _KINDS, always=True),
+    Rule(_SIZES, "the sizes given by [training] or by a file", _has_blocks, _KINDS, always=True),
     Rule(
         ("collective.ring",),
-        f"with another kind than {MESSAGES}, {TRACE} and {TRAINING}",
+        f"with a kind other than {MESSAGES}, {TRACE} and {TRAINING}",
         _has_blocks,
         _KINDS,
         always=True,
     ),
-    Rule(_DOES, "with another kind than training", lambda setting: setting.kinds != {TRAINING}, _KINDS),
+    Rule(_DOES, "with a kind other than training", lambda setting: setting.kinds != {TRAINING}, _KINDS),
     Rule(("collective.kind", *_DOES), "with a [[job]] that has no kind, or this one", _is_of_some, _KINDS),
     Rule(_SIZES, "with a [[job]] that has no size of its own", _has_default_size, _KINDS),
     Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _has_rings, _MODES),
     Rule(
         ("collective.reembed_every",),
-        'with a mode whose "every" is without a number, or "gain" without a horizon, and places that may be changed',
+        'with a mode whose "every" is without a number, or "gain" without a horizon, and a placement that may change',
         _has_period,
         (*_MODES, *_KINDS, "training"),
     ),
@@ -270,22 +272,23 @@ RULES = (
 
 
 def _of_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """The classes of no job, where there are jobs; a share of what admission promises is taken by any class."""
+    """Yield the classes that no job has, if there are jobs; a class with a share affects admission even without a
+    job."""
     settings = [one for one in scenario.settings() if one.jobs]
     heeded = {job.traffic_class for one in settings for job in one.jobs}
     if heeded - {None, *(of.name for one in settings for of in one.classes)}:
-        return  # a class that is not there, which is refused itself
+        return  # a job names a class that does not exist, which is a mistake of its own
     for one in settings:
         if any(job.kind == TRANSFER for job in one.jobs):
             heeded |= {of.name for of in one.classes if of.share}
     for classes in dict.fromkeys(one.classes for one in settings):
         for number, one_class in enumerate(classes, 1):
             if one_class.name not in heeded:
-                yield f"class[{number}]", f"{one_class.name} is of no job and does nothing; allowed: a [[job]] of it"
+                yield f"class[{number}]", f"{one_class.name} does nothing: no job has it; allowed: a [[job]] of it"
 
 
 def _of_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    engineers = any(one.fabric.routing == te.ROUTING for one in scenario.settings())  # by what is known, too
+    engineers = any(one.fabric.routing == te.ROUTING for one in scenario.settings())  # which depends on knowledge, too
     for number, one in enumerate(scenario.policies, 1):
         if one.horizon is not None and "gain" not in (one.reroute.kind, one.reembed.kind):
             yield f"policy[{number}].horizon", f'{one.horizon:,} does nothing here; allowed: with "gain"'
@@ -295,5 +298,5 @@ def _of_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
 
 
 def is_default(scenario: Scenario, key: str) -> bool:
-    """Whether a key has its default in all configurations."""
+    """Return whether a key has its default value in all configurations."""
     return key in KEYS and all(one.value(key) == DEFAULTS.value(key) for one in scenario.settings())

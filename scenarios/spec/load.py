@@ -1,4 +1,5 @@
-"""Scenarios from files and options, and back: every mistake found at once, each at the place where the user made it."""
+"""Reads scenarios from files and options, and writes them; reports all mistakes at once, each where the user made
+it."""
 
 import re
 import stat
@@ -29,7 +30,7 @@ from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
 from topologies.fabric.maps import GRAPHML
 
 MAX_BYTES = 64 * 1024
-"""Largest scenario file read; a scenario is a page of text."""
+"""Size of the largest scenario file that is read, in bytes."""
 
 _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
@@ -37,13 +38,13 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 
 _TYPED = 80  # characters of an option that a message repeats
 _INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
-"""The keys that each of these is given in place of."""
+"""The keys that each of these keys replaces."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """A value from the command line: its key (``sweep.KEY`` for an axis), the option, as a message names it, and with
-    its value, as it was typed."""
+    """A value from the command line: its key (``sweep.KEY`` for an axis), the value, and for messages the name of its
+    option and the option with the value as it was typed."""
 
     key: str
     value: object
@@ -52,13 +53,13 @@ class Override:
 
 
 def assignment(text: str) -> Override:
-    """Read ``table.key=value`` of the option --set; a value that is not TOML is taken as text. Raises ScenarioError."""
+    """Read ``table.key=value`` of the option --set; a value that is not TOML is text. Raises ScenarioError."""
     key, value = _split(text, "--set", "table.key=value")
     return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {cut(text)}")
 
 
 def axis(text: str) -> Override:
-    """Read ``table.key=a,b,c`` of the option --sweep; values are as those of --set. Raises ScenarioError."""
+    """Read ``table.key=a,b,c`` of the option --sweep; values are read as those of --set. Raises ScenarioError."""
     key, values = _split(text, "--sweep", "table.key=value,value")
     axis_of = [toml_or_text(part) for part in apart(values)]
     return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {cut(text)}")
@@ -72,12 +73,12 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
 
 
 def cut(text: str) -> str:
-    """What was typed as a message can repeat it."""
+    """Shorten typed text to what a message repeats."""
     return one_line(text if len(text) <= _TYPED else f"{text[:_TYPED]}…")
 
 
 def apart(text: str) -> list[str]:
-    """The parts of a text between its commas, except for those in brackets and in quotation marks."""
+    """Split a text at its commas, except those in brackets and in quotation marks."""
     parts, depth, is_quoted = [""], 0, False
     for character in text[:MAX_BYTES]:
         if character == '"':
@@ -92,7 +93,7 @@ def apart(text: str) -> list[str]:
 
 
 def toml_or_text(text: str) -> object:
-    """The value of TOML that a text is, or else the text."""
+    """Return the TOML value that a text is, or the text itself if it is not TOML."""
     text = text.strip()
     try:
         parsed = tomllib.loads(f"value = {text}") if len(text) <= MAX_BYTES else {}
@@ -102,13 +103,13 @@ def toml_or_text(text: str) -> object:
 
 
 def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_prompt: bool = False) -> Scenario:
-    """The scenario of this name or file, with the values of `overrides` in place of its own (the last one wins).
+    """Load the scenario with this name or file; values of `overrides` replace its own (the last one wins).
 
-    What the file has for a value that one displaces goes with that, such as another sampler's. `at_prompt`: every mode
-    may be run, whatever run.modes says.
+    If an override makes other keys of the file useless, such as those of another sampler, they are dropped. With
+    `at_prompt` every mode may be run, whatever run.modes lists.
 
-    Raises ScenarioError with every mistake there is, one line each: ``place: what is wrong, what is allowed``, the
-    place being ``file: key`` or the option that the value came from.
+    Raises ScenarioError with every mistake, one line each: ``place: what is wrong, what is allowed``, where the place
+    is ``file: key`` or the option that the value came from.
     """
     path = _found(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
@@ -120,7 +121,7 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
         raise ScenarioError([f"{label}: is not text in UTF-8: byte {error.start} cannot be decoded"]) from None
     except ScenarioError:
         raise
-    except ValueError as error:  # a null byte in the file's name, too
+    except ValueError as error:  # including a null byte in the file's name
         raise ScenarioError([f"{label}: {error}"]) from None
 
 
@@ -133,17 +134,19 @@ def scenario_of(
     is_stored: bool = False,
     at_prompt: bool = False,
 ) -> Scenario:
-    """The scenario of the text of a TOML file, as `load_scenario`; `path` is where it is, which messages call `label`.
+    """Return the scenario in the text of a TOML file, as `load_scenario`; `path` is the file, which messages call
+    `label`.
 
-    A trace's path is relative to that of the file, or where an option gives it to the working directory. Keys that do
-    nothing in what a run has stored are left out, as earlier versions took them.
+    Relative paths in the text are relative to the file's folder, those in options to the working directory. With
+    `is_stored` the text was stored by a run, and keys without effect are dropped, because earlier versions accepted
+    them.
     """
     label = label or one_line(str(path))
     try:
         document = tomllib.loads(text)
     except RecursionError:
         raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
-    except ValueError as error:  # also numbers of thousands of digits, which are no TOMLDecodeError
+    except ValueError as error:  # also for numbers of thousands of digits, which are no TOMLDecodeError
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
 
     def checked(options: Sequence[Override]) -> _Made:
@@ -154,7 +157,7 @@ def scenario_of(
             if (whole := _whole(key, made.given)) is None:
                 continue
             if (is_stored or key not in own) and not made.given[whole].by_option:
-                gone.append(key)  # with what is in its place
+                gone.append(key)  # the option replaced the value that this key belongs to
             elif always or not is_default(made.scenario, key):
                 refused.append(Mistake(key, sentence))
         if gone:
@@ -171,8 +174,8 @@ def scenario_of(
 
 @dataclass(frozen=True)
 class _Made:
-    """A scenario of a file and options, what they give by known key, what is wrong with that, and the tables that are
-    `unread`, as a value in them is wrong: they have their defaults."""
+    """A scenario made of a file and options, the given values by known key, and the mistakes so far. `unread` are the
+    tables that have a wrong value: the scenario has defaults there."""
 
     scenario: Scenario
     given: Mapping[str, "_Given"]
@@ -181,7 +184,8 @@ class _Made:
     label: str
 
     def idle(self, *, at_prompt: bool) -> dict[str, Idle]:
-        """The keys that do nothing, by what is given; at a prompt all modes can be had, and programs, as yet none."""
+        """Return the keys without effect. At a prompt, any mode and any program may be run later, so their keys have an
+        effect."""
         found = self.scenario
         if at_prompt:
             program = replace(found.program, command=found.program.command or "")
@@ -196,7 +200,8 @@ def _made(
     label: str,
     without: Collection[str] = (),
 ) -> _Made:
-    """The scenario of a document and options, `without` some of the keys that are given; not checked as a whole."""
+    """Return the scenario of a document and options, `without` some of the given keys; it is not yet checked as a
+    whole."""
     given, mistakes = _given(document, path, label, overrides)
     given = {key: one for key, one in given.items() if key.removeprefix("sweep.") not in without}
     values, axes, wrong = _read(given)
@@ -213,10 +218,10 @@ def _made(
 def _blamed(
     made: _Made, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Made]
 ) -> Iterator[str]:
-    """The place that each mistake is blamed on.
+    """Yield the place of each mistake.
 
-    That is the option that gave the value at fault. Where the file gave it, that is each option without which the value
-    would be allowed; if there is none, it is the key in the file.
+    That is the option that gave the wrong value. If the value is from the file, it is every option without which the
+    value would be allowed, and if there is no such option, the key in the file.
     """
     others = [[*overrides[:place], *overrides[place + 1 :]] for place in range(len(overrides))]
     left: list[tuple[Mistake, ...]] | None = None
@@ -238,11 +243,11 @@ def _blamed(
 
 
 def of_its_time(text: str) -> str:
-    """The text of a stored scenario with the values that it had before there were keys for them (BEFORE)."""
+    """Return the text of a stored scenario with the values of BEFORE for keys that did not exist when it was stored."""
     try:
         document = tomllib.loads(text)
     except ValueError:
-        return text  # of which `scenario_of` says what is wrong
+        return text  # `scenario_of` reports what is wrong with it
     for key, value in BEFORE.items():
         table, _, name = key.partition(".")
         if key not in document.get("sweep", {}):
@@ -251,7 +256,8 @@ def of_its_time(text: str) -> str:
 
 
 def resolved(scenario: Scenario) -> str:
-    """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
+    """Return the scenario as a TOML file's text with every key that has an effect; loading it gives the same
+    scenario."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
     unheeded = {*idle(scenario)}
     if None not in axes.get("fabric.rails", (scenario.fabric.rails,)):
@@ -272,7 +278,7 @@ def resolved(scenario: Scenario) -> str:
 
 
 def _found(scenario: str) -> Path:
-    """The file of the scenario with this name, or at this path; raises ScenarioError where there is neither."""
+    """Return the file of the scenario with this name or path; raises ScenarioError if a name is unknown."""
     names = scenario_names()
     if scenario in names:
         return FOLDER / f"{scenario}.toml"
@@ -283,7 +289,7 @@ def _found(scenario: str) -> Path:
 
 
 def _content(path: Path) -> bytes:
-    # A device or a pipe could block or never end, so the kind of file is looked at before it is opened.
+    # A device or a pipe could block or never end, so the kind of file is checked before it is opened.
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is not a regular file")
     with path.open("rb") as file:
@@ -295,7 +301,7 @@ def _content(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Given:
-    """A value as the user gave it, and where, as a message names the place."""
+    """A value as the user gave it; `where` names the place in messages."""
 
     value: object
     where: str
@@ -305,7 +311,7 @@ class _Given:
 def _given(
     document: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
 ) -> tuple[dict[str, _Given], list[Mistake]]:
-    """What the file and the options give, by known key, and what is wrong with the keys themselves."""
+    """Return the values of the file and the options by key, and the mistakes in the keys themselves."""
     flat = dict(_leaves(document))
     mistakes = [
         Mistake(key, "is given twice, here and in [sweep]; allowed: one of the two")
@@ -313,17 +319,17 @@ def _given(
         if key in flat and f"sweep.{key}" in flat
     ]
     if sum(name in flat for key in _INSTEAD for name in (key, f"sweep.{key}")) > 1:
-        mistakes.append(Mistake("collective.size", "is given beside collective.chunk; allowed: one of the two"))
+        mistakes.append(Mistake("collective.size", "is given together with collective.chunk; allowed: one of the two"))
     by_option = {override.key.removeprefix("sweep."): override.where for override in overrides}
     if {*_INSTEAD} <= {*by_option}:
-        text = f"is given beside {by_option['collective.chunk']}; allowed: one of the two"
+        text = f"is given together with {by_option['collective.chunk']}; allowed: one of the two"
         mistakes.append(Mistake("collective.size", text))
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
     given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
     for override in overrides:
-        if isinstance(override.value, dict) and override.key == "policy":  # one more, which is run with the others
+        if isinstance(override.value, dict) and override.key == "policy":  # an additional policy
             others = given["policy"].value if "policy" in given else []
             more = [*(others if isinstance(others, list) else ()), _with_function(override.value, Path.cwd())]
             given["policy"] = _Given(more, override.where, by_option=True)
@@ -341,8 +347,8 @@ def _given(
 
 
 def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of a table by dotted key. Only what could lead to a known key is opened, so that an unknown table is
-    one mistake, not one for each of its keys."""
+    """Yield the values of a table by dotted key. A table is entered only if it can contain known keys, so that an
+    unknown table is one mistake rather than one for each of its keys."""
     for name, value in table.items():
         key = prefix + name
         leads = key in _TABLES or any(known.startswith(f"{key}.") for known in _KNOWN)
@@ -353,7 +359,7 @@ def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _located(key: str, value: object, folder: Path) -> object:
-    """A value with its paths relative to the folder made absolute."""
+    """Return a value with the relative paths in it made absolute, from this folder."""
     name = key.removeprefix("sweep.")
     if name == "job" and isinstance(value, list):
         return [
@@ -373,7 +379,7 @@ def _located(key: str, value: object, folder: Path) -> object:
 
 
 def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """A policy's table with the path of its function relative to the folder made absolute."""
+    """Return a policy's table with the path of its function made absolute, from this folder."""
     function = table.get("function")
     if not isinstance(function, str) or not function:
         return dict(table)
@@ -381,7 +387,7 @@ def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, objec
 
 
 def _unknown(key: str) -> str:
-    """What to say of a key that is not known: what is allowed in its table, and the nearest key by spelling."""
+    """Describe the mistake of an unknown key: what is allowed in its table, and the most similarly spelled key."""
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
@@ -398,7 +404,7 @@ def _unknown(key: str) -> str:
 
 
 def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
-    """The values and the axes that are right, by key, and a mistake for every one that is not."""
+    """Return the valid values and axes by key, and a mistake for every invalid one."""
     values: dict[str, Any] = {}
     axes, mistakes = list[Axis](), list[Mistake]()
     for key in _KNOWN:
@@ -420,6 +426,7 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
 
 
 def _whole(key: str, given: Mapping[str, _Given]) -> str | None:
-    """The key that is given of which this one is, or is a part (``fabric.wan.links``, ``job[1].start``); or None."""
+    """Return the given key that this key is, or is a part of (``fabric.wan.links``, ``job[1].start``); None if there is
+    none."""
     wholes = (key, key.rpartition(".")[0], key.partition("[")[0])
     return next((name for whole in wholes for name in (whole, f"sweep.{whole}") if name in given), None)

@@ -1,7 +1,7 @@
-"""What the values of a scenario's keys may be: kinds of values, and how [[tables]] of them are read. Pure.
+"""Kinds of values that the keys of a scenario can have, and the reading of [[tables]]. Pure.
 
-A kind has the types, the range and the unit of a value, and how it is read and written; what it does not allow is a
-ValueError, a sentence with the value and what is allowed.
+A kind has the types, the range and the unit of a value, and functions that read and write it. A value that is not
+allowed raises ValueError with a sentence that names the value and what is allowed.
 """
 
 import re
@@ -21,9 +21,11 @@ _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", l
 
 @dataclass(frozen=True)
 class Kind:
-    """What the values of a key may be: in TOML of these types, and whatever `convert` takes.
+    """A kind of values: the TOML types it has, and `convert`, which checks a value and turns it into the one that is
+    stored.
 
-    `write` is the inverse of `read`. `is_object`: values are of a class of their own, and stored as they are written.
+    `write` is the inverse of `read`. `is_object` is true for values of a class, which runs store as `write` returns
+    them.
     """
 
     allowed: str
@@ -34,7 +36,7 @@ class Kind:
     is_object: bool = False
 
     def read(self, value: object) -> Any:
-        """The value that a scenario holds; raises ValueError."""
+        """Return the value that a scenario holds for this TOML value; raises ValueError."""
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
             what = _TYPES.get(type(value), "a date or a time")
             raise ValueError(f"{shown(value)} is {what}; allowed: {self.allowed}")
@@ -51,7 +53,8 @@ def fitting(
     near: Collection[str] = (),
     is_object: bool = False,
 ) -> Kind:
-    """Values that fit, made objects of a `kind`; `near` are the texts that there are, if they can be named."""
+    """Return the kind of values for which `fits` is true, converted by `kind`; messages suggest one of the texts in
+    `near`."""
 
     def convert(value: Any) -> Any:
         if not fits(value):
@@ -65,17 +68,17 @@ def fitting(
 def texts(
     allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Collection[str] = ()
 ) -> Kind:
-    """Text that fits."""
+    """Return the kind of texts for which `fits` is true."""
     return fitting(allowed, (str,), fits, kind, str, near=near, is_object=kind is not str)
 
 
 def one_of(*names: str) -> Kind:
-    """One of these texts."""
+    """Return the kind of these texts."""
     return texts(", ".join(names), names.__contains__, near=names)
 
 
 def numbers(types: tuple[type, ...], least: float, most: float, unit: str = "", *, or_zero: bool = False) -> Kind:
-    """A number in this range, a float unless the only type is int."""
+    """Return the kind of numbers in this range, which are read as floats unless the only type is int."""
     allowed = f"{'0, or ' * or_zero}a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
 
     def convert(value: float) -> float:
@@ -88,7 +91,7 @@ def numbers(types: tuple[type, ...], least: float, most: float, unit: str = "", 
 
 
 def whole(least: int, most: int, unit: str = "") -> Kind:
-    """A whole number in this range."""
+    """Return the kind of whole numbers in this range."""
     return numbers((int,), least, most, unit)
 
 
@@ -97,12 +100,12 @@ _AS_TEXT: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
     "size": (units.parse_size_bytes, units.format_size),
     "delay": (units.parse_delay_s, units.format_delay),
 }
-"""How quantities are read and written, by their nouns."""
+"""Functions that read and write a quantity, by its noun."""
 
 
 def quantity(of: units.Quantity, example: str = "", within: tuple[float, float] | None = None, words: str = "") -> Kind:
-    """Text with a unit; `within` are the least and the most where they are not the unit's own, and `words` are more
-    about the least."""
+    """Return the kind of texts with a unit. `within` gives the least and the greatest value if they are not those of
+    the unit; `words` explains the least."""
     parse, write = _AS_TEXT[of.noun]
     least, most = (of.least, of.most) if within is None else map(write, within)
     allowed = f'text with a unit, {least}{words} to {most}, such as "{example or of.example}"'
@@ -130,7 +133,7 @@ SCHEDULE_FILE = texts(
 
 
 def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
-    """These values, at least one and none of them twice; raises ValueError."""
+    """Return these values as a tuple; raises ValueError if there are none or if one occurs twice."""
     found = tuple(values)
     if not found:
         raise ValueError("the list is empty; allowed: one value at least")
@@ -140,7 +143,7 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
 
 
 def name_of(what: str) -> Kind:
-    """The name of what a [[table]] declares."""
+    """Return the kind of names of what a [[table]] declares."""
     return texts(f"1 to 32 letters, digits, '-', '_' and '.', another for each {what}", NAME.fullmatch)
 
 
@@ -153,10 +156,10 @@ def read_tables(
     required: Collection[str] = (),
     check: Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, str]]],
 ) -> list[dict[str, Any]]:
-    """The values of what a scenario's [[name]] tables declare, by their keys, which are of these kinds.
+    """Return the values of each of a scenario's [[name]] tables by key; `kinds` are the kinds of the keys.
 
-    `check` takes the known keys of a table and those of its values that are right, and yields what else is wrong, each
-    with its place in the table. Raises SpecError with every mistake, as "job[1].start".
+    `check` takes the known keys of a table and those of its values that are valid, and yields further mistakes, each
+    with its place in the table. Raises SpecError with every mistake, located as "job[1].start".
     """
     if len(tables) > most:
         raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
@@ -189,7 +192,7 @@ def read_tables(
 
 
 def check_unique(name: str, found: Sequence[Any], field: str, kind: Kind) -> None:
-    """Raise SpecError where one of what [[name]] tables declare has the field of another."""
+    """Raise SpecError if two of the objects that [[name]] tables declare have the same value in this field."""
     values = [getattr(one, field) for one in found]
     for place, value in enumerate(values):
         if value in values[:place]:
