@@ -180,11 +180,11 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     if setting.fabric.routing != ADMITS:
         for number, job in wanted:
             if job.rate_bps is not None:
-                text = f'{job.name} asks for a rate beside fabric.routing "{setting.fabric.routing}", without admission'
+                text = f'{job.name} requests a rate, which fabric.routing "{setting.fabric.routing}" cannot admit'
                 yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
         return
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
-        text = f"{mode} chooses WAN paths beside a transfer that is admitted, which has tunnels of its own"
+        text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
     yield from _of_faults(setting)
 
@@ -192,7 +192,7 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
 def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
     spec, wan = setting.admission, set(_cables(build_fabric(setting.fabric)))
     for number, fault in enumerate(setting.faults, 1):
-        text = f"{fault.what} at {fault.at} is beside a transfer that is admitted"
+        text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
         if fault.kind != "link down" or cable(*fault.ends) not in wan:
             yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down")
         elif not fault.is_throughout and spec.recovery_s is None:
@@ -201,7 +201,9 @@ def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
             )
             yield Mistake(f"fault[{number}]", f"{text}; allowed: {allowed}")
     if spec.protects and len(setting.faults) > 1:
-        yield Mistake("fault", f'{len(setting.faults)} links fail beside admission.protect "link"; allowed: one')
+        yield Mistake(
+            "fault", f'{len(setting.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
+        )
 
 
 def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
@@ -228,21 +230,23 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
     if not others:
         return
     if setting.fabric.grain != "logical":
-        text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
+        text = (
+            f"{setting.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
+        )
         yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
     # A port cannot make up for the time that it loses while it finishes a segment of another class.
     if first and ceilings.get(first, 1.0) < 1:
-        text = f"{first} has a ceiling of {ceilings[first]:g} beside transfers and other jobs"
+        text = f"{first} has a ceiling of {ceilings[first]:g} in a scenario with transfers and other jobs"
         yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
     ends = {rank for _, job in wanted for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
         if ranks:
-            text = f"{job.name} has rank {min(ranks)}, which a transfer has, too"
+            text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
             yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
         own, theirs = place.get(first or "", 101), place.get(job.traffic_class or "", 102)
         if first is None or own > theirs:
-            text = f"{job.name} is served before transfers, or with them"
+            text = f"{job.name} is served before transfers or together with them"
             yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
 
 

@@ -67,10 +67,10 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     if spec.schedule is not None:
         return _imported(spec, spec.schedule, sites)
     if spec.kind == TRAINING:
-        raise ScheduleError(f"{TRAINING} is of a run; allowed: {', '.join(ALGORITHMS)}")
+        raise ScheduleError(f"{TRAINING} needs a run; allowed: {', '.join(ALGORITHMS)}")
     if spec.kind in (MESSAGES, TRACE):
-        of = "those of a GOAL file" if spec.kind == MESSAGES else "that of Chakra's files"
-        raise ScheduleError(f"{spec.kind} is {of}, and none is given; allowed: one as collective.schedule")
+        of = "a GOAL file" if spec.kind == MESSAGES else "Chakra's files"
+        raise ScheduleError(f"{spec.kind} needs {of}, and none is given; allowed: one as collective.schedule")
     return workload(
         spec.kind,
         spec.algorithm or ALGORITHMS[spec.kind][0],
@@ -110,14 +110,16 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
     gpus = sum(sites)
     if spec.kind == TRACE:
         if (spec.channels, spec.pieces) != (1, 1):
-            raise ScheduleError(f"{path} is beside channels or pieces; allowed: an algorithm beside a trace")
+            raise ScheduleError(
+                f"{path} cannot be combined with channels or pieces; allowed: a trace with an algorithm"
+            )
         return chakra.read(path, sites=sites, algorithm=spec.algorithm, tflops=spec.tflops)
     if "*" in path.name and chakra.files_of(path):
-        raise ScheduleError(f"{path}: it is a file for every rank, asked for as {spec.kind}; allowed: the kind {TRACE}")
-    if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(
-            f"{path} is beside an algorithm, channels or pieces; allowed: the file alone, which has its own"
+            f"{path}: it has a file for each rank, which the kind {spec.kind} cannot read; allowed: {TRACE}"
         )
+    if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
+        raise ScheduleError(f"{path} has its own algorithm, channels and pieces; allowed: the file alone")
     found = Workload(
         kind=spec.kind,
         algorithm=path.name,

@@ -141,11 +141,11 @@ def _ranks(value: list[Any]) -> tuple[int, ...]:
     if len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
         raise ValueError(f"{shown(value)} is not allowed; allowed: {_RANKS.allowed}")
     if len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} has a rank twice; allowed: each once")
+        raise ValueError(f"{shown(value)} lists a rank twice; allowed: each once")
     return tuple(value)
 
 
-_RANKS = Kind("a list of two ranks or more, in the order of their places", (list,), _ranks, list)
+_RANKS = Kind("a list of two ranks or more, in the order of their positions", (list,), _ranks, list)
 
 KEYS: Mapping[str, Key] = {
     "name": Key("name", name_of("job")),
@@ -213,14 +213,14 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for key in sizes:
             yield f".{key}", f"does nothing here; allowed: the sizes that {where}"
     elif len(sizes) > 1:
-        yield ".size", "is given beside chunk; allowed: one of the two"
+        yield ".size", "is given together with chunk; allowed: one of the two"
 
 
 def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the table of a transfer, for `read_tables`; `values` are its valid values."""
     for key in ("pattern", *_OF_COLLECTIVES):
         if key in table and key != "size":
-            yield f".{key}", f"does nothing here; allowed: without it in a {TRANSFER}"
+            yield f".{key}", f"does nothing in a {TRANSFER}; allowed: one without it"
     of_bytes, of_rate = ("size", "deadline"), ("rate", "duration")
     given = of_rate if {*of_rate} & {*table} else of_bytes
     for key in ("ranks", *given):
@@ -228,13 +228,13 @@ def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[t
             yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     for key in of_bytes if given == of_rate else ():
         if key in table:
-            yield f".{key}", "is beside a rate and a duration; allowed: one of the two"
+            yield f".{key}", "cannot be combined with a rate and a duration; allowed: one of the two"
     if len(values.get("ranks") or (0, 0)) != 2:
-        yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: from the first to the second"
+        yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: the sender and the receiver"
     at_s = {key: values[key] for key in ("start", *_OF_TRANSFERS) if key in values}
     for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
-            yield f".{key}", f"{shown(table[key])} is not behind the {before}; allowed: a later time"
+            yield f".{key}", f"{shown(table[key])} is not after the {before}; allowed: a later time"
 
 
 def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:

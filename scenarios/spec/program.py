@@ -137,5 +137,5 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
             allowed = f"{first_of(names, _MOST_NAMES)}{did_you_mean(name, names)}"
             yield Mistake("program.capture", f"{shown(name)} is not a link; allowed: {allowed}")
     if mode.knowledge.is_measured:
-        text = f"{mode.name} goes by {mode.knowledge}, beside a program; allowed: any knowledge that is not measured"
+        text = f"{mode.name} uses {mode.knowledge}, which a program does not provide; allowed: unmeasured knowledge"
         yield Mistake("run.modes", text)

@@ -47,15 +47,17 @@ def check(
     if isinstance(spec.every, float):
         every, sample = format_delay(spec.every), format_delay(spec.sample_s)
         if spec.demand != MEASURED:
-            text = f"{every} is beside te.demand {spec.demand}, which stays while a collective runs"
+            text = f"{every} cannot be combined with te.demand {spec.demand}, which is constant within a collective"
             yield Mistake("te.every", f'{text}; allowed: a number of collectives, or te.demand "{MEASURED}"')
         elif round(spec.every * 1e9) % round(spec.sample_s * 1e9):
-            yield Mistake("te.every", f"{every} is no multiple of te.sample, {sample}; allowed: a multiple of it")
+            yield Mistake("te.every", f"{every} is not a multiple of te.sample, {sample}; allowed: a multiple of it")
     yield from beside("fabric.routing", "te is", others)
     for name, mode in modes.items():
         if not mode.reroutes and (mode.knowledge.is_measured or not mode.is_periodic):
-            text = f"te is beside {name}; allowed: modes that choose rings never or every K and go by no measurement"
+            text = f"te cannot be combined with {name}; allowed: modes that choose rings never or every K, unmeasured"
             yield Mistake("fabric.routing", text)
     for one in classes:
         if one.ceiling < 1:
-            yield Mistake("class", f"{one.name} has a ceiling of {one.ceiling:g} beside te; allowed: 1")
+            yield Mistake(
+                "class", f"{one.name} has a ceiling of {one.ceiling:g}, which te does not support; allowed: 1"
+            )

@@ -236,13 +236,13 @@ def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_f
         ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
         ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
         ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here; allowed: only with the kind transfer"),
-        ([STREAM], HEAD.replace("spray", "ecmp"), 'stream asks for a rate beside fabric.routing "ecmp", without'),
+        ([STREAM], HEAD.replace("spray", "ecmp"), 'stream requests a rate, which fabric.routing "ecmp" cannot admit'),
         ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers, or with them"),
         (
             [COPY | {"class": "gold"}, {"ranks": [1, 5]}],
             HEAD + '[[class]]\nname = "gold"\npriority = 0\nceiling = 0.7',
-            "gold has a ceiling of 0.7 beside transfers and other jobs",
+            "gold has a ceiling of 0.7 in a scenario with transfers and other jobs",
         ),
         ([COPY, {}], HEAD, "has rank 0, which a transfer has, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
@@ -257,7 +257,7 @@ def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_f
             [COPY],
             HEAD
             + '[admission]\nprotect = "link"\n[[fault]]\nat = "1 ms into collective 0"\nwhat = "link s0b0-s1b0 down"',
-            "down at 1 ms into collective 0 is beside a transfer that is admitted; allowed: a WAN link that "
+            "down at 1 ms into collective 0 cannot be combined with an admitted transfer; allowed: a WAN link that "
             'is down from collective 0 to the end, or admission.protect "link" with a recovery',
         ),
         ([COPY], HEAD + '[admission]\nrecovery = "1 s"', "recovery: does nothing here"),

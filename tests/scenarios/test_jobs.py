@@ -106,7 +106,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"start": "-0 s"}, ".start", "-0 s"),
         ({"name": "a b"}, ".name", "is not allowed; allowed: 1 to 32 letters"),
         ({"name": "a"}, ".name", "is that of another job"),
-        ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
+        ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given together with chunk"),
         ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here; allowed: the sizes"),
         ({"pattern": "poisson"}, ".pattern", "does nothing here; allowed: only with the kind background"),
         ({**NOISE, "count": 2}, ".count", "does nothing here; allowed: only with collectives"),

@@ -358,7 +358,7 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ('[run]\nclock = "wall"\nmodes = ["near"]', "near goes by probed beside the wall clock"),
+        ('[run]\nclock = "wall"\nmodes = ["near"]', "near uses probed, which the wall clock does not provide"),
         ('[fabric]\nrouting = "spray"', 'near probes, beside fabric.routing "spray"; allowed: one of the two'),
         ("[transport]\nline_rate = false", "near probes, beside transport.line_rate false"),
         ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near probes, beside fabric.buffer"),

@@ -344,7 +344,7 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
         (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (
             ["--exec", "true", "--set", 'policy=[{name="x",knowledge="measured ports"}]', "--modes", "x"],
-            "x goes by measured ports, beside a program; allowed: any knowledge that is not measured",
+            "x uses measured ports, which a program does not provide; allowed: unmeasured knowledge",
         ),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
         (["--exec", "true", "--cli"], "--cli is beside --exec"),

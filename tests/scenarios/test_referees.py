@@ -228,8 +228,8 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
         ),
         ({"collective.count": 9, "run.search": 3}, 'search: does nothing here; allowed: "schedule" in run.ref'),
         ({"collective.count": 9, "run.search": 0}, "0 is too small"),
-        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
-        ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),
+        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "combined with jobs, of which no best is known"),
+        ({"collective.count": 9, "collective.kind": "training"}, "combined with training, of which no best is known"),
     ],
 )
 def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], says: str) -> None:
