@@ -1,4 +1,4 @@
-"""The command: reads options, checks that the engines can run, makes or opens the run folder, and runs."""
+"""The command: reads options, checks that the engines can run, creates or opens the run folder, and runs."""
 
 import sys
 from collections import defaultdict
@@ -34,8 +34,8 @@ from topologies.fabric.ports import DirectedPort
 if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
-_MOST_LINKS = 200  # of a kind, on a screen
-_MOST_SEARCHED, _GAPS = 4, 2  # configurations, and conditions of each, for which rings are compared with a bound
+_MOST_LINKS = 200  # links of a kind that are printed
+_MOST_SEARCHED, _GAPS = 4, 2  # configurations, and draws of each, for which rings are compared with a bound
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,7 +69,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _answered(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """What becomes of the transfers of every configuration, by its label; once of those with the same answers."""
+    """Yield the outcomes of each configuration's transfers, by label; equal outcomes of several configurations appear
+    once."""
     by_answers: dict[tuple[str, ...], list[str]] = {}
     for label, sentences in found:
         by_answers.setdefault(tuple(sentences), []).append(label)
@@ -80,17 +81,18 @@ def _answered(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
 
 
 def _searches(wanted: Asked) -> tuple[str, ...]:
-    """What is said of best schedules that are searched for; raises ScenarioError where that cannot be."""
+    """Return the note about searches for best schedules; raises ScenarioError if OR-Tools, which they need, is
+    missing."""
     counts = [one.collective.count for one in wanted.scenario.settings() if one.searches_schedules]
     if counts and not wanted.dry_run and find_spec("ortools") is None:
-        raise ScenarioError(["run.referees: schedule takes OR-Tools: pip install 'longhaul[optimum]'"])
+        raise ScenarioError(["run.referees: schedule needs OR-Tools: pip install 'longhaul[optimum]'"])
     within = f"run.search = {wanted.scenario.run.search:g}"
-    words = f"up to {max(counts, default=0)} best schedules a setting and engine are searched for, each within {within}"
+    words = f"searching for up to {max(counts, default=0)} best schedules per setting and engine, each with {within}"
     return (words,) * bool(counts)
 
 
 def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
-    """What is said of rings that are searched for, of the first configurations that have such."""
+    """Return notes on how far searched rings are from a bound, for the first configurations that search for rings."""
     gaps: list[tuple[str, str, dict[str, float]]] = []
     for setting in settings:
         modes = [mode for mode in setting.run.modes if setting.searches_rings(mode)]
@@ -103,8 +105,8 @@ def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
 
 
 def _run_elsewhere(wanted: Asked, arguments: Sequence[str]) -> int:
-    """Run on the workers of a Dask cluster; return the exit status."""
-    from scenarios.engines.dask import Cluster, ClusterError  # takes its time to import
+    """Run on the workers of a Dask cluster and return the exit status."""
+    from scenarios.engines.dask import Cluster, ClusterError  # slow to import
 
     assert wanted.dask is not None
     try:
@@ -116,7 +118,7 @@ def _run_elsewhere(wanted: Asked, arguments: Sequence[str]) -> int:
 
 
 def _export(scenario: Scenario, form: str, path: str) -> int:
-    """Write a schedule into a file; return the exit status."""
+    """Write a schedule into a file and return the exit status."""
     from scenarios.experiment.export import exported
 
     try:
@@ -131,7 +133,7 @@ def _export(scenario: Scenario, form: str, path: str) -> int:
 
 
 def _prompt(wanted: Asked) -> int:
-    """Open a prompt; return the exit status."""
+    """Open a prompt and return the exit status."""
     from scenarios.prompt.session import launch
 
     out = None if wanted.out is None else Path(wanted.out)
@@ -146,13 +148,13 @@ def _prompt(wanted: Asked) -> int:
 
 
 def _program(wanted: Asked, arguments: Sequence[str]) -> int:
-    """Run a program of the user's and write its run folder; return the exit status."""
+    """Run a program of the user and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
     (setting,) = wanted.scenario.settings()
     try:
         if setting.run.is_real:
-            with progress.still("the VM is being measured"):
+            with progress.still("measuring the capacity of the VM"):
                 check_program(setting)
         place = _place(wanted)
     except VMError as error:
@@ -165,12 +167,12 @@ def _program(wanted: Asked, arguments: Sequence[str]) -> int:
 
 
 def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
-    """Run the engines that this machine can run, and write the results into the run folder."""
+    """Run the engines that this machine supports, and write the results into the run folder; return the exit status."""
     try:
         able, unmeasured = _able(wanted, parts)
         place = _place(wanted)
     except VMError as error:
-        alone = " (or predict alone: --engine model)" if isinstance(error, CannotRunError) else ""
+        alone = " (to predict only: --engine model)" if isinstance(error, CannotRunError) else ""
         print(f"run.py: {error}{alone}", file=sys.stderr)
         return error.status
     except ValueError as error:
@@ -181,10 +183,10 @@ def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> in
 
 
 def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | None]:
-    """The engines with as many jobs as this machine has room for, and why nothing can be measured, if that is so.
+    """Return the engines, with as many jobs as this machine has room for, and why nothing can be measured, if so.
 
-    A machine without a VM is an error (CannotRunError) for users who name an engine, ask for the wall clock or resume a
-    run; users who leave the engine open get the model. Raises ValueError for settings that cannot be emulated.
+    On a machine without a VM, CannotRunError is raised for users who name an engine, choose the wall clock or resume a
+    run; users who do not choose an engine get the model. Raises ValueError for settings that cannot be emulated.
     """
     engine_is_open = not (wanted.engine_given or wanted.resume or wanted.scenario.run.is_real)
     able: list[Part] = []
@@ -200,14 +202,14 @@ def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | N
                 check_faults(settings)
             if engine.elsewhere is None:
                 try:
-                    with progress.still("the VM is being tried"):
+                    with progress.still("checking that the VM boots"):
                         check_vm(settings)
                 except CannotRunError as error:
                     if not engine_is_open:
                         raise
                     unmeasured = str(error)
                 else:
-                    with progress.still("the VM is being measured"):
+                    with progress.still("measuring the capacity of the VM"):
                         check_capacity(settings)
                     engine = _with_room(wanted, engine, settings)
         able.append((engine, settings))
@@ -215,19 +217,20 @@ def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | N
 
 
 def _with_room(wanted: Asked, engine: Emulation, settings: Sequence[Scenario]) -> Emulation:
-    """An engine with as many VMs at a time as there is memory for; raises CannotRunError where more are asked for."""
+    """Return the engine with as many parallel VMs as fit in memory; raises CannotRunError if the user asked for
+    more."""
     jobs = at_a_time(settings, engine.jobs)
     if jobs == min(engine.jobs, sum(len(setting.run.modes) for setting in settings)):
         return engine
     room = f"there is room for the memory of {jobs} VM{'' if jobs == 1 else 's'} at a time"
     if wanted.jobs_given:
-        raise CannotRunError(f"{room}, and not of {engine.jobs}; allowed: --jobs {jobs}")
-    print(f"run.py: {room}, so that many are run", file=sys.stderr)
+        raise CannotRunError(f"{room}, not for {engine.jobs}; allowed: --jobs {jobs}")
+    print(f"run.py: {room}, so at most that many run", file=sys.stderr)
     return Emulation(jobs=jobs)
 
 
 def _place(wanted: Asked) -> Place:
-    """The folder for the run; raises FolderError where it cannot be made or opened."""
+    """Open or create the folder for the run; raises FolderError if that fails."""
     if wanted.resume is not None:
         return Place(Path(wanted.resume))
     if wanted.out is not None:
@@ -238,7 +241,7 @@ def _place(wanted: Asked) -> Place:
 def _begin(
     wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequence[str], *, unmeasured: str | None
 ) -> int:
-    # Parquet takes its time to import, and most mistakes are found before anything is run.
+    # Parquet is slow to import, and most mistakes are found before this point.
     from analysis.results.reader import ResultsError
     from scenarios.experiment.run_directory import RunDirectory
     from scenarios.experiment.runner import Run, print_again, run_in
@@ -262,7 +265,7 @@ def _begin(
 
 
 def _parts(wanted: Asked, elsewhere: Executors | None = None) -> list["Part"]:
-    """The engines that are asked for, each with the settings it is for."""
+    """Return the chosen engines, each with its settings."""
     settings = wanted.scenario.settings()
     model: Part = (
         Model(jobs=wanted.jobs, executors=elsewhere or processes),
@@ -276,7 +279,8 @@ def _parts(wanted: Asked, elsewhere: Executors | None = None) -> list["Part"]:
 
 
 def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
-    """What would be run: the scenario with every default, and behind it each engine's points, as TOML's comments."""
+    """Describe what would be run: the scenario with every default, followed by each engine's points as TOML
+    comments."""
     modes = scenario.run.modes
     lines, total = [], 0
     of = f"each of {', '.join(modes)}" if len(modes) > 1 else modes[0]
@@ -287,7 +291,7 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
             total += len(modes) * count
     if scenario.program.command is not None:
         ranks = len(scenario.program.ranks_of(scenario.gpus))
-        lines = [f"the program on {ranks} GPUs, with the WAN's paths of {modes[0]}"]
+        lines = [f"the program on {ranks} GPUs, with the WAN paths of {modes[0]}"]
     for links, places in links_of(plans[0][1]).items():
         lines += _links(links, plans[0][1][places[0]].label)
     lines.append(
@@ -299,7 +303,8 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
 
 
 def _links(links: Sequence[LogicalLink | DirectedPort], where: str) -> list[str]:
-    """The names of a fabric's logical links or ports, as a trace writes them, those between sites and those within."""
+    """List the names of a fabric's logical links or ports, as traces use them: first WAN links, then those within
+    sites."""
     lines = [f"the {'ports' if isinstance(links[0], DirectedPort) else 'logical links'} of {where}:"]
     for what, names in (
         ("WAN", [link.name for link in links if link.kind == "wan"]),

@@ -1,8 +1,8 @@
-"""The directory of a run, from its first file to its last: described, resumed, completed.
+"""The directory of a run: created, resumed, completed, and described by its provenance.
 
-Every file is written whole or not at all. A directory is a run's once it has its provenance.json, which is written
-after the scenario and the settings, and the run is complete when provenance.json says when it ended; a run that is not
-complete can be resumed.
+Every file is written completely or not at all. A directory belongs to a run once it has a provenance.json, which is
+written after the scenario and the settings. The run is complete when provenance.json records when it ended; a run that
+is not complete can be resumed.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ _PATIENCE_S = 20
 
 
 POLICIES = "policies"
-"""The folder with copies of the files of policies of the user's own."""
+"""The folder with copies of the files of the user's own policies."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run folder was begun with."""
+    """The scenario and the engines that a run folder was created with, and the digests of its input files."""
 
     text: str
     scenario: Scenario
@@ -57,16 +57,17 @@ class Recorded:
     sha256: Mapping[str, str]
 
     def differences(self, scenario: Scenario, engines: Sequence[str] | None) -> Iterator[str]:
-        """Every way in which what is asked for now is something else, in sentences; engines may be left open."""
+        """Yield a sentence for each difference of a requested scenario; `engines` None means that none were
+        requested."""
         before, now = values_of(self.scenario), values_of(scenario)
         functions = [_functions(one) for one in (self.scenario, scenario)]
         before["policy"], now["policy"] = (_unplaced(one) for one in (self.scenario, scenario))
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
-                what = f"{_words(key, now)} is asked for, and the folder is of {_words(key, before)}"
+                what = f"{_words(key, now)} is requested, but the folder has {_words(key, before)}"
                 yield f"--resume: {key}: {what}; allowed: the same scenario"
         if engines is not None and tuple(engines) != self.engines:
-            what = f"{' and '.join(engines)} is asked for, and the folder is of {' and '.join(self.engines)}"
+            what = f"{' and '.join(engines)} is requested, but the folder has {' and '.join(self.engines)}"
             yield f"--engine: {what}; allowed: the same"
         then, these = (sha256(paths.values()) for paths in functions)
         for name, path in functions[1].items():
@@ -78,7 +79,7 @@ class Recorded:
 
 
 def recorded(path: Path) -> Recorded:
-    """What the run in this folder was begun with; raises ResultsError where there is none or it is damaged."""
+    """Read what the run in this folder was created with; raises ResultsError if there is no run or it is damaged."""
     provenance = reader.read_provenance(path)
     try:
         text = of_its_time((path / reader.SCENARIO).read_text(encoding="utf-8"))
@@ -89,9 +90,9 @@ def recorded(path: Path) -> Recorded:
         raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
     engines = tuple(provenance.get("engines", ()))
     if engines == (reader.PROGRAM,):
-        raise reader.ResultsError(f"{path} is of a program, which begins anew; allowed: a run of collectives")
+        raise reader.ResultsError(f"{path} is a program's run, which cannot be resumed; allowed: a run of collectives")
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
-        raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")
+        raise reader.ResultsError(f"{path} is damaged: its provenance does not match its scenario")
     digests = provenance.get("sha256", {})
     for file, digest in sha256(_functions(scenario).values()).items():
         if digests.get(_name_in(file, path), digest) != digest:
@@ -100,27 +101,28 @@ def recorded(path: Path) -> Recorded:
 
 
 def _changed(path: object) -> str:
-    return f"{path} is not what it was when the run began; allowed: the same file"
+    return f"{path} has changed since the run began; allowed: the same file"
 
 
 def _name_in(file: str, folder: Path) -> str:
-    """A file's path as digests name it: relative to the run's folder if it is in there."""
+    """Return a file's path as it is used for digests: relative to the run's folder if it is inside."""
     path, folder = Path(file).absolute(), folder.absolute()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _functions(scenario: Scenario) -> dict[str, Path]:
-    """The files of the policies that are functions of the user's, by the policy's name."""
+    """Return the files of the policies that are functions of the user, by policy name."""
     return {one.name: where(one.function)[0] for one in scenario.policies if one.function is not None}
 
 
 def _unplaced(scenario: Scenario) -> tuple[Mode, ...]:
-    """A scenario's policies with their functions' names alone: their files are compared by what is in them."""
+    """Return a scenario's policies with only the names of their functions, because their files are compared by
+    content."""
     return _placed(scenario, dict.fromkeys(_functions(scenario).values(), "-")).policies
 
 
 def _placed(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
-    """A scenario with the files of its policies in these places."""
+    """Return the scenario with the paths of its policies' files replaced by these."""
     policies = []
     for one in scenario.policies:
         path, name = (None, "") if one.function is None else where(one.function)
@@ -129,7 +131,7 @@ def _placed(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
 
 
 def _kept(scenario: Scenario) -> dict[Path, str]:
-    """Where in the run's folder copies of the files of policies are, by their paths."""
+    """Return the names of the copies of policies' files in the run's folder, by path of the original."""
     found: dict[Path, str] = {}
     for path in dict.fromkeys(_functions(scenario).values()):
         names = (f"{POLICIES}/{path.stem}{f'-{n}' if n else ''}{path.suffix}" for n in count())
@@ -138,7 +140,7 @@ def _kept(scenario: Scenario) -> dict[Path, str]:
 
 
 def _files(scenario: Scenario) -> list[Path]:
-    """All files that a scenario's configurations are read from, but for those of policies."""
+    """Return all files that the scenario's configurations are read from, except those of policies."""
     found = [
         file
         for one in scenario.settings()
@@ -150,7 +152,7 @@ def _files(scenario: Scenario) -> list[Path]:
 
 
 def sha256(paths: Iterable[Path]) -> dict[str, str]:
-    """The digests of files, by path."""
+    """Return the digests of files by path."""
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
@@ -162,7 +164,7 @@ def _words(key: str, values: dict[str, Any]) -> str:
 
 
 class RunDirectory:
-    """The directory of one run, in a place that is this run's."""
+    """The directory of one run, at a place that this process has locked."""
 
     def __init__(self, place: Place, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
         self.place, self.path = place, place.path
@@ -173,7 +175,7 @@ class RunDirectory:
     def begun(
         cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
     ) -> "RunDirectory":
-        """A directory for a new run; raises OSError where it cannot be written."""
+        """Create the directory of a new run; raises OSError if it cannot be written."""
         known = {
             "format": reader.FORMAT,
             "name": scenario.name,
@@ -191,7 +193,7 @@ class RunDirectory:
         kept = _kept(scenario)
         directory = cls(place, known, described(scenario))
         try:
-            with replaced(place.path / reader.PROVENANCE) as temporary:  # which marks what follows as this run's
+            with replaced(place.path / reader.PROVENANCE) as temporary:  # marks the files that follow as this run's
                 for path, name in kept.items():
                     copy = place.path / name
                     copy.parent.mkdir(exist_ok=True)
@@ -208,9 +210,9 @@ class RunDirectory:
 
     @classmethod
     def resumed(cls, place: Place, *, command: Sequence[str]) -> "RunDirectory":
-        """The directory of a run to go on with.
+        """Open the directory of a run to be resumed.
 
-        Raises ResultsError where it is not a run's or is damaged, OSError where it cannot be written.
+        Raises ResultsError if it is not that of a run or is damaged, OSError if it cannot be written.
         """
         known = reader.read_provenance(place.path)
         if not reader.is_complete(known):
@@ -230,16 +232,16 @@ class RunDirectory:
         return directory
 
     def writer(self, counts: Mapping[Point, int]) -> Writer:
-        """A writer of the run's rows; `counts` are all points and how many collectives each has."""
+        """Return a writer of the run's rows; `counts` has the number of collectives of every point."""
         return Writer(self.path, self._settings, counts)
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run is complete."""
         return reader.is_complete(self._known)
 
     def saw(self, seen: Snapshot) -> None:
-        """Remember what the machine of the first emulated point was like."""
+        """Record the state of the machine at the first emulated point."""
         point = {"setting": seen.setting, "mode": seen.mode}
         vm = self._known["vm"] or {"point": point, "before": None, "after": None}
         if vm["point"] != point or vm[seen.moment] is not None:
@@ -253,7 +255,7 @@ class RunDirectory:
             self._remember()
 
     def struck(self, engine: str, item: FaultOutcome) -> None:
-        """Store what became of a fault, in place of what was stored of it before; raises OSError."""
+        """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
         self._note_fault({"engine": engine, "setting": item.setting, "mode": item.mode, **item.account})
         write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])
         self.log(f"fault: {item.mode}, {item.account['what']}: {item.account['outcome']}")
@@ -268,27 +270,28 @@ class RunDirectory:
             file.write(f"{now()} {line}\n")
 
     def write_conditions(self, settings: Sequence[Scenario]) -> None:
-        """Write the conditions of these settings' collectives, of every link; raises OSError."""
+        """Write the conditions of these settings' collectives, for every link; raises OSError."""
         write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(settings))
 
     def end(self, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
-        """Write the summary and how the run ended; it is complete unless points failed. Raises OSError."""
+        """Write the summary and how the run ended; the run is complete unless points failed. Raises OSError."""
         if results:
             write_text(self.path / reader.SUMMARY, summary_csv(results))
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
         if not failed:
             self._known["ended"] = now()
         self._remember()
-        if self.complete:  # what the parts hold is in the tables
+        if self.complete:  # the tables contain all parts
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
     def report(self, tables: reader.Tables | None = None) -> Callable[[], str | None]:
-        """Begin to draw the figures of what is stored, in processes forked from this one; `tables` have been read.
+        """Begin to draw figures of the stored results, in processes forked from this one; `tables` are the tables
+        already read.
 
-        Returns a function that writes the report, once the run has ended, and returns a sentence where that, or the
-        drawing, was not possible.
+        Returns a function that writes the report once the run has ended, and returns a sentence if drawing or writing
+        failed.
         """
-        # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
+        # matplotlib is slow to import, and most commands that fail do so before anything is drawn.
         from analysis.figures.points import FigureError
         from analysis.report.__main__ import Drawing, drawing, write
 
@@ -298,7 +301,7 @@ class RunDirectory:
             try:
                 work()
             except (FigureError, reader.ResultsError) as error:
-                return f"there is no report: {error}"
+                return f"no report was made: {error}"
             except OSError as error:
                 return f"{self.path / reader.REPORT} could not be written: {error.strerror or error}"
             return None
@@ -319,11 +322,11 @@ class RunDirectory:
 
     @property
     def reported(self) -> bool:
-        """Whether there is a report."""
+        """Whether the report exists."""
         return (self.path / reader.REPORT).exists()
 
     def discard(self) -> bool:
-        """Remove the directory if nothing was measured or modelled; returns whether it was removed."""
+        """Remove the directory if it has no results yet; returns whether it was removed."""
         if self._known["resumed"] or (self.path / reader.PARTS).exists():
             return False
         for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
@@ -352,16 +355,16 @@ def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
             yield schema.conditions_table(index, start, rates, conditions.shared_delays_s)
 
 
-# --- the origin of a run: the commit, the versions of its packages, the machine --------------------------------------
+# --- provenance: the commit, the versions of packages, the machine ---------------------------------------------------
 
 
 def circumstances() -> dict[str, Any]:
-    """The part of provenance.json that can differ when a run is resumed."""
+    """Return the part of provenance.json that can change when a run is resumed."""
     return {"git": _git(), "versions": _versions(), "machine": _machine()}
 
 
 def now() -> str:
-    """The time in ISO 8601, UTC."""
+    """Return the current time in ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -393,7 +396,7 @@ def _field(path: Path, name: str) -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit, and whether any file that git knows differs from it; None outside a checkout."""
+    """Return the commit, and whether tracked files differ from it; None outside a checkout."""
     commit = _git_output("rev-parse", "HEAD")
     if commit is None or not (_ROOT / ".git").exists():
         return None

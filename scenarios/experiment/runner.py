@@ -1,4 +1,4 @@
-"""One run: the engines over the points that are missing, every row to the disk, results and report at the end."""
+"""One run: the engines run the missing points, every row is written to disk, results and report follow at the end."""
 
 import os
 import sys
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Part = tuple[Engine, Sequence[Scenario]]
-"""An engine and the settings it is for."""
+"""An engine with its settings."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its scenario, its engines, whether its results are printed as JSON, and why nothing can be measured.
+    """A run: its scenario, its engines, whether its results are printed as JSON, and why nothing can be measured, if
+    so.
 
-    With `unmeasured`, the emulation's points are not run, and are recorded as failed for that reason. `reports`:
+    With `unmeasured`, the emulation's points are not run, but recorded as failed for that reason. With `reports`,
     figures and a report are made.
     """
 
@@ -60,11 +61,11 @@ class Run:
 
     @property
     def library(self) -> str:
-        """What takes a second to import, for its results."""
+        """The module that the results need and that takes a second to import."""
         return "analysis.report.__main__" if self.reports else "pandas"
 
     def counts(self) -> dict[Point, int]:
-        """Every point, and how many collectives it has."""
+        """Return every point with the number of its collectives."""
         return {
             Point(engine.name, place, mode): setting.collective.count
             for engine, settings in self.parts
@@ -74,7 +75,7 @@ class Run:
 
 
 def run_in(directory: RunDirectory, run: Run) -> int:
-    """Run the points that are missing in the directory, and complete it; returns the exit status, and closes it."""
+    """Run the points that are missing in the directory, complete it and close it; returns the exit status."""
     status = FAILED
     try:
         with closing(directory.writer(run.counts())) as writer:
@@ -91,14 +92,14 @@ def run_in(directory: RunDirectory, run: Run) -> int:
     finally:
         if not directory.complete:
             none = directory.discard()
-            kept = f"what was found is kept; go on with --resume {directory.path}"
-            print(f"run.py: {f'nothing was found: {directory.path} is gone' if none else kept}", file=sys.stderr)
+            kept = f"the results so far are kept; resume with --resume {directory.path}"
+            print(f"run.py: {f'there are no results; {directory.path} was removed' if none else kept}", file=sys.stderr)
         directory.place.close()
     return status
 
 
 def print_again(directory: RunDirectory, run: Run) -> int:
-    """Print the results of a complete run; returns the exit status, and closes the directory."""
+    """Print the results of a complete run and close its directory; returns the exit status."""
     try:
         results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run, directory)
         print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
@@ -115,7 +116,8 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 def _results(
     rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, directory: RunDirectory, tables: Tables | None = None
 ) -> tuple[list[SettingResult], Fidelity | None]:
-    """The results of what a directory holds, and the fidelity of what was measured; `tables` as for `open_run`."""
+    """Return the results of the rows in a directory, and the fidelity of the measurements; `tables` as for
+    `open_run`."""
     stored, of_jobs, firsts = {} if rows is None else collectives_by_point(rows), jobs_by_point(jobs), {}
     if stored and any(setting.training_plan is not None for _, settings in run.parts for setting in settings):
         held = open_run(directory.path, tables)
@@ -131,18 +133,18 @@ def _results(
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
-    beside = ThreadPoolExecutor(1)  # for what needs not wait, in its order
+    beside = ThreadPoolExecutor(1)  # for work in the background, one task after the other
     try:
         failed = _engines(directory, run, writer, beside)
         wrong = [f"failed: {why}" for why in failed.values()]
         if run.unmeasured is not None:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-        with progress.still("report: the results, tables and figures are being made"):
-            beside.submit(_load, run.library).result()  # two threads that import the same libraries can fail each other
+        with progress.still("report: making results, tables and figures"):
+            beside.submit(_load, run.library).result()  # two threads importing the same libraries can break each other
             tables = writer.tables()
-            # Figures are drawn from now on, which can be done again; the processes that draw are forked while no thread
-            # is at work.
+            # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
+            # is active.
             drawn = run.reports and any(map(writer.finished, writer.points))
             report = directory.report(tables) if drawn else None
             writing = beside.submit(writer.write_tables, tables)
@@ -153,7 +155,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             directory.end(results, failed)
             wrong += [why for why in [report() if report else None] if why]
     finally:
-        beside.shutdown(wait=False)  # an interrupted command ends at once
+        beside.shutdown(wait=False)  # so that an interrupted command ends at once
     _print(run, directory, results, found)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
@@ -163,7 +165,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
 
 
 def _engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor) -> dict[Point, str]:
-    """Run the engines over the points that are not finished; returns those that failed, in order, and why."""
+    """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
     failed: dict[Point, str] = {}
     for engine, settings in run.parts:
         if isinstance(engine, Emulation):
@@ -181,11 +183,11 @@ def _engine(
     writer: Writer,
     import_begun: Callable[[], object],
 ) -> Mapping[Point, str]:
-    """Run an engine over the points that are not finished; returns those that failed, and why.
+    """Run an engine over the unfinished points; returns the failed ones with the reasons.
 
-    `import_begun` begins to import what the results need.
+    `import_begun` starts to import what the results need.
     """
-    is_first = engine.name == "model"  # an emulation on the wall clock is left alone
+    is_first = engine.name == "model"  # not for the emulation, which may run on the wall clock
 
     def is_stored(setting: int, mode: str, _start: int, stop: int) -> bool:
         return writer.has(Point(engine.name, setting, mode), stop)
@@ -202,8 +204,8 @@ def _engine(
         closing(progress.shown(_stored(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
         for item in shown:
-            if is_first:  # by now there are the workers, which are forks
-                import_begun()  # a second, in which this process often waits
+            if is_first:  # only now, because the workers are forked before the first item
+                import_begun()  # takes a second, in which this process mostly waits
                 is_first = False
             point = Point(engine.name, item.setting, item.mode)
             if isinstance(item, Failed):
@@ -231,7 +233,8 @@ def _load(library: str) -> None:
 
 
 def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
-    """Pass news on, without rows that are there from before; of a point that is whole, once it is on the disk."""
+    """Store the rows of events and pass events on, without rows stored before; a point's last rows follow once all its
+    rows are on disk."""
     for item in news:
         if not isinstance(item, Slice):
             yield item

@@ -1,6 +1,6 @@
 """The results of a run, computed from the collectives in its directory: means with intervals for each point.
 
-As a table with the claims for readers, as JSON and CSV for programs.
+They are printed as a table with the paper's claims, or as JSON, and stored as CSV.
 """
 
 import csv
@@ -60,12 +60,13 @@ COLUMNS = [*_WHICH, "collective", *_VALUES]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """The iterations of a point of training: their mean time, and the share of it in which GPUs do not compute.
+    """The training iterations of a point: their mean time, and the share of it in which GPUs do not compute.
 
-    `exposed_pipeline_s` and `exposed_data_s` are what messages between stages and sums of gradients add to an iteration
-    in the prediction of the first collective (of a job in the first round), `measured_pipeline_s` and `measured_data_s`
-    what they add there as it was measured, None where it was not. By stage: `in_flight` micro-batches at once, of which
-    `more` are for a cut. Activations of `room` fit in memory; None: of any number.
+    `exposed_pipeline_s` and `exposed_data_s` are the times that messages between stages and gradient sums add to an
+    iteration in the prediction of the first collective (for a job, of the first round). `measured_pipeline_s` and
+    `measured_data_s` are the same from its measurement, None if it was not measured. By stage, `in_flight` is the
+    largest number of micro-batches at the same time, of which `more` are due to a cut. `room` is how many
+    micro-batches' activations fit in memory, None if any number fits.
     """
 
     iteration_s: float
@@ -81,8 +82,8 @@ class TrainingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its completion times, and of those predicted, and the longest; nobody waits for
-    background. `training` is what its iterations were like, if it is training."""
+    """One job of a point: the means of its measured and predicted completion times, and the longest time; no round
+    waits for `background`. `training` describes the iterations of a training job."""
 
     name: str
     mean_s: float
@@ -92,22 +93,22 @@ class JobResult:
     training: TrainingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, those of `training` among them."""
+        """The fields, including those of `training`."""
         found = asdict(self)
         return found | (found.pop("training") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetResult:
-    """What collectives should take at most, what their mean leaves of it (below 0 where it takes longer), and how many
-    of them fit."""
+    """The time budget of a collective, how much of it the mean leaves (negative if the mean is longer), and how many
+    collectives are within the budget."""
 
     budget_s: float
     spare_s: float
     fitting: int
 
     def words(self, collectives: int) -> str:
-        """The verdict over so many collectives: "290 ms: fits, 154.009 ms left"."""
+        """The verdict over this number of collectives: "290 ms: fits, 154.009 ms left"."""
         fits = {0: "does not fit", collectives: "fits"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
         by = f"{abs(self.spare_s) * 1e3:,.3f} ms {'left' if self.spare_s >= 0 else 'late'}"
         return f"{format_delay(self.budget_s)}: {fits}, {by}"
@@ -115,13 +116,12 @@ class BudgetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PointResult:
-    """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
+    """One mode in one setting: its times, and its gain over base (None if base has none of its collectives).
 
-    `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
-    took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
-    rounds, if they have any, `training` is what iterations were like, if that is what was done, and `budget` how they
-    stand to their budget, if they have one. `referees_s` are the means of what `run.referees` asks for, by their
-    columns.
+    `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
+    `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
+    the jobs of its rounds. `training` describes the iterations if the collective is training, and `budget` compares the
+    times with the budget if there is one. `referees_s` are the means of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -138,7 +138,7 @@ class PointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SettingResult:
-    """All modes at one setting, `place` being its place in the scenario's settings; base's gain is zero."""
+    """All modes in one setting; `place` is the setting's index in the scenario, and base's gain is zero."""
 
     engine: str
     place: int
@@ -148,12 +148,12 @@ class SettingResult:
 
 
 def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
-    """What is stored of each point of a run, in the order of collectives; `rows` have COLUMNS."""
+    """Return the stored rows of each point, in the order of collectives; `rows` have COLUMNS."""
     return {Point(*key): here for key, here in rows.groupby(_WHICH, sort=False)}
 
 
 def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
-    """The means of the jobs of each point of a run, in their order."""
+    """Return the results of the jobs of each point, in order."""
     found: dict[Point, tuple[JobResult, ...]] = {}
     for key, rows in jobs.groupby([*_WHICH, "job", "background"], sort=False):
         *point, name, background = key
@@ -171,14 +171,14 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """A measured collective, the first of its point: the rank at each place, and its messages, as they are stored."""
+    """The first collective of a measured point: the rank at each position, and its messages as they are stored."""
 
     placement: Sequence[int]
     messages: "pd.DataFrame"
 
 
 def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Point, First]:
-    """The first collective of each point of a run that was measured."""
+    """Return the first collective of each measured point."""
     rows, messages = (table[table["collective"] == 0] for table in (collectives, transfers))
     placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_WHICH, sort=False)}
     return {
@@ -188,12 +188,13 @@ def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Po
 
 
 def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFrame"]:
-    """The rows of what was measured while no fault was injected, for the fidelity."""
+    """Return the measured rows without injected faults, for the fidelity."""
     return (rows[rows["undisturbed"]] for point, rows in stored.items() if point.engine != "model")
 
 
 def in_fifo(stored: Mapping[Point, "pd.DataFrame"]) -> Fifo | None:
-    """What was measured in fifo queues while no fault was injected, for the fidelity; None where nothing was."""
+    """Return the effect of fifo queues on measurements without injected faults, for the fidelity; None if there are
+    none."""
     return fifo_of(rows[rows["undisturbed"]] for rows in stored.values())
 
 
@@ -204,8 +205,8 @@ def results_of(
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
 ) -> Iterator[SettingResult]:
-    """The result of each setting over the modes of which every collective is stored, if there is any; `firsts` are the
-    first collectives of points of training that were measured."""
+    """Yield the result of each setting that has modes with all their collectives stored, over these modes; `firsts` are
+    the first collectives of measured training points."""
     for place, setting in enumerate(settings):
         found = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
         count = setting.collective.count
@@ -218,7 +219,7 @@ def results_of(
 
 
 def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
-    """The times of these collectives of a mode, for intervals."""
+    """Return the times of a mode's collectives in the form from which intervals are computed."""
     block = block_length(
         completion_s,
         ring_shared_by=setting.mode(mode).kept(setting.collective.reembed_every),
@@ -229,7 +230,7 @@ def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.N
 
 
 def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
-    """The result of one mode, finished or not, over what there is of it and of base."""
+    """Return the result of one mode, finished or not, from its stored times and those of base."""
     return PointResult(mode=mode, summary=summarise(times), gain=None if base is None else gain(base, times))
 
 
@@ -244,7 +245,7 @@ def _result(
 ) -> SettingResult:
     series, arrived = {}, {}
     for mode, first in firsts.items():
-        with suppress(ValueError):  # a run of a version that had another schedule
+        with suppress(ValueError):  # the run was made by a version with a different schedule
             schedule, rank_at = setting.workload.schedule, first.placement
             ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
             arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
@@ -273,7 +274,7 @@ def _result(
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
-    """How collectives that take so long stand to a budget; None without one."""
+    """Compare the times of collectives with a budget; None without one."""
     if budget_s is None:
         return None
     spare_s, fitting = budget_s - float(completion_s.mean()), int((completion_s <= budget_s).sum())
@@ -287,8 +288,11 @@ def _training(
     arrived_s: npt.NDArray[np.float64] | None,
     job: str | None = None,
 ) -> TrainingResult | None:
-    """What iterations are like whose collectives, or a job's in a round, take so long in the mean, and whose first has
-    transfers that were over then, if it was measured; None if there are none."""
+    """Describe training iterations whose collectives, or whose job's rounds, take `mean_s` on average; None if there
+    are none.
+
+    `arrived_s` holds when each transfer of the first collective was complete, if it was measured.
+    """
     plan, ranks, count = setting.training_plan, tuple(range(setting.gpus)), 1
     if job is not None:
         spec = next(one for one in setting.jobs if one.name == job)
@@ -314,7 +318,7 @@ def _training(
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float | None:
-    """The mean of the values that are finite, None where there are none."""
+    """Return the mean of the finite values, None if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else None
 
@@ -322,11 +326,11 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 def as_json(
     run: str, results: Sequence[SettingResult], fidelity: Fidelity | None, *, unmeasured: str | None = None
 ) -> str:
-    """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
+    """Return one JSON object on one line: the run's folder, its points, and its fidelity if something was measured.
 
-    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of; of
-    training `link_bytes` are the bytes that it sends over each.
-    `unmeasured` is why nothing was measured although it was wanted.
+    A point's `critical_path` divides the predicted time of its first collective into seconds by link; for training,
+    `link_bytes` are the bytes that this collective sends over each link. `unmeasured` is why nothing was measured,
+    although it was requested.
     """
     points = [
         _point(result, point)
@@ -348,10 +352,10 @@ def as_json(
 
 
 def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
-    """The object of `as_json` for a run that was not made: no folder, and every engine's points without times.
+    """Return the object of `as_json` for a run that was not made: without a folder, and with all points without times.
 
-    `links` has the names of the logical links or ports, as a trace writes them, and the settings whose fabric has
-    those.
+    `links` has the names of the logical links or ports, as traces use them, and the indices of the settings whose
+    fabric has them.
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
@@ -362,7 +366,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
-        if setting.program.command is None  # it has no points
+        if setting.program.command is None  # a program has no points
         for mode in setting.run.modes
     ]
     links = [
@@ -372,7 +376,8 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
 
 
 def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
-    """The logical links or ports of these settings' fabrics, each with the places of the settings that have it."""
+    """Return the logical links or ports of these settings' fabrics, each with the indices of the settings that have
+    them."""
     specs: dict[FabricSpec, list[int]] = {}
     for place, setting in enumerate(settings):
         specs.setdefault(setting.fabric, []).append(place)
@@ -398,7 +403,8 @@ def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
 
 
 def _fifo(found: Fifo | None) -> dict[str, Any]:
-    """What fifo queues did: the drops, the bytes sent again, the transfers' ratios, and the least fair link."""
+    """The effect of fifo queues: drops, retransmitted bytes, the extreme ratios of transfers, and the least fair
+    link."""
     if found is None:
         return {}
     names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
@@ -406,7 +412,7 @@ def _fifo(found: Fifo | None) -> dict[str, Any]:
 
 
 def _jobs(setting: Scenario, point: PointResult) -> dict[str, Any]:
-    """The jobs of a point, where it has any; of training with the bytes of links."""
+    """The jobs of a point, if it has any, with the bytes by link of training jobs."""
     found = [
         job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(setting, point.mode, job.name)})
         for job in point.jobs
@@ -415,19 +421,20 @@ def _jobs(setting: Scenario, point: PointResult) -> dict[str, Any]:
 
 
 def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
-    """What became of a setting's transfers, where it has any, and at a point when the last of all rounds was there."""
+    """The transfers of a setting with their outcomes, if it has any; for a point also when the last of all rounds
+    completed."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
     found = [one.as_json() | one.kept(longest_s.get(one.job.name)) for one in setting.transfers]
     return {"transfers": found} if found else {}
 
 
 def _trained(point: PointResult) -> dict[str, Any]:
-    """What iterations of training were like, where there were any."""
+    """The training iterations of a point, if it has any."""
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
 def _sites(place: int, setting: Scenario) -> dict[str, Any]:
-    """Which setting of the sweep it is, what distinguishes fabrics of as many GPUs, and what has a rate in it."""
+    """The setting's index in the sweep, the GPUs of each site, and the grain."""
     gpus_per_site = "+".join(map(str, setting.fabric.gpus_per_site))
     return {"setting": place, "gpus_per_site": gpus_per_site, "grain": setting.fabric.grain}
 
@@ -448,13 +455,13 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
 
 
 def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
-    """The WAN links that flows can share, where there are any: the model's times can be too short there."""
+    """The WAN links that flows can share, if any: predicted times can be too short there."""
     links = setting.shared_links(mode)
     return {"shared_links": list(links)} if links else {}
 
 
 def _clock(setting: Scenario) -> dict[str, Any]:
-    """The clock, and on the wall clock the bytes carried for a chunk."""
+    """On the wall clock, the clock, the rate scale and the bytes that are carried for a chunk."""
     if not setting.run.is_real:
         return {}
     scale = setting.run.scale
@@ -463,11 +470,11 @@ def _clock(setting: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
-    """The points as CSV: what JSON holds, and empty what is null there.
+    """Return the points as CSV with the values of the JSON; null is an empty cell.
 
-    Of the job NAME the columns are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, of training,
-    "job.NAME.bubble_ratio" and the like; of a run of training "training.bubble_ratio". Values by stage have spaces
-    between them.
+    The columns of a job NAME are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, for training, such as
+    "job.NAME.bubble_ratio"; the columns of a training run are such as "training.bubble_ratio". Values by stage are
+    separated by spaces.
     """
     rows = [
         {"setting": result.place}
@@ -483,7 +490,7 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
         for point in result.points
     ]
     text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
+    columns = list(dict.fromkeys(name for row in rows for name in row))  # points may differ in columns
     table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(
@@ -497,14 +504,15 @@ _ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low",
 
 
 def _ends(point: PointResult) -> dict[str, float | None]:
-    """The ends of the 95 % intervals; None without an interval (a single block of collectives, no base)."""
+    """The ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
     return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}
 
 
 def as_text(results: Sequence[SettingResult]) -> str:
-    """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
+    """Return a table of the points, and each setting's order of the modes; the paper's settings are compared with its
+    claims."""
     points = [(result, point) for result in results for point in result.points]
     columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_MORE_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
@@ -514,10 +522,11 @@ def as_text(results: Sequence[SettingResult]) -> str:
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """The mean times of every job, measured and predicted, where there are any that are not all of their round."""
+    """Yield the mean times of all jobs, measured and predicted, if there are any, except a job that is its whole
+    round."""
     points = [(result, point) for result in results for point in result.points if _tells_jobs(point)]
     if points:
-        yield from ("", "the jobs' mean completion, from the start of each")
+        yield from ("", "the jobs' mean completion times, each from the job's start")
     for result, point in points:
         is_measured = result.engine != "model"
         jobs = (
@@ -529,26 +538,27 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 
 
 def _tells_jobs(point: PointResult) -> bool:
-    """Whether its jobs are something else than the round by itself, as a single one from its beginning on is."""
+    """Return whether the jobs' times differ from the round's, unlike those of a single job from the round's beginning
+    on."""
     return any(not math.isclose(one.mean_s, point.summary.mean_s.value) for one in point.jobs)
 
 
 def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """What became of every transfer, where there are any."""
+    """Yield the outcome of every transfer, if there are any."""
     points = [(result, point) for result in results for point in result.points if result.setting.transfers]
     if points:
-        yield from ("", "transfers, and when the last of all rounds was there")
+        yield from ("", "transfers, and when the latest of all rounds was complete")
     for result, point in points:
         yield f"{result.engine}, {result.setting.label}, {point.mode}:"
         for one in _transfers(result.setting, point)["transfers"]:
-            there = f"; there at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
+            there = f"; complete at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
             in_time = "in time" if one["outcome"] == SENT else "kept"
             kept = (in_time if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
             yield f"  {one['sentence']}{there}{kept}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """What iterations were like, where they were training."""
+    """Yield a description of the training iterations, if there are any."""
     points = [
         (f"{result.engine}, {result.setting.label}, {point.mode}{name}", found)
         for result in results
@@ -557,7 +567,10 @@ def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         if found is not None
     ]
     if points:
-        yield from ("", "an iteration, the share of it in which GPUs do not compute, and what communication adds to it")
+        yield from (
+            "",
+            "training iterations: their time, the share in which GPUs do not compute, and the time that communication adds",
+        )
     for which, found in points:
         held = " ".join(f"{count:g}" for count in found.in_flight)
         more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
@@ -612,20 +625,20 @@ _COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
     ("gain over base, 95 % interval", lambda _, point: _gain(point)),
 )
-"""The columns of the table of points, with what stands in them."""
+"""The columns of the table of points: heading and cell."""
 _MORE_COLUMNS: Sequence[tuple[str, _Cell]] = (
-    ("its budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
+    ("budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
     *((heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name))) for name, heading in _REFEREES.items()),
     ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
     ("drops", _of_fifo(lambda found: f"{found.drops:,}")),
-    ("sent again (MB)", _of_fifo(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
+    ("retransmitted (MB)", _of_fifo(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
     ("transfers, measured/predicted", _of_fifo(lambda found: found.transfers_took)),
     (
         "least fair link, Jain's index",
         _of_fifo(lambda found: "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"),
     ),
 )
-"""Columns that are left out where nothing stands in them."""
+"""Columns that are left out if all their cells are empty."""
 
 
 def _orders(results: Sequence[SettingResult]) -> Iterator[str]:

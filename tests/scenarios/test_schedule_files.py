@@ -122,7 +122,7 @@ def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(t
     directory = RunDirectory.begun(Place.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
     (tmp_path / "it.2.et").write_bytes(b"")
     (sentence,) = recorded(directory.path).differences(alone, None)
-    assert f"{tmp_path / 'it.2.et'} is not what it was when the run began" in sentence
+    assert f"{tmp_path / 'it.2.et'} has changed since the run began" in sentence
 
 
 def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_are_right(tmp_path):
@@ -179,7 +179,7 @@ def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
     ("arguments", "words"),
     [
         (["--export", "xml", "a"], "is not a format; allowed: goal or msccl"),
-        (["--export", "goal", "a", "--json"], "--json is beside --export"),
+        (["--export", "goal", "a", "--json"], "--json cannot be combined with --export"),
         (["--export", "goal", "a", "--gpus", "4,8"], "has 2 configurations; allowed: one"),
         (["--export", "goal", "no/such/a"], "no/such/a cannot be written: No such file"),
     ],
@@ -200,4 +200,4 @@ def test_a_run_does_not_go_on_with_a_file_that_has_changed(tmp_path):
     assert list(before.differences(found, None)) == []
     file.write_bytes((DATA / "msccl/allreduce_hierarchical.xml").read_bytes())
     (sentence,) = before.differences(found, None)
-    assert f"{file} is not what it was when the run began" in sentence
+    assert f"{file} has changed since the run began" in sentence

@@ -245,7 +245,7 @@ def test_keys_without_effect_are_refused(
 
 def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiment.run(["--cli", *command("collective.kind=training")]) == 2
-    assert "--cli is beside training, which is of a run; allowed: allgather, " in capsys.readouterr().err
+    assert "--cli cannot be combined with training, which needs a run; allowed: allgather, " in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_job_does_not_make_its_training_idle() -> None:
