@@ -569,7 +569,7 @@ def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
     if points:
         yield from (
             "",
-            "training iterations: their time, the share in which GPUs do not compute, and the time that communication adds",
+            "training iterations: time, share in which GPUs do not compute, time that communication adds",
         )
     for which, found in points:
         held = " ".join(f"{count:g}" for count in found.in_flight)
