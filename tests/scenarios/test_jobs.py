@@ -97,7 +97,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
     [
         ({"rank": [0, 1]}, ".rank", "unknown key of a job.*did you mean ranks"),
         ({"ranks": [0]}, ".ranks", "a list of two ranks or more"),
-        ({"ranks": [0, 0]}, ".ranks", "has a rank twice"),
+        ({"ranks": [0, 0]}, ".ranks", "lists a rank twice"),
         ({"ranks": [0, 8]}, ".ranks", "there is no rank 8; allowed: 0 to 7"),
         ({"kind": "allgathr"}, ".kind", "allowed: allgather, "),
         ({"count": 0}, ".count", "0 is too small; allowed: a whole number from 1"),

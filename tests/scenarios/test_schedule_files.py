@@ -80,8 +80,8 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
         ('schedule = "GOAL"', 8, "asked for as allgather between 8; allowed: the kind messages"),
         ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "has its own algorithm, channels and pieces"),
         ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "has its own algorithm, channels and pieces"),
-        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes that \[training\] or a file has"),
-        ('kind = "trace"', 8, "trace is that of Chakra's files, and none is given"),
+        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes given by \[training\] or by a file"),
+        ('kind = "trace"', 8, "trace needs Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
         ('kind = "trace"\nschedule = "TRACE"', 8, "4 files for 8 GPUs; allowed: one for each"),
         (
@@ -89,8 +89,8 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
             4,
             "allowed: a trace with an algorithm",
         ),
-        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, r"the sizes that \[training\] or a file has"),
-        ('schedule = "TRACE"', 4, "asked for as allgather; allowed: the kind trace"),
+        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, r"the sizes given by \[training\] or by a file"),
+        ('schedule = "TRACE"', 4, "which the kind allgather cannot read; allowed: trace"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, gpus, words):
