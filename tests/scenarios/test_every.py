@@ -184,9 +184,9 @@ def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_ch
 @pytest.mark.parametrize(
     ("every", "values", "says"),
     [
-        ("4 ms", (), '"every 4 ms" is by time; allowed: that with conditions.every'),
-        ("5 ms", ("conditions.every=2 ms",), "no multiple of conditions.every; allowed: every 2 ms, twice that"),
-        ("1 ms", ("conditions.every=2 ms",), "no multiple of conditions.every"),
+        ("4 ms", (), '"every 4 ms" is given as a time; allowed: only with conditions.every'),
+        ("5 ms", ("conditions.every=2 ms",), "not a multiple of conditions.every; allowed: every 2 ms, twice that"),
+        ("1 ms", ("conditions.every=2 ms",), "not a multiple of conditions.every"),
         (
             "4 ms",
             ("conditions.every=2 ms", "transport.queue=fifo"),
@@ -195,7 +195,7 @@ def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_ch
         (
             "4 ms",
             ("conditions.every=2 ms", "control.delay=1 ms"),
-            "a round trip of 2 ms to the switches; allowed: less",
+            "needs a shorter round trip to the switches than 2 ms; allowed: less",
         ),
         ("soon", (), 'every soon" has no such time: "soon" is not a delay'),
         ("0 s", (), 'every 0 s" has no such time'),

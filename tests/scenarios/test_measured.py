@@ -164,7 +164,7 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
             '"99 us" is too small; allowed: text with a unit, 100 us',
         ),
         ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: is given beside other knowledge"),
-        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
+        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "which the wall clock does not provide"),
     ],
 )
 def test_what_counters_cannot_tell_is_refused(keys, says):

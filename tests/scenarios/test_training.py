@@ -174,14 +174,14 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
         ),
         (
             "[collective]\nkind = 'training'\nalgorithm = 'ring'\n",
-            "collective.algorithm: does nothing here; allowed: with another kind",
+            "collective.algorithm: does nothing here; allowed: with a kind other",
         ),
         ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
         ("[[job]]\nkind = 'training'\nschedule = 'gone.goal'\n", "schedule: does nothing here"),
         ("[[job]]\nkind = 'training'\nalgorithm = 'tree'\n", "algorithm: does nothing here"),
         (
             "[collective]\nchunk = '1 MB'\n[training]\nchunks = 1\n",
-            "collective.chunk: does nothing here; allowed: the sizes that [",
+            "collective.chunk: does nothing here; allowed: the sizes given by [",
         ),
         ("[collective]\nchunk = '1 MB'\n[[job]]\nkind = 'training'\n", "collective.chunk: does nothing here; allowed:"),
         (
@@ -214,7 +214,7 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
         found = scenario_of(text, [wanted])
         assert found.collective.chunk_bytes == scenario_of("").collective.chunk_bytes
         assert scenario_of(resolved(found)) == found and "\nchunk =" not in resolved(found)
-        with pytest.raises(ScenarioError, match="--chunk: does nothing here; allowed: the sizes that"):
+        with pytest.raises(ScenarioError, match="--chunk: does nothing here; allowed: the sizes given"):
             scenario_of(text, [wanted, Override("collective.chunk", "8 MB", "--chunk")])
     mixed = scenario_of(text, [Override("job", [{"kind": "training"}, {"kind": "allreduce"}], "")])
     assert mixed.collective.chunk_bytes == 64_000_000
