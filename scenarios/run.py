@@ -51,7 +51,7 @@ def main() -> int:
     return run(sys.argv[1:])
 
 
-def _at_home(own: Path) -> None:
+def _use_own_environment(own: Path) -> None:
     """Restart in the project's own environment, whose Python is `own`, if this is the system's Python."""
     is_system = sys.prefix == sys.base_prefix
     if is_system and own.exists() and Path(sys.executable) != own:
@@ -66,7 +66,7 @@ def _refuse(sentence: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _at_home(ROOT / ".venv" / "bin" / "python")
+    _use_own_environment(ROOT / ".venv" / "bin" / "python")
     # Import the project's packages from here and nowhere else; not this folder, whose modules have common names.
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
     from scenarios.signals import guarded, supervised

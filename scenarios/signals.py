@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-_OTHERS = (signal.SIGCHLD, signal.SIGTSTP)  # the supervisor also waits for these
+_WATCHED = (signal.SIGCHLD, signal.SIGTSTP)  # the supervisor also waits for these
 _GRACE_S = 1.5
-_LAST_S = 30.0  # for orphans: the process that made a network on this machine's own kernel takes it down
+_ORPHANS_S = 30.0  # for orphans: the process that made a network on this machine's own kernel takes it down
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NEVER_S = 1e8
 
@@ -49,11 +49,11 @@ def guarded(command: Callable[[], int]) -> int:
 
     For the main function of a program. A signal raises Interrupted once in `command`, so that it can clean up.
     """
-    ends = _ends()
+    ends = _ending_signals()
     for number in ends:
         signal.signal(number, _interrupt)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, *_OTHERS})  # the supervisor blocked them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, *_WATCHED})  # the supervisor blocked them
         status = command()
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -80,7 +80,7 @@ def guarded(command: Callable[[], int]) -> int:
     os._exit(128 + _interrupted[0])  # at once, without finalizers, as some were interrupted
 
 
-def _ends() -> set[int]:
+def _ending_signals() -> set[int]:
     """Return the signals that end a command; without SIGHUP if nohup makes the command ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return {signal.SIGINT, signal.SIGTERM} | (set() if ignored else {signal.SIGHUP})
@@ -98,12 +98,12 @@ def supervised(command: Callable[[], int]) -> int:
     unless a network on this machine's own kernel must be taken down.
     """
     returned: list[int] = []
-    atexit.register(_leave, returned)  # registered first, so that it is called last
+    atexit.register(_exit_at_once, returned)  # registered first, so that it is called last
     returned.append(_supervised(command))
     return returned[0]
 
 
-def _leave(returned: Sequence[int]) -> None:
+def _exit_at_once(returned: Sequence[int]) -> None:
     """End this process with this status, if it has one, without freeing each object first, which takes a tenth of a
     run."""
     if returned:
@@ -116,7 +116,7 @@ def _leave(returned: Sequence[int]) -> None:
 
 def _supervised(command: Callable[[], int]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, no signal would be sent when a child ends
-    awaited = {*_ends(), *_OTHERS}
+    awaited = {*_ending_signals(), *_WATCHED}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     supervisor, prctl, came_back = os.getpid(), ctypes.CDLL(None).prctl, mmap.mmap(-1, 1)
     child = os.fork()
@@ -139,28 +139,28 @@ def _supervised(command: Callable[[], int]) -> int:
             pid, ended = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(ended) if pid else None
         elif number == signal.SIGKILL:
-            _signal(child, number)
+            _signal_group(child, number)
             deadline += _NEVER_S
         elif number == signal.SIGTSTP:
-            _signal(child, signal.SIGSTOP)
+            _signal_group(child, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
-            _signal(child, signal.SIGCONT)
+            _signal_group(child, signal.SIGCONT)
         elif not ended_by:
             ended_by, deadline = number, time.monotonic() + _GRACE_S
             os.kill(child, number)
     if ended_by or status < 0:
-        _signal(child, signal.SIGKILL)
-        until = time.monotonic() + _LAST_S
+        _signal_group(child, signal.SIGKILL)
+        until = time.monotonic() + _ORPHANS_S
         with suppress(ChildProcessError):  # until the last process that is still cleaning up has ended
             while time.monotonic() < until:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     signal.sigtimedwait({signal.SIGCHLD}, 1.0)
     if status >= 0 and (came_back[0] or status >= 128):
         return status
-    return _ended(status, by=ended_by)
+    return _report_end(status, by=ended_by)
 
 
-def _ended(status: int, *, by: int) -> int:
+def _report_end(status: int, *, by: int) -> int:
     """Report how a child ended that did not return from its command, after signal `by` if not 0; returns an exit
     status."""
     if os.isatty(2):
@@ -171,6 +171,6 @@ def _ended(status: int, *, by: int) -> int:
     return 128 + by if by else 128 - status if status < 0 else status or 1
 
 
-def _signal(group: int, number: int) -> None:
+def _signal_group(group: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)

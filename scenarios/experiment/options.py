@@ -42,7 +42,7 @@ _KEYS = {
     "exec": ("program.command",),
 }
 """The scenario's keys that an option sets."""
-_OF_COLLECTIVES = ("collective", "training", "te", "admission")
+_COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
 """The tables that have no effect on a program."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
 """The options whose several values are an axis of the sweep."""
@@ -145,7 +145,7 @@ class _Alone(argparse.Action):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Request:
     """What a command line requests."""
 
     scenario: "Scenario"
@@ -163,7 +163,7 @@ class Asked:
     export: tuple[str, str] | None
 
 
-def asked(arguments: Sequence[str]) -> Asked:
+def parse_request(arguments: Sequence[str]) -> Request:
     """Parse these arguments; raises ScenarioError with every mistake, SystemExit for an unknown option."""
     options = parser().parse_args(arguments)
     from hosts.collectives.kinds import ALGORITHMS, TRAINING
@@ -199,10 +199,10 @@ def asked(arguments: Sequence[str]) -> Asked:
             f"--cli cannot be combined with {TRAINING}, which needs a run; allowed: {', '.join(ALGORITHMS)}"
         )
     if scenario is not None and scenario.program.command is not None:
-        mistakes += _beside_program(options, scenario, overrides)
+        mistakes += _program_clashes(options, scenario, overrides)
     if mistakes or scenario is None:
         raise ScenarioError(mistakes)
-    return Asked(
+    return Request(
         scenario=scenario,
         engines=engines,
         engine_given=options.engine is not None,
@@ -246,7 +246,7 @@ def _clashes(options: argparse.Namespace) -> list[str]:
     return mistakes
 
 
-def _beside_program(
+def _program_clashes(
     options: argparse.Namespace, scenario: "Scenario", overrides: Sequence["Override"]
 ) -> Iterator[str]:
     """Yield the mistakes of options and values that cannot be combined with a program."""
@@ -256,7 +256,7 @@ def _beside_program(
     # A file may have a [collective] for runs without the program; policies may use `reembed_every` to weigh a gain.
     for one in overrides:
         table, _, key = one.key.removeprefix("sweep.").partition(".")
-        if table in _OF_COLLECTIVES and key != "reembed_every":
+        if table in _COLLECTIVE_TABLES and key != "reembed_every":
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
@@ -304,7 +304,9 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         typed = f"{where} {cut(text)}"
         parts = apart(text) if option in (*_SWEPT, "modes") else [text]
         values = (
-            parts if option == "exec" else [toml_or_text(_list(part) if option == "gpus" else part) for part in parts]
+            parts
+            if option == "exec"
+            else [toml_or_text(_gpu_list(part) if option == "gpus" else part) for part in parts]
         )
         if option in _SWEPT and len(values) > 1:
             overrides.append(Override(f"sweep.{keys[0]}", values, where, typed))
@@ -322,6 +324,6 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
     return overrides
 
 
-def _list(gpus: str) -> str:
+def _gpu_list(gpus: str) -> str:
     """Return GPUs by site, "3+5", as a TOML list; any other text unchanged."""
     return f"[{gpus.replace('+', ',')}]" if re.fullmatch(r"\s*[0-9]+(\+[0-9]+)+\s*", gpus) else gpus

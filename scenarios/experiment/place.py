@@ -80,12 +80,12 @@ class Place:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            _take_away(made)
+            _remove(made)
             raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
         try:
             place = cls(path, made)
         except FolderError:
-            _take_away(made)
+            _remove(made)
             raise
         if not is_vacant(path):  # another run took it first
             place.close()
@@ -111,7 +111,7 @@ class Place:
 
     def abandon(self) -> None:
         """Remove the folders that were created for this run, if they are empty."""
-        _take_away(self._made)
+        _remove(self._made)
 
     def close(self) -> None:
         """Release the lock."""
@@ -131,7 +131,7 @@ def is_vacant(path: Path) -> bool:
     return first in names and names <= {first, *others, SCENARIO, SETTINGS}
 
 
-def _take_away(folders: Sequence[Path]) -> None:
+def _remove(folders: Sequence[Path]) -> None:
     for folder in folders:
         try:
             folder.rmdir()

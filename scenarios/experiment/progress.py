@@ -24,16 +24,16 @@ from scenarios.spec.scenario import Scenario
 
 _SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen
 _REFRESH_S = 0.25
-_FAIR_S = 2.0  # a pace measured over less time is not used
+_MIN_PACE_S = 2.0  # a pace measured over less time is not used
 _SILENT_S = 8.0  # users are promised a line every 15 s; a heartbeat may be a few seconds late
-_AT_WORK_SHOWN = 3  # active points named in one line
+_ACTIVE_SHOWN = 3  # active points named in one line
 
 # Speed of the emulation on a typical machine, for the time left before the first result and for weights of points.
 _START_S, _COLLECTIVE_S, _BYTES_PER_S = 6.0, 0.1, 1.5e9
 
 
 @dataclass
-class _Point:
+class _PointProgress:
     """The results of one point so far; its work is measured in expected seconds, or for the model in collectives."""
 
     count: int
@@ -77,7 +77,7 @@ class Progress:
 
     def __init__(self, engine: str, settings: Sequence[Scenario]) -> None:
         self.engine, self.settings = engine, settings
-        self.points = {(place, mode): _point(engine, s) for place, s in enumerate(settings) for mode in s.run.modes}
+        self.points = {(place, mode): _new_point(engine, s) for place, s in enumerate(settings) for mode in s.run.modes}
         self._base: dict[int, Series] = {}
         self._began_s, self._before = time.monotonic(), 0.0
 
@@ -99,14 +99,14 @@ class Progress:
             self._complete(part.setting, part.mode, point)
         return point.complete
 
-    def _complete(self, place: int, mode: str, point: _Point) -> None:
+    def _complete(self, place: int, mode: str, point: _PointProgress) -> None:
         times_s = np.concatenate([times for _, times in sorted(point.times_s.items())])
         series = series_of(self.settings[place], mode, np.arange(point.count), times_s)
         if mode == "base":
             self._base[place] = series
         found = point_result(mode, series, None if mode == "base" else self._base.get(place))
-        point.mean = _with_half(found.summary.mean_s, 1e3, " ms", 3)
-        point.gain = "" if found.gain is None else _with_half(found.gain, 100, " %", 1)
+        point.mean = _format_interval(found.summary.mean_s, 1e3, " ms", 3)
+        point.gain = "" if found.gain is None else _format_interval(found.gain, 100, " %", 1)
         point.doing = None
         point.times_s.clear()
         if all(self.points[place, other].complete for other in self.settings[place].run.modes):
@@ -130,7 +130,7 @@ class Progress:
         done = sum(point.work_done for point in self.points.values()) - self._before
         left = sum(point.work_left for point in self.points.values())
         took_s = time.monotonic() - self._began_s
-        if not left or took_s < _FAIR_S or (done <= 0 and self.engine == "model"):
+        if not left or took_s < _MIN_PACE_S or (done <= 0 and self.engine == "model"):
             return ""
         at_work = sum(point.doing is not None for point in self.points.values())
         left_s = left * took_s / done if done > 0 else max(left / max(1, at_work), took_s)
@@ -143,8 +143,8 @@ class Progress:
             for (place, mode), point in self.points.items()
             if point.doing is not None
         ]
-        if len(words) > _AT_WORK_SHOWN:
-            words[_AT_WORK_SHOWN:] = [f"and {len(words) - _AT_WORK_SHOWN} more points"]
+        if len(words) > _ACTIVE_SHOWN:
+            words[_ACTIVE_SHOWN:] = [f"and {len(words) - _ACTIVE_SHOWN} more points"]
         done, count = (sum(getattr(point, name) for point in self.points.values()) for name in ("done", "count"))
         what = "; ".join(words) or f"{done:,} of {count:,} collectives"
         return f"[{self.finished}/{len(self.points)}] {self.engine}, {what}{self.time_left()}"
@@ -171,14 +171,14 @@ class Progress:
         return table
 
 
-def _point(engine: str, setting: Scenario) -> _Point:
+def _new_point(engine: str, setting: Scenario) -> _PointProgress:
     if engine == "model":
-        return _Point(setting.collective.count, 0.0, 1.0)
+        return _PointProgress(setting.collective.count, 0.0, 1.0)
     sent_bytes = sum(transfer.amount for _, transfer in setting.carried.schedule.sends()) * setting.carried.slot_bytes
-    return _Point(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
+    return _PointProgress(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
-def _with_half(found: Interval, scale: float, unit: str, digits: int) -> str:
+def _format_interval(found: Interval, scale: float, unit: str, digits: int) -> str:
     """Format an estimate with half its interval, if it has one."""
     half = (found.high - found.low) / 2 * scale
     return f"{found.value * scale:,.{digits}f}{unit}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")

@@ -40,7 +40,7 @@ from topologies.errors import shown
 _CONDITIONS_AT_A_TIME = 1000
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("longhaul", "numpy", "pyarrow", "pandas", "matplotlib", "os-ken", "rich", "scipy", "distributed")
-_PATIENCE_S = 20
+_GIT_TIMEOUT_S = 20
 
 
 POLICIES = "policies"
@@ -60,11 +60,11 @@ class Recorded:
         """Yield a sentence for each difference of a requested scenario; `engines` None means that none were
         requested."""
         before, now = values_of(self.scenario), values_of(scenario)
-        functions = [_functions(one) for one in (self.scenario, scenario)]
-        before["policy"], now["policy"] = (_unplaced(one) for one in (self.scenario, scenario))
+        functions = [_function_files(one) for one in (self.scenario, scenario)]
+        before["policy"], now["policy"] = (_without_paths(one) for one in (self.scenario, scenario))
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
-                what = f"{_words(key, now)} is requested, but the folder has {_words(key, before)}"
+                what = f"{_shown_value(key, now)} is requested, but the folder has {_shown_value(key, before)}"
                 yield f"--resume: {key}: {what}; allowed: the same scenario"
         if engines is not None and tuple(engines) != self.engines:
             what = f"{' and '.join(engines)} is requested, but the folder has {' and '.join(self.engines)}"
@@ -72,10 +72,10 @@ class Recorded:
         then, these = (sha256(paths.values()) for paths in functions)
         for name, path in functions[1].items():
             if name in functions[0] and these[str(path)] != then[str(functions[0][name])]:
-                yield f"--resume: {_changed(path)}"
-        for file, digest in sha256(_files(scenario)).items():
+                yield f"--resume: {_changed_file(path)}"
+        for file, digest in sha256(_input_files(scenario)).items():
             if self.sha256.get(file, digest) != digest:
-                yield f"--resume: {_changed(file)}"
+                yield f"--resume: {_changed_file(file)}"
 
 
 def recorded(path: Path) -> Recorded:
@@ -94,13 +94,13 @@ def recorded(path: Path) -> Recorded:
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
         raise reader.ResultsError(f"{path} is damaged: its provenance does not match its scenario")
     digests = provenance.get("sha256", {})
-    for file, digest in sha256(_functions(scenario).values()).items():
+    for file, digest in sha256(_function_files(scenario).values()).items():
         if digests.get(_name_in(file, path), digest) != digest:
-            raise reader.ResultsError(_changed(file))
+            raise reader.ResultsError(_changed_file(file))
     return Recorded(text, scenario, engines, digests)
 
 
-def _changed(path: object) -> str:
+def _changed_file(path: object) -> str:
     return f"{path} has changed since the run began; allowed: the same file"
 
 
@@ -110,18 +110,18 @@ def _name_in(file: str, folder: Path) -> str:
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
-def _functions(scenario: Scenario) -> dict[str, Path]:
+def _function_files(scenario: Scenario) -> dict[str, Path]:
     """Return the files of the policies that are functions of the user, by policy name."""
     return {one.name: where(one.function)[0] for one in scenario.policies if one.function is not None}
 
 
-def _unplaced(scenario: Scenario) -> tuple[Mode, ...]:
+def _without_paths(scenario: Scenario) -> tuple[Mode, ...]:
     """Return a scenario's policies with only the names of their functions, because their files are compared by
     content."""
-    return _placed(scenario, dict.fromkeys(_functions(scenario).values(), "-")).policies
+    return _with_paths(scenario, dict.fromkeys(_function_files(scenario).values(), "-")).policies
 
 
-def _placed(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
+def _with_paths(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
     """Return the scenario with the paths of its policies' files replaced by these."""
     policies = []
     for one in scenario.policies:
@@ -130,16 +130,16 @@ def _placed(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
     return replace(scenario, policies=tuple(policies))
 
 
-def _kept(scenario: Scenario) -> dict[Path, str]:
+def _copies(scenario: Scenario) -> dict[Path, str]:
     """Return the names of the copies of policies' files in the run's folder, by path of the original."""
     found: dict[Path, str] = {}
-    for path in dict.fromkeys(_functions(scenario).values()):
+    for path in dict.fromkeys(_function_files(scenario).values()):
         names = (f"{POLICIES}/{path.stem}{f'-{n}' if n else ''}{path.suffix}" for n in count())
         found[path] = next(name for name in names if name not in found.values())
     return found
 
 
-def _files(scenario: Scenario) -> list[Path]:
+def _input_files(scenario: Scenario) -> list[Path]:
     """Return all files that the scenario's configurations are read from, except those of policies."""
     found = [
         file
@@ -156,7 +156,7 @@ def sha256(paths: Iterable[Path]) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def _words(key: str, values: dict[str, Any]) -> str:
+def _shown_value(key: str, values: dict[str, Any]) -> str:
     if key not in values:
         return "no value"
     write = KEYS[key.removeprefix("sweep.")].kind.write
@@ -188,9 +188,9 @@ class RunDirectory:
             "failed": [],
             "vm": None,
             **circumstances(),
-            "sha256": sha256(_files(scenario)),
+            "sha256": sha256(_input_files(scenario)),
         }
-        kept = _kept(scenario)
+        kept = _copies(scenario)
         directory = cls(place, known, described(scenario))
         try:
             with replaced(place.path / reader.PROVENANCE) as temporary:  # marks the files that follow as this run's
@@ -199,8 +199,8 @@ class RunDirectory:
                     copy.parent.mkdir(exist_ok=True)
                     shutil.copyfile(path, copy)
                     known["sha256"][name] = sha256([copy])[str(copy)]
-                temporary.write_text(directory._provenance(), encoding="utf-8")
-                write_text(place.path / reader.SCENARIO, resolved(_placed(scenario, kept)))
+                temporary.write_text(directory._provenance_text(), encoding="utf-8")
+                write_text(place.path / reader.SCENARIO, resolved(_with_paths(scenario, kept)))
                 write_text(place.path / reader.SETTINGS, json.dumps(directory._settings))
         except BaseException:
             directory.discard()
@@ -228,7 +228,7 @@ class RunDirectory:
                 directory._note_fault(record)
         known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
         known["failed"] = []
-        directory._remember()
+        directory._write_provenance()
         return directory
 
     def writer(self, counts: Mapping[Point, int]) -> Writer:
@@ -240,7 +240,7 @@ class RunDirectory:
         """Whether the run is complete."""
         return reader.is_complete(self._known)
 
-    def saw(self, seen: Snapshot) -> None:
+    def record_snapshot(self, seen: Snapshot) -> None:
         """Record the state of the machine at the first emulated point."""
         point = {"setting": seen.setting, "mode": seen.mode}
         vm = self._known["vm"] or {"point": point, "before": None, "after": None}
@@ -252,9 +252,9 @@ class RunDirectory:
         vm[seen.moment] = facts
         self._known["vm"] = vm
         if seen.moment == "after":
-            self._remember()
+            self._write_provenance()
 
-    def struck(self, engine: str, item: FaultOutcome) -> None:
+    def record_fault(self, engine: str, item: FaultOutcome) -> None:
         """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
         self._note_fault({"engine": engine, "setting": item.setting, "mode": item.mode, **item.account})
         write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])
@@ -280,7 +280,7 @@ class RunDirectory:
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
         if not failed:
             self._known["ended"] = now()
-        self._remember()
+        self._write_provenance()
         if self.complete:  # the tables contain all parts
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
@@ -340,10 +340,10 @@ class RunDirectory:
         self.place.abandon()
         return True
 
-    def _remember(self) -> None:
-        write_text(self.path / reader.PROVENANCE, self._provenance())
+    def _write_provenance(self) -> None:
+        write_text(self.path / reader.PROVENANCE, self._provenance_text())
 
-    def _provenance(self) -> str:
+    def _provenance_text(self) -> str:
         return json.dumps(self._known, indent=1) + "\n"
 
 
@@ -406,7 +406,7 @@ def _git() -> dict[str, Any] | None:
 def _git_output(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(_ROOT), *arguments], check=False, capture_output=True, text=True, timeout=_PATIENCE_S
+            ["git", "-C", str(_ROOT), *arguments], check=False, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

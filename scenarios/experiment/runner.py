@@ -135,13 +135,15 @@ def _results(
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
     beside = ThreadPoolExecutor(1)  # for work in the background, one task after the other
     try:
-        failed = _engines(directory, run, writer, beside)
+        failed = _run_engines(directory, run, writer, beside)
         wrong = [f"failed: {why}" for why in failed.values()]
         if run.unmeasured is not None:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.still("report: making results, tables and figures"):
-            beside.submit(_load, run.library).result()  # two threads importing the same libraries can break each other
+            beside.submit(
+                _import, run.library
+            ).result()  # two threads importing the same libraries can break each other
             tables = writer.tables()
             # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
             # is active.
@@ -164,7 +166,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
     return FAILED if wrong else DONE if run.unmeasured is None else CANNOT
 
 
-def _engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor) -> dict[Point, str]:
+def _run_engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor) -> dict[Point, str]:
     """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
     failed: dict[Point, str] = {}
     for engine, settings in run.parts:
@@ -172,11 +174,11 @@ def _engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor
             if run.unmeasured is not None:
                 continue
             directory.write_conditions(settings)
-        failed |= _engine(engine, settings, directory, writer, partial(beside.submit, _load, run.library))
+        failed |= _run_engine(engine, settings, directory, writer, partial(beside.submit, _import, run.library))
     return {point: failed[point] for point in writer.points if point in failed}
 
 
-def _engine(
+def _run_engine(
     engine: Engine,
     settings: Sequence[Scenario],
     directory: RunDirectory,
@@ -201,7 +203,7 @@ def _engine(
     )
     with (
         closing(engine.run(settings, is_stored)) as news,
-        closing(progress.shown(_stored(news, engine.name, writer), engine.name, settings, before)) as shown,
+        closing(progress.shown(_storing(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
         for item in shown:
             if is_first:  # only now, because the workers are forked before the first item
@@ -214,25 +216,27 @@ def _engine(
             elif isinstance(item, Retrying):
                 directory.log(f"tried once more: {item.why}")
             elif isinstance(item, Snapshot):
-                directory.saw(item)
+                directory.record_snapshot(item)
             elif isinstance(item, FaultOutcome):
-                directory.struck(engine.name, item)
+                directory.record_fault(engine.name, item)
             elif not isinstance(item, Activity) and writer.finished(point):
                 directory.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
     return failed
 
 
-_loading = threading.RLock()
+_import_lock = threading.RLock()
 # A process forked while a thread imports a module would wait for that module forever.
-os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+os.register_at_fork(
+    before=_import_lock.acquire, after_in_parent=_import_lock.release, after_in_child=_import_lock.release
+)
 
 
-def _load(library: str) -> None:
-    with _loading:
+def _import(library: str) -> None:
+    with _import_lock:
         import_module(library)
 
 
-def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
+def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
     """Store the rows of events and pass events on, without rows stored before; a point's last rows follow once all its
     rows are on disk."""
     for item in news:

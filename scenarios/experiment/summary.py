@@ -34,8 +34,8 @@ from topologies.units import format_delay
 if TYPE_CHECKING:
     import pandas as pd
 
-_WHICH = ["engine", "setting", "mode"]
-_IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
+_POINT_COLUMNS = ["engine", "setting", "mode"]
+_FIFO_COLUMNS = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
 _REFEREES = {
     "best_ring_s": "fastest ring (ms)",
     "best_ring_bound_s": "bound of rings (ms)",
@@ -52,9 +52,9 @@ _VALUES = [
     "drops",
     "late",
     "undisturbed",
-    *_IN_FIFO,
+    *_FIFO_COLUMNS,
 ]
-COLUMNS = [*_WHICH, "collective", *_VALUES]
+COLUMNS = [*_POINT_COLUMNS, "collective", *_VALUES]
 """The columns of the collectives that results are computed from."""
 
 
@@ -149,13 +149,13 @@ class SettingResult:
 
 def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
     """Return the stored rows of each point, in the order of collectives; `rows` have COLUMNS."""
-    return {Point(*key): here for key, here in rows.groupby(_WHICH, sort=False)}
+    return {Point(*key): here for key, here in rows.groupby(_POINT_COLUMNS, sort=False)}
 
 
 def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
     """Return the results of the jobs of each point, in order."""
     found: dict[Point, tuple[JobResult, ...]] = {}
-    for key, rows in jobs.groupby([*_WHICH, "job", "background"], sort=False):
+    for key, rows in jobs.groupby([*_POINT_COLUMNS, "job", "background"], sort=False):
         *point, name, background = key
         of_point = found.get(Point(*point), ())
         one = JobResult(
@@ -180,10 +180,10 @@ class First:
 def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Point, First]:
     """Return the first collective of each measured point."""
     rows, messages = (table[table["collective"] == 0] for table in (collectives, transfers))
-    placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_WHICH, sort=False)}
+    placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_POINT_COLUMNS, sort=False)}
     return {
         Point(*key): First(placement=placement[Point(*key)], messages=here)
-        for key, here in messages.groupby(_WHICH, sort=False)
+        for key, here in messages.groupby(_POINT_COLUMNS, sort=False)
     }
 
 
@@ -333,10 +333,10 @@ def as_json(
     although it was requested.
     """
     points = [
-        _point(result, point)
-        | _jobs(result.setting, point)
-        | _transfers(result.setting, point)
-        | _trained(point)
+        _point_as_json(result, point)
+        | _job_fields(result.setting, point)
+        | _transfer_fields(result.setting, point)
+        | _training_fields(point)
         | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
         | {"critical_path": critical_path(result.setting, point.mode, 1)}
         for result in results
@@ -359,11 +359,11 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
-        _which(engine, setting, mode)
+        _identity(engine, setting, mode)
         | times
-        | _sites(place, setting)
-        | _transfers(setting)
-        | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
+        | _setting_fields(place, setting)
+        | _transfer_fields(setting)
+        | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
         if setting.program.command is None  # a program has no points
@@ -387,22 +387,29 @@ def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedP
     return found
 
 
-def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
+def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
     values = {
         "mean_s": point.summary.mean_s.value,
         "total_s": point.summary.total_s.value,
         "gain_vs_base": None if point.gain is None else point.gain.value,
     }
-    which = _which(result.engine, result.setting, point.mode)
+    which = _identity(result.engine, result.setting, point.mode)
     bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
     if point.budget is not None:
         bound |= asdict(point.budget)
-    return which | values | _sites(result.place, result.setting) | _ends(point) | bound | _fifo(point.fifo)
+    return (
+        which
+        | values
+        | _setting_fields(result.place, result.setting)
+        | _interval_ends(point)
+        | bound
+        | _fifo_fields(point.fifo)
+    )
 
 
-def _fifo(found: Fifo | None) -> dict[str, Any]:
+def _fifo_fields(found: Fifo | None) -> dict[str, Any]:
     """The effect of fifo queues: drops, retransmitted bytes, the extreme ratios of transfers, and the least fair
     link."""
     if found is None:
@@ -411,7 +418,7 @@ def _fifo(found: Fifo | None) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names}
 
 
-def _jobs(setting: Scenario, point: PointResult) -> dict[str, Any]:
+def _job_fields(setting: Scenario, point: PointResult) -> dict[str, Any]:
     """The jobs of a point, if it has any, with the bytes by link of training jobs."""
     found = [
         job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(setting, point.mode, job.name)})
@@ -420,7 +427,7 @@ def _jobs(setting: Scenario, point: PointResult) -> dict[str, Any]:
     return {"jobs": found} if found else {}
 
 
-def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
+def _transfer_fields(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
     """The transfers of a setting with their outcomes, if it has any; for a point also when the last of all rounds
     completed."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
@@ -428,18 +435,18 @@ def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str,
     return {"transfers": found} if found else {}
 
 
-def _trained(point: PointResult) -> dict[str, Any]:
+def _training_fields(point: PointResult) -> dict[str, Any]:
     """The training iterations of a point, if it has any."""
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
-def _sites(place: int, setting: Scenario) -> dict[str, Any]:
+def _setting_fields(place: int, setting: Scenario) -> dict[str, Any]:
     """The setting's index in the sweep, the GPUs of each site, and the grain."""
     gpus_per_site = "+".join(map(str, setting.fabric.gpus_per_site))
     return {"setting": place, "gpus_per_site": gpus_per_site, "grain": setting.fabric.grain}
 
 
-def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
+def _identity(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "mode": mode,
@@ -448,19 +455,19 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
         "wan_delay_s": setting.conditions.wan_delay_s,
         "collectives": setting.collective.count,
         "seed": setting.run.seed,
-        **_clock(setting),
+        **_clock_fields(setting),
         **setting.columns,
-        **_sharing(setting, mode),
+        **_sharing_fields(setting, mode),
     }
 
 
-def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
+def _sharing_fields(setting: Scenario, mode: str) -> dict[str, Any]:
     """The WAN links that flows can share, if any: predicted times can be too short there."""
     links = setting.shared_links(mode)
     return {"shared_links": list(links)} if links else {}
 
 
-def _clock(setting: Scenario) -> dict[str, Any]:
+def _clock_fields(setting: Scenario) -> dict[str, Any]:
     """On the wall clock, the clock, the rate scale and the bytes that are carried for a chunk."""
     if not setting.run.is_real:
         return {}
@@ -478,14 +485,14 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
     """
     rows = [
         {"setting": result.place}
-        | {name: "" if value is None else value for name, value in _point(result, point).items()}
+        | {name: "" if value is None else value for name, value in _point_as_json(result, point).items()}
         | {
             f"job.{job.name}.{name}": value
             for job in point.jobs
             for name, value in job.as_json().items()
             if name not in ("name", "background")
         }
-        | {f"training.{name}": value for name, value in _trained(point).get("training", {}).items()}
+        | {f"training.{name}": value for name, value in _training_fields(point).get("training", {}).items()}
         for result in results
         for point in result.points
     ]
@@ -500,31 +507,31 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
     return text.getvalue()
 
 
-_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
+_INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
 
 
-def _ends(point: PointResult) -> dict[str, float | None]:
+def _interval_ends(point: PointResult) -> dict[str, float | None]:
     """The ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
-    return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}
+    return {name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)}
 
 
 def as_text(results: Sequence[SettingResult]) -> str:
     """Return a table of the points, and each setting's order of the modes; the paper's settings are compared with its
     claims."""
     points = [(result, point) for result in results for point in result.points]
-    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_MORE_COLUMNS)]
+    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
     rows = list(zip(*shown, strict=True))
-    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_orders(results))
+    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_order_lines(results))
     return "\n".join([*aligned(rows, range(3)), *more])
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
     """Yield the mean times of all jobs, measured and predicted, if there are any, except a job that is its whole
     round."""
-    points = [(result, point) for result in results for point in result.points if _tells_jobs(point)]
+    points = [(result, point) for result in results for point in result.points if _has_other_times(point)]
     if points:
         yield from ("", "the jobs' mean completion times, each from the job's start")
     for result, point in points:
@@ -537,7 +544,7 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
 
 
-def _tells_jobs(point: PointResult) -> bool:
+def _has_other_times(point: PointResult) -> bool:
     """Return whether the jobs' times differ from the round's, unlike those of a single job from the round's beginning
     on."""
     return any(not math.isclose(one.mean_s, point.summary.mean_s.value) for one in point.jobs)
@@ -550,7 +557,7 @@ def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         yield from ("", "transfers, and when the latest of all rounds was complete")
     for result, point in points:
         yield f"{result.engine}, {result.setting.label}, {point.mode}:"
-        for one in _transfers(result.setting, point)["transfers"]:
+        for one in _transfer_fields(result.setting, point)["transfers"]:
             there = f"; complete at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
             in_time = "in time" if one["outcome"] == SENT else "kept"
             kept = (in_time if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
@@ -594,10 +601,10 @@ def _ms(*seconds: float) -> list[str]:
 def _gain(point: PointResult) -> str:
     if point.gain is None or point.mode == "base":
         return ""
-    return f"{point.gain.value:.1%}{_between(point.gain, 100, 1)}"
+    return f"{point.gain.value:.1%}{_format_ends(point.gain, 100, 1)}"
 
 
-def _between(interval: Interval, scale: float, digits: int) -> str:
+def _format_ends(interval: Interval, scale: float, digits: int) -> str:
     if math.isnan(interval.low):
         return " [-]"
     return f" [{interval.low * scale:,.{digits}f}, {interval.high * scale:,.{digits}f}]"
@@ -607,7 +614,7 @@ def _ms_of(value_s: float | None) -> str:
     return "" if value_s is None else f"{value_s * 1e3:,.3f}"
 
 
-def _of_fifo(cell: Callable[[Fifo], str]) -> "_Cell":
+def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
     return lambda _, point: "" if point.fifo is None else cell(point.fifo)
 
 
@@ -619,31 +626,31 @@ _COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("collectives", lambda _, point: f"{point.summary.collectives:,}"),
     (
         "mean, 95 % interval (ms)",
-        lambda _, point: _ms_of(point.summary.mean_s.value) + _between(point.summary.mean_s, 1e3, 3),
+        lambda _, point: _ms_of(point.summary.mean_s.value) + _format_ends(point.summary.mean_s, 1e3, 3),
     ),
     ("lower bound (ms)", lambda _, point: _ms_of(point.bound_s)),
     ("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
     ("gain over base, 95 % interval", lambda _, point: _gain(point)),
 )
 """The columns of the table of points: heading and cell."""
-_MORE_COLUMNS: Sequence[tuple[str, _Cell]] = (
+_OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
     *((heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name))) for name, heading in _REFEREES.items()),
     ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
-    ("drops", _of_fifo(lambda found: f"{found.drops:,}")),
-    ("retransmitted (MB)", _of_fifo(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
-    ("transfers, measured/predicted", _of_fifo(lambda found: found.transfers_took)),
+    ("drops", _fifo_cell(lambda found: f"{found.drops:,}")),
+    ("retransmitted (MB)", _fifo_cell(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
+    ("transfers, measured/predicted", _fifo_cell(lambda found: found.transfers_took)),
     (
         "least fair link, Jain's index",
-        _of_fifo(lambda found: "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"),
+        _fifo_cell(lambda found: "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"),
     ),
 )
 """Columns that are left out if all their cells are empty."""
 
 
-def _orders(results: Sequence[SettingResult]) -> Iterator[str]:
-    papers = [result for result in results if _is_papers(result)]
-    others = [result for result in results if len(result.points) > 1 and not _is_papers(result)]
+def _order_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    papers = [result for result in results if _is_paper_setting(result)]
+    others = [result for result in results if len(result.points) > 1 and not _is_paper_setting(result)]
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
@@ -658,7 +665,7 @@ def _orders(results: Sequence[SettingResult]) -> Iterator[str]:
         yield f"{line}; joint {_gain(joint)} below base{_verdict(found.joint_holds)}"
 
 
-def _is_papers(result: SettingResult) -> bool:
+def _is_paper_setting(result: SettingResult) -> bool:
     return is_papers(plain_values(result.setting), [point.mode for point in result.points])
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
-Ways = dict[tuple[tuple[int, ...], ...], list[int]]
+Tunnels = dict[tuple[tuple[int, ...], ...], list[int]]
 
 TRANSFER = "transfer"
 PROTECT = ("none", "link")
@@ -63,12 +63,12 @@ is sent as requested, without admission."""
 ADMITS = "spray"
 """The routing with which transfers are admitted; with any other routing they are SENT."""
 
-_CALENDAR = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
-_MESSAGES = 256  # messages of a transfer whose message size is not given
-_LEAST_BYTES = 16_384  # least size of such a message
-_NOTHING = 1e-7  # share of a transfer's highest rate: a tunnel's rate below it is the solver's rounding error
-_SLIGHT = 1e-3  # share of a request: less is reported as "nothing", since deferred promises leave such remainders
-_STEP = 0.05  # share of a transfer's duration: lags are rounded up to multiples, so that few instants differ
+_CALENDAR_SHARE = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
+_DEFAULT_MESSAGES = 256  # messages of a transfer whose message size is not given
+_LEAST_MESSAGE_BYTES = 16_384  # least size of such a message
+_RESIDUE = 1e-7  # share of a transfer's highest rate: a tunnel's rate below it is the solver's rounding error
+_NEGLIGIBLE = 1e-3  # share of a request: less is reported as "nothing", since deferred promises leave such remainders
+_LAG_STEP = 0.05  # share of a transfer's duration: lags are rounded up to multiples, so that few instants differ
 _ROUNDING = 1e-6  # relative tolerance when capacities and rates are divided into connections
 
 
@@ -114,17 +114,17 @@ class Transfer:
         job = self.job
         write = format_size if job.rate_bps is None else format_rate
         what = write(job.size_bytes or job.rate_bps or 0)
-        when = f"by {_time(self.due_s)}"
+        when = f"by {_format_time(self.due_s)}"
         if job.duration_s is not None:
-            when = f"for {_time(job.duration_s)} from {_time(self.start_s)} on"
+            when = f"for {_format_time(job.duration_s)} from {_format_time(self.start_s)} on"
         if self.workload is not None:
             return f"{job.name} is {self.outcome}: {what} {when}"
         could = "at no time"
         if self.earliest_s is not None:
-            could = f"by {_time(self.earliest_s)}"
+            could = f"by {_format_time(self.earliest_s)}"
             if job.duration_s is not None:
-                could = f"from {_time(self.earliest_s - (self.due_s - self.start_s))} on"
-        least = max(1, _SLIGHT * (job.size_bytes or job.rate_bps or 0))
+                could = f"from {_format_time(self.earliest_s - (self.due_s - self.start_s))} on"
+        least = max(1, _NEGLIGIBLE * (job.size_bytes or job.rate_bps or 0))
         at_most = f"{write(int(self.most))} at most" if self.most >= least else "nothing"
         return f"{job.name} is {self.outcome}: {at_most} {when}, and {what} {could}"
 
@@ -143,7 +143,7 @@ class Transfer:
             "sentence": self.sentence,
             "start_s": self.start_s,
             "due_s": self.due_s,
-            "bytes": _bytes(self.job),
+            "bytes": _total_bytes(self.job),
             "most": None if self.workload is not None else self.most,
             "earliest_s": self.earliest_s,
             "edges_s": self.edges_s.tolist(),
@@ -175,8 +175,8 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     if setting.run.is_real or setting.transport.queue != "fair":
         where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
         yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
-    yield from _of_ends(setting, wanted)
-    yield from _of_others(setting, wanted)
+    yield from _check_ends(setting, wanted)
+    yield from _check_other_jobs(setting, wanted)
     if setting.fabric.routing != ADMITS:
         for number, job in wanted:
             if job.rate_bps is not None:
@@ -186,10 +186,10 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
         text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
-    yield from _of_faults(setting)
+    yield from _check_faults(setting)
 
 
-def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
+def _check_faults(setting: "Scenario") -> Iterator[Mistake]:
     spec, wan = setting.admission, set(_cables(build_fabric(setting.fabric)))
     for number, fault in enumerate(setting.faults, 1):
         text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
@@ -206,7 +206,7 @@ def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
         )
 
 
-def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+def _check_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
     fabric = build_fabric(setting.fabric)
     sites = [gpu.site for gpu in fabric.gpus]
     for number, job in wanted:
@@ -216,7 +216,7 @@ def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterat
             yield Mistake(f"job[{number}].ranks", text)
 
 
-def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+def _check_other_jobs(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
     """Other jobs do not disturb promises if they share only WAN links with transfers, and these serve transfers
     first."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
@@ -250,7 +250,7 @@ def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iter
             yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
 
 
-def _bytes(job: "JobSpec") -> int:
+def _total_bytes(job: "JobSpec") -> int:
     """Return how many bytes a transfer sends in all."""
     if job.rate_bps is None or job.duration_s is None:
         return job.size_bytes or 0
@@ -259,8 +259,8 @@ def _bytes(job: "JobSpec") -> int:
 
 def _message_bytes(job: "JobSpec") -> int:
     """Return the size of a transfer's messages in bytes; the last may be smaller."""
-    size = job.chunk_bytes or max(_LEAST_BYTES, -(-_bytes(job) // _MESSAGES))
-    if (wanted := -(-_bytes(job) // size)) > MOST_MESSAGES:
+    size = job.chunk_bytes or max(_LEAST_MESSAGE_BYTES, -(-_total_bytes(job) // _DEFAULT_MESSAGES))
+    if (wanted := -(-_total_bytes(job) // size)) > MOST_MESSAGES:
         raise ScheduleError(
             f"{job.name}: a transfer of {wanted:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
@@ -270,22 +270,22 @@ def _message_bytes(job: "JobSpec") -> int:
 @lru_cache(maxsize=64)
 def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transfer, ...]:
     if plan.fabric.routing != ADMITS:
-        return tuple(map(_sent, jobs))
+        return tuple(map(_without_admission, jobs))
     if not jobs:
         return ()
     fabric = build_fabric(plan.fabric)
-    every = [_ways(plan, fabric, job) for job in jobs]
+    every = [_tunnels_of(plan, fabric, job) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
     whole_bps = capacities.bps[0]
     lags_of = _lags_of(plan, fabric, jobs, every, whole_bps)
-    capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
+    capacities = replace(capacities, bps=_CALENDAR_SHARE * capacities.bps)
     ends = np.cumsum([len(ways) for ways in every])[:-1]
 
     def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
         asked = [_request(*one) for one in zip(jobs, every, np.split(lags_s, ends), strict=True)]
         return answers(capacities, asked, protects=plan.spec.protects)
 
-    found, calendar, lags_s = _settled(ask, lags_of, lags_of(()))
+    found, calendar, lags_s = _settle(ask, lags_of, lags_of(()))
     down = _wan_links(fabric, plan.dead)
     broken: dict[str, Answer] = {}
     if down and not plan.spec.protects:
@@ -294,10 +294,10 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
         def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
             lags = zip(jobs, np.split(promised_s, ends), np.split(lags_s, ends), strict=True)
             by_name = {job.name: (before_s.min(), now_s) for job, before_s, now_s in lags}
-            asked = [one if one.is_rate else _heeding(one, *by_name[one.name]) for one in whole.requests]
+            asked = [one if one.is_rate else _with_lags(one, *by_name[one.name]) for one in whole.requests]
             return struck(capacities, replace(whole, requests=tuple(asked)), down, at_s=-math.inf)
 
-        left, calendar, lags_s = _settled(strike, lags_of, lags_s)
+        left, calendar, lags_s = _settle(strike, lags_of, lags_s)
         broken = {one.request.name: one for one in left if one.promised is None}
     kept = {request.name: index for index, request in enumerate(calendar.requests)}
     connections = _connections(whole_bps, calendar) if kept else []
@@ -316,7 +316,7 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
             workload = _paced(job, request.begin_s, (edges_s, bps), number, list(ways.values()))
             for links, rate_bps in zip((links[case] for links in ways), bps.T, strict=True):
                 if rate_bps.any():
-                    rates_bps[_name(fabric, links)] = rates_bps.get(_name(fabric, links), 0.0) + rate_bps
+                    rates_bps[_tunnel_name(fabric, links)] = rates_bps.get(_tunnel_name(fabric, links), 0.0) + rate_bps
         result.append(
             Transfer(
                 job=job,
@@ -333,10 +333,10 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     return tuple(result)
 
 
-def _sent(job: "JobSpec") -> Transfer:
+def _without_admission(job: "JobSpec") -> Transfer:
     """Return a transfer that is not admitted but sent as requested, all at once, over the paths of the fabric's
     routing."""
-    size, total = _message_bytes(job), _bytes(job)
+    size, total = _message_bytes(job), _total_bytes(job)
     messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
     return Transfer(
         job=job,
@@ -356,7 +356,7 @@ def _cables(fabric: Fabric) -> list[Cable]:
     return list(dict.fromkeys(cable(a, b) for a, b in fabric.wan.links))
 
 
-def _ways(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Ways:
+def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
     """Return a transfer's tunnels. A key holds the indices of the links that the tunnel passes without a failure, then
     those that it passes after each failure that promises are protected from; its value lists the channels (modulo the
     number of all channels) that take this tunnel."""
@@ -368,7 +368,7 @@ def _ways(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Ways:
     for dead in (NONE, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
         links = found.links(src, dst, found.paths(src, dst, channel, failed_links(fabric, dead)), channel)
         passed.append([tuple(int(link) for link in row if link >= 0) for row in links])
-    ways: Ways = {}
+    ways: Tunnels = {}
     for number, way in enumerate(zip(*passed, strict=True)):
         ways.setdefault(way, []).append(number)
     return ways
@@ -392,7 +392,7 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
     return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in _cables(fabric)))
 
 
-def _settled(
+def _settle(
     ask: Callable[[Floats], tuple[list[Answer], Calendar]],
     lags_of: Callable[[Sequence[Calendar]], Floats],
     lags_s: Floats,
@@ -411,7 +411,7 @@ def _settled(
 
 
 def _lags_of(
-    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], ways: Sequence[Ways], bps: Floats
+    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], ways: Sequence[Tunnels], bps: Floats
 ) -> Callable[[Sequence[Calendar]], Floats]:
     """Return a function from calendars to lags: how long after it was sent the last byte of each tunnel may arrive, s.
 
@@ -438,8 +438,11 @@ def _lags_of(
             number = np.maximum(number, number[[*range(1, len(number)), -1]])  # two intervals overlap at their edge
             used = np.flatnonzero(number.any(axis=0)).tolist()
             own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
-            for case, every in enumerate(_cases(one.requests)):
-                passes, apart_s = _passes(every, len(bps)), _apart_s([every[tunnel] for tunnel in used], delay_s)
+            for case, every in enumerate(_links_by_case(one.requests)):
+                passes, apart_s = (
+                    _incidence(every, len(bps)),
+                    _delay_spread_s([every[tunnel] for tunnel in used], delay_s),
+                )
                 for tunnel in used:
                     links = list(every[tunnel])
                     meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
@@ -447,30 +450,30 @@ def _lags_of(
                     at = own[tunnel], case
                     found[at] = max(found[at], found_alone[at] + ahead_s)
         parts = zip(jobs, np.split(found.max(axis=1) + (plan.spec.recovery_s or 0.0), ends[1:-1]), strict=True)
-        return np.concatenate([_stepped(lags_s, _STEP * _longest_s(job)) for job, lags_s in parts])
+        return np.concatenate([_round_up_lags(lags_s, _LAG_STEP * _requested_s(job)) for job, lags_s in parts])
 
     return lags_of
 
 
-def _cases(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
+def _links_by_case(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
     """Return the links of all tunnels of these requests: without a failure, then after each failure."""
     every = ((one.tunnels, *one.behind) for one in requests)
     return [list(chain.from_iterable(of_requests)) for of_requests in zip(*every, strict=True)]
 
 
-def _longest_s(job: "JobSpec") -> float:
+def _requested_s(job: "JobSpec") -> float:
     """Return the duration that a transfer requests."""
     return job.duration_s or (job.deadline_s or 0.0) - job.start_s
 
 
-def _stepped(lags_s: Floats, step_s: float) -> Floats:
+def _round_up_lags(lags_s: Floats, step_s: float) -> Floats:
     """Round lags up so that they differ from the longest by whole steps: each distinct lag is an instant of the
     calendar."""
     longest_s: Floats = np.full_like(lags_s, lags_s.max())
     return longest_s - np.floor((longest_s - lags_s) / step_s) * step_s
 
 
-def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
+def _delay_spread_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
     """Return, for each link, by how much the delays of these tunnels up to this link differ, [links] s."""
     soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
     for links in map(list, tunnels):
@@ -480,7 +483,7 @@ def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
     return np.maximum(latest_s - soonest_s, 0.0)  # type: ignore[no-any-return]
 
 
-def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
+def _incidence(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
     """Return whether each tunnel passes each link, as 1 or 0: [tunnels, links]."""
     found = np.zeros((len(tunnels), links), dtype=np.int64)
     for row, passed in zip(found, tunnels, strict=True):
@@ -499,8 +502,8 @@ def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[n
     leaves free.
     """
     requests, split = calendar.requests, calendar.bps
-    bps = np.concatenate([np.where(one > _NOTHING * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
-    usual, *behind = (_passes(tunnels, len(capacity_bps)) for tunnels in _cases(requests))
+    bps = np.concatenate([np.where(one > _RESIDUE * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
+    usual, *behind = (_incidence(tunnels, len(capacity_bps)) for tunnels in _links_by_case(requests))
     more = [(usual, np.arange(len(capacity_bps)))]
     more += [(found, np.flatnonzero((found > usual).any(axis=0))) for found in behind]
     passes = np.concatenate([found[:, links] for found, links in more], axis=1)
@@ -525,13 +528,13 @@ def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[n
         parts = max(parts + 1, parts * 11 // 10)
 
 
-def _heeding(request: Request, before_s: float, lags_s: Floats) -> Request:
+def _with_lags(request: Request, before_s: float, lags_s: Floats) -> Request:
     """Return the request for new lags of its tunnels; `before_s` is the smallest of its previous lags."""
     least_s = float(lags_s.min())
     return replace(request.until(request.end_s + before_s - least_s), sooner_s=tuple((lags_s - least_s).tolist()))
 
 
-def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
+def _request(job: "JobSpec", ways: Tunnels, lags_s: Floats) -> Request:
     """Return a transfer's request in terms of sending times: what a tunnel sends has arrived its lag, `lags_s`,
     later."""
     tunnels, *behind = zip(*ways, strict=True)
@@ -541,7 +544,7 @@ def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
         name=job.name,
         tunnels=tunnels,
         behind=tuple(behind),
-        amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _bytes(job),
+        amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _total_bytes(job),
         begin_s=job.start_s,
         end_s=end_s,
         is_rate=is_rate,
@@ -565,7 +568,7 @@ def _paced(
     """
     (edges_s, bps), message_bytes = calendar, _message_bytes(job)
     bits = bps * np.diff(edges_s)[:, None]
-    ends = np.rint(np.cumsum(bits) / bits.sum() * _bytes(job)).astype(int)
+    ends = np.rint(np.cumsum(bits) / bits.sum() * _total_bytes(job)).astype(int)
     sizes = np.diff(ends, prepend=0).reshape(bits.shape)
     channels: dict[tuple[int, int], int] = {}
     messages = []
@@ -587,13 +590,13 @@ def _paced(
     return replace(found, ways=tuple(ways[one.channel] if isinstance(one, Flow) else -1 for one in flows), groups=())
 
 
-def _name(fabric: Fabric, links: Sequence[int]) -> str:
+def _tunnel_name(fabric: Fabric, links: Sequence[int]) -> str:
     """Return a tunnel's name in reports: the nodes that it passes."""
     every = shared_by(fabric).all
     return ">".join((every[links[0]].src, *(every[link].dst for link in links)))
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Format a time for a sentence."""
     found = float(f"{seconds:.6g}")  # adding and subtracting lags leaves rounding errors, as in a deadline of 1 ns
     return format_delay(found) if found >= 1e-9 else "0 s"

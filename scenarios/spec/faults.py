@@ -28,7 +28,7 @@ from topologies.units import format_delay, parse_delay_s
 MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # collectives a scenario can have
 MAX_SLOWER = 1000
-_LONGEST = 200  # most characters of a text that is parsed
+_MAX_LENGTH = 200  # most characters of a text that is parsed
 MOST_ATTEMPTS = 4
 """How many times a collective is begun before the run is given up."""
 
@@ -37,9 +37,9 @@ Ends = tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]
 
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_AT = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
-_FOR = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
-_WHAT = {
+_AT_FORM = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
+_FOR_FORM = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
+_WHAT_FORMS = {
     "link down": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) down"),
     "link loss": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) loss (?P<amount>{_NUMBER}) ?%"),
     "switch down": re.compile(rf"switch (?P<target>{_NODE}) down"),
@@ -47,7 +47,7 @@ _WHAT = {
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
-KINDS = tuple(_WHAT)
+KINDS = tuple(_WHAT_FORMS)
 CUTS = ("link down", "switch down")
 """The kinds that take cables down."""
 KNOWN = (*CUTS, "agent slow")
@@ -108,14 +108,14 @@ class Fault:
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
-def _understood(
+def _text_kind(
     allowed: str, patterns: Mapping[str, re.Pattern[str]], read: Callable[[str, re.Match[str]], dict[str, Any]]
 ) -> Kind:
     """Return a kind of text: the first of `patterns` that matches names the form, and `read` turns the name and the
     match into fields of a fault."""
 
     def convert(text: str) -> dict[str, Any]:
-        plain = " ".join(text.split()) if len(text) <= _LONGEST else ""
+        plain = " ".join(text.split()) if len(text) <= _MAX_LENGTH else ""
         for name, pattern in patterns.items():
             if match := pattern.fullmatch(plain):
                 return read(name, match)
@@ -150,14 +150,14 @@ def _read_for(_: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 KEYS = {
-    "at": _understood('"collective 12" and "40 ms into collective 12"', {"at": _AT}, _read_at),
-    "what": _understood(
+    "at": _text_kind('"collective 12" and "40 ms into collective 12"', {"at": _AT_FORM}, _read_at),
+    "what": _text_kind(
         '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
         '"agent R slow 10x"',
-        _WHAT,
+        _WHAT_FORMS,
         _read_what,
     ),
-    "for": _understood('"3 collectives"', {"for": _FOR}, _read_for),
+    "for": _text_kind('"3 collectives"', {"for": _FOR_FORM}, _read_for),
 }
 """The keys of a [[fault]] table with their kinds."""
 

@@ -51,30 +51,30 @@ def idle(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, Idle]:
         return {}  # too many configurations to look at, which is a mistake of its own
     found: dict[str, Idle] = {}
     for rule in RULES:
-        if not any(table.startswith(rule.rests_on) for table in unread) and not _is_heeded(rule, scenario):
+        if not any(table.startswith(rule.rests_on) for table in unread) and not _has_effect(rule, scenario):
             for key in rule.keys:
                 found.setdefault(key, Idle(f"does nothing here; allowed: {rule.allowed}", rule.always))
     if not any(table.startswith(("class", "job", "policy", "fabric")) for table in unread):
-        found |= {key: Idle(text, always=True) for key, text in (*_of_classes(scenario), *_of_policies(scenario))}
+        found |= {key: Idle(text, always=True) for key, text in (*_idle_classes(scenario), *_idle_policies(scenario))}
     return found
 
 
-def _is_heeded(rule: Rule, scenario: Scenario) -> bool:
+def _has_effect(rule: Rule, scenario: Scenario) -> bool:
     try:
         return any(map(rule.heeds, scenario.settings()))
     except (ValueError, ScheduleError):  # the configuration has another mistake, which is reported
         return True
 
 
-def _modes(setting: Scenario) -> list[Mode]:
+def _modes_of(setting: Scenario) -> list[Mode]:
     return [setting.modes[name] for name in setting.run.modes if name in setting.modes]
 
 
-def _has(*kinds: str) -> Callable[[Scenario], bool]:
+def _has_kind(*kinds: str) -> Callable[[Scenario], bool]:
     return lambda setting: not setting.kinds.isdisjoint(kinds)
 
 
-def _draws(samplers: Collection[str]) -> Callable[[Scenario], bool]:
+def _uses_sampler(samplers: Collection[str]) -> Callable[[Scenario], bool]:
     return lambda setting: setting.conditions.sampler in samplers
 
 
@@ -82,14 +82,14 @@ def _has_blocks(setting: Scenario) -> bool:
     return not setting.kinds <= {*OWN_SIZES}
 
 
-def _has_rings(setting: Scenario) -> bool:
+def _may_choose_rings(setting: Scenario) -> bool:
     """Whether an objective may be needed to choose rings."""
-    return bool(setting.run.referees) or any(mode.reembeds for mode in _modes(setting))
+    return bool(setting.run.referees) or any(mode.reembeds for mode in _modes_of(setting))
 
 
-def _has_period(setting: Scenario) -> bool:
+def _uses_reembed_every(setting: Scenario) -> bool:
     """Whether a mode uses `collective.reembed_every`, as its period or as the horizon over which a gain is weighed."""
-    modes = _modes(setting)
+    modes = _modes_of(setting)
     if any(mode.reroute.kind == "every" and mode.reroute.number is None for mode in modes):
         return True
     if any("gain" in (mode.reroute.kind, mode.reembed.kind) and mode.horizon is None for mode in modes):
@@ -98,7 +98,7 @@ def _has_period(setting: Scenario) -> bool:
     return moves and any(mode.reembed.kind == "every" and mode.reembed.number is None for mode in modes)
 
 
-def _is_of_some(setting: Scenario) -> bool:
+def _describes_a_job(setting: Scenario) -> bool:
     """Whether [collective] describes what some job does, or what is repeated if there are no jobs."""
     kinds = {job.kind for job in setting.jobs}
     return not kinds or not kinds.isdisjoint({None, setting.collective.kind})
@@ -111,11 +111,11 @@ def _has_default_size(setting: Scenario) -> bool:
     )
 
 
-def _engineers(setting: Scenario) -> bool:
-    return not all(mode.reroutes for mode in _modes(setting))
+def _uses_tunnels(setting: Scenario) -> bool:
+    return not all(mode.reroutes for mode in _modes_of(setting))
 
 
-def _changes(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
+def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
     """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
 
     def heeds(setting: Scenario) -> bool:
@@ -134,33 +134,37 @@ def _changes(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario]
     return heeds
 
 
-def _twice(range_bps: tuple[int, int]) -> tuple[int, int]:
+def _doubled(range_bps: tuple[int, int]) -> tuple[int, int]:
     return 2 * range_bps[0], 2 * range_bps[1]
 
 
-_OF_TRAINING = tuple(key for key in KEYS if key.startswith("training."))
-_OF_REPLICAS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
-_OF_PROGRAMS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
-_OF_RUNS = ("program.ranks", "program.capture", "program.message", "program.sample")  # not used at the prompt
-_OF_SAMPLERS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
-_OF_TE = ("te.every", "te.demand", "te.sample")
-_SIZES = ("collective.chunk", "collective.size")
-_DOES = ("collective.algorithm", "collective.channels", "collective.pieces", "collective.schedule")
-_LINKS, _KINDS, _MODES = ("conditions", "fabric"), ("collective", "job"), ("run", "policy")
+_TRAINING_KEYS = tuple(key for key in KEYS if key.startswith("training."))
+_REPLICA_KEYS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
+_PROGRAM_KEYS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
+_PROGRAM_RUN_KEYS = ("program.ranks", "program.capture", "program.message", "program.sample")  # not used at the prompt
+_SAMPLER_SETS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
+_TE_KEYS = ("te.every", "te.demand", "te.sample")
+_SIZE_KEYS = ("collective.chunk", "collective.size")
+_SCHEDULE_KEYS = ("collective.algorithm", "collective.channels", "collective.pieces", "collective.schedule")
+_LINK_TABLES, _KIND_TABLES, _MODE_TABLES = ("conditions", "fabric"), ("collective", "job"), ("run", "policy")
 
 RULES = (
     *(
         Rule(
             tuple(key.name for key in KEYS.values() if key.samplers == samplers),
             f"with the sampler {' or '.join(samplers)}",
-            _draws(samplers),
+            _uses_sampler(samplers),
             ("conditions",),
             always=True,
         )
-        for samplers in _OF_SAMPLERS
+        for samplers in _SAMPLER_SETS
     ),
     Rule(
-        _OF_TRAINING, f'with the kind "{TRAINING}" of the collective or of a job', _has(TRAINING), _KINDS, always=True
+        _TRAINING_KEYS,
+        f'with the kind "{TRAINING}" of the collective or of a job',
+        _has_kind(TRAINING),
+        _KIND_TABLES,
+        always=True,
     ),
     Rule(
         ("training.weights",),
@@ -170,61 +174,66 @@ RULES = (
         always=True,
     ),
     Rule(
-        _OF_REPLICAS,
+        _REPLICA_KEYS,
         "with training.replicas of 2 or more",
         lambda one: one.training.replicas > 1,
-        ("training", *_KINDS),
+        ("training", *_KIND_TABLES),
     ),
     Rule(("training.held",), "with training.memory", lambda one: one.training.memory_bytes is not None, ("training",)),
     Rule(
         ("collective.tflops",),
         f'with the kind "{TRACE}" of the collective or of a job',
-        _has(TRACE),
-        _KINDS,
+        _has_kind(TRACE),
+        _KIND_TABLES,
         always=True,
     ),
-    Rule(_SIZES, "the sizes given by [training] or by a file", _has_blocks, _KINDS, always=True),
+    Rule(_SIZE_KEYS, "the sizes given by [training] or by a file", _has_blocks, _KIND_TABLES, always=True),
     Rule(
         ("collective.ring",),
         f"with a kind other than {MESSAGES}, {TRACE} and {TRAINING}",
         _has_blocks,
-        _KINDS,
+        _KIND_TABLES,
         always=True,
     ),
-    Rule(_DOES, "with a kind other than training", lambda setting: setting.kinds != {TRAINING}, _KINDS),
-    Rule(("collective.kind", *_DOES), "with a [[job]] that has no kind, or this one", _is_of_some, _KINDS),
-    Rule(_SIZES, "with a [[job]] that has no size of its own", _has_default_size, _KINDS),
-    Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _has_rings, _MODES),
+    Rule(_SCHEDULE_KEYS, "with a kind other than training", lambda setting: setting.kinds != {TRAINING}, _KIND_TABLES),
+    Rule(
+        ("collective.kind", *_SCHEDULE_KEYS),
+        "with a [[job]] that has no kind, or this one",
+        _describes_a_job,
+        _KIND_TABLES,
+    ),
+    Rule(_SIZE_KEYS, "with a [[job]] that has no size of its own", _has_default_size, _KIND_TABLES),
+    Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _may_choose_rings, _MODE_TABLES),
     Rule(
         ("collective.reembed_every",),
         'with a mode whose "every" is without a number, or "gain" without a horizon, and a placement that may change',
-        _has_period,
-        (*_MODES, *_KINDS, "training"),
+        _uses_reembed_every,
+        (*_MODE_TABLES, *_KIND_TABLES, "training"),
     ),
     Rule(
         ("conditions.wan_delay",),
         "with WAN links that have neither a length nor a delay of their own",
-        _changes("wan_delay_s", lambda delay_s: delay_s + 1),
-        _LINKS,
+        _has_influence("wan_delay_s", lambda delay_s: delay_s + 1),
+        _LINK_TABLES,
         always=True,
     ),
     Rule(
         ("conditions.intra_delay",),
         "with links within sites that have no delay of their own",
-        _changes("intra_delay_s", lambda delay_s: delay_s + 1),
-        _LINKS,
+        _has_influence("intra_delay_s", lambda delay_s: delay_s + 1),
+        _LINK_TABLES,
     ),
     Rule(
         ("conditions.wan_rate",),
         "with WAN links that have no rate of their own",
-        _changes("wan_rate_bps", _twice),
-        _LINKS,
+        _has_influence("wan_rate_bps", _doubled),
+        _LINK_TABLES,
     ),
     Rule(
         ("conditions.intra_rate",),
         "with links within sites that have no rate of their own",
-        _changes("intra_rate_bps", _twice),
-        _LINKS,
+        _has_influence("intra_rate_bps", _doubled),
+        _LINK_TABLES,
     ),
     Rule(
         ("fabric.hash_seed",),
@@ -233,12 +242,12 @@ RULES = (
         ("fabric",),
     ),
     Rule(
-        (*_OF_TE, "te.pieces"),
+        (*_TE_KEYS, "te.pieces"),
         f'with fabric.routing = "{te.ROUTING}"',
         lambda setting: setting.fabric.routing == te.ROUTING,
         ("fabric",),
     ),
-    Rule(_OF_TE, "with a mode that does not choose WAN paths", _engineers, _MODES),
+    Rule(_TE_KEYS, "with a mode that does not choose WAN paths", _uses_tunnels, _MODE_TABLES),
     Rule(
         ("te.sample",), f'with te.demand = "{te.MEASURED}"', lambda setting: setting.te.demand == te.MEASURED, ("te",)
     ),
@@ -257,21 +266,23 @@ RULES = (
     Rule(
         ("control.probe",),
         "with a mode whose knowledge is probed",
-        lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes(setting)),
-        _MODES,
+        lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes_of(setting)),
+        _MODE_TABLES,
     ),
     Rule(
-        tuple(key for key in _OF_PROGRAMS if key not in _OF_RUNS),
+        tuple(key for key in _PROGRAM_KEYS if key not in _PROGRAM_RUN_KEYS),
         "with --exec or program.command, or --cli",
         lambda setting: setting.program.command is not None,
         ("program",),
     ),
-    Rule(_OF_RUNS, "with --exec or program.command", lambda setting: bool(setting.program.command), ("program",)),
+    Rule(
+        _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda setting: bool(setting.program.command), ("program",)
+    ),
     Rule(("run.search",), '"schedule" in run.referees', lambda setting: "schedule" in setting.run.referees, ("run",)),
 )
 
 
-def _of_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+def _idle_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield the classes that no job has, if there are jobs; a class with a share affects admission even without a
     job."""
     settings = [one for one in scenario.settings() if one.jobs]
@@ -287,7 +298,7 @@ def _of_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
                 yield f"class[{number}]", f"{one_class.name} does nothing: no job has it; allowed: a [[job]] of it"
 
 
-def _of_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
+def _idle_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
     engineers = any(one.fabric.routing == te.ROUTING for one in scenario.settings())  # which depends on knowledge, too
     for number, one in enumerate(scenario.policies, 1):
         if one.horizon is not None and "gain" not in (one.reroute.kind, one.reembed.kind):

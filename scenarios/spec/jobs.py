@@ -132,12 +132,12 @@ class Key(NamedTuple):
     kind: Kind
 
 
-def _start(value: str) -> float:
+def _read_start(value: str) -> float:
     """Read a delay, or zero, which is not allowed as any other delay."""
     return 0.0 if re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value) else units.parse_delay_s(value)
 
 
-def _ranks(value: list[Any]) -> tuple[int, ...]:
+def _read_ranks(value: list[Any]) -> tuple[int, ...]:
     if len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
         raise ValueError(f"{shown(value)} is not allowed; allowed: {_RANKS.allowed}")
     if len(set(value)) < len(value):
@@ -145,7 +145,7 @@ def _ranks(value: list[Any]) -> tuple[int, ...]:
     return tuple(value)
 
 
-_RANKS = Kind("a list of two ranks or more, in the order of their positions", (list,), _ranks, list)
+_RANKS = Kind("a list of two ranks or more, in the order of their positions", (list,), _read_ranks, list)
 
 KEYS: Mapping[str, Key] = {
     "name": Key("name", name_of("job")),
@@ -157,7 +157,7 @@ KEYS: Mapping[str, Key] = {
     "chunk": Key("chunk_bytes", SIZE),
     "size": Key("size_bytes", SIZE),
     "schedule": Key("schedule", SCHEDULE_FILE),
-    "start": Key("start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), _start, units.format_delay)),
+    "start": Key("start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), _read_start, units.format_delay)),
     "count": Key("count", whole(1, MAX_COUNT)),
     "class": Key("traffic_class", Kind("the name of a [[class]]", (str,))),
     "pattern": Key("pattern", one_of(*PATTERNS)),
@@ -166,10 +166,10 @@ KEYS: Mapping[str, Key] = {
     "deadline": Key("deadline_s", DELAY),
     "latest": Key("latest_s", DELAY),
 }
-_KINDS_OF_KEYS = {name: key.kind for name, key in KEYS.items()}
-_OF_BACKGROUND = ("pattern", "rate", "duration")
-_OF_TRANSFERS = ("deadline", "latest")
-_OF_COLLECTIVES = ("algorithm", "channels", "pieces", "size", "schedule", "count")
+_VALUE_KINDS = {name: key.kind for name, key in KEYS.items()}
+_BACKGROUND_KEYS = ("pattern", "rate", "duration")
+_TRANSFER_KEYS = ("deadline", "latest")
+_COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count")
 
 
 def read(tables: list[object]) -> tuple[JobSpec, ...]:
@@ -177,7 +177,7 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 
     A job without a name is named by its number from 1 on, "job1".
     """
-    found = read_tables("job", tables, _KINDS_OF_KEYS, most=MAX_JOBS, check=_check)
+    found = read_tables("job", tables, _VALUE_KINDS, most=MAX_JOBS, check=_check)
     jobs = tuple(
         JobSpec(**{"name": f"job{number}"} | {KEYS[key].attribute: value for key, value in one.items()})
         for number, one in enumerate(found, 1)
@@ -188,20 +188,20 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Check the keys and values of one table against each other, for `read_tables`."""
-    return _of_transfer(table, values) if table.get("kind") == TRANSFER else _of_kind(table)
+    return _check_transfer(table, values) if table.get("kind") == TRANSFER else _check_kind(table)
 
 
-def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys that a table must not or must have for its kind, which is not a transfer, for `read_tables`."""
-    for key in (key for key in _OF_TRANSFERS if key in table):
+    for key in (key for key in _TRANSFER_KEYS if key in table):
         yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
-    for key in _OF_COLLECTIVES if is_background else _OF_BACKGROUND:
+    for key in _COLLECTIVE_KEYS if is_background else _BACKGROUND_KEYS:
         if key in table:
             of = "collectives" if is_background else f"the kind {BACKGROUND}"
             yield f".{key}", f"does nothing here; allowed: only with {of}"
     if is_background:
-        for key in _OF_BACKGROUND:
+        for key in _BACKGROUND_KEYS:
             if key not in table:
                 yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     idle = ("algorithm", "channels", "pieces", "schedule") if table.get("kind") == TRAINING else ()
@@ -216,9 +216,9 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield ".size", "is given together with chunk; allowed: one of the two"
 
 
-def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the table of a transfer, for `read_tables`; `values` are its valid values."""
-    for key in ("pattern", *_OF_COLLECTIVES):
+    for key in ("pattern", *_COLLECTIVE_KEYS):
         if key in table and key != "size":
             yield f".{key}", f"does nothing in a {TRANSFER}; allowed: one without it"
     of_bytes, of_rate = ("size", "deadline"), ("rate", "duration")
@@ -231,7 +231,7 @@ def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[t
             yield f".{key}", "cannot be combined with a rate and a duration; allowed: one of the two"
     if len(values.get("ranks") or (0, 0)) != 2:
         yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: the sender and the receiver"
-    at_s = {key: values[key] for key in ("start", *_OF_TRANSFERS) if key in values}
+    at_s = {key: values[key] for key in ("start", *_TRANSFER_KEYS) if key in values}
     for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
             yield f".{key}", f"{shown(table[key])} is not after the {before}; allowed: a later time"
@@ -242,7 +242,7 @@ def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[Class
     names = [one.name for one in classes]
     for number, job in enumerate(jobs, 1):
         if job.kind is None:
-            for place, text in _of_kind({"kind": kind} | job.written()):
+            for place, text in _check_kind({"kind": kind} | job.written()):
                 yield Mistake(f"job[{number}]{place}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"

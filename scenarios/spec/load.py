@@ -36,8 +36,8 @@ _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
 
 
-_TYPED = 80  # characters of an option that a message repeats
-_INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
+_MAX_TYPED = 80  # characters of an option that a message repeats
+_REPLACES = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these keys replaces."""
 
 
@@ -74,7 +74,7 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
 
 def cut(text: str) -> str:
     """Shorten typed text to what a message repeats."""
-    return one_line(text if len(text) <= _TYPED else f"{text[:_TYPED]}…")
+    return one_line(text if len(text) <= _MAX_TYPED else f"{text[:_MAX_TYPED]}…")
 
 
 def apart(text: str) -> list[str]:
@@ -111,10 +111,10 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
     Raises ScenarioError with every mistake, one line each: ``place: what is wrong, what is allowed``, where the place
     is ``file: key`` or the option that the value came from.
     """
-    path = _found(scenario)
+    path = _scenario_path(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
     try:
-        return scenario_of(_content(path).decode(), overrides, path=path, label=label, at_prompt=at_prompt)
+        return scenario_of(_read_bytes(path).decode(), overrides, path=path, label=label, at_prompt=at_prompt)
     except OSError as error:
         raise ScenarioError([f"{label}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:
@@ -149,36 +149,36 @@ def scenario_of(
     except ValueError as error:  # also for numbers of thousands of digits, which are no TOMLDecodeError
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
 
-    def checked(options: Sequence[Override]) -> _Made:
-        made = _made(document, options, path, label)
+    def checked(options: Sequence[Override]) -> _Draft:
+        made = _draft(document, options, path, label)
         idle, refused, gone = made.idle(at_prompt=at_prompt), list[Mistake](), list[str]()
-        own = _made(document, (), path, label).idle(at_prompt=at_prompt) if options and idle else idle
+        own = _draft(document, (), path, label).idle(at_prompt=at_prompt) if options and idle else idle
         for key, (sentence, always) in idle.items():
-            if (whole := _whole(key, made.given)) is None:
+            if (whole := _given_key(key, made.given)) is None:
                 continue
             if (is_stored or key not in own) and not made.given[whole].by_option:
                 gone.append(key)  # the option replaced the value that this key belongs to
             elif always or not is_default(made.scenario, key):
                 refused.append(Mistake(key, sentence))
         if gone:
-            made = _made(document, options, path, label, without=gone)
+            made = _draft(document, options, path, label, without=gone)
         return replace(made, mistakes=(*made.mistakes, *refused, *inconsistencies(made.scenario, made.unread)))
 
     made = checked(overrides)
     if made.mistakes:
-        blamed = _blamed(made, overrides, checked)
+        blamed = _blamed_places(made, overrides, checked)
         lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(blamed, made.mistakes, strict=True))
         raise ScenarioError(dict.fromkeys(lines))
     return made.scenario
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Draft:
     """A scenario made of a file and options, the given values by known key, and the mistakes so far. `unread` are the
     tables that have a wrong value: the scenario has defaults there."""
 
     scenario: Scenario
-    given: Mapping[str, "_Given"]
+    given: Mapping[str, "_GivenValue"]
     mistakes: tuple[Mistake, ...]
     unread: Set[str]
     label: str
@@ -193,18 +193,18 @@ class _Made:
         return idle(found, self.unread)
 
 
-def _made(
+def _draft(
     document: Mapping[str, object],
     overrides: Sequence[Override],
     path: Path,
     label: str,
     without: Collection[str] = (),
-) -> _Made:
+) -> _Draft:
     """Return the scenario of a document and options, `without` some of the given keys; it is not yet checked as a
     whole."""
-    given, mistakes = _given(document, path, label, overrides)
+    given, mistakes = _given_values(document, path, label, overrides)
     given = {key: one for key, one in given.items() if key.removeprefix("sweep.") not in without}
-    values, axes, wrong = _read(given)
+    values, axes, wrong = _read_values(given)
     if "run.modes" not in given and (policies := values.get("policy")):
         values["run.modes"] = (*MODES, *(one.name for one in policies))
     kinds = {f"{prefix}{key}" for key in ("job", "collective.kind") for prefix in ("", "sweep.")}
@@ -212,11 +212,11 @@ def _made(
         values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
-    return _Made(scenario, given, (*mistakes, *wrong), unread, label)
+    return _Draft(scenario, given, (*mistakes, *wrong), unread, label)
 
 
-def _blamed(
-    made: _Made, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Made]
+def _blamed_places(
+    made: _Draft, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Draft]
 ) -> Iterator[str]:
     """Yield the place of each mistake.
 
@@ -226,7 +226,7 @@ def _blamed(
     others = [[*overrides[:place], *overrides[place + 1 :]] for place in range(len(overrides))]
     left: list[tuple[Mistake, ...]] | None = None
     for mistake in made.mistakes:
-        whole = _whole(mistake.key, made.given)
+        whole = _given_key(mistake.key, made.given)
         given = None if whole is None else made.given[whole]
         if whole is None or given is None:
             place = f"{made.label}: {one_line(mistake.key)}"
@@ -277,7 +277,7 @@ def resolved(scenario: Scenario) -> str:
     return tomli_w.dumps(document)
 
 
-def _found(scenario: str) -> Path:
+def _scenario_path(scenario: str) -> Path:
     """Return the file of the scenario with this name or path; raises ScenarioError if a name is unknown."""
     names = scenario_names()
     if scenario in names:
@@ -288,7 +288,7 @@ def _found(scenario: str) -> Path:
     raise ScenarioError([f"unknown scenario {shown(scenario)}; allowed: {allowed}"])
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     # A device or a pipe could block or never end, so the kind of file is checked before it is opened.
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is not a regular file")
@@ -300,7 +300,7 @@ def _content(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _GivenValue:
     """A value as the user gave it; `where` names the place in messages."""
 
     value: object
@@ -308,77 +308,83 @@ class _Given:
     by_option: bool = False
 
 
-def _given(
+def _given_values(
     document: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
-) -> tuple[dict[str, _Given], list[Mistake]]:
+) -> tuple[dict[str, _GivenValue], list[Mistake]]:
     """Return the values of the file and the options by key, and the mistakes in the keys themselves."""
-    flat = dict(_leaves(document))
+    flat = dict(_flattened(document))
     mistakes = [
         Mistake(key, "is given twice, here and in [sweep]; allowed: one of the two")
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
     ]
-    if sum(name in flat for key in _INSTEAD for name in (key, f"sweep.{key}")) > 1:
+    if sum(name in flat for key in _REPLACES for name in (key, f"sweep.{key}")) > 1:
         mistakes.append(Mistake("collective.size", "is given together with collective.chunk; allowed: one of the two"))
     by_option = {override.key.removeprefix("sweep."): override.where for override in overrides}
-    if {*_INSTEAD} <= {*by_option}:
+    if {*_REPLACES} <= {*by_option}:
         text = f"is given together with {by_option['collective.chunk']}; allowed: one of the two"
         mistakes.append(Mistake("collective.size", text))
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
-    given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
+    given = {
+        key: _GivenValue(_with_absolute_paths(key, value, folder), f"{label}: {one_line(key)}")
+        for key, value in flat.items()
+    }
     for override in overrides:
         if isinstance(override.value, dict) and override.key == "policy":  # an additional policy
             others = given["policy"].value if "policy" in given else []
-            more = [*(others if isinstance(others, list) else ()), _with_function(override.value, Path.cwd())]
-            given["policy"] = _Given(more, override.where, by_option=True)
+            more = [*(others if isinstance(others, list) else ()), _with_absolute_function(override.value, Path.cwd())]
+            given["policy"] = _GivenValue(more, override.where, by_option=True)
             if "run.modes" in given and isinstance(names := given["run.modes"].value, list):
                 given["run.modes"] = replace(given["run.modes"], value=[*names, override.value.get("name")])
             continue
         # An axis of [sweep] displaces the single value of its key, and the reverse.
         key, swept = override.key, override.key.removeprefix("sweep.")
-        for name in (swept, *_INSTEAD.get(swept, ())):
+        for name in (swept, *_REPLACES.get(swept, ())):
             given.pop(name, None)
             given.pop(f"sweep.{name}", None)
-        given[key] = _Given(_located(key, override.value, Path.cwd()), override.where, by_option=True)
-    mistakes = [Mistake(key, _unknown(key)) for key in given if key not in _KNOWN] + mistakes
+        given[key] = _GivenValue(_with_absolute_paths(key, override.value, Path.cwd()), override.where, by_option=True)
+    mistakes = [Mistake(key, _unknown_key(key)) for key in given if key not in _KNOWN] + mistakes
     return given, mistakes
 
 
-def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the values of a table by dotted key. A table is entered only if it can contain known keys, so that an
     unknown table is one mistake rather than one for each of its keys."""
     for name, value in table.items():
         key = prefix + name
         leads = key in _TABLES or any(known.startswith(f"{key}.") for known in _KNOWN)
         if isinstance(value, dict) and leads and key not in _KNOWN:
-            yield from _leaves(value, f"{key}.")
+            yield from _flattened(value, f"{key}.")
         else:
             yield key, value
 
 
-def _located(key: str, value: object, folder: Path) -> object:
+def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
     """Return a value with the relative paths in it made absolute, from this folder."""
     name = key.removeprefix("sweep.")
     if name == "job" and isinstance(value, list):
         return [
-            {k: _located("collective.schedule", v, folder) if k == "schedule" else v for k, v in one.items()}
+            {
+                k: _with_absolute_paths("collective.schedule", v, folder) if k == "schedule" else v
+                for k, v in one.items()
+            }
             if isinstance(one, dict)
-            else _located(key, one, folder)
+            else _with_absolute_paths(key, one, folder)
             for one in value
         ]
     if name == "policy" and isinstance(value, list):
-        return [_with_function(one, folder) if isinstance(one, dict) else one for one in value]
+        return [_with_absolute_function(one, folder) if isinstance(one, dict) else one for one in value]
     if name not in ("conditions.trace", "collective.schedule", "fabric.wan"):
         return value
     if isinstance(value, list):
-        return [_located(name, item, folder) for item in value]
+        return [_with_absolute_paths(name, item, folder) for item in value]
     is_path = isinstance(value, str) and value and (name != "fabric.wan" or value.endswith(GRAPHML))
     return str(Path(folder, str(value)).absolute()) if is_path else value
 
 
-def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
+def _with_absolute_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
     """Return a policy's table with the path of its function made absolute, from this folder."""
     function = table.get("function")
     if not isinstance(function, str) or not function:
@@ -386,7 +392,7 @@ def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, objec
     return {**table, "function": str(Path(folder, function).absolute())}
 
 
-def _unknown(key: str) -> str:
+def _unknown_key(key: str) -> str:
     """Describe the mistake of an unknown key: what is allowed in its table, and the most similarly spelled key."""
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
@@ -403,7 +409,7 @@ def _unknown(key: str) -> str:
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 
 
-def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
+def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
     """Return the valid values and axes by key, and a mistake for every invalid one."""
     values: dict[str, Any] = {}
     axes, mistakes = list[Axis](), list[Mistake]()
@@ -425,7 +431,7 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
     return values, tuple(axes), mistakes
 
 
-def _whole(key: str, given: Mapping[str, _Given]) -> str | None:
+def _given_key(key: str, given: Mapping[str, _GivenValue]) -> str | None:
     """Return the given key that this key is, or is a part of (``fabric.wan.links``, ``job[1].start``); None if there is
     none."""
     wholes = (key, key.rpartition(".")[0], key.partition("[")[0])

@@ -28,7 +28,7 @@ PORT = 29500
 SHELL_BYTES = 1_000_000
 """Memory of a rank's shell, with a margin."""
 
-_MOST_NAMES = 24  # names that a message lists
+_MAX_NAMES = 24  # names that a message lists
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
@@ -60,7 +60,7 @@ class ProgramSpec:
         return tuple(range(gpus)) if self.ranks is None else self.ranks
 
 
-def _fits_command(given: str) -> bool:
+def _is_command(given: str) -> bool:
     """Return whether a text can be a command. It is stored in UTF-8 files, so it must be encodable."""
     try:
         return bool(given.strip()) and "\0" not in given and len(given.encode()) <= MAX_BYTES
@@ -77,7 +77,7 @@ def _read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
-COMMAND = texts(f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8", _fits_command)
+COMMAND = texts(f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8", _is_command)
 RANKS = fitting(
     "a list of ranks, each once",
     (list,),
@@ -134,7 +134,7 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
     names = [link.name for link in shared_by(fabric).all] if program.capture else []
     for name in program.capture:
         if name not in names:
-            allowed = f"{first_of(names, _MOST_NAMES)}{did_you_mean(name, names)}"
+            allowed = f"{first_of(names, _MAX_NAMES)}{did_you_mean(name, names)}"
             yield Mistake("program.capture", f"{shown(name)} is not a link; allowed: {allowed}")
     if mode.knowledge.is_measured:
         text = f"{mode.name} uses {mode.knowledge}, which a program does not provide; allowed: unmeasured knowledge"

@@ -78,7 +78,7 @@ LEAST_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows 
 LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # a change of rules takes a round trip, and the controller waits 5 s for it
 MAX_SEED = 2**63 - 1
-_MOST_S = 1000.0
+_MAX_S = 1000.0
 MAX_AXIS_VALUES = 100
 LEAST_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem's unit is 2^-32, and agents stop waiting for TCP at some point
 MAX_OPTIMUM = 300
@@ -262,7 +262,7 @@ class Scenario:
         wan, delay = self.fabric.wan, units.format_delay(self.conditions.wan_delay_s)
         if any(one.delay_s is not None for one in self.conditions.links):
             delay = f"delays by link, else {delay}"
-        words = [f"{gpus} GPUs", *self._named, (wan.name or "own WAN") if wan.km else delay]
+        words = [f"{gpus} GPUs", *self._collective_words, (wan.name or "own WAN") if wan.km else delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
         for key, value in self.at:
@@ -293,7 +293,7 @@ class Scenario:
         return ", ".join(words)
 
     @property
-    def _named(self) -> Iterator[str]:
+    def _collective_words(self) -> Iterator[str]:
         """Yield the collective in words: its kind, if it is not the default, and its size."""
         spec = self.collective
         if self.jobs:
@@ -423,7 +423,7 @@ def _tables(name: str, read: Callable[[list[object]], Sequence[Any]]) -> Kind:
     return Kind(f"[[{name}]] tables", (list,), read, lambda found: [one.written() for one in found], is_object=True)
 
 
-def _ratios(given: list[object]) -> tuple[float, ...]:
+def _read_ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
         raise ValueError(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
     return tuple(map(_RATIO.read, given))
@@ -442,8 +442,8 @@ _TFLOPS = numbers((int, float), 0.001, 10**9)
 _STAY = numbers((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = numbers((int, float), 0, MAX_COEFFICIENT)
 _ONE_DELAY = quantity(units.DELAY, "5 ms", (1e-9, MAX_CONTROL_DELAY_S))
-_EVERY = quantity(units.DELAY, "100 ms", (LEAST_EVERY_S, _MOST_S))
-_SAMPLE = quantity(units.DELAY, "10 ms", (te.LEAST_SAMPLE_S, _MOST_S))
+_EVERY = quantity(units.DELAY, "100 ms", (LEAST_EVERY_S, _MAX_S))
+_SAMPLE = quantity(units.DELAY, "10 ms", (te.LEAST_SAMPLE_S, _MAX_S))
 _PROBE = quantity(units.SIZE, "250 kB", (LEAST_PROBE_BYTES, MAX_PROBE_BYTES))
 _FRAMES = quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES), " (one frame)")
 _CONTROL_DELAY = Kind(
@@ -499,7 +499,7 @@ _RATIO = numbers((int, float), 0.01, 1000)
 _RATIOS = Kind(
     f"{_RATIO.allowed}, or a list of one for the leaves and one for the spines",
     (int, float, list),
-    lambda ratios: _ratios(ratios) if isinstance(ratios, list) else (_RATIO.read(ratios),),
+    lambda ratios: _read_ratios(ratios) if isinstance(ratios, list) else (_RATIO.read(ratios),),
     lambda ratios: ratios[0] if len(ratios) == 1 else list(ratios),
 )
 _FAULTS = _tables("fault", faults.read)
@@ -729,45 +729,45 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
         return
     settings, mistakes = scenario.settings(), list[Mistake]()
     if "run" not in unread and not any(table.startswith("policy") for table in unread):
-        mistakes += _of_modes(scenario)
+        mistakes += _check_modes(scenario)
     fabrics: dict[FabricSpec, Fabric] = {}
     if "fabric" not in unread:
         for spec in dict.fromkeys(one.fabric for one in settings):
-            with _collected(mistakes):
+            with _collect(mistakes):
                 fabrics[spec] = build_fabric(spec)
     if "conditions" not in unread:
         for conditions in dict.fromkeys(one.conditions for one in settings):
-            with _collected(mistakes):
+            with _collect(mistakes):
                 sampler.check(conditions)
     if not unread & {"run", "collective"}:
         for run in dict.fromkeys(one.run for one in settings):
-            mistakes += _of_scale(run)
+            mistakes += _check_scale(run)
     if not mistakes and not unread:
         for one in settings:
-            with _collected(mistakes):  # planning a training draws conditions, whose trace may be missing
+            with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
                 mistakes += [
-                    *_of_program(one, fabrics[one.fabric]),
-                    *_of_workload(one),
-                    *_of_queue(one),
-                    *_of_classes(one),
-                    *_of_time(one),
-                    *_of_control(one),
-                    *_of_probes(one),
-                    *_of_referees(one),
-                    *_of_te(one),
+                    *_check_program(one, fabrics[one.fabric]),
+                    *_check_workload(one),
+                    *_check_queue(one),
+                    *_check_classes(one),
+                    *_check_changing_conditions(one),
+                    *_check_control(one),
+                    *_check_probes(one),
+                    *_check_referees(one),
+                    *_check_te(one),
                 ]
-        mistakes += [] if mistakes else _of_bests(scenario)
+        mistakes += [] if mistakes else _check_bests(scenario)
         for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
-            with _collected(mistakes):
+            with _collect(mistakes):
                 sampler.check_links(fabrics[spec], conditions)
-                mistakes += _of_trace(fabrics[spec], conditions, count)
+                mistakes += _check_trace(fabrics[spec], conditions, count)
     yield from dict.fromkeys(mistakes)
 
 
 @contextmanager
-def _collected(mistakes: list[Mistake]) -> Iterator[None]:
+def _collect(mistakes: list[Mistake]) -> Iterator[None]:
     """Add the mistakes of a SpecError raised within to `mistakes`."""
     try:
         yield
@@ -775,7 +775,7 @@ def _collected(mistakes: list[Mistake]) -> Iterator[None]:
         mistakes += error.mistakes
 
 
-def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
+def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
     """Check that the compared modes exist and that their knowledge is available."""
     for name in scenario.run.modes:
         if name not in scenario.modes:
@@ -786,13 +786,13 @@ def _of_modes(scenario: Scenario) -> Iterator[Mistake]:
             yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
 
 
-def _of_scale(run: RunSpec) -> Iterator[Mistake]:
+def _check_scale(run: RunSpec) -> Iterator[Mistake]:
     """Check that rates are scaled on the wall clock only: virtual time needs no scale and would not show it."""
     if not run.is_real and run.scale != EVERYTHING:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
 
 
-def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
+def _check_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
     if setting.program.command is None:
         return
@@ -810,10 +810,10 @@ def _of_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         )
 
 
-def _of_time(setting: Scenario) -> Iterator[Mistake]:
+def _check_changing_conditions(setting: Scenario) -> Iterator[Mistake]:
     """Check conditions that change by time, which need fair queues in virtual time, without faults and classes."""
     for number, one in enumerate(setting.policies, 1):
-        for key, text in _of_time_within(setting, one):
+        for key, text in _check_policy_times(setting, one):
             yield Mistake(f"policy[{number}].{key}", text)
     if setting.conditions.every_s is None:
         return
@@ -826,7 +826,7 @@ def _of_time(setting: Scenario) -> Iterator[Mistake]:
     yield from beside("conditions.every", "is given", others)
 
 
-def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
+def _check_policy_times(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
     """Yield mistakes, with their keys, in what a policy does by time: paths can only change when conditions do, by
     knowledge of that time, and not before the switches have carried out the previous change."""
     every_s, within_s, trip_s = (
@@ -866,7 +866,7 @@ def _of_time_within(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
         yield "reroute", f"{text} cannot be combined with the best policy, which keeps paths; allowed: one of the two"
 
 
-def _of_control(setting: Scenario) -> Iterator[Mistake]:
+def _check_control(setting: Scenario) -> Iterator[Mistake]:
     """Check the delays of the controller: one for each site, and in virtual time only."""
     delays_s, sites = setting.control.delay_s, len(setting.fabric.gpus_per_site)
     if isinstance(delays_s, tuple) and len(delays_s) != sites:
@@ -875,7 +875,7 @@ def _of_control(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("control.delay", "cannot be combined with the wall clock; allowed: virtual")
 
 
-def _of_probes(setting: Scenario) -> Iterator[Mistake]:
+def _check_probes(setting: Scenario) -> Iterator[Mistake]:
     """Check what probes need: a probe is a separate message, sent at line rate over the path of its two ranks."""
     probing = [name for name in setting.run.modes if setting.modes[name].knowledge.kind == PROBED]
     if not probing:
@@ -898,7 +898,7 @@ def _of_probes(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
 
 
-def _of_referees(setting: Scenario) -> Iterator[Mistake]:
+def _check_referees(setting: Scenario) -> Iterator[Mistake]:
     """Check that references can be computed: for single collectives without faults, the best policy for some hundred of
     them."""
     if not setting.run.referees:
@@ -920,7 +920,7 @@ def _of_referees(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake("run.referees", text)
 
 
-def _of_bests(scenario: Scenario) -> Iterator[Mistake]:
+def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
     """Check that the fastest ring and the best schedule, if requested, are known in at least one configuration."""
     asked = scenario.run.referees
     if "schedule" in asked and not any(one.has_best_schedule for one in scenario.settings()):
@@ -931,7 +931,7 @@ def _of_bests(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake("run.referees", text)
 
 
-def _of_classes(setting: Scenario) -> Iterator[Mistake]:
+def _check_classes(setting: Scenario) -> Iterator[Mistake]:
     """Check what classes need: fair queues in virtual time, and jobs."""
     if not setting.classes:
         return
@@ -942,7 +942,7 @@ def _of_classes(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("class", "classes without a [[job]] that has one; allowed: both or none")
 
 
-def _of_te(setting: Scenario) -> Iterator[Mistake]:
+def _check_te(setting: Scenario) -> Iterator[Mistake]:
     """Check what traffic engineering needs: fair queues in virtual time, and conditions that do not change in a
     collective."""
     if setting.fabric.routing != te.ROUTING:
@@ -957,7 +957,7 @@ def _of_te(setting: Scenario) -> Iterator[Mistake]:
     yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, others)
 
 
-def _of_queue(setting: Scenario) -> Iterator[Mistake]:
+def _check_queue(setting: Scenario) -> Iterator[Mistake]:
     """Check finite queues, which need fifo links and virtual time, and ECN marks, which only dctcp reacts to; and the
     bound of the retransmission timeout, which not every machine's kernel can set."""
     transport, key = setting.transport, "fabric.buffer"
@@ -992,7 +992,7 @@ def _of_queue(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f"{text} {why}; allowed: a threshold below a buffer")
 
 
-def _of_workload(setting: Scenario) -> Iterator[Mistake]:
+def _check_workload(setting: Scenario) -> Iterator[Mistake]:
     """Check that a configuration's workload is possible, and that on the wall clock every message has at least a
     byte."""
     spec = setting.collective
@@ -1010,7 +1010,7 @@ def _of_workload(setting: Scenario) -> Iterator[Mistake]:
         yield Mistake("run.rate_scale", str(error))
 
 
-def _of_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:
+def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:
     """Check that a trace can be read and covers the collectives; raises ConditionsError."""
     limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
     if limit is not None and count > limit:
@@ -1026,7 +1026,7 @@ BEFORE = {"collective.ring": "slowest edge"}
 
 def plain_values(setting: Scenario) -> dict[str, Any]:
     """Return the value of every key of a configuration as JSON can hold it: bit/s, bytes, seconds, text, lists."""
-    return {key: _stored(KEYS[key].kind, setting.value(key)) for key in KEYS}
+    return {key: _to_json_value(KEYS[key].kind, setting.value(key)) for key in KEYS}
 
 
 def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scenario:
@@ -1035,7 +1035,7 @@ def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scena
 
     `swept` are the keys in which it differs from the other configurations of its sweep.
     """
-    read = BEFORE | {key: _restored(KEYS[key].kind, value) for key, value in values.items()}
+    read = BEFORE | {key: _from_json_value(KEYS[key].kind, value) for key, value in values.items()}
     return replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
 
 
@@ -1049,16 +1049,16 @@ def from_json(text: str | bytes) -> Scenario:
     return configuration(**json.loads(text))
 
 
-def _stored(kind: Kind, value: Any) -> Any:
+def _to_json_value(kind: Kind, value: Any) -> Any:
     if kind.is_object and value is not None:
         return kind.write(value)
-    return [_stored(kind, item) for item in value] if isinstance(value, tuple) else value
+    return [_to_json_value(kind, item) for item in value] if isinstance(value, tuple) else value
 
 
-def _restored(kind: Kind, stored: Any) -> Any:
+def _from_json_value(kind: Kind, stored: Any) -> Any:
     if kind.is_object and stored is not None:
         return kind.read(stored)
-    return tuple(_restored(kind, item) for item in stored) if isinstance(stored, list) else stored
+    return tuple(_from_json_value(kind, item) for item in stored) if isinstance(stored, list) else stored
 
 
 def described(scenario: Scenario) -> list[dict[str, Any]]:
@@ -1069,24 +1069,24 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
         {
             "setting": index,
             "label": setting.label,
-            "swept": {key: _stored(KEYS[key].kind, value) for key, value in setting.at},
+            "swept": {key: _to_json_value(KEYS[key].kind, value) for key, value in setting.at},
             "columns": setting.columns,
             "values": plain_values(setting),
-            "fabric": _described(build_fabric(setting.fabric)),
-            "schedule": _written(setting.workload),
+            "fabric": _fabric_as_json(build_fabric(setting.fabric)),
+            "schedule": _schedule_as_json(setting.workload),
             "classes": classes.of_flows(setting.classes, setting.workload.dscp) if setting.classes else None,
             "jobs": [
-                {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _worked(one)
+                {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _works_as_json(one)
                 for one in setting.workload.jobs
             ],
             "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
-            **_admitted(setting),
+            **_admission_as_json(setting),
         }
         for index, setting in enumerate(scenario.settings())
     ]
 
 
-def _admitted(setting: Scenario) -> dict[str, Any]:
+def _admission_as_json(setting: Scenario) -> dict[str, Any]:
     """Return a configuration's transfers with their outcomes, if it has any, each with the range of its schedule's
     transfers."""
     spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
@@ -1094,14 +1094,14 @@ def _admitted(setting: Scenario) -> dict[str, Any]:
     return {"admission": found} if found else {}
 
 
-def _worked(job: JobSpan) -> dict[str, Any]:
+def _works_as_json(job: JobSpan) -> dict[str, Any]:
     """Return what the positions of a training job compute, and the range of its transfers in the schedule."""
     if not job.works:
         return {}
     return {"transfers": [job.transfers.start, job.transfers.stop], "places": job.places, "works": job.works}
 
 
-def _written(workload: Workload) -> dict[str, Any]:
+def _schedule_as_json(workload: Workload) -> dict[str, Any]:
     """Return a workload's schedule: of each flow the two positions that it joins and its channel (of a stream its
     position and number); of each transfer its flow, its slots or seconds, the transfers it waits for, and the position
     whose block it begins with, if any. Transfers from index `waited_for` on are background traffic. `works` is what
@@ -1118,7 +1118,7 @@ def _written(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _described(fabric: Fabric) -> dict[str, Any]:
+def _fabric_as_json(fabric: Fabric) -> dict[str, Any]:
     kinds = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
     routers = fabric.border_routers
     return {

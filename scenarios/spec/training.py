@@ -21,7 +21,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import shared_by
 
-_MOST_TRIED, _LEAST_TRIED = 100_000, 4
+_MAX_TRANSFERS, _MIN_SCHEDULES = 100_000, 4
 """Most transfers of all schedules that are compared; and the number of schedules that is compared however large they
 are."""
 
@@ -38,7 +38,7 @@ class TrainingPlan:
     def workload(self, ranks: Sequence[int]) -> Workload:
         """Return an iteration on these GPUs, in the order of their positions; raises ScheduleError if it is not
         possible."""
-        return _planned(self, tuple(ranks))[1]
+        return _plan(self, tuple(ranks))[1]
 
     def more(self, ranks: Sequence[int]) -> int:
         """Return with how many more forwards than in 1F1B the stages before a cut begin; raises ScheduleError as
@@ -48,7 +48,7 @@ class TrainingPlan:
         result is the smallest candidate with the shortest predicted iteration, where each flow is predicted alone, on
         its best path, with the mean rates of its links.
         """
-        return _planned(self, tuple(ranks))[0]
+        return _plan(self, tuple(ranks))[0]
 
 
 def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
@@ -58,35 +58,35 @@ def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _planned(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]:
+def _plan(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]:
     sites = sites_of(ranks, plan.fabric.gpus_per_site)
     found = workload(plan.training, sites)
     if plan.training.pipeline != "overlapped":
         return 0, found
-    alpha_s, beta_s = _flows(found, plan, ranks)
+    alpha_s, beta_s = _flow_costs_s(found, plan, ranks)
     training = plan.training
     # So many forwards hide the way of a message to the next site and back; any further ones would only wait.
-    way_s = float((alpha_s + beta_s * training.activation_bytes)[_messages(found)].max())
+    way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(found)].max())
     hides = math.ceil(2 * way_s / (training.forward_s + training.backward_s)) + 2
     most = min(most_more(training, sites), hides)
-    count = max(_LEAST_TRIED, _MOST_TRIED // len(found.schedule.transfers))
+    count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(found.schedule.transfers))
     tried = sorted({round(number) for number in np.linspace(0, most, min(most + 1, count)).tolist()})
-    times_s = [_time_s(workload(training, sites, more=more), plan, ranks) for more in tried]
+    times_s = [_iteration_s(workload(training, sites, more=more), plan, ranks) for more in tried]
     more = tried[int(np.flatnonzero(np.array(times_s) <= min(times_s) * (1 + 1e-9))[0])]
     return more, workload(training, sites, more=more)
 
 
-def _time_s(found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
+def _iteration_s(found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
     """Return the predicted duration of an iteration under mean conditions, s."""
-    alpha_s, beta_s = _flows(found, plan, ranks)
+    alpha_s, beta_s = _flow_costs_s(found, plan, ranks)
     return float(times(found.schedule.transfers, alpha_s[:, None], beta_s[:, None]).arrives_s.max())
 
 
-def _messages(found: Workload) -> npt.NDArray[np.bool_]:
+def _is_message(found: Workload) -> npt.NDArray[np.bool_]:
     return np.array([isinstance(flow, Flow) for flow in found.schedule.flows])
 
 
-def _flows(
+def _flow_costs_s(
     found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return each flow's delay and its time per byte under mean conditions, [F] s each; for a stream 0 and 1."""
@@ -97,6 +97,6 @@ def _flows(
     choices = Chooser(Router(fabric, of_links_s), MODES["joint"], found, "cycle time")
     (cost_s,), (delay_s,) = choices.edges_s(mean_bps)
     begins, ends = (np.array(ranks)[places] for places in found.schedule.ends)
-    is_sent, between = _messages(found), (begins, ends)
+    is_sent, between = _is_message(found), (begins, ends)
     beta_s = (cost_s - delay_s)[between] / found.largest_message_bytes
     return np.where(is_sent, delay_s[between], 0.0), np.where(is_sent, beta_s, 1.0)
