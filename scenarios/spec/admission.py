@@ -274,49 +274,47 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     if not jobs:
         return ()
     fabric = build_fabric(plan.fabric)
-    every = [_tunnels_of(plan, fabric, job) for job in jobs]
+    tunnels = [_tunnels_of(plan, fabric, job) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
-    whole_bps = capacities.bps[0]
-    lags_of = _lags_of(plan, fabric, jobs, every, whole_bps)
+    link_bps = capacities.bps[0]
+    lags_of = _lags_of(plan, fabric, jobs, tunnels, link_bps)
     capacities = replace(capacities, bps=_CALENDAR_SHARE * capacities.bps)
-    ends = np.cumsum([len(ways) for ways in every])[:-1]
+    ends = np.cumsum([len(of_job) for of_job in tunnels])[:-1]
 
     def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-        asked = [_request(*one) for one in zip(jobs, every, np.split(lags_s, ends), strict=True)]
-        return answers(capacities, asked, protects=plan.spec.protects)
+        requests = [_request(*each) for each in zip(jobs, tunnels, np.split(lags_s, ends), strict=True)]
+        return answers(capacities, requests, protects=plan.spec.protects)
 
-    found, calendar, lags_s = _settle(ask, lags_of, lags_of(()))
+    answered, calendar, lags_s = _settle(ask, lags_of, lags_of(None))
     down = _wan_links(fabric, plan.dead)
     broken: dict[str, Answer] = {}
     if down and not plan.spec.protects:
-        whole, promised_s = calendar, lags_s
+        promised, promised_lags_s = calendar, lags_s
 
         def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-            lags = zip(jobs, np.split(promised_s, ends), np.split(lags_s, ends), strict=True)
+            lags = zip(jobs, np.split(promised_lags_s, ends), np.split(lags_s, ends), strict=True)
             by_name = {job.name: (before_s.min(), now_s) for job, before_s, now_s in lags}
-            asked = [one if one.is_rate else _with_lags(one, *by_name[one.name]) for one in whole.requests]
-            return struck(capacities, replace(whole, requests=tuple(asked)), down, at_s=-math.inf)
+            requests = [each if each.is_rate else _with_lags(each, *by_name[each.name]) for each in promised.requests]
+            return struck(capacities, replace(promised, requests=tuple(requests)), down, at_s=-math.inf)
 
         left, calendar, lags_s = _settle(strike, lags_of, lags_s)
-        broken = {one.request.name: one for one in left if one.promised is None}
-    kept = {request.name: index for index, request in enumerate(calendar.requests)}
-    connections = _connections(whole_bps, calendar) if kept else []
+        broken = {answer.request.name: answer for answer in left if answer.promised is None}
+    index_of = {request.name: index for index, request in enumerate(calendar.requests)}
+    connections = _connections(link_bps, calendar) if index_of else []
     case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    for job, ways, of_ways_s, answer in zip(jobs, every, np.split(lags_s, ends), found, strict=True):
+    for job, of_job, of_tunnels_s, answer in zip(jobs, tunnels, np.split(lags_s, ends), answered, strict=True):
         last = broken.get(job.name, answer)
         request = last.promised or last.request
-        lag_s = float(of_ways_s.max() if request.is_rate else of_ways_s.min())
+        lag_s = float(of_tunnels_s.max() if request.is_rate else of_tunnels_s.min())
         edges_s, workload = np.zeros(1), None
         rates_bps: dict[str, Floats] = {}
-        if (index := kept.get(job.name)) is not None:
+        if (index := index_of.get(job.name)) is not None:
             number, edges_s = connections[index], calendar.edges_s
             together_bps = calendar.bps[index].sum(axis=1, keepdims=True)
             bps = together_bps * number / np.maximum(1, number.sum(axis=1, keepdims=True))
-            workload = _paced(job, request.begin_s, (edges_s, bps), number, list(ways.values()))
-            for links, rate_bps in zip((links[case] for links in ways), bps.T, strict=True):
-                if rate_bps.any():
-                    rates_bps[_tunnel_name(fabric, links)] = rates_bps.get(_tunnel_name(fabric, links), 0.0) + rate_bps
+            workload = _paced(job, request.begin_s, (edges_s, bps), number, list(of_job.values()))
+            rates_bps = _rates_by_name(fabric, [links[case] for links in of_job], bps)
         result.append(
             Transfer(
                 job=job,
@@ -331,6 +329,16 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
             )
         )
     return tuple(result)
+
+
+def _rates_by_name(fabric: Fabric, tunnels: Sequence[Sequence[int]], bps: Floats) -> dict[str, Floats]:
+    """Return the rates of the tunnels that are used, by name; `bps` are [intervals, tunnels]."""
+    rates_bps: dict[str, Floats] = {}
+    for links, rate_bps in zip(tunnels, bps.T, strict=True):
+        if rate_bps.any():
+            name = _tunnel_name(fabric, links)
+            rates_bps[name] = rates_bps.get(name, 0.0) + rate_bps
+    return rates_bps
 
 
 def _without_admission(job: "JobSpec") -> Transfer:
@@ -360,18 +368,18 @@ def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
     """Return a transfer's tunnels. A key holds the indices of the links that the tunnel passes without a failure, then
     those that it passes after each failure that promises are protected from; its value lists the channels (modulo the
     number of all channels) that take this tunnel."""
-    found = multipath(fabric)
-    assert found is not None and job.ranks is not None, "transfers are checked"
-    channel = np.arange(found.width * RANKS)
+    paths = multipath(fabric)
+    assert paths is not None and job.ranks is not None, "transfers are checked"
+    channel = np.arange(paths.width * RANKS)
     src, dst = (np.full(channel.size, rank) for rank in job.ranks)
     passed = []
     for dead in (NONE, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
-        links = found.links(src, dst, found.paths(src, dst, channel, failed_links(fabric, dead)), channel)
+        links = paths.links(src, dst, paths.paths(src, dst, channel, failed_links(fabric, dead)), channel)
         passed.append([tuple(int(link) for link in row if link >= 0) for row in links])
-    ways: Tunnels = {}
-    for number, way in enumerate(zip(*passed, strict=True)):
-        ways.setdefault(way, []).append(number)
-    return ways
+    tunnels: Tunnels = {}
+    for number, tunnel in enumerate(zip(*passed, strict=True)):
+        tunnels.setdefault(tunnel, []).append(number)
+    return tunnels
 
 
 def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
@@ -394,7 +402,7 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
 
 def _settle(
     ask: Callable[[Floats], tuple[list[Answer], Calendar]],
-    lags_of: Callable[[Sequence[Calendar]], Floats],
+    lags_of: Callable[[Calendar | None], Floats],
     lags_s: Floats,
 ) -> tuple[list[Answer], Calendar, Floats]:
     """Return answers and a calendar that are consistent with the lags of the tunnels, and these lags.
@@ -403,54 +411,52 @@ def _settle(
     is computed repeatedly until no tunnel needs a longer lag than was assumed; lags only grow.
     """
     while True:
-        found, calendar = ask(lags_s)
-        needed_s = lags_of((calendar,))
+        answered, calendar = ask(lags_s)
+        needed_s = lags_of(calendar)
         if (needed_s <= lags_s).all():
-            return found, calendar, lags_s
+            return answered, calendar, lags_s
         lags_s = np.maximum(lags_s, needed_s)
 
 
 def _lags_of(
-    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], ways: Sequence[Tunnels], bps: Floats
-) -> Callable[[Sequence[Calendar]], Floats]:
+    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], tunnels: Sequence[Tunnels], bps: Floats
+) -> Callable[[Calendar | None], Floats]:
     """Return a function from calendars to lags: how long after it was sent the last byte of each tunnel may arrive, s.
 
     A lag holds whichever link fails. It is the propagation delay and, at each link, the time of two frames and the
     difference in delay between the tunnels that reach this link, since for so long the link may carry the traffic of
     two intervals. A fair queue serves connections in turn, so every other connection that a tunnel meets may delay it
-    by one frame, at the slowest link that both pass. `bps` are the rates of the links.
+    by one frame, at the slowest link that both pass. `bps` are the rates of the links. Without a
+    calendar the lags are those of tunnels that meet no other connection.
     """
     delay_s = delays_s(fabric, plan.conditions)
     wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
     bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port first finishes a segment of another class
     byte_s = 8 / np.maximum(bps, 1.0)
-    alone_s = delay_s + byte_s * bytes_ahead
-    found_alone = np.array([[alone_s[list(links)].sum() for links in way] for of_job in ways for way in of_job])
-    ends = np.cumsum([0, *map(len, ways)]).tolist()
+    link_s = delay_s + byte_s * bytes_ahead
+    alone_s = np.array([[link_s[list(links)].sum() for links in tunnel] for of_job in tunnels for tunnel in of_job])
+    ends = np.cumsum([0, *map(len, tunnels)]).tolist()
     first = {job.name: end for job, end in zip(jobs, ends, strict=False)}
 
-    def lags_of(calendars: Sequence[Calendar]) -> Floats:
-        found = found_alone.copy()
-        for one in calendars:
-            if not one.requests:
-                continue
-            number = np.concatenate(_connections(bps, one), axis=1)
+    def lags_of(calendar: Calendar | None) -> Floats:
+        lags_s = alone_s.copy()  # [tunnels, cases]
+        if calendar is not None and calendar.requests:
+            number = np.concatenate(_connections(bps, calendar), axis=1)
             number = np.maximum(number, number[[*range(1, len(number)), -1]])  # two intervals overlap at their edge
             used = np.flatnonzero(number.any(axis=0)).tolist()
-            own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
-            for case, every in enumerate(_links_by_case(one.requests)):
-                passes, apart_s = (
-                    _incidence(every, len(bps)),
-                    _delay_spread_s([every[tunnel] for tunnel in used], delay_s),
-                )
+            row_of = [first[request.name] + p for request in calendar.requests for p in range(len(request.tunnels))]
+            for case, links_of in enumerate(_links_by_case(calendar.requests)):
+                passes = _incidence(links_of, len(bps))
+                apart_s = _delay_spread_s([links_of[tunnel] for tunnel in used], delay_s)
                 for tunnel in used:
-                    links = list(every[tunnel])
+                    links = list(links_of[tunnel])
                     meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
                     ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max()) + float(apart_s[links].sum())
-                    at = own[tunnel], case
-                    found[at] = max(found[at], found_alone[at] + ahead_s)
-        parts = zip(jobs, np.split(found.max(axis=1) + (plan.spec.recovery_s or 0.0), ends[1:-1]), strict=True)
-        return np.concatenate([_round_up_lags(lags_s, _LAG_STEP * _requested_s(job)) for job, lags_s in parts])
+                    at = row_of[tunnel], case
+                    lags_s[at] = max(lags_s[at], alone_s[at] + ahead_s)
+        by_job = np.split(lags_s.max(axis=1) + (plan.spec.recovery_s or 0.0), ends[1:-1])
+        steps_s = [_LAG_STEP * _requested_s(job) for job in jobs]
+        return np.concatenate([_round_up_lags(*each) for each in zip(by_job, steps_s, strict=True)])
 
     return lags_of
 
@@ -501,30 +507,32 @@ def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[n
     connection may delay the others by a frame. Rounding up to whole connections uses the capacity that the calendar
     leaves free.
     """
-    requests, split = calendar.requests, calendar.bps
-    bps = np.concatenate([np.where(one > _RESIDUE * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
-    usual, *behind = (_incidence(tunnels, len(capacity_bps)) for tunnels in _links_by_case(requests))
-    more = [(usual, np.arange(len(capacity_bps)))]
-    more += [(found, np.flatnonzero((found > usual).any(axis=0))) for found in behind]
-    passes = np.concatenate([found[:, links] for found, links in more], axis=1)
-    capacity_bps = np.concatenate([capacity_bps[links] for _, links in more])
-    ends = np.cumsum([0, *(one.shape[1] for one in split)])
+    bps = np.concatenate(
+        [np.where(of_job > _RESIDUE * of_job.max(initial=0.0), of_job, 0.0) for of_job in calendar.bps], axis=1
+    )
+    usual, *failed = (_incidence(tunnels, len(capacity_bps)) for tunnels in _links_by_case(calendar.requests))
+    # After a failure only links that new tunnels pass can be too narrow.
+    loaded = [(usual, np.arange(len(capacity_bps)))]
+    loaded += [(passes, np.flatnonzero((passes > usual).any(axis=0))) for passes in failed]
+    passes = np.concatenate([passes[:, links] for passes, links in loaded], axis=1)
+    capacity_bps = np.concatenate([capacity_bps[links] for _, links in loaded])
+    ends = np.cumsum([0, *(of_job.shape[1] for of_job in calendar.bps)])
     parts = 1
     while True:
-        unit_bps = bps.max() / parts
-        found = np.floor(bps / unit_bps + _ROUNDING).astype(np.int64)
-        room = np.floor(capacity_bps / unit_bps * (1 + _ROUNDING)) - found @ passes
+        unit_bps = bps.max() / parts  # the rate of a connection
+        number = np.floor(bps / unit_bps + _ROUNDING).astype(np.int64)
+        room = np.floor(capacity_bps / unit_bps * (1 + _ROUNDING)) - number @ passes
         for first, last in pairwise(ends.tolist()):
             together_bps = bps[:, first:last].sum(axis=1)
-            wanted = np.maximum(np.ceil(together_bps / unit_bps - _ROUNDING), together_bps > 0)
-            missing = np.maximum(wanted - found[:, first:last].sum(axis=1), 0).astype(int)
+            needed = np.maximum(np.ceil(together_bps / unit_bps - _ROUNDING), together_bps > 0)
+            missing = np.maximum(needed - number[:, first:last].sum(axis=1), 0).astype(int)
             for i in np.repeat(np.arange(len(bps)), missing).tolist():
-                has = first + np.flatnonzero(bps[i, first:last] > 0)
-                most = has[np.argmax([room[i, passes[tunnel] > 0].min() for tunnel in has])]
-                found[i, most] += 1
-                room[i] -= passes[most]
+                used = first + np.flatnonzero(bps[i, first:last] > 0)
+                roomiest = used[np.argmax([room[i, passes[tunnel] > 0].min() for tunnel in used])]
+                number[i, roomiest] += 1
+                room[i] -= passes[roomiest]
         if (room >= 0).all():
-            return np.split(found, ends[1:-1].tolist(), axis=1)
+            return np.split(number, ends[1:-1].tolist(), axis=1)
         parts = max(parts + 1, parts * 11 // 10)
 
 
