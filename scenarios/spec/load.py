@@ -14,6 +14,7 @@ import tomli_w
 from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
+from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.idle import Idle, idle, is_default
 from scenarios.spec.scenario import (
     BEFORE,
@@ -23,7 +24,6 @@ from scenarios.spec.scenario import (
     SWEPT,
     Axis,
     Scenario,
-    inconsistencies,
 )
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
