@@ -12,11 +12,14 @@ if __name__ == "__main__":
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "bash scenarios/setup.sh"
+STUDIES = ("authors", "referees", "sizing")
+"""Modules that are commands with their own options."""
 CANNOT = 3
 _OLDEST = (3, 11)
 
@@ -28,18 +31,9 @@ def main() -> int:
             from scenarios.tools.doctor import diagnosis
 
             return diagnosis()
-        if sys.argv[1:2] == ["authors"]:
-            from scenarios.authors import main as study
-
-            return study(sys.argv[2:])
-        if sys.argv[1:2] == ["sizing"]:
-            from scenarios.sizing import main as calculator
-
-            return calculator(sys.argv[2:])
-        if sys.argv[1:2] == ["referees"]:
-            from scenarios.referees import main as referees
-
-            return referees(sys.argv[2:])
+        if sys.argv[1:2] and sys.argv[1] in STUDIES:
+            status: int = import_module(f"scenarios.{sys.argv[1]}").main(sys.argv[2:])
+            return status
         from scenarios.experiment.options import parser
 
         parser().parse_args(sys.argv[1:])  # handles --help and unknown options before slow imports

@@ -65,7 +65,7 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     """Return the workload of each collective over the GPUs of these sites, proven correct; raises ScheduleError if the
     settings do not fit together."""
     if spec.schedule is not None:
-        return _imported(spec, spec.schedule, sites)
+        return _imported_workload(spec, spec.schedule, sites)
     if spec.kind == TRAINING:
         raise ScheduleError(f"{TRAINING} needs a run; allowed: {', '.join(ALGORITHMS)}")
     if spec.kind in (MESSAGES, TRACE):
@@ -82,30 +82,30 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
 
 
 @lru_cache(maxsize=64)
-def routed(found: Workload, spec: FabricSpec) -> Workload:
+def routed(workload: Workload, spec: FabricSpec) -> Workload:
     """Return the workload as a fabric's GPUs send it: messages split into pieces if the fabric sprays or engineers
     traffic, or spread over its planes.
 
     All messages of a ring have the same number of pieces, because any flow of the ring may cross the WAN. Raises
     ScheduleError for too many pieces.
     """
-    ways = multipath(build_fabric(spec))
-    if ways is None or not (ways.sprays or ways.engineers):
-        return over_planes(found, spec.rails or 1) if spec.has_planes and spec.routing == "single" else found
+    paths = multipath(build_fabric(spec))
+    if paths is None or not (paths.sprays or paths.engineers):
+        return over_planes(workload, spec.rails or 1) if spec.has_planes and spec.routing == "single" else workload
     site = [site for site, gpus in enumerate(spec.gpus_per_site) for _ in range(gpus)]
-    ends = zip(*found.schedule.ends, strict=True)
-    pieces = [ways.width if found.is_ring else ways.pieces(site[src], site[dst]) for src, dst in ends]
-    pieces = [1 if way >= 0 else n for way, n in zip(found.ways, pieces, strict=True)] if found.ways else pieces
-    streams = [not isinstance(flow, Flow) for flow in found.schedule.flows]
+    ends = zip(*workload.schedule.ends, strict=True)
+    pieces = [paths.width if workload.is_ring else paths.pieces(site[src], site[dst]) for src, dst in ends]
+    pieces = [1 if way >= 0 else n for way, n in zip(workload.ways, pieces, strict=True)] if workload.ways else pieces
+    streams = [not isinstance(flow, Flow) for flow in workload.schedule.flows]
     return sprayed(
-        found,
+        workload,
         [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)],
-        width=ways.width,
+        width=paths.width,
         ranks=RANKS,
     )
 
 
-def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workload:
+def _imported_workload(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workload:
     """Return the workload of a schedule file or of a trace, which replaces a generated schedule."""
     gpus = sum(sites)
     if spec.kind == TRACE:
@@ -120,49 +120,50 @@ def _imported(spec: CollectiveSpec, path: Path, sites: tuple[int, ...]) -> Workl
         )
     if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
         raise ScheduleError(f"{path} has its own algorithm, channels and pieces; allowed: the file alone")
-    found = Workload(
+    imported = Workload(
         kind=spec.kind,
         algorithm=path.name,
         schedule=read(path, kind=spec.kind, gpus=gpus),
         slot_bytes=1,
         is_rooted=spec.kind in ROOTED,
     )
-    return (
-        found if spec.kind == MESSAGES else sized(found, spec.size_bytes or spec.chunk_bytes * blocks(spec.kind, gpus))
-    )
+    if spec.kind == MESSAGES:
+        return imported
+    return sized(imported, spec.size_bytes or spec.chunk_bytes * blocks(spec.kind, gpus))
 
 
-def carried(found: Workload, scale: RateScale) -> Workload:
+def carried(workload: Workload, scale: RateScale) -> Workload:
     """Return the workload that the emulation carries at a rate scale; raises ScaleError if a slot has less than a byte.
 
     Messages are scaled one by one; computations keep their durations.
     """
-    if found.kind in OWN_SIZES:
-        return found if scale == EVERYTHING else _smaller(found, scale)
-    slot_bytes = scale.chunk_bytes(found.slot_bytes)
-    return replace(found, slot_bytes=-(-slot_bytes // found.unit_bytes) * found.unit_bytes)
+    if workload.kind in OWN_SIZES:
+        return workload if scale == EVERYTHING else _smaller(workload, scale)
+    slot_bytes = scale.chunk_bytes(workload.slot_bytes)
+    return replace(workload, slot_bytes=-(-slot_bytes // workload.unit_bytes) * workload.unit_bytes)
 
 
-def _smaller(found: Workload, scale: RateScale) -> Workload:
+def _smaller(workload: Workload, scale: RateScale) -> Workload:
     """Scale every message, and slots of several sizes; raises ScaleError if one has less than a byte.
 
     Messages of background traffic keep at least a byte, as some of their exponentially distributed sizes are small at
     any scale.
     """
-    flows, unit = found.schedule.flows, found.unit_bytes
-    background = {index for job in found.jobs if job.is_background for index in job.transfers}
+    flows, unit = workload.schedule.flows, workload.unit_bytes
+    background = {index for job in workload.jobs if job.is_background for index in job.transfers}
 
     def carried_bytes(size: float) -> int:
         return -(-scale.chunk_bytes(round(size)) // unit) * unit
 
-    slot_sizes = tuple(map(carried_bytes, found.slot_sizes))
+    slot_sizes = tuple(map(carried_bytes, workload.slot_sizes))
 
-    def transfer(index: int, one: Transfer) -> Transfer:
-        if not isinstance(flows[one.flow], Flow):
-            return one
-        if one.slots:
-            return replace(one, size=sum(slot_sizes[slot] for slot, _ in one.slots))
-        return replace(one, size=carried_bytes(max(one.size, scale.divisor) if index in background else one.size))
+    def carried_transfer(index: int, transfer: Transfer) -> Transfer:
+        if not isinstance(flows[transfer.flow], Flow):
+            return transfer
+        if transfer.slots:
+            return replace(transfer, size=sum(slot_sizes[slot] for slot, _ in transfer.slots))
+        least = scale.divisor if index in background else transfer.size
+        return replace(transfer, size=carried_bytes(max(transfer.size, least)))
 
-    transfers = tuple(transfer(index, one) for index, one in enumerate(found.schedule.transfers))
-    return replace(found, slot_sizes=slot_sizes, schedule=replace(found.schedule, transfers=transfers))
+    transfers = tuple(carried_transfer(*each) for each in enumerate(workload.schedule.transfers))
+    return replace(workload, slot_sizes=slot_sizes, schedule=replace(workload.schedule, transfers=transfers))

@@ -154,7 +154,7 @@ class Scenario:
         together."""
         if self.jobs:
             sites, seed = self.fabric.gpus_per_site, self.run.seed
-            found = workload_of_jobs(
+            workload = workload_of_jobs(
                 self.jobs,
                 self.collective,
                 self.classes,
@@ -164,10 +164,10 @@ class Scenario:
                 admission=self.admission_plan,
             )
         elif self.training_plan is not None:
-            found = self.training_plan.workload(range(self.gpus))
+            workload = self.training_plan.workload(range(self.gpus))
         else:
-            found = workload_of(self.collective, self.fabric.gpus_per_site)
-        return routed(found, self.fabric)
+            workload = workload_of(self.collective, self.fabric.gpus_per_site)
+        return routed(workload, self.fabric)
 
     @property
     def kinds(self) -> set[str]:
@@ -236,14 +236,15 @@ class Scenario:
 
     @cached_property
     def _settings(self) -> tuple["Scenario", ...]:
-        plain, found = replace(self, sweep=()), []
+        plain, settings = replace(self, sweep=()), []
         for values in itertools.product(*(axis.values for axis in self.sweep)):
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
-            one = replace(plain.with_values(at), at=tuple(at.items()))
-            one = replace(one, collective=one.collective.with_chunk(one.gpus))
-            is_trace = one.conditions.sampler == "trace"
-            found.append(one if is_trace else replace(one, conditions=replace(one.conditions, trace=None)))
-        return tuple(found)
+            setting = replace(plain.with_values(at), at=tuple(at.items()))
+            setting = replace(setting, collective=setting.collective.with_chunk(setting.gpus))
+            if setting.conditions.sampler != "trace":
+                setting = replace(setting, conditions=replace(setting.conditions, trace=None))
+            settings.append(setting)
+        return tuple(settings)
 
     @cached_property
     def label(self) -> str:
@@ -259,20 +260,7 @@ class Scenario:
         words = [f"{gpus} GPUs", *self._collective_words, (wan.name or "own WAN") if wan.km else delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
-        for key, value in self.at:
-            is_named = key == "fabric.wan" and value.km
-            if not is_named and (key not in (*_OUTERMOST, *_IN_LABEL) or (self.jobs and key == "training.pipeline")):
-                if key in (
-                    "job",
-                    "class",
-                    "conditions.links",
-                    "fault",
-                ):  # their tables are too long to be written out
-                    words.append(", ".join(one.words for one in value) or f"without {KEYS[key].attribute}")
-                    continue
-                written = KEYS[key].kind.write(value)
-                name = "controller delay" if key == "control.delay" else key.partition(".")[2].replace("_", " ")
-                words.append(f"{name} {str(written).lower() if isinstance(written, bool) else written}")
+        words += filter(None, (self._swept_words(key, value) for key, value in self.at))
         if self.fabric.grain != DEFAULTS.fabric.grain:
             words.append(f"{self.fabric.grain} grain")
         if self.fabric.rails is not None and "fabric.rails" not in dict(self.at):
@@ -285,6 +273,19 @@ class Scenario:
             scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates{size}"
             words.append(f"wall clock{scaled}")
         return ", ".join(words)
+
+    def _swept_words(self, key: str, value: Any) -> str:
+        """Return a swept value in words; empty if other words of the label tell it."""
+        if key == "fabric.wan" and value.km:
+            return ""
+        is_training = key == "training.pipeline" and bool(self.jobs)
+        if key in (*_OUTERMOST, *_IN_LABEL) and not is_training:
+            return ""
+        if key in ("job", "class", "conditions.links", "fault"):  # their tables are too long to be written out
+            return ", ".join(each.words for each in value) or f"without {KEYS[key].attribute}"
+        name = "controller delay" if key == "control.delay" else key.partition(".")[2].replace("_", " ")
+        written = KEYS[key].kind.write(value)
+        return f"{name} {str(written).lower() if isinstance(written, bool) else written}"
 
     @property
     def _collective_words(self) -> Iterator[str]:
@@ -305,15 +306,15 @@ class Scenario:
     @cached_property
     def columns(self) -> Mapping[str, Any]:
         """The columns that results have for swept values, in addition to those that all results have."""
-        return {
-            f"{key}_s" if KEYS[key].kind.unit == DELAY.unit and key != "control.delay" else key: (
-                value
-                if isinstance(value, bool | int | float | str) and key != "control.delay"  # which may be a list
-                else (key == "fabric.wan" and value.name) or str(KEYS[key].kind.write(value))
-            )
-            for key, value in self.at
-            if key not in (*_OUTERMOST, "run.seed")
-        }
+        columns = {}
+        for key, value in self.at:
+            kind, is_number = KEYS[key].kind, key != "control.delay"  # whose values may be lists
+            if key in (*_OUTERMOST, "run.seed"):
+                continue
+            is_plain = is_number and isinstance(value, bool | int | float | str)
+            cell = value if is_plain else (key == "fabric.wan" and value.name) or str(kind.write(value))
+            columns[f"{key}_s" if is_number and kind.unit == DELAY.unit else key] = cell
+        return columns
 
     def shared_links(self, mode: str) -> tuple[str, ...]:
         """Return the names of the logical links or ports that two flows of the collective can use at the same time."""

@@ -38,7 +38,7 @@ class TrainingPlan:
     def workload(self, ranks: Sequence[int]) -> Workload:
         """Return an iteration on these GPUs, in the order of their positions; raises ScheduleError if it is not
         possible."""
-        return _plan(self, tuple(ranks))[1]
+        return _planned_iteration(self, tuple(ranks))[1]
 
     def more(self, ranks: Sequence[int]) -> int:
         """Return with how many more forwards than in 1F1B the stages before a cut begin; raises ScheduleError as
@@ -48,7 +48,7 @@ class TrainingPlan:
         result is the smallest candidate with the shortest predicted iteration, where each flow is predicted alone, on
         its best path, with the mean rates of its links.
         """
-        return _plan(self, tuple(ranks))[0]
+        return _planned_iteration(self, tuple(ranks))[0]
 
 
 def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
@@ -58,45 +58,45 @@ def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _plan(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]:
+def _planned_iteration(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]:
     sites = sites_of(ranks, plan.fabric.gpus_per_site)
-    found = workload(plan.training, sites)
+    iteration = workload(plan.training, sites)
     if plan.training.pipeline != "overlapped":
-        return 0, found
-    alpha_s, beta_s = _flow_costs_s(found, plan, ranks)
+        return 0, iteration
+    alpha_s, beta_s = _flow_costs_s(iteration, plan, ranks)
     training = plan.training
     # So many forwards hide the way of a message to the next site and back; any further ones would only wait.
-    way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(found)].max())
+    way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(iteration)].max())
     hides = math.ceil(2 * way_s / (training.forward_s + training.backward_s)) + 2
     most = min(most_more(training, sites), hides)
-    count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(found.schedule.transfers))
+    count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(iteration.schedule.transfers))
     tried = sorted({round(number) for number in np.linspace(0, most, min(most + 1, count)).tolist()})
     times_s = [_iteration_s(workload(training, sites, more=more), plan, ranks) for more in tried]
     more = tried[int(np.flatnonzero(np.array(times_s) <= min(times_s) * (1 + 1e-9))[0])]
     return more, workload(training, sites, more=more)
 
 
-def _iteration_s(found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
+def _iteration_s(iteration: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
     """Return the predicted duration of an iteration under mean conditions, s."""
-    alpha_s, beta_s = _flow_costs_s(found, plan, ranks)
-    return float(times(found.schedule.transfers, alpha_s[:, None], beta_s[:, None]).arrives_s.max())
+    alpha_s, beta_s = _flow_costs_s(iteration, plan, ranks)
+    return float(times(iteration.schedule.transfers, alpha_s[:, None], beta_s[:, None]).arrives_s.max())
 
 
-def _is_message(found: Workload) -> npt.NDArray[np.bool_]:
-    return np.array([isinstance(flow, Flow) for flow in found.schedule.flows])
+def _is_message(iteration: Workload) -> npt.NDArray[np.bool_]:
+    return np.array([isinstance(flow, Flow) for flow in iteration.schedule.flows])
 
 
 def _flow_costs_s(
-    found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]
+    iteration: Workload, plan: TrainingPlan, ranks: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return each flow's delay and its time per byte under mean conditions, [F] s each; for a stream 0 and 1."""
     fabric = build_fabric(plan.fabric)
     shared = shared_by(fabric)
     mean_bps = shared.slowest_bps(sampler(fabric, plan.conditions, seed=plan.seed).mean_bps[None])
     of_links_s = shared.delays_s(delays_s(fabric, plan.conditions))
-    choices = Chooser(Router(fabric, of_links_s), MODES["joint"], found, "cycle time")
+    choices = Chooser(Router(fabric, of_links_s), MODES["joint"], iteration, "cycle time")
     (cost_s,), (delay_s,) = choices.edges_s(mean_bps)
-    begins, ends = (np.array(ranks)[places] for places in found.schedule.ends)
-    is_sent, between = _is_message(found), (begins, ends)
-    beta_s = (cost_s - delay_s)[between] / found.largest_message_bytes
+    begins, ends = (np.array(ranks)[places] for places in iteration.schedule.ends)
+    is_sent, between = _is_message(iteration), (begins, ends)
+    beta_s = (cost_s - delay_s)[between] / iteration.largest_message_bytes
     return np.where(is_sent, delay_s[between], 0.0), np.where(is_sent, beta_s, 1.0)
