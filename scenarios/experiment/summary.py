@@ -94,8 +94,8 @@ class JobResult:
 
     def as_json(self) -> dict[str, Any]:
         """The fields, including those of `training`."""
-        found = asdict(self)
-        return found | (found.pop("training") or {})
+        fields = asdict(self)
+        return fields | (fields.pop("training") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class SettingResult:
     place: int
     setting: Scenario
     points: tuple[PointResult, ...]
-    found: Found
+    claims: Found
 
 
 def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
@@ -154,19 +154,19 @@ def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
 
 def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
     """Return the results of the jobs of each point, in order."""
-    found: dict[Point, tuple[JobResult, ...]] = {}
+    results: dict[Point, tuple[JobResult, ...]] = {}
     for key, rows in jobs.groupby([*_POINT_COLUMNS, "job", "background"], sort=False):
         *point, name, background = key
-        of_point = found.get(Point(*point), ())
-        one = JobResult(
+        of_point = results.get(Point(*point), ())
+        result = JobResult(
             name=name,
             mean_s=float(rows["completion_s"].mean()),
             mean_predicted_s=float(rows["predicted_s"].mean()),
             longest_s=float(rows["completion_s"].max()),
             background=bool(background),
         )
-        found[Point(*point)] = (*of_point, one)
-    return found
+        results[Point(*point)] = (*of_point, result)
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +192,6 @@ def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFram
     return (rows[rows["undisturbed"]] for point, rows in stored.items() if point.engine != "model")
 
 
-def in_fifo(stored: Mapping[Point, "pd.DataFrame"]) -> Fifo | None:
-    """Return the effect of fifo queues on measurements without injected faults, for the fidelity; None if there are
-    none."""
-    return fifo_of(rows[rows["undisturbed"]] for rows in stored.values())
-
-
 def results_of(
     stored: Mapping[Point, "pd.DataFrame"],
     engine: str,
@@ -208,9 +202,9 @@ def results_of(
     """Yield the result of each setting that has modes with all their collectives stored, over these modes; `firsts` are
     the first collectives of measured training points."""
     for place, setting in enumerate(settings):
-        found = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
+        rows_of = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
         count = setting.collective.count
-        finished = {mode: rows for mode, rows in found.items() if rows is not None and len(rows) == count}
+        finished = {mode: rows for mode, rows in rows_of.items() if rows is not None and len(rows) == count}
         if finished:
             points = {mode: Point(engine, place, mode) for mode in finished}
             of_modes = {mode: jobs.get(point, ()) for mode, point in points.items()}
@@ -261,7 +255,7 @@ def _result(
                 replace(job, training=_training(setting, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
-            fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
+            fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(setting, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(setting.collective.budget_s, times.completion_s),
             referees_s={
@@ -270,7 +264,7 @@ def _result(
         )
         for mode, times in series.items()
     )
-    return SettingResult(engine=engine, place=place, setting=setting, points=points, found=claims(series))
+    return SettingResult(engine=engine, place=place, setting=setting, points=points, claims=claims(series))
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -370,7 +364,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         for mode in setting.run.modes
     ]
     links = [
-        {"settings": places, "names": [link.name for link in found]} for found, places in links_of(plans[0][1]).items()
+        {"settings": places, "names": [link.name for link in links]} for links, places in links_of(plans[0][1]).items()
     ]
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
@@ -381,10 +375,10 @@ def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedP
     specs: dict[FabricSpec, list[int]] = {}
     for place, setting in enumerate(settings):
         specs.setdefault(setting.fabric, []).append(place)
-    found: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
+    settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, places in specs.items():
-        found.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
-    return found
+        settings_of.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
+    return settings_of
 
 
 def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
@@ -409,30 +403,30 @@ def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
     )
 
 
-def _fifo_fields(found: Fifo | None) -> dict[str, Any]:
+def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
     """The effect of fifo queues: drops, retransmitted bytes, the extreme ratios of transfers, and the least fair
     link."""
-    if found is None:
+    if fifo is None:
         return {}
     names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
-    return {name: getattr(found, name) for name in names}
+    return {name: getattr(fifo, name) for name in names}
 
 
 def _job_fields(setting: Scenario, point: PointResult) -> dict[str, Any]:
     """The jobs of a point, if it has any, with the bytes by link of training jobs."""
-    found = [
+    jobs = [
         job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(setting, point.mode, job.name)})
         for job in point.jobs
     ]
-    return {"jobs": found} if found else {}
+    return {"jobs": jobs} if jobs else {}
 
 
 def _transfer_fields(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
     """The transfers of a setting with their outcomes, if it has any; for a point also when the last of all rounds
     completed."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
-    found = [one.as_json() | one.kept(longest_s.get(one.job.name)) for one in setting.transfers]
-    return {"transfers": found} if found else {}
+    transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in setting.transfers]
+    return {"transfers": transfers} if transfers else {}
 
 
 def _training_fields(point: PointResult) -> dict[str, Any]:
@@ -513,7 +507,9 @@ _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "g
 def _interval_ends(point: PointResult) -> dict[str, float | None]:
     """The ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
-    ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
+    ends: list[float] = []
+    for interval in intervals:
+        ends += (math.nan, math.nan) if interval is None else (interval.low, interval.high)
     return {name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)}
 
 
@@ -547,7 +543,7 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 def _has_other_times(point: PointResult) -> bool:
     """Return whether the jobs' times differ from the round's, unlike those of a single job from the round's beginning
     on."""
-    return any(not math.isclose(one.mean_s, point.summary.mean_s.value) for one in point.jobs)
+    return any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
 
 
 def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
@@ -557,45 +553,49 @@ def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         yield from ("", "transfers, and when the latest of all rounds was complete")
     for result, point in points:
         yield f"{result.engine}, {result.setting.label}, {point.mode}:"
-        for one in _transfer_fields(result.setting, point)["transfers"]:
-            there = f"; complete at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
-            in_time = "in time" if one["outcome"] == SENT else "kept"
-            kept = (in_time if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
-            yield f"  {one['sentence']}{there}{kept}"
+        for transfer in _transfer_fields(result.setting, point)["transfers"]:
+            yield f"  {transfer['sentence']}{_delivery(transfer)}"
+
+
+def _delivery(transfer: Mapping[str, Any]) -> str:
+    """Describe when a transfer was complete and whether that was in time; empty if it was not sent."""
+    if "there_s" not in transfer:
+        return ""
+    complete = f"; complete at {transfer['there_s'] * 1e3:,.3f} ms"
+    if not transfer["kept"]:
+        return f"{complete}, due at {transfer['due_s'] * 1e3:,.3f} ms"
+    return f"{complete}, {'in time' if transfer['outcome'] == SENT else 'kept'}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
     """Yield a description of the training iterations, if there are any."""
     points = [
-        (f"{result.engine}, {result.setting.label}, {point.mode}{name}", found)
+        (f"{result.engine}, {result.setting.label}, {point.mode}{name}", training)
         for result in results
         for point in result.points
-        for name, found in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
-        if found is not None
+        for name, training in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
+        if training is not None
     ]
     if points:
-        yield from (
-            "",
-            "training iterations: time, share in which GPUs do not compute, time that communication adds",
-        )
-    for which, found in points:
-        held = " ".join(f"{count:g}" for count in found.in_flight)
-        more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
-        room = "" if found.room is None else f" of {found.room:g}"
-        predicted, before = _ms(found.exposed_pipeline_s, found.exposed_data_s), "predicted"
-        between, gradients, behind = *predicted, ""
-        if found.measured_pipeline_s is not None and found.measured_data_s is not None:
-            between, gradients = _ms(found.measured_pipeline_s, found.measured_data_s)
-            before, behind = "measured", f" (predicted {' and '.join(predicted)})"
-        exposed = f"{before} {between} ms between stages and {gradients} ms for gradients{behind}"
-        yield (
-            f"{which}: {found.iteration_s * 1e3:,.3f} ms, bubble {found.bubble_ratio:.2%}, {exposed}; micro-batches in "
-            f"flight by stage: {held}{room}{more}"
-        )
+        yield from ("", "training iterations: time, share in which GPUs do not compute, time that communication adds")
+    for which, training in points:
+        held = " ".join(f"{count:g}" for count in training.in_flight)
+        more = f", {max(training.more)} more before a cut than in 1F1B" * any(training.more)
+        room = "" if training.room is None else f" of {training.room:g}"
+        time, bubble = f"{training.iteration_s * 1e3:,.3f} ms", f"bubble {training.bubble_ratio:.2%}"
+        yield f"{which}: {time}, {bubble}, {_exposed(training)}; micro-batches in flight by stage: {held}{room}{more}"
 
 
-def _ms(*seconds: float) -> list[str]:
-    return [f"{one * 1e3:,.3f}" for one in seconds]
+def _exposed(training: TrainingResult) -> str:
+    """Describe the time that communication adds to an iteration: measured, if it was, and predicted."""
+    pipeline, gradients = training.exposed_pipeline_s * 1e3, training.exposed_data_s * 1e3
+    if training.measured_pipeline_s is None or training.measured_data_s is None:
+        return f"predicted {pipeline:,.3f} ms between stages and {gradients:,.3f} ms for gradients"
+    measured = training.measured_pipeline_s * 1e3, training.measured_data_s * 1e3
+    return (
+        f"measured {measured[0]:,.3f} ms between stages and {measured[1]:,.3f} ms for gradients "
+        f"(predicted {pipeline:,.3f} and {gradients:,.3f})"
+    )
 
 
 def _gain(point: PointResult) -> str:
@@ -637,12 +637,12 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
     *((heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name))) for name, heading in _REFEREES.items()),
     ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
-    ("drops", _fifo_cell(lambda found: f"{found.drops:,}")),
-    ("retransmitted (MB)", _fifo_cell(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
-    ("transfers, measured/predicted", _fifo_cell(lambda found: found.transfers_took)),
+    ("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}")),
+    ("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}")),
+    ("transfers, measured/predicted", _fifo_cell(lambda fifo: fifo.transfers_took)),
     (
         "least fair link, Jain's index",
-        _fifo_cell(lambda found: "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"),
+        _fifo_cell(lambda fifo: "" if fifo.fairness is None else f"{fifo.fairness_link} {fifo.fairness:.2f}"),
     ),
 )
 """Columns that are left out if all their cells are empty."""
@@ -654,15 +654,15 @@ def _order_lines(results: Sequence[SettingResult]) -> Iterator[str]:
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
-        yield f"{result.engine}, {result.setting.label}: {result.found.order_text}"
+        yield f"{result.engine}, {result.setting.label}: {result.claims.order_text}"
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
         yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
     for result in papers:
-        found = result.found
-        line = f"{result.engine}, {result.setting.label}: {found.order_text}{_verdict(found.order_holds)}"
+        order = f"{result.claims.order_text}{_verdict(result.claims.order_holds)}"
         joint = next(point for point in result.points if point.mode == "joint")
-        yield f"{line}; joint {_gain(joint)} below base{_verdict(found.joint_holds)}"
+        gain_text = f"joint {_gain(joint)} below base{_verdict(result.claims.joint_holds)}"
+        yield f"{result.engine}, {result.setting.label}: {order}; {gain_text}"
 
 
 def _is_paper_setting(result: SettingResult) -> bool:
