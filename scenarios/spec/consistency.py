@@ -40,34 +40,38 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
         mistakes += _check_modes(scenario)
     fabrics: dict[FabricSpec, Fabric] = {}
     if "fabric" not in unread:
-        for spec in dict.fromkeys(one.fabric for one in settings):
+        for spec in dict.fromkeys(setting.fabric for setting in settings):
             with _collect(mistakes):
                 fabrics[spec] = build_fabric(spec)
     if "conditions" not in unread:
-        for conditions in dict.fromkeys(one.conditions for one in settings):
+        for conditions in dict.fromkeys(setting.conditions for setting in settings):
             with _collect(mistakes):
                 sampler.check(conditions)
     if not unread & {"run", "collective"}:
-        for run in dict.fromkeys(one.run for one in settings):
+        for run in dict.fromkeys(setting.run for setting in settings):
             mistakes += _check_scale(run)
     if not mistakes and not unread:
-        for one in settings:
+        for setting in settings:
             with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
                 mistakes += [
-                    *_check_program(one, fabrics[one.fabric]),
-                    *_check_workload(one),
-                    *_check_queue(one),
-                    *_check_classes(one),
-                    *_check_changing_conditions(one),
-                    *_check_control(one),
-                    *_check_probes(one),
-                    *_check_referees(one),
-                    *_check_te(one),
+                    *_check_program(setting, fabrics[setting.fabric]),
+                    *_check_workload(setting),
+                    *_check_queue(setting),
+                    *_check_classes(setting),
+                    *_check_changing_conditions(setting),
+                    *_check_control(setting),
+                    *_check_probes(setting),
+                    *_check_referees(setting),
+                    *_check_te(setting),
                 ]
         mistakes += [] if mistakes else _check_bests(scenario)
-        for spec, struck, count in dict.fromkeys((one.fabric, one.faults, one.collective.count) for one in settings):
+        for spec, struck, count in dict.fromkeys(
+            (setting.fabric, setting.faults, setting.collective.count) for setting in settings
+        ):
             mistakes += faults.check(struck, fabrics[spec], count=count)
-        for spec, conditions, count in dict.fromkeys((s.fabric, s.conditions, s.collective.count) for s in settings):
+        for spec, conditions, count in dict.fromkeys(
+            (setting.fabric, setting.conditions, setting.collective.count) for setting in settings
+        ):
             with _collect(mistakes):
                 sampler.check_links(fabrics[spec], conditions)
                 mistakes += _check_trace(fabrics[spec], conditions, count)
@@ -134,37 +138,29 @@ def _check_changing_conditions(setting: Scenario) -> Iterator[Mistake]:
     yield from beside("conditions.every", "is given", others)
 
 
-def _check_policy_times(setting: Scenario, one: Mode) -> Iterator[tuple[str, str]]:
+def _check_policy_times(setting: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
     """Yield mistakes, with their keys, in what a policy does by time: paths can only change when conditions do, by
     knowledge of that time, and not before the switches have carried out the previous change."""
-    every_s, within_s, trip_s = (
-        setting.conditions.every_s,
-        one.reroute.within_s,
-        2 * max(setting.control_delays_s or (0,)),
-    )
+    every_s, within_s = setting.conditions.every_s, policy.reroute.within_s
+    knowledge, text = shown(str(policy.knowledge)), shown(str(policy.reroute))
     if every_s is None:
-        for key, value in (("knowledge", one.knowledge), ("reroute", one.reroute)):
-            if one.knowledge.kind == LATE if key == "knowledge" else within_s is not None:
-                yield key, f"{shown(str(value))} is given as a time; allowed: only with conditions.every"
+        if policy.knowledge.kind == LATE:
+            yield "knowledge", f"{knowledge} is given as a time; allowed: only with conditions.every"
+        if within_s is not None:
+            yield "reroute", f"{text} is given as a time; allowed: only with conditions.every"
         return
     if within_s is None:
         return
-    text, every = shown(str(one.reroute)), units.format_delay(every_s)
+    every, trip_s = units.format_delay(every_s), 2 * max(setting.control_delays_s or (0,))
     if round(within_s * 1e9) % round(every_s * 1e9):
         yield "reroute", f"{text} is not a multiple of conditions.every; allowed: every {every}, twice that, and so on"
-    if one.knowledge.kind not in ("oracle", LATE):
-        yield (
-            "knowledge",
-            f"{shown(str(one.knowledge))} cannot be combined with reroute {text}; allowed: oracle, stale TIME",
-        )
+    if policy.knowledge.kind not in ("oracle", LATE):
+        yield "knowledge", f"{knowledge} cannot be combined with reroute {text}; allowed: oracle, stale TIME"
     if setting.transport.queue != "fair":
         yield "reroute", f'{text} cannot be combined with transport.queue "{setting.transport.queue}"; allowed: "fair"'
     if trip_s >= every_s:
-        trip = units.format_delay(trip_s)
-        yield (
-            "reroute",
-            f"{text} needs a shorter round trip to the switches than {trip}; allowed: less than conditions.every",
-        )
+        trip = f"{text} needs a shorter round trip to the switches than {units.format_delay(trip_s)}"
+        yield "reroute", f"{trip}; allowed: less than conditions.every"
     delays_s = sorted({*setting.control_delays_s} or {0.0})
     gaps_s = [later - sooner for sooner, later in pairwise([*delays_s, delays_s[0] + within_s])]
     if min(gaps_s) < LEAST_CHANGE_S * (1 - 1e-9):
@@ -212,16 +208,15 @@ def _check_referees(setting: Scenario) -> Iterator[Mistake]:
     if not setting.run.referees:
         return
     kind, count = setting.collective.kind, setting.collective.count
-    beside = {
+    others = {
         "jobs": setting.jobs,
         "faults": setting.faults,
         "a program": setting.program.command,
         kind: kind in (MESSAGES, TRAINING),
     }
-    for what in (what for what, is_there in beside.items() if is_there):
-        yield Mistake(
-            "run.referees", f"cannot be combined with {what}, of which no best is known; allowed: one of the two"
-        )
+    for other in (name for name, is_there in others.items() if is_there):
+        text = f"cannot be combined with {other}, of which no best is known"
+        yield Mistake("run.referees", f"{text}; allowed: one of the two")
     for what in ("schedule", "policy"):
         if what in setting.run.referees and count > MAX_OPTIMUM:
             text = f"the best {what} of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
@@ -230,8 +225,7 @@ def _check_referees(setting: Scenario) -> Iterator[Mistake]:
 
 def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
     """Check that the fastest ring and the best schedule, if requested, are known in at least one configuration."""
-    asked = scenario.run.referees
-    if "schedule" in asked and not any(one.has_best_schedule for one in scenario.settings()):
+    if "schedule" in scenario.run.referees and not any(one.has_best_schedule for one in scenario.settings()):
         text = "no best schedule is known here; allowed: ring, policy, or whole blocks that take one path, of "
         yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MOST_GPUS} GPUs")
     if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
@@ -277,8 +271,8 @@ def _check_queue(setting: Scenario) -> Iterator[Mistake]:
         if setting.run.is_real:
             yield Mistake(key, f"{text} the wall clock, whose timers overrun a queue; allowed: virtual")
         if setting.fabric.has_planes and any(setting.mode(name).keeps_paths for name in setting.run.modes):
-            text = f"{text} rails and a mode that keeps paths, as each collective has new connections"
-            yield Mistake(key, f"{text}; allowed: reroute never and every 1")
+            why = "as each collective has new connections; allowed: reroute never and every 1"
+            yield Mistake(key, f"{text} rails and a mode that keeps paths, {why}")
         if any(fault.kind == "link loss" for fault in setting.faults):
             yield Mistake(key, f"{text} a link loss, which takes the queue's place; allowed: one of the two")
     if transport.wan_loss and size is None:
@@ -292,12 +286,8 @@ def _check_queue(setting: Scenario) -> Iterator[Mistake]:
             name = transport.congestion_control
             yield Mistake(key, f'{text} cannot be combined with the congestion control {name}; allowed: "dctcp"')
         if size is None or threshold >= size:
-            why = (
-                "needs a fabric.buffer"
-                if size is None
-                else f"is not below the {units.format_size(size)} of fabric.buffer"
-            )
-            yield Mistake(key, f"{text} {why}; allowed: a threshold below a buffer")
+            below = f"is not below the {units.format_size(size)} of" if size is not None else "needs a"
+            yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
 
 
 def _check_workload(setting: Scenario) -> Iterator[Mistake]:
