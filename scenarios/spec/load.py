@@ -15,7 +15,6 @@ from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.consistency import inconsistencies
-from scenarios.spec.idle import Idle, idle, is_default
 from scenarios.spec.scenario import (
     BEFORE,
     DEFAULTS,
@@ -25,6 +24,7 @@ from scenarios.spec.scenario import (
     Axis,
     Scenario,
 )
+from scenarios.spec.unused import UnusedKey, is_default, unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
 from topologies.fabric.maps import GRAPHML
@@ -150,26 +150,29 @@ def scenario_of(
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
 
     def checked(options: Sequence[Override]) -> _Draft:
-        made = _draft(document, options, path, label)
-        idle, refused, gone = made.idle(at_prompt=at_prompt), list[Mistake](), list[str]()
-        own = _draft(document, (), path, label).idle(at_prompt=at_prompt) if options and idle else idle
-        for key, (sentence, always) in idle.items():
-            if (whole := _given_key(key, made.given)) is None:
+        draft = _draft(document, options, path, label)
+        unused = draft.unused_keys(at_prompt=at_prompt)
+        of_file = unused
+        if options and unused:
+            of_file = _draft(document, (), path, label).unused_keys(at_prompt=at_prompt)
+        refused, dropped = list[Mistake](), list[str]()
+        for key, (sentence, always) in unused.items():
+            if (given := _given_key(key, draft.given)) is None:
                 continue
-            if (is_stored or key not in own) and not made.given[whole].by_option:
-                gone.append(key)  # the option replaced the value that this key belongs to
-            elif always or not is_default(made.scenario, key):
+            if (is_stored or key not in of_file) and not draft.given[given].by_option:
+                dropped.append(key)  # the option replaced the value that this key belongs to
+            elif always or not is_default(draft.scenario, key):
                 refused.append(Mistake(key, sentence))
-        if gone:
-            made = _draft(document, options, path, label, without=gone)
-        return replace(made, mistakes=(*made.mistakes, *refused, *inconsistencies(made.scenario, made.unread)))
+        if dropped:
+            draft = _draft(document, options, path, label, without=dropped)
+        return replace(draft, mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread)))
 
-    made = checked(overrides)
-    if made.mistakes:
-        blamed = _blamed_places(made, overrides, checked)
-        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(blamed, made.mistakes, strict=True))
+    draft = checked(overrides)
+    if draft.mistakes:
+        places = _blamed_places(draft, overrides, checked)
+        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(places, draft.mistakes, strict=True))
         raise ScenarioError(dict.fromkeys(lines))
-    return made.scenario
+    return draft.scenario
 
 
 @dataclass(frozen=True)
@@ -183,14 +186,14 @@ class _Draft:
     unread: Set[str]
     label: str
 
-    def idle(self, *, at_prompt: bool) -> dict[str, Idle]:
+    def unused_keys(self, *, at_prompt: bool) -> dict[str, UnusedKey]:
         """Return the keys without effect. At a prompt, any mode and any program may be run later, so their keys have an
         effect."""
-        found = self.scenario
+        scenario = self.scenario
         if at_prompt:
-            program = replace(found.program, command=found.program.command or "")
-            found = replace(found, run=replace(found.run, modes=tuple(found.modes)), program=program)
-        return idle(found, self.unread)
+            program = replace(scenario.program, command=scenario.program.command or "")
+            scenario = replace(scenario, run=replace(scenario.run, modes=tuple(scenario.modes)), program=program)
+        return unused_keys(scenario, self.unread)
 
 
 def _draft(
@@ -216,29 +219,30 @@ def _draft(
 
 
 def _blamed_places(
-    made: _Draft, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Draft]
+    draft: _Draft, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Draft]
 ) -> Iterator[str]:
     """Yield the place of each mistake.
 
     That is the option that gave the wrong value. If the value is from the file, it is every option without which the
     value would be allowed, and if there is no such option, the key in the file.
     """
-    others = [[*overrides[:place], *overrides[place + 1 :]] for place in range(len(overrides))]
-    left: list[tuple[Mistake, ...]] | None = None
-    for mistake in made.mistakes:
-        whole = _given_key(mistake.key, made.given)
-        given = None if whole is None else made.given[whole]
-        if whole is None or given is None:
-            place = f"{made.label}: {one_line(mistake.key)}"
-        else:
-            part = mistake.key.removeprefix("sweep.").removeprefix(whole.removeprefix("sweep."))
-            place = given.where + one_line(part)
-        if given is not None and given.by_option:
-            yield place
-            continue
-        if left is None:
-            left = [checked(options).mistakes for options in others]
-        guilty = [one.typed or one.where for one, found in zip(overrides, left, strict=True) if mistake not in found]
+    others = [[*overrides[:index], *overrides[index + 1 :]] for index in range(len(overrides))]
+    mistakes_without: list[tuple[Mistake, ...]] | None = None
+    for mistake in draft.mistakes:
+        place = f"{draft.label}: {one_line(mistake.key)}"
+        if (key := _given_key(mistake.key, draft.given)) is not None:
+            part = mistake.key.removeprefix("sweep.").removeprefix(key.removeprefix("sweep."))
+            place = draft.given[key].where + one_line(part)
+            if draft.given[key].by_option:
+                yield place
+                continue
+        if mistakes_without is None:
+            mistakes_without = [checked(options).mistakes for options in others]
+        guilty = [
+            override.typed or override.where
+            for override, mistakes in zip(overrides, mistakes_without, strict=True)
+            if mistake not in mistakes
+        ]
         yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else place
 
 
@@ -259,16 +263,16 @@ def resolved(scenario: Scenario) -> str:
     """Return the scenario as a TOML file's text with every key that has an effect; loading it gives the same
     scenario."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
-    unheeded = {*idle(scenario)}
+    unused = {*unused_keys(scenario)}
     if None not in axes.get("fabric.rails", (scenario.fabric.rails,)):
-        unheeded |= {"fabric.leaves", "fabric.spines"}
+        unused |= {"fabric.leaves", "fabric.spines"}
     if scenario.collective.size_bytes is not None:
-        unheeded.add("collective.chunk")
+        unused.add("collective.chunk")
     document: dict[str, Any] = {}
     for key in KEYS.values():
         value = scenario.value(key.name)
         is_left_out = key.table == "program" and scenario.program.command is None
-        if key.name in axes or key.name in unheeded or is_left_out or value in (None, ()):
+        if key.name in axes or key.name in unused or is_left_out or value in (None, ()):
             continue
         table = document.setdefault(key.table, {}) if key.table else document
         table[key.name.rpartition(".")[2]] = key.kind.write(value)
@@ -434,5 +438,8 @@ def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tupl
 def _given_key(key: str, given: Mapping[str, _GivenValue]) -> str | None:
     """Return the given key that this key is, or is a part of (``fabric.wan.links``, ``job[1].start``); None if there is
     none."""
-    wholes = (key, key.rpartition(".")[0], key.partition("[")[0])
-    return next((name for whole in wholes for name in (whole, f"sweep.{whole}") if name in given), None)
+    for whole in (key, key.rpartition(".")[0], key.partition("[")[0]):
+        for name in (whole, f"sweep.{whole}"):
+            if name in given:
+                return name
+    return None

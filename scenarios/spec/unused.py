@@ -29,19 +29,19 @@ class Rule(NamedTuple):
 
     keys: tuple[str, ...]
     allowed: str
-    heeds: Callable[[Scenario], bool]
+    applies: Callable[[Scenario], bool]
     rests_on: tuple[str, ...]
     always: bool = False
 
 
-class Idle(NamedTuple):
+class UnusedKey(NamedTuple):
     """Why a key has no effect, and whether it is refused even if it has its default value."""
 
     text: str
     always: bool
 
 
-def idle(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, Idle]:
+def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, UnusedKey]:
     """Return the keys that no configuration of a scenario uses, with reasons; tables without effect have a key as
     "class[1]".
 
@@ -49,19 +49,21 @@ def idle(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, Idle]:
     """
     if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_SETTINGS:
         return {}  # too many configurations to look at, which is a mistake of its own
-    found: dict[str, Idle] = {}
+    unused: dict[str, UnusedKey] = {}
     for rule in RULES:
         if not any(table.startswith(rule.rests_on) for table in unread) and not _has_effect(rule, scenario):
             for key in rule.keys:
-                found.setdefault(key, Idle(f"does nothing here; allowed: {rule.allowed}", rule.always))
+                unused.setdefault(key, UnusedKey(f"does nothing here; allowed: {rule.allowed}", rule.always))
     if not any(table.startswith(("class", "job", "policy", "fabric")) for table in unread):
-        found |= {key: Idle(text, always=True) for key, text in (*_idle_classes(scenario), *_idle_policies(scenario))}
-    return found
+        unused |= {
+            key: UnusedKey(text, always=True) for key, text in (*_unused_classes(scenario), *_unused_policies(scenario))
+        }
+    return unused
 
 
 def _has_effect(rule: Rule, scenario: Scenario) -> bool:
     try:
-        return any(map(rule.heeds, scenario.settings()))
+        return any(map(rule.applies, scenario.settings()))
     except (ValueError, ScheduleError):  # the configuration has another mistake, which is reported
         return True
 
@@ -107,7 +109,7 @@ def _describes_a_job(setting: Scenario) -> bool:
 def _has_default_size(setting: Scenario) -> bool:
     jobs = setting.jobs
     return not jobs or any(
-        one.has_default_size(setting.collective) or (one.is_background and one.chunk_bytes is None) for one in jobs
+        job.has_default_size(setting.collective) or (job.is_background and job.chunk_bytes is None) for job in jobs
     )
 
 
@@ -118,7 +120,7 @@ def _uses_tunnels(setting: Scenario) -> bool:
 def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
     """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
 
-    def heeds(setting: Scenario) -> bool:
+    def applies(setting: Scenario) -> bool:
         conditions, wan = setting.conditions, setting.fabric.wan
         if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
             return True
@@ -127,11 +129,11 @@ def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Sce
         if attribute.endswith("delay_s"):
             return bool((delays_s(fabric, conditions) != delays_s(fabric, changed)).any())
         if conditions.sampler == "trace":
-            means = [sampler(fabric, one, seed=setting.run.seed).mean_bps for one in (conditions, changed)]
+            means = [sampler(fabric, each, seed=setting.run.seed).mean_bps for each in (conditions, changed)]
             return bool((means[0] != means[1]).any())
         return bool((ranges_bps(fabric, conditions) != ranges_bps(fabric, changed)).any())
 
-    return heeds
+    return applies
 
 
 def _doubled(range_bps: tuple[int, int]) -> tuple[int, int]:
@@ -176,10 +178,15 @@ RULES = (
     Rule(
         _REPLICA_KEYS,
         "with training.replicas of 2 or more",
-        lambda one: one.training.replicas > 1,
+        lambda setting: setting.training.replicas > 1,
         ("training", *_KIND_TABLES),
     ),
-    Rule(("training.held",), "with training.memory", lambda one: one.training.memory_bytes is not None, ("training",)),
+    Rule(
+        ("training.held",),
+        "with training.memory",
+        lambda setting: setting.training.memory_bytes is not None,
+        ("training",),
+    ),
     Rule(
         ("collective.tflops",),
         f'with the kind "{TRACE}" of the collective or of a job',
@@ -254,7 +261,7 @@ RULES = (
     Rule(
         ("admission.protect",),
         f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITS}"',
-        lambda setting: setting.fabric.routing == ADMITS and any(one.kind == TRANSFER for one in setting.jobs),
+        lambda setting: setting.fabric.routing == ADMITS and any(job.kind == TRANSFER for job in setting.jobs),
         ("job", "fabric"),
     ),
     Rule(
@@ -282,32 +289,34 @@ RULES = (
 )
 
 
-def _idle_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield the classes that no job has, if there are jobs; a class with a share affects admission even without a
     job."""
-    settings = [one for one in scenario.settings() if one.jobs]
-    heeded = {job.traffic_class for one in settings for job in one.jobs}
-    if heeded - {None, *(of.name for one in settings for of in one.classes)}:
+    settings = [setting for setting in scenario.settings() if setting.jobs]
+    used = {job.traffic_class for setting in settings for job in setting.jobs}
+    if used - {None, *(each.name for setting in settings for each in setting.classes)}:
         return  # a job names a class that does not exist, which is a mistake of its own
-    for one in settings:
-        if any(job.kind == TRANSFER for job in one.jobs):
-            heeded |= {of.name for of in one.classes if of.share}
-    for classes in dict.fromkeys(one.classes for one in settings):
-        for number, one_class in enumerate(classes, 1):
-            if one_class.name not in heeded:
-                yield f"class[{number}]", f"{one_class.name} does nothing: no job has it; allowed: a [[job]] of it"
+    for setting in settings:
+        if any(job.kind == TRANSFER for job in setting.jobs):
+            used |= {each.name for each in setting.classes if each.share}
+    for classes in dict.fromkeys(setting.classes for setting in settings):
+        for number, each in enumerate(classes, 1):
+            if each.name not in used:
+                yield f"class[{number}]", f"{each.name} does nothing: no job has it; allowed: a [[job]] of it"
 
 
-def _idle_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    engineers = any(one.fabric.routing == te.ROUTING for one in scenario.settings())  # which depends on knowledge, too
-    for number, one in enumerate(scenario.policies, 1):
-        if one.horizon is not None and "gain" not in (one.reroute.kind, one.reembed.kind):
-            yield f"policy[{number}].horizon", f'{one.horizon:,} does nothing here; allowed: with "gain"'
-        if one.knowledge != ORACLE and not (one.reroutes or one.reembeds or engineers):
-            text = f"{one.knowledge} does nothing here; allowed: with reroute or reembed other than never"
+def _unused_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield the settings of policies that do nothing, as they only matter to other choices of the policy."""
+    has_tunnels = any(setting.fabric.routing == te.ROUTING for setting in scenario.settings())
+    for number, policy in enumerate(scenario.policies, 1):
+        if policy.horizon is not None and "gain" not in (policy.reroute.kind, policy.reembed.kind):
+            yield f"policy[{number}].horizon", f'{policy.horizon:,} does nothing here; allowed: with "gain"'
+        chooses = policy.reroutes or policy.reembeds or has_tunnels  # rates of tunnels depend on knowledge, too
+        if policy.knowledge != ORACLE and not chooses:
+            text = f"{policy.knowledge} does nothing here; allowed: with reroute or reembed other than never"
             yield f"policy[{number}].knowledge", text
 
 
 def is_default(scenario: Scenario, key: str) -> bool:
     """Return whether a key has its default value in all configurations."""
-    return key in KEYS and all(one.value(key) == DEFAULTS.value(key) for one in scenario.settings())
+    return key in KEYS and all(setting.value(key) == DEFAULTS.value(key) for setting in scenario.settings())
