@@ -120,14 +120,14 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     others_configurations, others = (configurations, mine) if against is None else _points(against)
     if [one.swept for one in configurations] != [one.swept for one in others_configurations]:
         raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
-    found = []
+    rows = []
     for (engine, setting, mode), point in mine.items():
         other = others.get((engine, setting, baseline or mode))
         pair = None if other is None else shared([other.series, point.series])
-        less = None if pair is None else gain(*pair)
-        if other is None or pair is None or less is None:
+        saved = None if pair is None else gain(*pair)
+        if other is None or pair is None or saved is None:
             continue
-        found.append(
+        rows.append(
             {
                 "engine": engine,
                 "setting": setting,
@@ -137,15 +137,15 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
                 "collectives": pair[0].number.size,
                 "mean_s": summarise(pair[1]).mean_s.value,
                 "baseline_mean_s": summarise(pair[0]).mean_s.value,
-                "gain": less.value,
-                "gain_low": less.low,
-                "gain_high": less.high,
+                "gain": saved.value,
+                "gain_low": saved.low,
+                "gain_high": saved.high,
             }
         )
-    if not found:
+    if not rows:
         wanted = "of its modes" if baseline is None else f"mode {baseline}"
         raise ResultsError(f"{against or directory} has none of the collectives of {directory} in any {wanted}")
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointTimes]]":

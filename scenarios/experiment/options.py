@@ -48,6 +48,13 @@ _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
 """The options whose several values are an axis of the sweep."""
 
 
+_EXCLUDED = {
+    "export": ("json", "no_report", "cli", "resume", "dask", "out"),
+    "cli": ("json", "no_report", "dry_run", "resume", "dask"),
+}
+"""The options that each of these excludes."""
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that reports errors in one line, with the most similarly spelled option."""
 
@@ -61,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of run.py's options."""
-    found = _Parser(
+    options = _Parser(
         prog="run.py",
         description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
@@ -69,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     names = ", ".join(scenario_names())
-    add = found.add_argument
+    add = options.add_argument
     add(
         "scenario",
         nargs="?",
@@ -134,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
         nargs=0,
         help="print what this machine supports, what is missing, and how to install it",
     )
-    return found
+    return options
 
 
 class _Alone(argparse.Action):
@@ -225,6 +232,7 @@ def _jobs(options: argparse.Namespace, *, is_real: bool) -> int:
 def _clashes(options: argparse.Namespace) -> list[str]:
     """Return the mistakes of options that cannot be combined."""
     mistakes = []
+    given = {name: f"--{name.replace('_', '-')}" for name, value in vars(options).items() if value}
     if options.dask is not None and options.jobs is not None:
         mistakes.append("--jobs: cannot be combined with --dask, whose workers decide; allowed: one of the two")
     if options.out is not None and options.resume is not None:
@@ -233,16 +241,12 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         mistakes.append(
             "--exec: cannot be combined with --resume, as a program cannot be resumed; allowed: one of the two"
         )
-    if options.export is not None:
-        if options.export[0] not in EXPORTS:
-            mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
-        for name in ("json", "no_report", "cli", "resume", "dask", "out"):
-            if getattr(options, name):
-                mistakes.append(f"--{name.replace('_', '-')} cannot be combined with --export; allowed: one of the two")
-    if options.cli:
-        for name in ("json", "no_report", "dry_run", "resume", "dask"):
-            if getattr(options, name):
-                mistakes.append(f"--{name.replace('_', '-')} cannot be combined with --cli; allowed: one of the two")
+    if options.export is not None and options.export[0] not in EXPORTS:
+        mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
+    for option, others in _EXCLUDED.items():
+        if option in given:
+            clashes = [given[name] for name in others if name in given]
+            mistakes += [f"{name} cannot be combined with {given[option]}; allowed: one of the two" for name in clashes]
     return mistakes
 
 

@@ -112,7 +112,7 @@ def _name_in(file: str, folder: Path) -> str:
 
 def _function_files(scenario: Scenario) -> dict[str, Path]:
     """Return the files of the policies that are functions of the user, by policy name."""
-    return {one.name: where(one.function)[0] for one in scenario.policies if one.function is not None}
+    return {policy.name: where(policy.function)[0] for policy in scenario.policies if policy.function is not None}
 
 
 def _without_paths(scenario: Scenario) -> tuple[Mode, ...]:
@@ -121,34 +121,37 @@ def _without_paths(scenario: Scenario) -> tuple[Mode, ...]:
     return _with_paths(scenario, dict.fromkeys(_function_files(scenario).values(), "-")).policies
 
 
-def _with_paths(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
+def _with_paths(scenario: Scenario, paths: Mapping[Path, str]) -> Scenario:
     """Return the scenario with the paths of its policies' files replaced by these."""
     policies = []
-    for one in scenario.policies:
-        path, name = (None, "") if one.function is None else where(one.function)
-        policies.append(one if path is None else replace(one, function=f"{places[path]}:{name}"))
+    for policy in scenario.policies:
+        if policy.function is None:
+            policies.append(policy)
+        else:
+            path, name = where(policy.function)
+            policies.append(replace(policy, function=f"{paths[path]}:{name}"))
     return replace(scenario, policies=tuple(policies))
 
 
 def _copies(scenario: Scenario) -> dict[Path, str]:
     """Return the names of the copies of policies' files in the run's folder, by path of the original."""
-    found: dict[Path, str] = {}
+    copies: dict[Path, str] = {}
     for path in dict.fromkeys(_function_files(scenario).values()):
         names = (f"{POLICIES}/{path.stem}{f'-{n}' if n else ''}{path.suffix}" for n in count())
-        found[path] = next(name for name in names if name not in found.values())
-    return found
+        copies[path] = next(name for name in names if name not in copies.values())
+    return copies
 
 
 def _input_files(scenario: Scenario) -> list[Path]:
     """Return all files that the scenario's configurations are read from, except those of policies."""
-    found = [
+    files = [
         file
-        for one in scenario.settings()
-        for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
+        for setting in scenario.settings()
+        for path in (setting.conditions.trace, setting.collective.schedule, *(job.schedule for job in setting.jobs))
         if path is not None
         for file in files_of(path)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def sha256(paths: Iterable[Path]) -> dict[str, str]:
@@ -190,17 +193,17 @@ class RunDirectory:
             **circumstances(),
             "sha256": sha256(_input_files(scenario)),
         }
-        kept = _copies(scenario)
+        copies = _copies(scenario)
         directory = cls(place, known, described(scenario))
         try:
             with replaced(place.path / reader.PROVENANCE) as temporary:  # marks the files that follow as this run's
-                for path, name in kept.items():
+                for path, name in copies.items():
                     copy = place.path / name
                     copy.parent.mkdir(exist_ok=True)
                     shutil.copyfile(path, copy)
                     known["sha256"][name] = sha256([copy])[str(copy)]
                 temporary.write_text(directory._provenance_text(), encoding="utf-8")
-                write_text(place.path / reader.SCENARIO, resolved(_with_paths(scenario, kept)))
+                write_text(place.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
                 write_text(place.path / reader.SETTINGS, json.dumps(directory._settings))
         except BaseException:
             directory.discard()

@@ -24,6 +24,7 @@ from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
 from scenarios.experiment.summary import (
     COLUMNS,
+    First,
     SettingResult,
     as_json,
     as_text,
@@ -91,9 +92,10 @@ def run_in(directory: RunDirectory, run: Run) -> int:
         print("run.py: out of memory", file=sys.stderr)
     finally:
         if not directory.complete:
-            none = directory.discard()
-            kept = f"the results so far are kept; resume with --resume {directory.path}"
-            print(f"run.py: {f'there are no results; {directory.path} was removed' if none else kept}", file=sys.stderr)
+            outcome = f"the results so far are kept; resume with --resume {directory.path}"
+            if directory.discard():
+                outcome = f"there are no results; {directory.path} was removed"
+            print(f"run.py: {outcome}", file=sys.stderr)
         directory.place.close()
     return status
 
@@ -118,10 +120,11 @@ def _results(
 ) -> tuple[list[SettingResult], Fidelity | None]:
     """Return the results of the rows in a directory, and the fidelity of the measurements; `tables` as for
     `open_run`."""
-    stored, of_jobs, firsts = {} if rows is None else collectives_by_point(rows), jobs_by_point(jobs), {}
+    stored = {} if rows is None else collectives_by_point(rows)
+    of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
     if stored and any(setting.training_plan is not None for _, settings in run.parts for setting in settings):
-        held = open_run(directory.path, tables)
-        firsts = firsts_of(held.collectives, held.transfers)
+        opened = open_run(directory.path, tables)
+        firsts = firsts_of(opened.collectives, opened.transfers)
     results = [
         result
         for engine, settings in run.parts
@@ -133,40 +136,41 @@ def _results(
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
-    beside = ThreadPoolExecutor(1)  # for work in the background, one task after the other
+    background = ThreadPoolExecutor(1)  # for work in the background, one task after the other
     try:
-        failed = _run_engines(directory, run, writer, beside)
+        failed = _run_engines(directory, run, writer, background)
         wrong = [f"failed: {why}" for why in failed.values()]
         if run.unmeasured is not None:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.still("report: making results, tables and figures"):
-            beside.submit(
-                _import, run.library
-            ).result()  # two threads importing the same libraries can break each other
+            # Here, and not in this thread: two threads that import the same libraries can break each other.
+            background.submit(_import, run.library).result()
             tables = writer.tables()
             # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
             # is active.
             drawn = run.reports and any(map(writer.finished, writer.points))
             report = directory.report(tables) if drawn else None
-            writing = beside.submit(writer.write_tables, tables)
+            writing = background.submit(writer.write_tables, tables)
             rows = [table.select(COLUMNS) for table in tables.collectives]
             all_rows = frame(pa.concat_tables(rows)) if rows else None
-            results, found = _results(all_rows, jobs_in(tables), run, directory, tables)
+            results, run_fidelity = _results(all_rows, jobs_in(tables), run, directory, tables)
             writing.result()
             directory.end(results, failed)
             wrong += [why for why in [report() if report else None] if why]
     finally:
-        beside.shutdown(wait=False)  # so that an interrupted command ends at once
-    _print(run, directory, results, found)
+        background.shutdown(wait=False)  # so that an interrupted command ends at once
+    _print(run, directory, results, run_fidelity)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
         print(f"run.py: nothing was measured: {run.unmeasured}", file=sys.stderr)
-    return FAILED if wrong else DONE if run.unmeasured is None else CANNOT
+    if wrong:
+        return FAILED
+    return DONE if run.unmeasured is None else CANNOT
 
 
-def _run_engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor) -> dict[Point, str]:
+def _run_engines(directory: RunDirectory, run: Run, writer: Writer, background: Executor) -> dict[Point, str]:
     """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
     failed: dict[Point, str] = {}
     for engine, settings in run.parts:
@@ -174,7 +178,7 @@ def _run_engines(directory: RunDirectory, run: Run, writer: Writer, beside: Exec
             if run.unmeasured is not None:
                 continue
             directory.write_conditions(settings)
-        failed |= _run_engine(engine, settings, directory, writer, partial(beside.submit, _import, run.library))
+        failed |= _run_engine(engine, settings, directory, writer, partial(background.submit, _import, run.library))
     return {point: failed[point] for point in writer.points if point in failed}
 
 
@@ -246,16 +250,19 @@ def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterat
             yield replace(item, rows=rows)
 
 
-def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], found: Fidelity | None) -> None:
+def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], run_fidelity: Fidelity | None) -> None:
     if run.json:
-        text = as_json(str(directory.path), results, found, unmeasured=run.unmeasured)
+        text = as_json(str(directory.path), results, run_fidelity, unmeasured=run.unmeasured)
     else:
-        parts = [as_text(results) if results else "no point was finished", *([str(found)] if found else [])]
+        parts = [
+            as_text(results) if results else "no point was finished",
+            *([str(run_fidelity)] if run_fidelity else []),
+        ]
         text = "\n\n".join([*parts, *([f"results in {directory.path}"] if results else [])])
     try:
         print(text, flush=True)
     except OSError as error:
         raise OutputError(error.errno, error.strerror) from None
     if run.json:
-        for warning in found.warnings if found else ():
+        for warning in run_fidelity.warnings if run_fidelity else ():
             print(f"run.py: WARNING: {warning}", file=sys.stderr)
