@@ -169,16 +169,16 @@ class AdmissionPlan:
 
 def check(setting: "Scenario") -> Iterator[Mistake]:
     """Yield what is wrong with a configuration that has transfers."""
-    wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
-    if not wanted:
+    transfers = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
+    if not transfers:
         return
     if setting.run.is_real or setting.transport.queue != "fair":
         where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
         yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
-    yield from _check_ends(setting, wanted)
-    yield from _check_other_jobs(setting, wanted)
+    yield from _check_ends(setting, transfers)
+    yield from _check_other_jobs(setting, transfers)
     if setting.fabric.routing != ADMITS:
-        for number, job in wanted:
+        for number, job in transfers:
             if job.rate_bps is not None:
                 text = f'{job.name} requests a rate, which fabric.routing "{setting.fabric.routing}" cannot admit'
                 yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
@@ -206,24 +206,24 @@ def _check_faults(setting: "Scenario") -> Iterator[Mistake]:
         )
 
 
-def _check_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+def _check_ends(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
     fabric = build_fabric(setting.fabric)
     sites = [gpu.site for gpu in fabric.gpus]
-    for number, job in wanted:
+    for number, job in transfers:
         src, dst = job.ranks or (0, 0)
         if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
             text = f"{src} and {dst} are not joined by the WAN; allowed: ranks of two sites that are"
             yield Mistake(f"job[{number}].ranks", text)
 
 
-def _check_other_jobs(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+def _check_other_jobs(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
     """Other jobs do not disturb promises if they share only WAN links with transfers, and these serve transfers
     first."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
-    place = {one.name: one.priority for one in setting.classes}
-    ceilings = {one.name: one.ceiling for one in setting.classes}
-    first = wanted[0][1].traffic_class
-    for number, job in wanted:
+    priorities = {each.name: each.priority for each in setting.classes}
+    ceilings = {each.name: each.ceiling for each in setting.classes}
+    first = transfers[0][1].traffic_class
+    for number, job in transfers:
         if job.traffic_class != first:
             text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
             yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
@@ -238,14 +238,14 @@ def _check_other_jobs(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) 
     if first and ceilings.get(first, 1.0) < 1:
         text = f"{first} has a ceiling of {ceilings[first]:g} in a scenario with transfers and other jobs"
         yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
-    ends = {rank for _, job in wanted for rank in job.ranks or ()}
+    ends = {rank for _, job in transfers for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
         if ranks:
             text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
             yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
-        own, theirs = place.get(first or "", 101), place.get(job.traffic_class or "", 102)
-        if first is None or own > theirs:
+        own, other = priorities.get(first or "", 101), priorities.get(job.traffic_class or "", 102)
+        if first is None or own > other:
             text = f"{job.name} is served before transfers or together with them"
             yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
 
@@ -260,9 +260,9 @@ def _total_bytes(job: "JobSpec") -> int:
 def _message_bytes(job: "JobSpec") -> int:
     """Return the size of a transfer's messages in bytes; the last may be smaller."""
     size = job.chunk_bytes or max(_LEAST_MESSAGE_BYTES, -(-_total_bytes(job) // _DEFAULT_MESSAGES))
-    if (wanted := -(-_total_bytes(job) // size)) > MOST_MESSAGES:
+    if (messages := -(-_total_bytes(job) // size)) > MOST_MESSAGES:
         raise ScheduleError(
-            f"{job.name}: a transfer of {wanted:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
+            f"{job.name}: a transfer of {messages:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
     return size
 
@@ -394,10 +394,12 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
         bps = trace.rates_bps(0, trace.limit or 1).min(axis=0)
     else:
         bps = ranges_bps(fabric, plan.conditions)[0].copy()
-    theirs = sum(one.share for one in plan.classes if one.name != traffic_class)
-    ceiling = min((one.ceiling for one in plan.classes if one.name == traffic_class), default=1.0)
-    bps[[one.index for one in shared_by(fabric).all if one.kind == "wan"]] *= max(0.0, min(ceiling, 1.0 - theirs))
-    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in _cables(fabric)))
+    other_shares = sum(each.share for each in plan.classes if each.name != traffic_class)
+    ceiling = min((each.ceiling for each in plan.classes if each.name == traffic_class), default=1.0)
+    bps[[each.index for each in shared_by(fabric).all if each.kind == "wan"]] *= max(
+        0.0, min(ceiling, 1.0 - other_shares)
+    )
+    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({each})) for each in _cables(fabric)))
 
 
 def _settle(
@@ -491,10 +493,10 @@ def _delay_spread_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats
 
 def _incidence(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
     """Return whether each tunnel passes each link, as 1 or 0: [tunnels, links]."""
-    found = np.zeros((len(tunnels), links), dtype=np.int64)
-    for row, passed in zip(found, tunnels, strict=True):
+    incidence = np.zeros((len(tunnels), links), dtype=np.int64)
+    for row, passed in zip(incidence, tunnels, strict=True):
         row[list(passed)] = 1
-    return found
+    return incidence
 
 
 def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[np.int64]]:
@@ -592,10 +594,12 @@ def _paced(
         raise ScheduleError(
             f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
-    found = timed(sorted(messages, key=lambda one: one[0]), places=2, algorithm=TRANSFER)
+    workload = timed(sorted(messages, key=lambda message: message[0]), places=2, algorithm=TRANSFER)
     ways = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}
-    flows = found.schedule.flows
-    return replace(found, ways=tuple(ways[one.channel] if isinstance(one, Flow) else -1 for one in flows), groups=())
+    flows = workload.schedule.flows
+    return replace(
+        workload, ways=tuple(ways[flow.channel] if isinstance(flow, Flow) else -1 for flow in flows), groups=()
+    )
 
 
 def _tunnel_name(fabric: Fabric, links: Sequence[int]) -> str:
@@ -606,5 +610,5 @@ def _tunnel_name(fabric: Fabric, links: Sequence[int]) -> str:
 
 def _format_time(seconds: float) -> str:
     """Format a time for a sentence."""
-    found = float(f"{seconds:.6g}")  # adding and subtracting lags leaves rounding errors, as in a deadline of 1 ns
-    return format_delay(found) if found >= 1e-9 else "0 s"
+    rounded_s = float(f"{seconds:.6g}")  # adding and subtracting lags leaves rounding errors, as in a deadline of 1 ns
+    return format_delay(rounded_s) if rounded_s >= 1e-9 else "0 s"

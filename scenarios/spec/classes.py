@@ -51,13 +51,13 @@ class ClassSpec:
 
 def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
     """Return the classes in service order."""
-    return tuple(sorted(classes, key=lambda one: one.priority))
+    return tuple(sorted(classes, key=lambda each: each.priority))
 
 
 def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
     """Return the DSCP of a class: a class selector (RFC 2474) given by its position in service order; 0 for no
     class."""
-    names = [one.name for one in in_order(classes)]
+    names = [each.name for each in in_order(classes)]
     return 0 if name is None else 8 * (names.index(name) + 1)
 
 
@@ -66,21 +66,22 @@ def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
     classes."""
     if not classes:
         return ()
-    found = [
-        Service(dscp=dscp_of(classes, one.name), assured=one.share, ceiling=one.ceiling) for one in in_order(classes)
+    served = [
+        Service(dscp=dscp_of(classes, each.name), assured=each.share, ceiling=each.ceiling)
+        for each in in_order(classes)
     ]
-    return (*found, Service(dscp=0))
+    return (*served, Service(dscp=0))
 
 
 def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, list[Any]]:
     """Return the classes of flows with these DSCPs in the timing model's form: `of_flow`, the index of each flow's
     class in service order, and by that index the `assured` shares and the `ceilings`."""
-    found = services(classes)
-    place = {one.dscp: index for index, one in enumerate(found)}
+    served = services(classes)
+    place = {each.dscp: index for index, each in enumerate(served)}
     return {
-        "of_flow": [place[one] for one in dscp],
-        "assured": [one.assured for one in found],
-        "ceilings": [one.ceiling for one in found],
+        "of_flow": [place[each] for each in dscp],
+        "assured": [each.assured for each in served],
+        "ceilings": [each.ceiling for each in served],
     }
 
 
@@ -89,13 +90,13 @@ def read(tables: list[object]) -> tuple[ClassSpec, ...]:
     "class[1].name"."""
     needs = ("name", "priority")
     values = read_tables("class", tables, KINDS, most=MAX_CLASSES, required=needs, check=_check)
-    found = tuple(ClassSpec(**one) for one in values)
+    served = tuple(ClassSpec(**each) for each in values)
     for field in needs:
-        check_unique("class", found, field, KINDS[field])
-    shares = sum(one.share for one in found)
+        check_unique("class", served, field, KINDS[field])
+    shares = sum(each.share for each in served)
     if shares > 1 + 1e-9:
         raise SpecError([Mistake("class", f"the shares are {shares:g} together; allowed: 1 at most")])
-    return found
+    return served
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -165,8 +165,8 @@ KEYS = {
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """Return the faults that a scenario's tables declare; raises SpecError with every mistake, located as
     "fault[1].at"."""
-    found = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
-    return tuple(Fault(**dict(chain.from_iterable(part.items() for part in one.values()))) for one in found)
+    values = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
+    return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -211,22 +211,22 @@ def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Faul
     A collective whose GPUs are cut off from each other is lost and begun again, and every attempt counts as one of the
     collectives that a fault lasts. `ends` are the ranks that flows join.
     """
-    left = list(faults)
-    for number in sorted({fault.collective for fault in left}):
+    faults_left = list(faults)
+    for number in sorted({fault.collective for fault in faults_left}):
         for _ in range(MOST_ATTEMPTS - 1):
-            here = [
+            active_now = [
                 index
-                for index, fault in enumerate(left)
+                for index, fault in enumerate(faults_left)
                 if fault.collective <= number and (fault.lasts is None or number < fault.collective + fault.lasts)
             ]
-            dead = dead_cables([left[index] for index in here], fabric)
+            dead = dead_cables([faults_left[index] for index in active_now], fabric)
             if not dead or reachable(fabric, dead)[ends].all():
                 break
-            left = [
-                replace(fault, lasts=fault.lasts - 1) if index in here and fault.lasts is not None else fault
-                for index, fault in enumerate(left)
+            faults_left = [
+                replace(fault, lasts=fault.lasts - 1) if index in active_now and fault.lasts is not None else fault
+                for index, fault in enumerate(faults_left)
             ]
-    return tuple(left)
+    return tuple(faults_left)
 
 
 def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
@@ -244,12 +244,12 @@ def lacks_controller(faults: Iterable[Fault]) -> bool:
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
     """Return the rates, [..., links or ports], with everything that a slow agent sends taking `amount` times as
     long."""
-    found = rates_bps.copy()
+    slowed_bps = rates_bps.copy()
     for fault in faults:
         if fault.kind == "agent slow":
             name = fabric.gpus[int(fault.target)].name
-            found[..., [link.index for link in shared_by(fabric).all if link.src == name]] /= fault.amount
-    return found
+            slowed_bps[..., [link.index for link in shared_by(fabric).all if link.src == name]] /= fault.amount
+    return slowed_bps
 
 
 def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
@@ -259,6 +259,6 @@ def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Float
     `rates_bps` are the rates of logical links or of ports.
     """
     dead = dead_cables(faults, fabric)
-    found = shared_by(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
-    found[..., list(failed_links(fabric, dead))] = 0.0
-    return found
+    slowed_bps = shared_by(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
+    slowed_bps[..., list(failed_links(fabric, dead))] = 0.0
+    return slowed_bps

@@ -101,26 +101,26 @@ class JobSpec:
         Algorithm, channels, pieces and schedule are inherited from [collective] only if the job has the same kind.
         Messages have their own sizes.
         """
-        found = default
+        spec = default
         if self.kind not in (None, default.kind):
-            found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
+            spec = replace(spec, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
             if self.kind in OWN_SIZES:
-                found = replace(found, size_bytes=None)
+                spec = replace(spec, size_bytes=None)
         if self.schedule is not None:
-            found = replace(found, schedule=self.schedule, algorithm=self.algorithm, channels=1, pieces=1)
-        elif self.algorithm not in (None, found.algorithm):
-            found = replace(found, algorithm=self.algorithm, channels=1, schedule=None)
+            spec = replace(spec, schedule=self.schedule, algorithm=self.algorithm, channels=1, pieces=1)
+        elif self.algorithm not in (None, spec.algorithm):
+            spec = replace(spec, algorithm=self.algorithm, channels=1, schedule=None)
         if self.size_bytes is not None or self.chunk_bytes is not None:
-            found = replace(found, size_bytes=self.size_bytes, chunk_bytes=self.chunk_bytes or found.chunk_bytes)
-        return replace(found, channels=self.channels or found.channels, pieces=self.pieces or found.pieces)
+            spec = replace(spec, size_bytes=self.size_bytes, chunk_bytes=self.chunk_bytes or spec.chunk_bytes)
+        return replace(spec, channels=self.channels or spec.channels, pieces=self.pieces or spec.pieces)
 
     def written(self) -> dict[str, Any]:
         """The table that declares the job."""
-        found = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
+        values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1}
         return {
             key: KEYS[key].kind.write(value)
-            for key, value in found.items()
+            for key, value in values.items()
             if value is not None and value != default.get(key)
         }
 
@@ -177,10 +177,10 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
 
     A job without a name is named by its number from 1 on, "job1".
     """
-    found = read_tables("job", tables, _VALUE_KINDS, most=MAX_JOBS, check=_check)
+    tables_values = read_tables("job", tables, _VALUE_KINDS, most=MAX_JOBS, check=_check)
     jobs = tuple(
-        JobSpec(**{"name": f"job{number}"} | {KEYS[key].attribute: value for key, value in one.items()})
-        for number, one in enumerate(found, 1)
+        JobSpec(**{"name": f"job{number}"} | {KEYS[key].attribute: value for key, value in values.items()})
+        for number, values in enumerate(tables_values, 1)
     )
     check_unique("job", jobs, "name", KEYS["name"].kind)
     return jobs
@@ -239,7 +239,7 @@ def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterato
 
 def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
     """Yield what is wrong with jobs on this number of GPUs with these classes; jobs without a kind have `kind`."""
-    names = [one.name for one in classes]
+    names = [each.name for each in classes]
     for number, job in enumerate(jobs, 1):
         if job.kind is None:
             for place, text in _check_kind({"kind": kind} | job.written()):
@@ -268,22 +268,22 @@ def workload_of_jobs(
     `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` is what jobs of that
     kind do, and `admission` admits transfers; refused and broken transfers are left out.
     """
-    found = []
-    share = {one.name: one.share for one in classes}
-    transfers = {} if admission is None else {one.job.name: one for one in admission.transfers(jobs)}
+    placed = []
+    share = {each.name: each.share for each in classes}
+    transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
     for number, job in enumerate(jobs):
         if job.name not in transfers:
-            one = _job(job, number, default, sites=sites, seed=seed, training=training)
-        elif (moves := transfers[job.name]).workload is not None:
+            placed_job = _job(job, number, default, sites=sites, seed=seed, training=training)
+        elif (transfer := transfers[job.name]).workload is not None:
             assert job.ranks is not None
-            one = Job(name=job.name, workload=moves.workload, places=job.ranks, start_s=moves.start_s)
+            placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
         else:
             continue
         assured = share.get(job.traffic_class or "", 0.0)
-        found.append(replace(one, dscp=dscp_of(classes, job.traffic_class), assured=assured))
-    if not found:
-        raise ScheduleError("; ".join(one.sentence for one in transfers.values()))
-    return together(found, sites)
+        placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), assured=assured))
+    if not placed:
+        raise ScheduleError("; ".join(transfer.sentence for transfer in transfers.values()))
+    return together(placed, sites)
 
 
 def _job(
@@ -299,7 +299,7 @@ def _job(
     try:
         if job.is_background:
             assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
-            found = background(
+            workload = background(
                 job.pattern,
                 places=len(ranks),
                 rate_bps=job.rate_bps,
@@ -307,16 +307,16 @@ def _job(
                 duration_s=job.duration_s,
                 seed=(seed, number),
             )
-        elif (does := job.collective(default)).kind == TRAINING:
+        elif (spec := job.collective(default)).kind == TRAINING:
             assert training is not None
-            found = training.workload(ranks)
+            workload = training.workload(ranks)
         else:
-            found = workload_of(does, sites_of(ranks, sites))
+            workload = workload_of(spec, sites_of(ranks, sites))
     except ScheduleError as error:
         raise ScheduleError(f"{job.name}: {error}") from None
     return Job(
         name=job.name,
-        workload=found,
+        workload=workload,
         places=ranks,
         start_s=job.start_s,
         count=job.count,

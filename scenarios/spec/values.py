@@ -111,11 +111,11 @@ def quantity(of: units.Quantity, example: str = "", within: tuple[float, float] 
     allowed = f'text with a unit, {least}{words} to {most}, such as "{example or of.example}"'
 
     def convert(given: str) -> Any:
-        found = parse(given)
-        if within is not None and not within[0] <= found <= within[1]:
-            why = "too small" if found < within[0] else "too large"
+        value = parse(given)
+        if within is not None and not within[0] <= value <= within[1]:
+            why = "too small" if value < within[0] else "too large"
             raise ValueError(f"{shown(given)} is {why}; allowed: {allowed}")
-        return found
+        return value
 
     return Kind(allowed, (str,), convert, write, unit=", ".join(of.units))
 
@@ -134,12 +134,12 @@ SCHEDULE_FILE = texts(
 
 def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
     """Return these values as a tuple; raises ValueError if there are none or if one occurs twice."""
-    found = tuple(values)
-    if not found:
+    items = tuple(values)
+    if not items:
         raise ValueError("the list is empty; allowed: one value at least")
-    if any(value in found[:index] for index, value in enumerate(found)):
+    if any(value in items[:index] for index, value in enumerate(items)):
         raise ValueError(f"{shown(given)} lists a value twice: each may be listed once")
-    return found
+    return items
 
 
 def name_of(what: str) -> Kind:
@@ -163,7 +163,7 @@ def read_tables(
     """
     if len(tables) > most:
         raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
-    mistakes, found = list[Mistake](), list[dict[str, Any]]()
+    mistakes, all_values = list[Mistake](), list[dict[str, Any]]()
     for place, table in enumerate(tables, 1):
         values = dict[str, Any]()
         if isinstance(table, dict):
@@ -185,15 +185,15 @@ def read_tables(
         else:
             wrong = [("", f"{shown(table)} is not a table; allowed: the keys {', '.join(kinds)}")]
         mistakes += [Mistake(f"{name}[{place}]{where}", sentence) for where, sentence in wrong]
-        found.append(values)
+        all_values.append(values)
     if mistakes:
         raise SpecError(mistakes)
-    return found
+    return all_values
 
 
-def check_unique(name: str, found: Sequence[Any], field: str, kind: Kind) -> None:
+def check_unique(name: str, declared: Sequence[Any], field: str, kind: Kind) -> None:
     """Raise SpecError if two of the objects that [[name]] tables declare have the same value in this field."""
-    values = [getattr(one, field) for one in found]
+    values = [getattr(each, field) for each in declared]
     for place, value in enumerate(values):
         if value in values[:place]:
             sentence = f"{shown(value)} is that of another {name}; allowed: {kind.allowed}"
