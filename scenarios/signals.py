@@ -91,8 +91,7 @@ def _name() -> str:
 
 
 def supervised(command: Callable[[], int]) -> int:
-    """Run `command` as `guarded` does, in a child process that a signal certainly ends, together with all its
-    processes.
+    """Run `command` as `guarded` does, in a child process that a signal certainly ends, with all its processes.
 
     Returns in both processes, with the exit status for sys.exit. After signal n this is 128+n, within two seconds
     unless a network on this machine's own kernel must be taken down.
@@ -104,8 +103,7 @@ def supervised(command: Callable[[], int]) -> int:
 
 
 def _exit_at_once(returned: Sequence[int]) -> None:
-    """End this process with this status, if it has one, without freeing each object first, which takes a tenth of a
-    run."""
+    """End this process with this status, if any, without freeing each object first, which takes a tenth of a run."""
     if returned:
         with suppress(OSError):  # Python reports it when it exits
             for stream in (sys.stdout, sys.stderr):
@@ -161,14 +159,17 @@ def _supervised(command: Callable[[], int]) -> int:
 
 
 def _report_end(status: int, *, by: int) -> int:
-    """Report how a child ended that did not return from its command, after signal `by` if not 0; returns an exit
-    status."""
+    """Report how a child ended without returning, after signal `by` if not 0; returns an exit status."""
     if os.isatty(2):
         os.write(2, b"\n\x1b[?25h")  # a live table has hidden the cursor
-    early = f"ended early with status {status}, by os._exit in a policy or a library"
-    how = "interrupted" if by else early if status >= 0 else f"killed by signal {-status}"
+    if by:
+        how, returned = "interrupted", 128 + by
+    elif status < 0:
+        how, returned = f"killed by signal {-status}", 128 - status
+    else:
+        how, returned = f"ended early with status {status}, by os._exit in a policy or a library", status or 1
     os.write(2, f"{_name()}: {how}\n".encode())
-    return 128 + by if by else 128 - status if status < 0 else status or 1
+    return returned
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -69,8 +69,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _admission_notes(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield the outcomes of each configuration's transfers, by label; equal outcomes of several configurations appear
-    once."""
+    """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
     by_answers: dict[tuple[str, ...], list[str]] = {}
     for label, sentences in found:
         by_answers.setdefault(tuple(sentences), []).append(label)
@@ -81,8 +80,7 @@ def _admission_notes(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str
 
 
 def _schedule_search_notes(request: Request) -> tuple[str, ...]:
-    """Return the note about searches for best schedules; raises ScenarioError if OR-Tools, which they need, is
-    missing."""
+    """Return the note on searches for best schedules; raises ScenarioError without OR-Tools, which they need."""
     counts = [one.collective.count for one in request.scenario.settings() if one.searches_schedules]
     if counts and not request.dry_run and find_spec("ortools") is None:
         raise ScenarioError(["run.referees: schedule needs OR-Tools: pip install 'longhaul[optimum]'"])
@@ -217,8 +215,7 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
 
 
 def _with_room(request: Request, engine: Emulation, settings: Sequence[Scenario]) -> Emulation:
-    """Return the engine with as many parallel VMs as fit in memory; raises CannotRunError if the user asked for
-    more."""
+    """Return the engine with as many parallel VMs as fit in memory; raises CannotRunError if --jobs is higher."""
     jobs = at_a_time(settings, engine.jobs)
     if jobs == min(engine.jobs, sum(len(setting.run.modes) for setting in settings)):
         return engine
@@ -279,8 +276,7 @@ def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]
 
 
 def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
-    """Describe what would be run: the scenario with every default, followed by each engine's points as TOML
-    comments."""
+    """Describe what would be run: the scenario with every default, and each engine's points as TOML comments."""
     modes = scenario.run.modes
     lines, total = [], 0
     of = f"each of {', '.join(modes)}" if len(modes) > 1 else modes[0]
@@ -303,8 +299,7 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
 
 
 def _link_lines(links: Sequence[LogicalLink | DirectedPort], where: str) -> list[str]:
-    """List the names of a fabric's logical links or ports, as traces use them: first WAN links, then those within
-    sites."""
+    """List the names of a fabric's logical links or ports, as traces use them: first the WAN, then sites."""
     lines = [f"the {'ports' if isinstance(links[0], DirectedPort) else 'logical links'} of {where}:"]
     for what, names in (
         ("WAN", [link.name for link in links if link.kind == "wan"]),

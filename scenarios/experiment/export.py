@@ -9,8 +9,7 @@ from scenarios.spec.scenario import Scenario
 
 
 def exported(scenario: Scenario, form: str) -> str:
-    """Return the schedule of the first collective in the first mode as goal or msccl, with ranks placed as the mode
-    does.
+    """Return the schedule of the first collective in the first mode, placed by that mode, as goal or msccl.
 
     Sizes in GOAL are bytes; chunks in MSCCL have no size. Raises ScheduleError for a scenario with several
     configurations, for messages as MSCCL XML, and for a placement that is not planned in advance.

@@ -89,19 +89,9 @@ def parser() -> argparse.ArgumentParser:
         help="predict times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
     )
     add("--modes", metavar="MODE[,MODE]", help="modes to compare: base, ccl, wan, joint and the names of policies")
-    add(
-        "--policy",
-        metavar="FILE:NAME",
-        action="append",
-        default=[],
-        help="a Python function that adds a mode",
-    )
+    add("--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function that adds a mode")
     add("--gpus", metavar="N[,N]", help="GPUs in total, or of each site as 3+5; several are a sweep")
-    add(
-        "--chunk",
-        metavar="SIZE[,SIZE]",
-        help='bytes that a GPU contributes, such as "8 MB"; several are a sweep',
-    )
+    add("--chunk", metavar="SIZE[,SIZE]", help='bytes that a GPU contributes, such as "8 MB"; several are a sweep')
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="number of collectives at every point")
     add("--seed", metavar="S[,S]", help="seed of all random numbers; several are a sweep")

@@ -60,8 +60,7 @@ class _PointProgress:
         return self.start_work + self.count * self.collective_work - self.work_done
 
     def words(self) -> tuple[str, str, str, str, str]:
-        """Return collectives done, mean and gain over base (with 95 % intervals once complete), predicted mean and
-        ratio."""
+        """Return collectives done, mean and gain over base (at last with 95 % intervals), prediction, ratio."""
         done = f"{self.done:,} of {self.count:,}"
         if not self.done:
             return done, "", "", "", ""
@@ -125,8 +124,7 @@ class Progress:
         self._began_s, self._before = time.monotonic(), sum(point.work_done for point in self.points.values())
 
     def time_left(self) -> str:
-        """Return the time left at the pace so far, in words; before the first result, the estimated time if there is
-        one."""
+        """Return the time left at the pace so far, in words; before the first result an estimate, if there is one."""
         done = sum(point.work_done for point in self.points.values()) - self._before
         left = sum(point.work_left for point in self.points.values())
         took_s = time.monotonic() - self._began_s
@@ -233,8 +231,7 @@ def _live(news: Iterable[EngineEvent], progress: Progress, console: Console) -> 
 
 @contextmanager
 def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], None, None]:
-    """Yield a function that prints a line on stderr; a thread prints `describe()` if it has not been called for a
-    while."""
+    """Yield a function that prints a line on stderr; after a silence a thread prints `describe()`."""
     last_s, over = time.monotonic(), threading.Event()
 
     def say(line: str) -> None:

@@ -57,8 +57,7 @@ class Recorded:
     sha256: Mapping[str, str]
 
     def differences(self, scenario: Scenario, engines: Sequence[str] | None) -> Iterator[str]:
-        """Yield a sentence for each difference of a requested scenario; `engines` None means that none were
-        requested."""
+        """Yield a sentence for each difference of a requested scenario; `engines` None means none were requested."""
         before, now = values_of(self.scenario), values_of(scenario)
         functions = [_function_files(one) for one in (self.scenario, scenario)]
         before["policy"], now["policy"] = (_without_paths(one) for one in (self.scenario, scenario))
@@ -116,8 +115,7 @@ def _function_files(scenario: Scenario) -> dict[str, Path]:
 
 
 def _without_paths(scenario: Scenario) -> tuple[Mode, ...]:
-    """Return a scenario's policies with only the names of their functions, because their files are compared by
-    content."""
+    """Return a scenario's policies with functions by name only, because their files are compared by content."""
     return _with_paths(scenario, dict.fromkeys(_function_files(scenario).values(), "-")).policies
 
 
@@ -288,8 +286,7 @@ class RunDirectory:
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
     def report(self, tables: reader.Tables | None = None) -> Callable[[], str | None]:
-        """Begin to draw figures of the stored results, in processes forked from this one; `tables` are the tables
-        already read.
+        """Begin to draw figures of the stored results, in forked processes; `tables` are the tables already read.
 
         Returns a function that writes the report once the run has ended, and returns a sentence if drawing or writing
         failed.

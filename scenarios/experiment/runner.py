@@ -47,8 +47,7 @@ Part = tuple[Engine, Sequence[Scenario]]
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its scenario, its engines, whether its results are printed as JSON, and why nothing can be measured, if
-    so.
+    """A run: its scenario, its engines, whether results are printed as JSON, and why nothing can be measured, if so.
 
     With `unmeasured`, the emulation's points are not run, but recorded as failed for that reason. With `reports`,
     figures and a report are made.
@@ -118,8 +117,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 def _results(
     rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, directory: RunDirectory, tables: Tables | None = None
 ) -> tuple[list[SettingResult], Fidelity | None]:
-    """Return the results of the rows in a directory, and the fidelity of the measurements; `tables` as for
-    `open_run`."""
+    """Return the results of the rows in a directory, and their fidelity; `tables` as for `open_run`."""
     stored = {} if rows is None else collectives_by_point(rows)
     of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
     if stored and any(setting.training_plan is not None for _, settings in run.parts for setting in settings):
@@ -228,21 +226,18 @@ def _run_engine(
     return failed
 
 
-_import_lock = threading.RLock()
+_lock = threading.RLock()
 # A process forked while a thread imports a module would wait for that module forever.
-os.register_at_fork(
-    before=_import_lock.acquire, after_in_parent=_import_lock.release, after_in_child=_import_lock.release
-)
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def _import(library: str) -> None:
-    with _import_lock:
+    with _lock:
         import_module(library)
 
 
 def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
-    """Store the rows of events and pass events on, without rows stored before; a point's last rows follow once all its
-    rows are on disk."""
+    """Store the rows of events and pass events on, without rows stored before; complete points only once on disk."""
     for item in news:
         if not isinstance(item, Slice):
             yield item
@@ -254,11 +249,11 @@ def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], 
     if run.json:
         text = as_json(str(directory.path), results, run_fidelity, unmeasured=run.unmeasured)
     else:
-        parts = [
-            as_text(results) if results else "no point was finished",
-            *([str(run_fidelity)] if run_fidelity else []),
-        ]
-        text = "\n\n".join([*parts, *([f"results in {directory.path}"] if results else [])])
+        fidelity_text = str(run_fidelity) if run_fidelity else ""
+        parts = [as_text(results), fidelity_text, f"results in {directory.path}"]
+        if not results:
+            parts = ["no point was finished", fidelity_text]
+        text = "\n\n".join(filter(None, parts))
     try:
         print(text, flush=True)
     except OSError as error:

@@ -100,8 +100,7 @@ class JobResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetResult:
-    """The time budget of a collective, how much of it the mean leaves (negative if the mean is longer), and how many
-    collectives are within the budget."""
+    """The time budget of a collective, how much of it the mean leaves (or exceeds), and how many collectives fit."""
 
     budget_s: float
     spare_s: float
@@ -282,8 +281,7 @@ def _training(
     arrived_s: npt.NDArray[np.float64] | None,
     job: str | None = None,
 ) -> TrainingResult | None:
-    """Describe training iterations whose collectives, or whose job's rounds, take `mean_s` on average; None if there
-    are none.
+    """Describe training iterations whose collectives, or whose job's rounds, take `mean_s` on average, or return None.
 
     `arrived_s` holds when each transfer of the first collective was complete, if it was measured.
     """
@@ -370,8 +368,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
 
 
 def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
-    """Return the logical links or ports of these settings' fabrics, each with the indices of the settings that have
-    them."""
+    """Return the logical links or ports of these settings' fabrics, each with the indices of its settings."""
     specs: dict[FabricSpec, list[int]] = {}
     for place, setting in enumerate(settings):
         specs.setdefault(setting.fabric, []).append(place)
@@ -404,8 +401,7 @@ def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
 
 
 def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
-    """The effect of fifo queues: drops, retransmitted bytes, the extreme ratios of transfers, and the least fair
-    link."""
+    """The effect of fifo queues: drops, retransmitted bytes, extreme ratios of transfers, and the least fair link."""
     if fifo is None:
         return {}
     names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
@@ -422,8 +418,7 @@ def _job_fields(setting: Scenario, point: PointResult) -> dict[str, Any]:
 
 
 def _transfer_fields(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
-    """The transfers of a setting with their outcomes, if it has any; for a point also when the last of all rounds
-    completed."""
+    """The transfers of a setting with outcomes, if any; for a point also when the latest of all rounds was complete."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
     transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in setting.transfers]
     return {"transfers": transfers} if transfers else {}
@@ -514,8 +509,7 @@ def _interval_ends(point: PointResult) -> dict[str, float | None]:
 
 
 def as_text(results: Sequence[SettingResult]) -> str:
-    """Return a table of the points, and each setting's order of the modes; the paper's settings are compared with its
-    claims."""
+    """Return a table of the points, and each setting's order of the modes, with the paper's claims for its settings."""
     points = [(result, point) for result in results for point in result.points]
     columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
@@ -525,8 +519,7 @@ def as_text(results: Sequence[SettingResult]) -> str:
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """Yield the mean times of all jobs, measured and predicted, if there are any, except a job that is its whole
-    round."""
+    """Yield the mean times of all jobs, measured and predicted, unless a job is its whole round."""
     points = [(result, point) for result in results for point in result.points if _has_other_times(point)]
     if points:
         yield from ("", "the jobs' mean completion times, each from the job's start")
@@ -541,8 +534,7 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 
 
 def _has_other_times(point: PointResult) -> bool:
-    """Return whether the jobs' times differ from the round's, unlike those of a single job from the round's beginning
-    on."""
+    """Return whether the jobs' times differ from the round's; those of a single job from its beginning on do not."""
     return any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
 
 

@@ -162,8 +162,7 @@ class AdmissionPlan:
     dead: Cables = NONE
 
     def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
-        """Return the transfers among these jobs with their outcomes, in order; raises ScheduleError if one has too many
-        messages."""
+        """Return the transfers among these jobs, with outcomes; raises ScheduleError for too many messages."""
         return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
 
 
@@ -217,8 +216,7 @@ def _check_ends(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> 
 
 
 def _check_other_jobs(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Other jobs do not disturb promises if they share only WAN links with transfers, and these serve transfers
-    first."""
+    """Other jobs do not disturb promises if they share only WAN links with transfers, which are served first."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
     priorities = {each.name: each.priority for each in setting.classes}
     ceilings = {each.name: each.ceiling for each in setting.classes}
@@ -342,8 +340,7 @@ def _rates_by_name(fabric: Fabric, tunnels: Sequence[Sequence[int]], bps: Floats
 
 
 def _without_admission(job: "JobSpec") -> Transfer:
-    """Return a transfer that is not admitted but sent as requested, all at once, over the paths of the fabric's
-    routing."""
+    """Return a transfer that is sent as requested, all at once, over the paths of the fabric's routing."""
     size, total = _message_bytes(job), _total_bytes(job)
     messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
     return Transfer(
@@ -475,8 +472,7 @@ def _requested_s(job: "JobSpec") -> float:
 
 
 def _round_up_lags(lags_s: Floats, step_s: float) -> Floats:
-    """Round lags up so that they differ from the longest by whole steps: each distinct lag is an instant of the
-    calendar."""
+    """Round lags up to whole steps from the longest, because each distinct lag is an instant of the calendar."""
     longest_s: Floats = np.full_like(lags_s, lags_s.max())
     return longest_s - np.floor((longest_s - lags_s) / step_s) * step_s
 
@@ -500,8 +496,7 @@ def _incidence(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.i
 
 
 def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[np.int64]]:
-    """Return the number of connections of each request in each tunnel and interval, as one [intervals, tunnels] per
-    request.
+    """Return each request's number of connections in each tunnel and interval: [intervals, tunnels] per request.
 
     All connections have one rate, and the connections of a request together have the rate of the request. A
     connection's fair share of every link is at least its rate: where n connections pass a link, each gets at least 1/n
@@ -545,8 +540,7 @@ def _with_lags(request: Request, before_s: float, lags_s: Floats) -> Request:
 
 
 def _request(job: "JobSpec", ways: Tunnels, lags_s: Floats) -> Request:
-    """Return a transfer's request in terms of sending times: what a tunnel sends has arrived its lag, `lags_s`,
-    later."""
+    """Return a transfer's request in sending times: data of a tunnel arrives its lag, `lags_s`, later."""
     tunnels, *behind = zip(*ways, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s

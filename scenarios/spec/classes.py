@@ -55,15 +55,13 @@ def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
 
 
 def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
-    """Return the DSCP of a class: a class selector (RFC 2474) given by its position in service order; 0 for no
-    class."""
+    """Return the DSCP of a class: the class selector (RFC 2474) of its position in service order; 0 for no class."""
     names = [each.name for each in in_order(classes)]
     return 0 if name is None else 8 * (names.index(name) + 1)
 
 
 def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
-    """Return what WAN ports serve, in order: the classes, then traffic without a class; empty if there are no
-    classes."""
+    """Return what WAN ports serve, in order: the classes, then traffic without a class; nothing without classes."""
     if not classes:
         return ()
     served = [
@@ -86,8 +84,7 @@ def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, l
 
 
 def read(tables: list[object]) -> tuple[ClassSpec, ...]:
-    """Return the classes that a scenario's tables declare; raises SpecError with every mistake, located as
-    "class[1].name"."""
+    """Return the classes that a scenario's tables declare; raises SpecError with mistakes such as "class[1].name"."""
     needs = ("name", "priority")
     values = read_tables("class", tables, KINDS, most=MAX_CLASSES, required=needs, check=_check)
     served = tuple(ClassSpec(**each) for each in values)

@@ -1,5 +1,4 @@
-"""The `[collective]` settings, and the workload that they describe: a schedule, generated or read from a file, with
-sizes."""
+"""The `[collective]` settings, and their workload: a schedule, generated or read from a file, with sizes."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -203,8 +203,7 @@ def _check_probes(setting: Scenario) -> Iterator[Mistake]:
 
 
 def _check_referees(setting: Scenario) -> Iterator[Mistake]:
-    """Check that references can be computed: for single collectives without faults, the best policy for some hundred of
-    them."""
+    """Check that references are known: for single collectives without faults, best policies for some hundred."""
     if not setting.run.referees:
         return
     kind, count = setting.collective.kind, setting.collective.count
@@ -245,8 +244,7 @@ def _check_classes(setting: Scenario) -> Iterator[Mistake]:
 
 
 def _check_te(setting: Scenario) -> Iterator[Mistake]:
-    """Check what traffic engineering needs: fair queues in virtual time, and conditions that do not change in a
-    collective."""
+    """Check what traffic engineering needs: fair queues in virtual time, and constant conditions in a collective."""
     if setting.fabric.routing != te.ROUTING:
         return
     others = {
@@ -291,8 +289,7 @@ def _check_queue(setting: Scenario) -> Iterator[Mistake]:
 
 
 def _check_workload(setting: Scenario) -> Iterator[Mistake]:
-    """Check that a configuration's workload is possible, and that on the wall clock every message has at least a
-    byte."""
+    """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     spec = setting.collective
     of_jobs = jobs.check(setting.jobs, spec.kind, setting.gpus, setting.classes)
     if mistakes := [*of_jobs, *admission.check(setting)]:

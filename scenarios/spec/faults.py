@@ -163,8 +163,7 @@ KEYS = {
 
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
-    """Return the faults that a scenario's tables declare; raises SpecError with every mistake, located as
-    "fault[1].at"."""
+    """Return the faults that a scenario's tables declare; raises SpecError with mistakes such as "fault[1].at"."""
     values = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
     return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
 
@@ -236,14 +235,12 @@ def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
 
 
 def lacks_controller(faults: Iterable[Fault]) -> bool:
-    """Return whether the controller stays away while these faults are in force: a controller that is killed without a
-    duration is restarted at once."""
+    """Return whether these faults keep the controller away; if killed without a duration, it is restarted at once."""
     return any(fault.kind == "controller killed" and fault.lasts is not None for fault in faults)
 
 
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Return the rates, [..., links or ports], with everything that a slow agent sends taking `amount` times as
-    long."""
+    """Return the rates, [..., links or ports], at which a slow agent takes `amount` times as long to send."""
     slowed_bps = rates_bps.copy()
     for fault in faults:
         if fault.kind == "agent slow":
@@ -253,8 +250,7 @@ def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floa
 
 
 def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Return the rates of logical links, [..., links], that the planner assumes: slowed, and 0 for a link without any
-    path.
+    """Return the rates of logical links, [..., links], that the planner assumes: slowed, 0 without any path.
 
     `rates_bps` are the rates of logical links or of ports.
     """

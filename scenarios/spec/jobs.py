@@ -262,8 +262,7 @@ def workload_of_jobs(
     training: TrainingPlan | None = None,
     admission: AdmissionPlan | None = None,
 ) -> Workload:
-    """Return the workload that all jobs are together on the GPUs of these sites; raises ScheduleError, which names the
-    job.
+    """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
 
     `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` is what jobs of that
     kind do, and `admission` admits transfers; refused and broken transfers are left out.

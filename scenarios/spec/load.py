@@ -1,5 +1,4 @@
-"""Reads scenarios from files and options, and writes them; reports all mistakes at once, each where the user made
-it."""
+"""Reads scenarios from files and options, and writes them; mistakes are reported together, with their places."""
 
 import re
 import stat
@@ -134,8 +133,7 @@ def scenario_of(
     is_stored: bool = False,
     at_prompt: bool = False,
 ) -> Scenario:
-    """Return the scenario in the text of a TOML file, as `load_scenario`; `path` is the file, which messages call
-    `label`.
+    """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file at `path` `label`.
 
     Relative paths in the text are relative to the file's folder, those in options to the working directory. With
     `is_stored` the text was stored by a run, and keys without effect are dropped, because earlier versions accepted
@@ -187,8 +185,7 @@ class _Draft:
     label: str
 
     def unused_keys(self, *, at_prompt: bool) -> dict[str, UnusedKey]:
-        """Return the keys without effect. At a prompt, any mode and any program may be run later, so their keys have an
-        effect."""
+        """Return the keys without effect; at a prompt any mode and program may run later, so theirs have one."""
         scenario = self.scenario
         if at_prompt:
             program = replace(scenario.program, command=scenario.program.command or "")
@@ -203,8 +200,7 @@ def _draft(
     label: str,
     without: Collection[str] = (),
 ) -> _Draft:
-    """Return the scenario of a document and options, `without` some of the given keys; it is not yet checked as a
-    whole."""
+    """Return the scenario of a document and options, `without` some given keys, not yet checked as a whole."""
     given, mistakes = _given_values(document, path, label, overrides)
     given = {key: one for key, one in given.items() if key.removeprefix("sweep.") not in without}
     values, axes, wrong = _read_values(given)
@@ -260,8 +256,7 @@ def of_its_time(text: str) -> str:
 
 
 def resolved(scenario: Scenario) -> str:
-    """Return the scenario as a TOML file's text with every key that has an effect; loading it gives the same
-    scenario."""
+    """Return the scenario as a TOML file's text with all keys that have an effect; loading it gives it again."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
     unused = {*unused_keys(scenario)}
     if None not in axes.get("fabric.rails", (scenario.fabric.rails,)):
@@ -436,8 +431,7 @@ def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tupl
 
 
 def _given_key(key: str, given: Mapping[str, _GivenValue]) -> str | None:
-    """Return the given key that this key is, or is a part of (``fabric.wan.links``, ``job[1].start``); None if there is
-    none."""
+    """Return the given key that this key is or is a part of (``fabric.wan.links``, ``job[1].start``), or None."""
     for whole in (key, key.rpartition(".")[0], key.partition("[")[0]):
         for name in (whole, f"sweep.{whole}"):
             if name in given:

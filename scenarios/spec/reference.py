@@ -9,8 +9,7 @@ from topologies.conditions.sampler import SAMPLERS
 
 
 def reference() -> str:
-    """Return tables of all keys: each with its meaning, unit, allowed values and default; then those of [[job]] to
-    [[fault]]."""
+    """Return tables of all keys: meaning, unit, allowed values and default; then those of [[job]] to [[fault]]."""
     rows = [_row(key) for key in KEYS.values()]
     faulty, of_classes, of_policies = (
         [f"| `{name}` | {kind.allowed} |" for name, kind in kinds.items()]

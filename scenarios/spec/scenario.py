@@ -150,8 +150,7 @@ class Scenario:
 
     @property
     def workload(self) -> Workload:
-        """The workload of each collective, or of each round of jobs; raises ScheduleError if the settings do not fit
-        together."""
+        """The workload of each collective, or of each round of jobs; raises ScheduleError if it is not possible."""
         if self.jobs:
             sites, seed = self.fabric.gpus_per_site, self.run.seed
             workload = workload_of_jobs(
@@ -216,8 +215,7 @@ class Scenario:
         return MODES | {one.name: one for one in self.policies}
 
     def value(self, key: str) -> Any:
-        """Return the value of a key: a number in bit/s, bytes or seconds, text, a tuple, or an object of a spec's
-        class."""
+        """Return the value of a key: a number in bit/s, bytes or seconds, text, a tuple, or a spec's object."""
         declared = KEYS[key]
         return getattr(getattr(self, declared.owner) if declared.owner else self, declared.attribute)
 
@@ -230,8 +228,7 @@ class Scenario:
         return replace(self, **own, **{name: replace(getattr(self, name), **new) for name, new in changes.items()})
 
     def settings(self) -> tuple["Scenario", ...]:
-        """Return the configurations, one per combination of swept values, the last axis varying fastest; computed
-        once."""
+        """Return the configurations, one per combination of swept values, the last axis varying fastest."""
         return self._settings
 
     @cached_property
@@ -324,8 +321,7 @@ class Scenario:
         return shared_links(fabric, self.workload, self.mode(mode), detours=detours)
 
     def keeps_rates(self, mode: Mode) -> int:
-        """Return for how many collectives a mode keeps the link rates that it saw: those for which tunnel rates were
-        computed."""
+        """Return for how many collectives a mode keeps the link rates for which tunnel rates were computed."""
         return self.te.collectives if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
 
     def has_course(self, mode: str) -> bool:
@@ -389,8 +385,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a scenario: its name, the field that holds its value, its kind, its meaning, and the samplers that use
-    it.
+    """A key of a scenario: its name, its field, its kind, its meaning, and the samplers that use it.
 
     `within` is the field of Scenario that contains this field, if it does not have the name of the key's table.
     """
@@ -779,8 +774,7 @@ def described(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def _admission_as_json(setting: Scenario) -> dict[str, Any]:
-    """Return a configuration's transfers with their outcomes, if it has any, each with the range of its schedule's
-    transfers."""
+    """Return a configuration's transfers with outcomes, if any, each with the range of its schedule's transfers."""
     spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
     found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in setting.transfers]
     return {"admission": found} if found else {}

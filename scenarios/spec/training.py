@@ -1,5 +1,4 @@
-"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses to hide a cut.
-Pure."""
+"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -22,8 +21,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import shared_by
 
 _MAX_TRANSFERS, _MIN_SCHEDULES = 100_000, 4
-"""Most transfers of all schedules that are compared; and the number of schedules that is compared however large they
-are."""
+"""Most transfers of all schedules that are compared; and how many schedules are compared in any case."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,11 @@ class TrainingPlan:
     seed: int
 
     def workload(self, ranks: Sequence[int]) -> Workload:
-        """Return an iteration on these GPUs, in the order of their positions; raises ScheduleError if it is not
-        possible."""
+        """Return an iteration on these GPUs, in the order of positions; raises ScheduleError if it is not possible."""
         return _planned_iteration(self, tuple(ranks))[1]
 
     def more(self, ranks: Sequence[int]) -> int:
-        """Return with how many more forwards than in 1F1B the stages before a cut begin; raises ScheduleError as
-        `workload`.
+        """Return how many more forwards than in 1F1B stages before a cut begin with; raises as `workload`.
 
         Candidates are all numbers that can help and that memory allows (for large schedules only some of them). The
         result is the smallest candidate with the shortest predicted iteration, where each flow is predicted alone, on

@@ -20,8 +20,7 @@ from topologies.fabric.fabric import build_fabric
 
 
 class Rule(NamedTuple):
-    """Which configurations use some keys, as a function and in a message's words; `rests_on` are the tables that decide
-    it.
+    """Which configurations use some keys, in code and in a message's words; `rests_on` are the tables that decide.
 
     A key that has its default value is normally not refused, because no setting is lost and files of earlier versions
     contain such keys; it is refused if `always` is true.
@@ -42,8 +41,7 @@ class UnusedKey(NamedTuple):
 
 
 def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, UnusedKey]:
-    """Return the keys that no configuration of a scenario uses, with reasons; tables without effect have a key as
-    "class[1]".
+    """Return the keys that no configuration of a scenario uses, with reasons; such a table has a key as "class[1]".
 
     Keys whose rules depend on tables that are `unread`, because a value in them is wrong, are left out.
     """
@@ -290,8 +288,7 @@ RULES = (
 
 
 def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield the classes that no job has, if there are jobs; a class with a share affects admission even without a
-    job."""
+    """Yield the classes that no job has, if there are jobs; one with a share affects admission in any case."""
     settings = [setting for setting in scenario.settings() if setting.jobs]
     used = {job.traffic_class for setting in settings for job in setting.jobs}
     if used - {None, *(each.name for setting in settings for each in setting.classes)}:

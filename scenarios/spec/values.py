@@ -21,8 +21,7 @@ _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", l
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of values: the TOML types it has, and `convert`, which checks a value and turns it into the one that is
-    stored.
+    """A kind of values: its TOML types, and `convert`, which checks a value and turns it into the stored one.
 
     `write` is the inverse of `read`. `is_object` is true for values of a class, which runs store as `write` returns
     them.
@@ -53,8 +52,7 @@ def fitting(
     near: Collection[str] = (),
     is_object: bool = False,
 ) -> Kind:
-    """Return the kind of values for which `fits` is true, converted by `kind`; messages suggest one of the texts in
-    `near`."""
+    """Return the kind of values for which `fits` is true, converted by `kind`; messages suggest texts of `near`."""
 
     def convert(value: Any) -> Any:
         if not fits(value):
