@@ -41,8 +41,9 @@ class ClassSpec:
     @property
     def words(self) -> str:
         """The class in words, with share and ceiling where they differ from the defaults."""
-        share = f", {self.share * 100:g} % assured" * (self.share > 0)
-        return f"{self.name} {self.priority}{share}{f', at most {self.ceiling * 100:g} %' * (self.ceiling < 1)}"
+        share = f", {self.share * 100:g} % assured" if self.share > 0 else ""
+        ceiling = f", at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
+        return f"{self.name} {self.priority}{share}{ceiling}"
 
     def written(self) -> dict[str, Any]:
         """The table that declares it."""

@@ -96,6 +96,10 @@ class Fault:
         """Whether the fault is in force from the first collective to the end."""
         return (self.collective, self.after_s, self.lasts) == (0, None, None)
 
+    def is_over(self, collective: int) -> bool:
+        """Whether the fault has ended before this collective."""
+        return self.lasts is not None and collective >= self.collective + self.lasts
+
     @property
     def ends(self) -> tuple[str, str]:
         """The two ends of the link that is the target."""
@@ -196,12 +200,12 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
 
 def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
     """Return the faults that are in force when a collective begins, in a run in which no collective is lost."""
-    return tuple(
-        fault
-        for fault in faults
-        if fault.collective + (fault.after_s is not None) <= collective
-        and (fault.lasts is None or collective < fault.collective + fault.lasts)
-    )
+    in_force = []
+    for fault in faults:
+        first = fault.collective if fault.after_s is None else fault.collective + 1
+        if first <= collective and not fault.is_over(collective):
+            in_force.append(fault)
+    return tuple(in_force)
 
 
 def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Fault, ...]:
@@ -216,7 +220,7 @@ def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Faul
             active_now = [
                 index
                 for index, fault in enumerate(faults_left)
-                if fault.collective <= number and (fault.lasts is None or number < fault.collective + fault.lasts)
+                if fault.collective <= number and not fault.is_over(number)
             ]
             dead = dead_cables([faults_left[index] for index in active_now], fabric)
             if not dead or reachable(fabric, dead)[ends].all():

@@ -77,13 +77,20 @@ def one_of(*names: str) -> Kind:
 
 def numbers(types: tuple[type, ...], least: float, most: float, unit: str = "", *, or_zero: bool = False) -> Kind:
     """Return the kind of numbers in this range, which are read as floats unless the only type is int."""
-    allowed = f"{'0, or ' * or_zero}a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
+    is_whole = types == (int,)
+    allowed = f"a {'whole ' if is_whole else ''}number from {least:,} to {most:,}"
+    if or_zero:
+        allowed = f"0, or {allowed}"
 
     def convert(value: float) -> float:
-        if not (least <= value <= most or (or_zero and value == 0)):
-            why = "too small" if value < least else "too large" if value > most else "not finite"
-            raise ValueError(f"{shown(value)} is {why}; allowed: {allowed}")
-        return value if types == (int,) else float(value)
+        if least <= value <= most or (or_zero and value == 0):
+            return value if is_whole else float(value)
+        why = "not finite"
+        if value < least:
+            why = "too small"
+        elif value > most:
+            why = "too large"
+        raise ValueError(f"{shown(value)} is {why}; allowed: {allowed}")
 
     return Kind(allowed, types, convert, unit=unit)
 
