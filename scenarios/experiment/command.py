@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,14 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         return _export(request.scenario, *request.export)
     if request.scenario.program.command is not None and not request.dry_run:
         return _program(request, arguments)
-    settings = request.scenario.settings()
-    shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
-    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
-    losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
-    admitted = [(one.label, [transfer.sentence for transfer in one.transfers]) for one in settings]
-    greedily, answered = greedy_notes(greedy, most=MAX_COMBINATIONS), _admission_notes(admitted)
-    found = notes(shared), greedily, _ring_search_notes(settings), searches, losses, answered
-    for note in chain.from_iterable(found):
+    for note in list(_notes(request.scenario.settings(), searches)):
         print(f"run.py: {note}", file=sys.stderr)
     if request.cli:
         return _prompt(request)
@@ -68,13 +60,25 @@ def run(arguments: Sequence[str]) -> int:
     return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
 
 
-def _admission_notes(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+def _notes(settings: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
+    """Yield what users should know of these configurations before they run; `searches` is about best schedules."""
+    yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings])
+    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
+    yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
+    yield from _ring_search_notes(settings)
+    yield from searches
+    yield from loss_notes((one.label, one.transport.wan_loss) for one in settings)
+    yield from _admission_notes(settings)
+
+
+def _admission_notes(settings: Sequence[Scenario]) -> Iterator[str]:
     """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
-    by_answers: dict[tuple[str, ...], list[str]] = {}
-    for label, sentences in found:
-        by_answers.setdefault(tuple(sentences), []).append(label)
-    for sentences, labels in by_answers.items():
-        if len(by_answers) > 1 and sentences:
+    labels_of: dict[tuple[str, ...], list[str]] = {}
+    for setting in settings:
+        sentences = tuple(transfer.sentence for transfer in setting.transfers)
+        labels_of.setdefault(sentences, []).append(setting.label)
+    for sentences, labels in labels_of.items():
+        if len(labels_of) > 1 and sentences:
             yield f"{first_of(labels, 3, separator='; ')}:"
         yield from sentences
 
@@ -85,8 +89,9 @@ def _schedule_search_notes(request: Request) -> tuple[str, ...]:
     if counts and not request.dry_run and find_spec("ortools") is None:
         raise ScenarioError(["run.referees: schedule needs OR-Tools: pip install 'longhaul[optimum]'"])
     within = f"run.search = {request.scenario.run.search:g}"
-    words = f"searching for up to {max(counts, default=0)} best schedules per setting and engine, each with {within}"
-    return (words,) * bool(counts)
+    if not counts:
+        return ()
+    return (f"searching for up to {max(counts)} best schedules per setting and engine, each with {within}",)
 
 
 def _ring_search_notes(settings: Sequence[Scenario]) -> tuple[str, ...]:
