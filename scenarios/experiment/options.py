@@ -77,12 +77,7 @@ def parser() -> argparse.ArgumentParser:
     )
     names = ", ".join(scenario_names())
     add = options.add_argument
-    add(
-        "scenario",
-        nargs="?",
-        metavar="SCENARIO",
-        help=f"a TOML file or one of {names} (default {DEFAULT})",
-    )
+    add("scenario", nargs="?", metavar="SCENARIO", help=f"a TOML file or one of {names} (default {DEFAULT})")
     add(
         "--engine",
         choices=list(ENGINES),

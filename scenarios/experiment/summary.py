@@ -275,11 +275,7 @@ def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> Bu
 
 
 def _training(
-    setting: Scenario,
-    mode: str,
-    mean_s: float,
-    arrived_s: npt.NDArray[np.float64] | None,
-    job: str | None = None,
+    setting: Scenario, mode: str, mean_s: float, arrived_s: npt.NDArray[np.float64] | None, job: str | None = None
 ) -> TrainingResult | None:
     """Describe training iterations whose collectives, or whose job's rounds, take `mean_s` on average, or return None.
 

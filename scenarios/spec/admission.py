@@ -27,14 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from controller.admission import (
-    Answer,
-    Calendar,
-    Capacities,
-    Request,
-    answers,
-    struck,
-)
+from controller.admission import Answer, Calendar, Capacities, Request, answers, struck
 from controller.routing.multipath import RANKS, multipath
 from hosts.collectives.background import MOST_MESSAGES, timed
 from hosts.collectives.kinds import Workload
@@ -400,9 +393,7 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
 
 
 def _settle(
-    ask: Callable[[Floats], tuple[list[Answer], Calendar]],
-    lags_of: Callable[[Calendar | None], Floats],
-    lags_s: Floats,
+    ask: Callable[[Floats], tuple[list[Answer], Calendar]], lags_of: Callable[[Calendar | None], Floats], lags_s: Floats
 ) -> tuple[list[Answer], Calendar, Floats]:
     """Return answers and a calendar that are consistent with the lags of the tunnels, and these lags.
 

@@ -14,15 +14,7 @@ from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.consistency import inconsistencies
-from scenarios.spec.scenario import (
-    BEFORE,
-    DEFAULTS,
-    KEYS,
-    MAX_AXIS_VALUES,
-    SWEPT,
-    Axis,
-    Scenario,
-)
+from scenarios.spec.scenario import BEFORE, DEFAULTS, KEYS, MAX_AXIS_VALUES, SWEPT, Axis, Scenario
 from scenarios.spec.unused import UnusedKey, is_default, unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
@@ -194,11 +186,7 @@ class _Draft:
 
 
 def _draft(
-    document: Mapping[str, object],
-    overrides: Sequence[Override],
-    path: Path,
-    label: str,
-    without: Collection[str] = (),
+    document: Mapping[str, object], overrides: Sequence[Override], path: Path, label: str, without: Collection[str] = ()
 ) -> _Draft:
     """Return the scenario of a document and options, `without` some given keys, not yet checked as a whole."""
     given, mistakes = _given_values(document, path, label, overrides)
