@@ -233,7 +233,7 @@ def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testb
     monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
     monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
     run(*asked, "--out", "run", status=3)
-    assert capsys.readouterr().err == "run.py: there is no kernel: build one (or predict alone: --engine model)\n"
+    assert capsys.readouterr().err == "run.py: there is no kernel: build one (to predict only: --engine model)\n"
     assert used.tries == [] and not Path("run").exists()
 
 
