@@ -164,7 +164,7 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
             '"99 us" is too small; allowed: text with a unit, 100 us',
         ),
         ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: has no effect with this knowledge"),
-        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
+        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "which the wall clock does not provide"),
     ],
 )
 def test_what_counters_cannot_tell_is_refused(keys, says):
@@ -358,7 +358,7 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ('[run]\nclock = "wall"\nmodes = ["near"]', "near goes by probed beside the wall clock"),
+        ('[run]\nclock = "wall"\nmodes = ["near"]', "near uses probed, which the wall clock does not provide"),
         ('[fabric]\nrouting = "spray"', 'near probes, beside fabric.routing "spray"; allowed: one of the two'),
         ("[transport]\nline_rate = false", "near probes, beside transport.line_rate false"),
         ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near probes, beside fabric.buffer"),

@@ -121,8 +121,8 @@ def test_a_run_keeps_the_file_of_its_policy_and_goes_on_with_that(tmp_path):
     assert list(before.differences(scenario_of(before.text, path=tmp_path / "run" / "scenario.toml"), None)) == []
     text = (tmp_path / "run" / "scenario.toml").read_text().replace("policies/mine.py", "mine.py")
     (sentence,) = before.differences(scenario_of(text, path=tmp_path / "scenario.toml"), None)
-    assert sentence.startswith(f"--resume: {tmp_path / 'mine.py'} is not what it was when the run began")
+    assert sentence.startswith(f"--resume: {tmp_path / 'mine.py'} has changed since the run began")
     kept = tmp_path / "run" / "policies" / "mine.py"
     kept.write_text("def mine(now):\n    return True, False")
-    with pytest.raises(ResultsError, match=f"{kept} is not what it was when the run began"):
+    with pytest.raises(ResultsError, match=f"{kept} has changed since the run began"):
         recorded(tmp_path / "run")

@@ -330,7 +330,10 @@ def refused(table: str) -> list[str]:
         ('name = "a"\nreembed = "gain -1"', "policy[1].reembed: «gain -1» is out of range"),
         ('name = "a"\nreembed = "gain nan"', "policy[1].reembed: «gain nan» is out of range"),
         ('name = "a"\nreroute = 3', "policy[1].reroute: 3 is an integer; allowed: never"),
-        ('name = "a"\nreroute = "every"\nknowledge = "stale 5 ms"', 'policy[1].knowledge: "stale 5 ms" is by time'),
+        (
+            'name = "a"\nreroute = "every"\nknowledge = "stale 5 ms"',
+            'policy[1].knowledge: "stale 5 ms" is given as a time',
+        ),
         ('name = "a"\nknowledge = "stale"', "policy[1].knowledge: «stale» is not known; allowed: oracle"),
         ('name = "a"\nknowledge = "stale x"', "policy[1].knowledge: «stale x» has no such number"),
         ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),

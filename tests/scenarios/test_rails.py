@@ -126,7 +126,10 @@ def test_rails_are_kept_named_and_written_without_leaves() -> None:
         (["fabric.oversubscription=nan"], "not finite; allowed: a number from 0.01 to 1,000"),
         (["fabric.oversubscription=[1, 2, 3]"], "has 3 numbers; allowed: a number"),
         (["fabric.oversubscription=[1, true]"], "true is a boolean; allowed: a number"),
-        (["fabric.rails=2", 'program.command="true"'], "2 are beside a program; allowed: 1, or none"),
+        (
+            ["fabric.rails=2", 'program.command="true"'],
+            "2 rails cannot be combined with a program; allowed: 1, or none",
+        ),
     ],
 )
 def test_what_is_wrong_with_rails_and_oversubscription_is_said(values: "list[str]", says: str) -> None:
