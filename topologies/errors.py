@@ -39,7 +39,7 @@ def beside(key: str, text: str, others: Mapping[str, object]) -> Iterator[Mistak
     """Yield a mistake for every key in `others` whose value is true: it and `text` exclude each other."""
     for other, is_there in others.items():
         if is_there:
-            yield Mistake(key, f"{text} beside {other}; allowed: one of the two")
+            yield Mistake(key, f"{text} cannot be combined with {other}; allowed: one of the two")
 
 
 def first_of(names: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -135,7 +135,7 @@ def _check_changing_conditions(setting: Scenario) -> Iterator[Mistake]:
         "classes": setting.classes,
         "control.counted": setting.control.counted,  # conditions would not change during a reconfiguration
     }
-    yield from beside("conditions.every", "is given", others)
+    yield from beside("conditions.every", "a time", others)
 
 
 def _check_policy_times(setting: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
@@ -191,7 +191,7 @@ def _check_probes(setting: Scenario) -> Iterator[Mistake]:
         "transport.line_rate false": not transport.line_rate,
         "fabric.buffer": transport.buffer_bytes is not None,
     }
-    yield from beside("run.modes", f"{probing[0]} probes,", others)
+    yield from beside("run.modes", f"{probing[0]}, which probes,", others)
     if setting.program.command is not None:
         return  # a program with such a mode is reported elsewhere, and has no collective
     fabric = build_fabric(setting.fabric)

@@ -92,9 +92,9 @@ def test_times_by_transfer_end_with_the_completion() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (("run.clock=wall",), "beside the wall clock"),
-        (('class=[{name = "gold", priority = 0}]', 'job=[{class = "gold"}]'), "beside classes"),
-        (('fault=[{at = "collective 1", what = "agent 1 slow 10x"}]',), "beside faults"),
+        (("run.clock=wall",), "combined with the wall clock"),
+        (('class=[{name = "gold", priority = 0}]', 'job=[{class = "gold"}]'), "combined with classes"),
+        (('fault=[{at = "collective 1", what = "agent 1 slow 10x"}]',), "combined with faults"),
         (("conditions.every=10 ns",), '"10 ns" is too small'),
     ],
 )

@@ -359,9 +359,9 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
     ("keys", "says"),
     [
         ('[run]\nclock = "wall"\nmodes = ["near"]', "near uses probed, which the wall clock does not provide"),
-        ('[fabric]\nrouting = "spray"', 'near probes, beside fabric.routing "spray"; allowed: one of the two'),
-        ("[transport]\nline_rate = false", "near probes, beside transport.line_rate false"),
-        ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near probes, beside fabric.buffer"),
+        ('[fabric]\nrouting = "spray"', 'near, which probes, cannot be combined with fabric.routing "spray"; allowed: one of the two'),
+        ("[transport]\nline_rate = false", "near, which probes, cannot be combined with transport.line_rate false"),
+        ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near, which probes, cannot be combined with fabric.buffer"),
         ('[fabric]\ngpus = 32\n[collective]\nkind = "alltoall"', "near has 2,048 probes, .*; allowed: 400"),
         ('[control]\nprobe = "2 MB"', '"2 MB" is too large; allowed: text with a unit, 10 kB to 1 MB'),
     ],
