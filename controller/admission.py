@@ -104,7 +104,7 @@ class Calendar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Decision:
     """The decision on a request: its `outcome` is ADMITTED, DEFERRED or REFUSED.
 
     `promised` is the request as promised, with its new window if it is deferred; None if it is refused. For a refused
@@ -119,15 +119,17 @@ class Answer:
     earliest_s: float | None = None
 
 
-def answers(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> tuple[list[Answer], Calendar]:
+def decide_all(
+    capacities: Capacities, requests: Sequence[Request], *, protects: bool
+) -> tuple[list[Decision], Calendar]:
     """Decide on the requests in order, each given the promises before it; return answers and the promises' calendar.
 
     With `protects`, promises hold under each of the failures in `capacities`.
     """
-    decisions: list[Answer] = []
+    decisions: list[Decision] = []
     kept: list[Request] = []
     for request in requests:
-        decision = answer(capacities, kept, request, protects=protects)
+        decision = decide(capacities, kept, request, protects=protects)
         decisions.append(decision)
         if decision.promised is not None:
             kept.append(decision.promised)
@@ -136,19 +138,19 @@ def answers(capacities: Capacities, requests: Sequence[Request], *, protects: bo
     return decisions, calendar
 
 
-def answer(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> Answer:
-    """Decide on a request given the promises in `kept`, which all stay kept; arguments as for `answers`."""
+def decide(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> Decision:
+    """Decide on a request given the promises in `kept`, which all stay kept; arguments as for `decide_all`."""
     if calendar_of(capacities, [*kept, request], protects=protects) is not None:
-        return Answer(outcome=ADMITTED, request=request, promised=request)
+        return Decision(outcome=ADMITTED, request=request, promised=request)
     earliest_s = _earliest(capacities, kept, request, protects=protects)
     if earliest_s is not None and earliest_s <= request.latest_s:
         for share in _LATER:
             later = request.until(min(earliest_s + share * (earliest_s - request.begin_s), request.latest_s))
             if calendar_of(capacities, [*kept, later], protects=protects) is not None:
-                return Answer(outcome=DEFERRED, request=request, promised=later, earliest_s=later.end_s)
+                return Decision(outcome=DEFERRED, request=request, promised=later, earliest_s=later.end_s)
     is_possible = request.end_s > request.begin_s
     most = _Programme(capacities, kept, request, protects=protects).most() if is_possible else 0.0
-    return Answer(outcome=REFUSED, request=request, most=most, earliest_s=earliest_s)
+    return Decision(outcome=REFUSED, request=request, most=most, earliest_s=earliest_s)
 
 
 def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> Calendar | None:
@@ -163,9 +165,9 @@ def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects
     return _Programme(capacities, requests[:-1], requests[-1], protects=protects).calendar()
 
 
-def struck(
+def decide_after_failure(
     capacities: Capacities, calendar: Calendar, links: frozenset[int], *, at_s: float
-) -> tuple[list[Answer], Calendar]:
+) -> tuple[list[Decision], Calendar]:
     """Decide again on a calendar's promises when these links fail for good at `at_s`.
 
     Return the answers to the unsent remainder of each promise that is not yet complete, in order and without deferring
@@ -179,7 +181,7 @@ def struck(
         is_complete = at_s >= request.end_s or amount <= 1e-9 * request.amount
         if not is_complete:
             remainders.append(replace(request, begin_s=max(at_s, request.begin_s), amount=amount, latest_s=0.0))
-    return answers(capacities.without(links), remainders, protects=False)
+    return decide_all(capacities.without(links), remainders, protects=False)
 
 
 def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> float | None:

@@ -31,9 +31,9 @@ from controller.forwarding.state import (
 from controller.forwarding.switches import SwitchError, Switches
 from controller.routing.link_state import Outages
 from controller.routing.path_choice import NoPathError
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, around, reachable
+from topologies.fabric.failures import Cables, cables_of, reachable
 
 _LOG = logging.getLogger("longhaul.controller")
 
@@ -172,7 +172,7 @@ class RouteApp(App):
         paths_before = {crossing: forwarding.path(*crossing) for crossing in wanted}
         flows_before = forwarding.paths_of_flows()
         try:
-            forwarding.reconcile(Ways(self._fabric, dead), wanted, of_flows)
+            forwarding.reconcile(FabricPaths(self._fabric, dead), wanted, of_flows)
         except SwitchError as error:  # if a switch has disconnected, that event will call this again
             _LOG.warning("the paths around failed links are not complete: %s", error)
             return
@@ -252,7 +252,7 @@ class RouteApp(App):
         with self._one_at_a_time:
             names, dead = [switch.name for switch in self._fabric.switches], self._forwarding.ways.dead
             if dead:
-                names = [name for name in names if not around(self._fabric, name) <= dead]
+                names = [name for name in names if not cables_of(self._fabric, name) <= dead]
             counts = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
         return {"ports": {name: [n.asked_ns, n.answered_ns, list(n.sent.items())] for name, n in counts.items()}}
 
@@ -263,7 +263,7 @@ class RouteApp(App):
             self._reconcile()
             ways = self._forwarding.ways
             for name in waiting:  # only a switch with no live cable and no GPU may be missing
-                if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
+                if ways.switches[name].kind == "leaf" or not cables_of(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
             of_flows, limits = choose_ways(self._fabric, request, ways.dead, paths, self._forwarding.paths_of_flows())

@@ -24,14 +24,14 @@ from scenarios.engines.emulation import Emulation, check_chunks, check_delays, c
 from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
 from scenarios.spec.load import Override, load_scenario
-from scenarios.spec.scenario import Scenario, described
-from topologies.errors import shown
+from scenarios.spec.scenario import Scenario, settings_as_json
+from topologies.errors import format_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.figures.points import Configuration
-    from analysis.figures.points import Point as PointTimes
+    from analysis.figures.points import PointRows as PointTimes
 
 ENGINES = ("model", "emulation")
 
@@ -48,7 +48,7 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
     each.
     """
     if not isinstance(values, Mapping | None):
-        raise ValueError(f"{shown(values)} is not a mapping; allowed: a mapping of dotted keys to values")
+        raise ValueError(f"{format_value(values)} is not a mapping; allowed: a mapping of dotted keys to values")
     overrides = [Override(key, value, key) for key, value in (values or {}).items()]
     return load_scenario(str(source), overrides)
 
@@ -70,7 +70,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
             if isinstance(item, Slice):
                 parts.append(item)
     parts.sort(key=lambda part: (part.setting, scenario.run.modes.index(part.mode), part.rows.start))
-    stored = described(scenario)
+    stored = settings_as_json(scenario)
     columns = collectives_schema(stored)
     tables = (
         collectives_table(part.rows, point_columns(stored, Point(engine, part.setting, part.mode)), columns)
@@ -82,7 +82,7 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
 def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
     """Return the engine with this name and its configurations, checked; arguments and errors as for `run`."""
     if not isinstance(scenario, Scenario):
-        raise ValueError(f"{shown(scenario)} is not a scenario; allowed: the result of scenario(...)")
+        raise ValueError(f"{format_value(scenario)} is not a scenario; allowed: the result of scenario(...)")
     if jobs < 1:
         raise ValueError(f"{jobs} jobs; allowed: 1 and more")
     if engine not in ENGINES:

@@ -20,8 +20,8 @@ from scenarios.tools import study
 
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
-    from analysis.authors.study import Line
-    from scenarios.experiment.place import Place
+    from analysis.authors.study import VariationResult
+    from scenarios.experiment.place import RunFolder
 
 COLLECTIVES, _LEAST_COLLECTIVES, _MOST_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
@@ -30,14 +30,14 @@ ANSWER, FIGURE = "authors.json", "authors"
 def main(arguments: Sequence[str]) -> int:
     """Print both tables and write the folder; return the exit status."""
     options = parser().parse_args(arguments)
-    from scenarios.experiment.place import FolderError, Place
+    from scenarios.experiment.place import FolderError, RunFolder
     from topologies.errors import one_line
 
-    place: Place | None = None
+    place: RunFolder | None = None
     try:
         delay_s = _check(options)
         shares = _shares(options)
-        place = Place.dated("authors", datetime.now()) if options.out is None else Place.new(options.out)
+        place = RunFolder.dated("authors", datetime.now()) if options.out is None else RunFolder.new(options.out)
         return _run(options, shares, delay_s, place, arguments)
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
@@ -86,34 +86,34 @@ def _check(options: argparse.Namespace) -> float:
 
 def _shares(options: argparse.Namespace) -> "Floats":
     """Return the drawn shares of links' nominal capacities, [1 + collectives, links]; raises DrawsError."""
-    from analysis.authors.draws import DrawsError, gaussian, number_of, read
-    from scenarios.experiment.progress import still
+    from analysis.authors.draws import DrawsError, count_draws, gaussian, read
+    from scenarios.experiment.progress import heartbeat
 
     if options.draws is None:
         return gaussian(1 + (options.collectives or COLLECTIVES), options.seed)
-    stored = number_of(options.draws)
+    stored = count_draws(options.draws)
     count = min(stored - 1, COLLECTIVES) if options.collectives is None else options.collectives
     if count < _LEAST_COLLECTIVES or count + 1 > stored:
         needed = max(count, _LEAST_COLLECTIVES) + 1
         raise DrawsError(f"{options.draws} has {stored:,} draws; allowed: {needed:,} or more, one for the initial ring")
-    with still("the draws are being read"):
+    with heartbeat("the draws are being read"):
         return read(options.draws, count + 1)
 
 
 def _run(
-    options: argparse.Namespace, shares: "Floats", delay_s: float, place: "Place", arguments: Sequence[str]
+    options: argparse.Namespace, shares: "Floats", delay_s: float, place: "RunFolder", arguments: Sequence[str]
 ) -> int:
-    from analysis.authors.study import SIZES_MB, lines, totals_s
+    from analysis.authors.study import SIZES_MB, totals_s, variation_results
     from analysis.figures.authors import picture
     from analysis.results.reader import FIGURES, PROVENANCE
     from analysis.results.writer import write_text
-    from scenarios.experiment.progress import still
+    from scenarios.experiment.progress import heartbeat
     from scenarios.experiment.run_directory import circumstances, now
 
     started = now()
-    with still("the collectives are being simulated"):
+    with heartbeat("the collectives are being simulated"):
         totals = {size: totals_s(shares, size, delay_s) for size in SIZES_MB}
-        variations = list(lines(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=options.seed))
+        variations = list(variation_results(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=options.seed))
     answer = {
         "draws": "own" if options.draws is None else str(options.draws),
         "seed": options.seed,
@@ -156,7 +156,7 @@ def _totals(totals: Mapping[int, Mapping[str, float]], *, is_published: bool) ->
             yield row | {"published_s": published_s, "difference": difference}
 
 
-def _as_json(line: "Line") -> dict[str, Any]:
+def _as_json(line: "VariationResult") -> dict[str, Any]:
     gains = {}
     for mode, gain in line.gain.items():
         numbers = {"value": gain.value, "low": gain.low, "high": gain.high}
@@ -190,10 +190,10 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
             rows.append((*row, f"{one['published_s']:,.2f}", f"{one['difference']:.1e}"))
     yield "\n".join(aligned(rows, (0,)))
     for size in dict.fromkeys(line["size_mb"] for line in answer["sensitivity"]):
-        lines = [line for line in answer["sensitivity"] if line["size_mb"] == size]
-        modes = [mode for mode in lines[0]["gain"] if mode != "base"]
+        variation_results = [line for line in answer["sensitivity"] if line["size_mb"] == size]
+        modes = [mode for mode in variation_results[0]["gain"] if mode != "base"]
         rows = [("changed", "base (s)", *(f"gain of {mode} (%)" for mode in modes), "base > ccl > wan > joint")]
-        for line in lines:
+        for line in variation_results:
             order = "yes" if line["in_order"] else "no"
             gains = (_gain(line["gain"][mode]) for mode in modes)
             rows.append((line["variation"], f"{line['total_s']['base']:,.1f}", *gains, order))

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from analysis.model.max_plus import Compiled
+    from analysis.model.max_plus import CompiledSchedule
 
 ROOT = Path(__file__).resolve().parent.parent
 MODES = ("base", "ccl", "wan", "joint")
@@ -108,15 +108,17 @@ def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, f
 
     Delays and rates are random. Runs until a second of processor time has passed.
     """
-    from analysis.model.max_plus import Compiled
+    from analysis.model.max_plus import CompiledSchedule
     from hosts.collectives.kinds import schedule
 
     timed = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
-    each_s = _evaluation_s(Compiled(timed.transfers), len(timed.flows), at_once=_AT_ONCE, least_s=_LEAST_SECONDS)
+    each_s = _evaluation_s(
+        CompiledSchedule(timed.transfers), len(timed.flows), at_once=_AT_ONCE, least_s=_LEAST_SECONDS
+    )
     return len(timed.transfers), 1 / each_s
 
 
-def _evaluation_s(model: "Compiled", flows: int, *, at_once: int, least_s: float) -> float:
+def _evaluation_s(model: "CompiledSchedule", flows: int, *, at_once: int, least_s: float) -> float:
     """Measure the processor seconds for one evaluation of a timing model, over at least `least_s`."""
     import numpy as np
 
@@ -135,7 +137,7 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
 
     Chains and trees have as many pieces as in grains.py. Every flow is alone on its links. Delays and rates are random.
     """
-    from analysis.model.max_plus import Compiled
+    from analysis.model.max_plus import CompiledSchedule
     from hosts.collectives.kinds import schedule
     from scenarios.grains import PIECES, PIPELINED
 
@@ -143,7 +145,7 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
     pieces = PIECES if algorithm in PIPELINED else 1
     timed = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
     made = time.process_time()
-    compiled = Compiled(timed.transfers)
+    compiled = CompiledSchedule(timed.transfers)
     prepared = time.process_time()
     each_s = _evaluation_s(compiled, len(timed.flows), at_once=_FEW_AT_ONCE, least_s=_LEAST_SECONDS / 10)
     return len(timed.transfers), made - start, prepared - made, each_s

@@ -15,7 +15,7 @@ from analysis.model import fluid
 from hosts.collectives.kinds import schedule
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, FabricSpec, build_fabric
-from topologies.fabric.ports import delays_of, shared_by
+from topologies.fabric.ports import delays_of, links_in_grain
 
 SIZES = (8, 16)
 ALGORITHMS = (
@@ -41,7 +41,7 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
         crosses = (fabric.gpu_sites[src] == a) & (fabric.gpu_sites[dst] == b)
         path[crosses] = rng.choice([one.index for one in paths], crosses.sum())
     conditions = ConditionsSpec()
-    shared = shared_by(fabric)
+    shared = links_in_grain(fabric)
     links, kinds = shared.of(src, dst, path), [link.kind for link in shared.all]
     delay_s = delays_of(links, delays_s(fabric, conditions))
     low, high = np.array([conditions.wan_rate_bps if k == "wan" else conditions.intra_rate_bps for k in kinds]).T

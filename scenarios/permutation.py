@@ -257,7 +257,7 @@ def _drawn(experiment: Experiment, draw: int) -> "tuple[Ints, int]":
 
 
 def prepared(experiment: Experiment) -> "AbstractContextManager[Measure]":
-    """Prepare to measure every draw by ECMP, then every draw by spray (`scenarios.tools.permutation_testbed.prepared`).
+    """Prepare to measure every draw by ECMP, then every draw by spray (`permutation_testbed.prepare_testbed`).
 
     Raises the errors of that function, and ValueError for rates that the testbed does not support.
     """
@@ -277,7 +277,7 @@ def prepared(experiment: Experiment) -> "AbstractContextManager[Measure]":
         size=experiment.size,
     )
     draws = [_drawn(experiment, draw) for draw in range(experiment.draws)]
-    return emulated.prepared(
+    return emulated.prepare_testbed(
         setup,
         [emulated.Draw(dst=dst, routing=routing, hash_seed=seed) for routing in (ECMP, SPRAY) for dst, seed in draws],
     )

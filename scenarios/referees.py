@@ -107,13 +107,13 @@ def _totals_line(setting: "Scenario", totals: "Totals", count: int) -> str:
 
 def _scenario(options: argparse.Namespace) -> "Scenario":
     """Return the scenario given by the options; raises ValueError if no best times are known for it."""
-    from hosts.collectives.kinds import OWN_SIZES
+    from hosts.collectives.kinds import SELF_SIZED_KINDS
     from scenarios.spec.load import assignment, load_scenario
 
     study.check(options, 1, _MOST_COLLECTIVES, "collectives")
     study.check(options, 0, 1_000_000, "seconds")
     scenario = load_scenario(options.scenario, [assignment(text) for text in options.set])
-    if any(one.jobs or one.faults or one.collective.kind in OWN_SIZES for one in scenario.settings()):
+    if any(one.jobs or one.faults or one.collective.kind in SELF_SIZED_KINDS for one in scenario.settings()):
         raise ValueError(
             f"{options.scenario} has jobs, faults, messages, training or a trace, for which no best is known; allowed: "
             "none of these"
@@ -137,7 +137,7 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     shared_bps = conditions.shared_bps(0, count)
     modes_s = {}
     for mode in setting.run.modes:
-        decisions = prediction.decided(setting, mode, conditions, start=0, count=count)
+        decisions = prediction.decisions_of(setting, mode, conditions, start=0, count=count)
         modes_s[mode] = prediction.Plan(setting, mode, decisions, conditions).completion_s()
     bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
     rings = rings_of(setting, conditions, start=0, count=count)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 _MAX_LINE = 500  # most characters of a text that `one_line` puts into a message
-_MAX_SHOWN = 60  # most characters of a value that `shown` puts into a message
+_MAX_SHOWN = 60  # most characters of a value that `format_value` puts into a message
 
 
 class Mistake(NamedTuple):
@@ -35,20 +35,20 @@ class ConditionsError(SpecError):
     """Raised for conditions that cannot be sampled."""
 
 
-def beside(key: str, text: str, others: Mapping[str, object]) -> Iterator[Mistake]:
+def conflicts(key: str, text: str, others: Mapping[str, object]) -> Iterator[Mistake]:
     """Yield a mistake for every key in `others` whose value is true: it and `text` exclude each other."""
     for other, is_there in others.items():
         if is_there:
             yield Mistake(key, f"{text} cannot be combined with {other}; allowed: one of the two")
 
 
-def first_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
+def list_first(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """List the first `most` names for a message: "a, b, c and 5 more"."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
 
 
-def listed(names: Sequence[str]) -> str:
+def list_all(names: Sequence[str]) -> str:
     """List all of one or more names for a message: "a, b and c"."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
@@ -61,7 +61,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value for a message: as TOML spells it, on one line, and cut if it is long."""
     if isinstance(value, dict):
         return "a table"
@@ -70,7 +70,7 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         text = json.dumps(value[: _MAX_SHOWN + 1], ensure_ascii=not value.isprintable())
     elif isinstance(value, list):
-        text = f"[{', '.join(shown(item) for item in value[:8])}{', …' if len(value) > 8 else ''}]"
+        text = f"[{', '.join(format_value(item) for item in value[:8])}{', …' if len(value) > 8 else ''}]"
     else:
         text = str(value).lower() if isinstance(value, bool | float) else str(value)
     return text if len(text) <= _MAX_SHOWN + 2 else f"{text[:_MAX_SHOWN]}…"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from decimal import ROUND_DOWN, Context, Decimal
 from typing import NamedTuple
 
-from topologies.errors import shown
+from topologies.errors import format_value
 
 
 class UnitError(ValueError):
@@ -64,11 +64,13 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
         return (parse_rate_bps(text),) * 2
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise UnitError(f'{shown(text)} is not a range of rates; allowed: LOW-HIGH UNIT, such as "20-200 Gbit/s"')
+        raise UnitError(
+            f'{format_value(text)} is not a range of rates; allowed: LOW-HIGH UNIT, such as "20-200 Gbit/s"'
+        )
     low, high = parse_rate_bps(f"{match[1]} {match[2] or match[4]}"), parse_rate_bps(f"{match[3]} {match[4]}")
     if low >= high:
         problem = "an empty range" if low == high else "a reversed range"
-        raise UnitError(f"{shown(text)} is {problem}; allowed: LOW-HIGH UNIT with HIGH above LOW, or one rate")
+        raise UnitError(f"{format_value(text)} is {problem}; allowed: LOW-HIGH UNIT with HIGH above LOW, or one rate")
     return low, high
 
 
@@ -120,7 +122,7 @@ def _format(value: Decimal, kind: Quantity) -> str:
 def _parse_whole(text: str, kind: Quantity) -> int:
     value = _parse(text, kind)
     if value != int(value):
-        raise UnitError(f"{shown(text)} is not a whole number of {kind.base}")
+        raise UnitError(f"{format_value(text)} is not a whole number of {kind.base}")
     return int(value)
 
 
@@ -135,16 +137,18 @@ def _parse(text: str, kind: Quantity) -> Decimal:
             why = ": it must be greater than zero"
         elif plain.lstrip("+-").lower().startswith(("nan", "inf")):
             why = ": it must be finite"
-        raise UnitError(f"{shown(text)} is not a {kind.noun}{why}; {allowed}")
+        raise UnitError(f"{format_value(text)} is not a {kind.noun}{why}; {allowed}")
     if match[2] not in kind.units:
         spelled = re.sub(r"(?:bps|b/s|bits/s)$", "bit/s", match[2].lower())
         meant = next((f" (did you mean {known}?)" for known in kind.units if known.lower() == spelled), "")
-        raise UnitError(f"{shown(text)} has the wrong unit for a {kind.noun}; {allowed}{meant}")
+        raise UnitError(f"{format_value(text)} has the wrong unit for a {kind.noun}; {allowed}{meant}")
     quantities = (match.groups(), kind.least.split(), kind.most.split())
     value, least, most = (_EXACT.multiply(Decimal(number), kind.units[unit]) for number, unit in quantities)
     if not least <= value <= most:
         problem = "too small" if value < least else "too large"
         if value == 0:
             problem = "zero"
-        raise UnitError(f"{shown(text)} is {problem}: a {kind.noun} must be between {kind.least} and {kind.most}")
+        raise UnitError(
+            f"{format_value(text)} is {problem}: a {kind.noun} must be between {kind.least} and {kind.most}"
+        )
     return value

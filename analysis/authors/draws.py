@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.authors.fabric import LINKS, NOMINAL_GBPS
-from topologies.errors import shown
+from topologies.errors import format_value
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def uniform(count: int, seed: int) -> Floats:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def number_of(folder: Path) -> int:
+def count_draws(folder: Path) -> int:
     """Count the draws in a folder: 0.pkl, 1.pkl and so on without a gap; raises DrawsError for fewer than two."""
     try:
         names = {path.name for path in folder.iterdir()}
@@ -163,7 +163,9 @@ def _capacities(path: Path, content: bytes) -> tuple[Floats, _Layout | None]:
     known = {*LINKS, *((b, a) for a, b in LINKS)}
     for pair in (*(known - set(directed)), *(set(directed) - known)):
         problem = "has no" if pair in known else "has a"
-        raise DrawsError(f"{path} {problem} link {shown(pair)}; allowed: the {len(LINKS)} of the authors' fabric")
+        raise DrawsError(
+            f"{path} {problem} link {format_value(pair)}; allowed: the {len(LINKS)} of the authors' fabric"
+        )
     values, positions = np.empty(len(LINKS)), []
     for index, (a, b) in enumerate(LINKS):
         values[index], position = _capacity(path, directed[a, b])

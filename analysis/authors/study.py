@@ -81,7 +81,7 @@ VARIATIONS: Sequence[Variation] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class VariationResult:
     """Results of one variation at one chunk size: total time of the collectives, s, and gain over base, by mode.
 
     `gain` holds 95 % confidence intervals. With the initial rings of other draws it holds the median, minimum and
@@ -106,7 +106,9 @@ def size_gbit(size_mb: int, *, whole_bytes: bool = False) -> float:
     return size_mb * 8e-3 if whole_bytes else size_mb / 1024
 
 
-def lines(shares: Floats, sizes_mb: Sequence[int], wan_delay_s: float, *, seed: int) -> Iterator[Line]:
+def variation_results(
+    shares: Floats, sizes_mb: Sequence[int], wan_delay_s: float, *, seed: int
+) -> Iterator[VariationResult]:
     """Yield the results of all variations at each size for draws of capacity shares, [1 + collectives, links].
 
     The initial ring is the best ring of the first draw. `seed` seeds the draws that a variation makes itself.
@@ -148,7 +150,7 @@ class _DrawnConditions:
         return times_s(rings, self.capacity_gbps[1 : 1 + len(rings.paths)], self.size, self.wan_delay_s, semantics)
 
 
-def _with_one_ring(variation: Variation, size_mb: int, drawn: _DrawnConditions, _seed: int = 0) -> Line:
+def _with_one_ring(variation: Variation, size_mb: int, drawn: _DrawnConditions, _seed: int = 0) -> VariationResult:
     """Return the results with one initial ring."""
     initial = drawn.best.at(slice(1)) if variation.initial == FIRST else _rank_order(variation.initial == APART)
     rings = by_mode(drawn.best, initial, stale=variation.stale)
@@ -156,7 +158,7 @@ def _with_one_ring(variation: Variation, size_mb: int, drawn: _DrawnConditions, 
     collective = np.arange(len(completion_s["base"]))
     blocks = {mode: REEMBED_EVERY if mode in ("ccl", "joint") else 1 for mode in MODES}
     series = {mode: Series(collective, completion_s[mode], blocks[mode]) for mode in MODES}
-    return Line(
+    return VariationResult(
         variation=variation.name,
         size_mb=size_mb,
         collectives=len(collective),
@@ -165,7 +167,7 @@ def _with_one_ring(variation: Variation, size_mb: int, drawn: _DrawnConditions, 
     )
 
 
-def _with_other_rings(variation: Variation, size_mb: int, drawn: _DrawnConditions, seed: int) -> Line:
+def _with_other_rings(variation: Variation, size_mb: int, drawn: _DrawnConditions, seed: int) -> VariationResult:
     """Return the median, minimum and maximum gains over initial rings of other draws, with the totals of the ring whose
     total for `base` is the median."""
     others = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)
@@ -179,7 +181,7 @@ def _with_other_rings(variation: Variation, size_mb: int, drawn: _DrawnCondition
             sums_s[ring, column] = sum_s
     gains = 1 - sums_s / sums_s[:, :1]
     median = sums_s[np.argsort(sums_s[:, 0])[OTHER_RINGS // 2]]
-    return Line(
+    return VariationResult(
         variation=variation.name,
         size_mb=size_mb,
         collectives=len(best.paths) - 1,

@@ -38,7 +38,7 @@ from analysis.figures.collective import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.reader import ResultsError, Run, open_run
-from analysis.results.rows import BEST
+from analysis.results.rows import REFEREE_COLUMNS
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
@@ -77,7 +77,7 @@ def tasks_of(
     tasks: list[Task] = [partial(budget.picture, name, groups, points)] if has_budget else []
     tasks += [partial(comparison.picture, name, group, points) for group in groups]
     tasks += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
-    if any(point.rows[list(BEST)].notna().any(axis=None) for point in points.values()):
+    if any(point.rows[list(REFEREE_COLUMNS)].notna().any(axis=None) for point in points.values()):
         tasks.append(partial(referees.of_run, name, configurations, points))
     with_jobs = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     with_transfers = [one for one in configurations if one.admission]

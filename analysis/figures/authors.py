@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.authors.simulator import MODES
-from analysis.authors.study import Line
+from analysis.authors.study import VariationResult
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.style import FAINT, INK, MODE_STYLES, marker
 
@@ -19,7 +19,7 @@ _NOTE = (
 _APART = 0.22  # offset between the modes of a row, as a share of the distance between rows
 
 
-def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
+def picture(lines: Sequence[VariationResult], *, title: str, name: str) -> Picture:
     """Draw these lines, with a panel for each chunk size."""
     sizes = sorted({line.size_mb for line in lines})
     with canvas(2.2 + 3.3 * len(sizes), 5.4) as figure:
@@ -37,7 +37,7 @@ def picture(lines: Sequence[Line], *, title: str, name: str) -> Picture:
     )
 
 
-def _draw(axes: Axes, lines: Sequence[Line]) -> None:
+def _draw(axes: Axes, lines: Sequence[VariationResult]) -> None:
     """Draw the gains of each line, from top to bottom; dotted, those of the first, the authors' own simulation."""
     for mode, shift in zip(_GAINS, (-_APART, 0.0, _APART), strict=True):
         look: dict[str, Any] = {"color": MODE_STYLES[mode].colour}
@@ -57,7 +57,7 @@ def _draw(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_xlabel("gain over base (%)")
 
 
-def _rows(lines: Sequence[Line]) -> Iterator[dict[str, Any]]:
+def _rows(lines: Sequence[VariationResult]) -> Iterator[dict[str, Any]]:
     for line in lines:
         for mode in MODES:
             gain = line.gain[mode]

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.points import Configuration, Group, Point, Points, words
+from analysis.figures.points import Configuration, FigureGroup, PointRows, Points, words
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#E0A800", "D"), ("#4C8C4A", "v"), ("#8E5EA2", "P"))
@@ -24,11 +24,11 @@ _APART = 1.12  # of points at a tick whose times are closer than this factor, on
 class Row(NamedTuple):
     """A point of the run: its group, its panel and x tick (by index), its line, and its budget in s."""
 
-    group: Group
+    group: FigureGroup
     panel: str
     tick: int
     line: str
-    point: Point
+    point: PointRows
     budget_s: float
 
     @property
@@ -53,7 +53,7 @@ class Row(NamedTuple):
         }
 
 
-def picture(name: str, groups: Sequence[Group], points: Points) -> Picture | None:
+def picture(name: str, groups: Sequence[FigureGroup], points: Points) -> Picture | None:
     """Draw the times and budgets of all groups of a run called `name`; None if no point has a budget."""
     rows = [row for group in groups for row in _rows(group, points)]
     if not rows:
@@ -90,7 +90,7 @@ def picture(name: str, groups: Sequence[Group], points: Points) -> Picture | Non
     return Picture(name=f"{name}-budget", caption=caption, figure=figure, data=csv_text(row.cells for row in rows))
 
 
-def _rows(group: Group, points: Points) -> Iterator[Row]:
+def _rows(group: FigureGroup, points: Points) -> Iterator[Row]:
     panels = {one.index: title for title, there in group.facets.items() for one in there}
     modes = {mode for _, _, mode in points}
     for one in group.configurations:
@@ -103,7 +103,7 @@ def _rows(group: Group, points: Points) -> Iterator[Row]:
                     yield Row(group, panels[one.index], group.place(one), line, point, budget_s)
 
 
-def _others(group: Group, one: Configuration) -> Iterator[str]:
+def _others(group: FigureGroup, one: Configuration) -> Iterator[str]:
     """Yield in words the values of the swept keys other than the axis and the panels, numbers with their key."""
     for key, value in one.swept.items():
         if key not in (group.across, group.facet):

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.points import Configuration, Group, Points, grouped
+from analysis.figures.points import Configuration, FigureGroup, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.units import format_size
@@ -32,7 +32,7 @@ _COLOURS = ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#
 _MARKERS = "os^DvPX"
 
 
-def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
+def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     """Return the configurations of each figure, one for each kind of collective; none unless algorithm and size were
     swept."""
     wanted = ("collective.size", "collective.algorithm")
@@ -40,7 +40,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
     return grouped(configurations, *wanted) if {*wanted} <= {*configurations[0].swept} and not are_jobs else []
 
 
-def rows_of(group: Group, points: Points) -> Iterator[Row]:
+def rows_of(group: FigureGroup, points: Points) -> Iterator[Row]:
     """Yield a row for each configuration and mode that has points."""
     for one in group.configurations:
         gpus, size = len(one.fabric.gpus), int(one.value("collective.size"))
@@ -51,7 +51,7 @@ def rows_of(group: Group, points: Points) -> Iterator[Row]:
                 yield Row(one.algorithm, mode, size, busbw, point.engine == "emulation")
 
 
-def picture_of(name: str, group: Group, points: Points) -> Picture:
+def picture_of(name: str, group: FigureGroup, points: Points) -> Picture:
     """Draw a group of the run called `name`."""
     stem = "-".join(part for part in (name, group.name, "busbw") if part)
     kind = group.configurations[0].collective

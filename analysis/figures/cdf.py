@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.points import ENGINES, Configuration, Group, Point, Points, words
+from analysis.figures.points import ENGINES, Configuration, FigureGroup, PointRows, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 MOST_PANELS = 16
@@ -25,7 +25,7 @@ _COLUMNS = 4
 Floats = npt.NDArray[np.float64]
 
 
-def parts_of(name: str, group: Group) -> Iterator[tuple[str, Sequence[Configuration]]]:
+def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, Sequence[Configuration]]]:
     """Yield the name of each figure of a group and the configurations in it, which have a panel each."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
     every = group.configurations
@@ -34,7 +34,7 @@ def parts_of(name: str, group: Group) -> Iterator[tuple[str, Sequence[Configurat
         yield stem + number, every[first : first + MOST_PANELS]
 
 
-def picture(name: str, group: Group, shown: Sequence[Configuration], points: Points) -> Picture:
+def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], points: Points) -> Picture:
     """Draw the figure of this file name, with a panel for each of these configurations of a group."""
     columns = min(_COLUMNS, len(shown))
     by_panel = [[p for p in points.values() if p.configuration is one] for one in shown]
@@ -52,7 +52,7 @@ def picture(name: str, group: Group, shown: Sequence[Configuration], points: Poi
     return Picture(name=name, caption=caption, figure=figure, data=_data(group, by_panel))
 
 
-def _counts(points: Sequence[Point]) -> str:
+def _counts(points: Sequence[PointRows]) -> str:
     """Return how many collectives a panel shows, in words: "100,000 predicted, 20 measured"."""
     parts = []
     for engine, word in (("model", "predicted"), ("emulation", "measured")):
@@ -75,7 +75,7 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
     return ordered[-(-steps * len(ordered) // _QUANTILES) - 1], steps / _QUANTILES
 
 
-def _draw(axes: Axes, points: Sequence[Point]) -> None:
+def _draw(axes: Axes, points: Sequence[PointRows]) -> None:
     if not points:  # the run was interrupted before this configuration
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
@@ -104,7 +104,7 @@ def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
     axes.plot([x[0], *x], [0, *share], drawstyle=style, **look)
 
 
-def _handles(by_panel: Sequence[Sequence[Point]]) -> list[Line2D]:
+def _handles(by_panel: Sequence[Sequence[PointRows]]) -> list[Line2D]:
     every = [point for points in by_panel for point in points]
     modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in every)]
     engines = {point.engine for point in every}
@@ -122,7 +122,7 @@ def _handles(by_panel: Sequence[Sequence[Point]]) -> list[Line2D]:
     return handles
 
 
-def _data(group: Group, by_panel: Sequence[Sequence[Point]]) -> str:
+def _data(group: FigureGroup, by_panel: Sequence[Sequence[PointRows]]) -> str:
     return csv_text(
         group.cells(point.configuration)
         | {"engine": point.engine, "mode": point.mode, "collectives": len(point.rows)}

@@ -25,7 +25,7 @@ from analysis.statistics.measured import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 Floats = npt.NDArray[np.float64]
 
@@ -110,7 +110,7 @@ class Flow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class TimedTransfer:
     """The execution of a transfer of the schedule, by its index; times are seconds since the collective's start.
 
     At `start_s` the sender hands the transfer to its transport, where it may wait for the previous one. At `leaves_s`
@@ -150,7 +150,7 @@ class Collective:
     predicted_s: float
     flows: tuple[Flow, ...]
     rows: tuple[int, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[TimedTransfer, ...]
     spans: Mapping[int, Sequence[Span]]
     costs: Mapping[str, Cost]
     rates_bps: Floats
@@ -179,12 +179,12 @@ class Collective:
         several = any(other.channel for other in self.flows if other.links)
         return f"{self.gpu(flow.src)} → {self.gpu(flow.dst)}" + (f" #{flow.channel}" if several else "")
 
-    def moves_over(self, flow: int) -> list[Move]:
+    def moves_over(self, flow: int) -> list[TimedTransfer]:
         """Return the moves over the flow with this index, in the order in which they leave."""
         return sorted(self._moves_by_flow[flow], key=lambda move: (move.leaves_s, move.transfer))
 
     @cached_property
-    def _moves_by_flow(self) -> Mapping[int, list[Move]]:
+    def _moves_by_flow(self) -> Mapping[int, list[TimedTransfer]]:
         moves = defaultdict(list)
         for move in self.moves:
             moves[move.flow].append(move)
@@ -192,7 +192,7 @@ class Collective:
 
     def via(self, flow: Flow) -> str:
         """Return the nodes on a flow's way in order, "g3>s0b1>s1b0>g4"; for a stream its GPU."""
-        links = shared_by(self.configuration.fabric).all
+        links = links_in_grain(self.configuration.fabric).all
         return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
 
 
@@ -236,7 +236,7 @@ def _conditions(run: Run, configuration: Configuration, number: int) -> tuple[Fl
     table, fabric = run.conditions, configuration.fabric
     if len(table):
         here = table[(table["setting"] == configuration.index) & (table["collective"] == number)].sort_values("link")
-        if len(here) == len(shared_by(fabric).all):
+        if len(here) == len(links_in_grain(fabric).all):
             return here["rate_bps"].to_numpy(dtype=np.float64), here["delay_s"].to_numpy(dtype=np.float64)
     draws = sampler(fabric, configuration.conditions, seed=configuration.seed)
     return draws.rates_bps(number, 1)[0], delays_s(fabric, configuration.conditions)
@@ -272,7 +272,11 @@ def _collective(
             return None
         shown = fitting[0]
         handed_s = shown.begins_s[:, 0].tolist()
-    limits = fluid.limits(fitting[0], [link.name for link in shared_by(configuration.fabric).all]) if fitting else {}
+    limits = (
+        fluid.bottleneck_names(fitting[0], [link.name for link in links_in_grain(configuration.fabric).all])
+        if fitting
+        else {}
+    )
     path = critical_path(schedule.transfers[:last], shown)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
@@ -304,11 +308,11 @@ def _moves(
     *,
     handed_s: Sequence[float],
     critical: Set[int],
-) -> list[Move]:
+) -> list[TimedTransfer]:
     """Return the moves of all transfers in program order; `critical` are the indices of those on the critical path."""
     leaves_s, ends_s = found.begins_s[:, 0].tolist(), found.arrives_s[:, 0].tolist()
     return [
-        Move(
+        TimedTransfer(
             transfer=index,
             flow=transfer.flow,
             step=schedule.steps[index],
@@ -388,7 +392,7 @@ def _flows(
 ) -> tuple[Flow, ...]:
     """Return the flows between the ranks of a placement, each over the WAN path with its index in `paths`, or within a
     site (-1)."""
-    (rates_bps, delays_s), flows, shared = conditions, [], shared_by(fabric)
+    (rates_bps, delays_s), flows, shared = conditions, [], links_in_grain(fabric)
     for (start, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
         src, dst = placement[start], placement[end]
         links = shared.edge(src, dst, path) if src != dst else ()
@@ -400,7 +404,7 @@ def _flows(
 
 def _hops(fabric: Fabric, flow: Flow, rates_bps: Floats, delays_s: Floats) -> list[Hop]:
     """Return the hops on a flow's way: its links, or for a stream its GPU."""
-    links = shared_by(fabric).all
+    links = links_in_grain(fabric).all
     hops = [Hop(links[index].name, float(rates_bps[index]), float(delays_s[index])) for index in flow.links]
     return hops or [Hop(fabric.gpus[flow.src].name, math.inf, 0.0)]
 
@@ -435,7 +439,7 @@ def _classes(configuration: Configuration) -> fluid.Classes | None:
     if configuration.classes is None:
         return None
     return fluid.Classes(
-        **configuration.classes, serves=[link.kind == "wan" for link in shared_by(configuration.fabric).all]
+        **configuration.classes, serves=[link.kind == "wan" for link in links_in_grain(configuration.fabric).all]
     )
 
 
@@ -480,7 +484,7 @@ def _links(flows: Sequence[Flow]) -> npt.NDArray[np.int32]:
     return links
 
 
-def lanes(moves: Sequence[Move], *, touching: float = 0.0) -> list[int]:
+def lanes(moves: Sequence[TimedTransfer], *, touching: float = 0.0) -> list[int]:
     """Return for each move the first lane that is free when it leaves; the moves must be in the order of leaving.
 
     A move may leave up to the share `touching` of its own length before its lane is free.

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.points import ENGINES, Configuration, FigureError, Group, Points, collective_words
+from analysis.figures.points import ENGINES, Configuration, FigureError, FigureGroup, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
 
@@ -53,7 +53,7 @@ class Comparison:
     estimates: tuple[Estimate, ...]
 
 
-def picture(name: str, group: Group, points: Points) -> Picture:
+def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     """Draw a group of configurations of the run called `name`.
 
     The grid has bands, each a row of panels with times above a row with gains.
@@ -112,7 +112,7 @@ def _hide_empty(axes: Any, drawn: Set[tuple[int, int]]) -> None:
             empty.set_in_layout(False)
 
 
-def comparisons_of(group: Group, points: Points) -> list[Comparison]:
+def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
     """Return what to compare: the model alone if it has more collectives, then both engines on the same ones.
 
     Raises FigureError if no collective was run in every configuration and mode.
@@ -143,7 +143,7 @@ def comparisons_of(group: Group, points: Points) -> list[Comparison]:
     ]
 
 
-def _common(group: Group, points: Points, engine: str) -> Numbers:
+def _common(group: FigureGroup, points: Points, engine: str) -> Numbers:
     """Return the numbers of the collectives that every point of the engine in this group has."""
     indices = {one.index for one in group.configurations}
     numbers = [point.number for (name, index, _), point in points.items() if name == engine and index in indices]
@@ -172,7 +172,7 @@ def _subject(comparison: Comparison) -> str:
     return f"{'timing model' if comparison.engines == ('model',) else 'measured'}, {count}"
 
 
-def _draw(times: Axes, gains: Axes, shown: Comparison, group: Group, means_s: Sequence[float]) -> None:
+def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, means_s: Sequence[float]) -> None:
     """Draw a comparison, or its part `shown` at one value of the second swept key; `means_s` are all its mean times."""
     unit_s, unit = time_unit(max(means_s))
     gains.axhline(0, color=MODE_STYLES["base"].colour, linewidth=1.2, zorder=1)
@@ -195,7 +195,7 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: Group, means_s: Se
         gains.lines[0].set_visible(False)  # the line at a gain of 0
 
 
-def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s: float) -> None:
+def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, unit_s: float) -> None:
     """Draw a line for each mode; where both engines are shown, predictions have no markers."""
     places, is_log = _axis(group)
     for engine in reversed(shown.engines):
@@ -225,7 +225,7 @@ def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_
         axes.grid(True, axis="both")
 
 
-def _axis(group: Group) -> tuple[list[float], bool]:
+def _axis(group: FigureGroup) -> tuple[list[float], bool]:
     """Return the x coordinate of every tick, and whether the axis is logarithmic.
 
     Values that are not all positive and too far apart for a linear axis are at their ranks.
@@ -260,7 +260,7 @@ def _whisker(axes: Axes, x: float, interval: Interval, scale: float) -> None:
     )
 
 
-def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: Group, unit_s: float) -> None:
+def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, unit_s: float) -> None:
     """Draw a bar for each mode, side by side at each tick; a single configuration has a tick for each mode."""
     sides, is_alone = len(shown.engines), len(group.ticks) == 1
     modes = _modes(shown)
@@ -312,7 +312,7 @@ def _handles(comparisons: Sequence[Comparison], *, lines: bool) -> list[Any]:
     return handles
 
 
-def _row(group: Group, one: Estimate) -> dict[str, Any]:
+def _row(group: FigureGroup, one: Estimate) -> dict[str, Any]:
     row = group.cells(one.configuration)
     row |= {"engine": one.engine, "mode": one.mode, "collectives": one.summary.collectives}
     unknown = Interval(value=math.nan, low=math.nan, high=math.nan)

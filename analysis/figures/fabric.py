@@ -24,7 +24,7 @@ from analysis.figures.output import Picture, canvas, colour_bar, csv_text, expla
 from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import spines
-from topologies.fabric.ports import DirectedPort, shared_by
+from topologies.fabric.ports import DirectedPort, links_in_grain
 
 Floats = npt.NDArray[np.float64]
 Places = Mapping[str, tuple[float, float]]
@@ -117,7 +117,7 @@ def _inner_positions(fabric: Fabric, site: int, placed: Places, centre: Floats, 
 
 def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable:
     """Return the colour scale of the WAN's links, or of those within sites: from 0 to the highest rate, in Gbit/s."""
-    rates = [rates_bps[link.index] for link in shared_by(fabric).all if (link.kind == "wan") is is_wan]
+    rates = [rates_bps[link.index] for link in links_in_grain(fabric).all if (link.kind == "wan") is is_wan]
     return ScalarMappable(Normalize(0, max(rates) / 1e9), WAN_BANDWIDTH if is_wan else BANDWIDTH)
 
 
@@ -126,7 +126,7 @@ class Curves:
 
     def __init__(self, fabric: Fabric, placed: Places) -> None:
         self.fabric, self.placed = fabric, placed
-        self.shows_all = sum(link.kind != "wan" for link in shared_by(fabric).all) <= _MOST_LINKS
+        self.shows_all = sum(link.kind != "wan" for link in links_in_grain(fabric).all) <= _MOST_LINKS
         self._names = list(placed)
         self._nodes = np.array(list(placed.values()))
         self._bends: dict[int, float] = {}
@@ -165,7 +165,7 @@ class Curves:
 
 def _draw(axes: Axes, one: Collective, curves: Curves, scales: Mapping[bool, ScalarMappable], unit_pt: float) -> None:
     """Draw a panel; a unit of the picture's coordinates is `unit_pt` points (1/72 inch)."""
-    links, placed = shared_by(curves.fabric).all, curves.placed
+    links, placed = links_in_grain(curves.fabric).all, curves.placed
     used = sorted({index for flow in one.flows for index in flow.links})
     colours = [scales[link.kind == "wan"].to_rgba(one.rates_bps[link.index] / 1e9) for link in links]
     small = min(1.0, NODE * unit_pt / 8.5)
@@ -280,7 +280,7 @@ def _data(collectives: Sequence[Collective]) -> str:
         for number, flow in enumerate(one.flows):
             for index in flow.links:
                 flows_of.setdefault(index, []).append(str(number))
-        for link in shared_by(one.configuration.fabric).all:
+        for link in links_in_grain(one.configuration.fabric).all:
             about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS.get(link.kind, link.kind)}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
             rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})

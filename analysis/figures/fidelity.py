@@ -14,9 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.points import Point, Points
+from analysis.figures.points import PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
-from analysis.statistics.fidelity import NEAR, Fidelity, fidelity, percentage
+from analysis.statistics.fidelity import TOLERANCE, Fidelity, fidelity, percentage
 
 _MARKS = (("drops", "packets dropped", "#D00000", 8), ("late", "machine too slow", FAINT, 10))
 """Collectives that get a ring: the column that must be above 0, the legend's label, the ring's colour and size."""
@@ -64,7 +64,7 @@ def picture(name: str, points: Points, jobs: pd.DataFrame) -> Picture | None:
     return Picture(name=f"{name}-fidelity", caption=caption, figure=figure, data=_data(measured))
 
 
-def _measured(points: Points) -> list[Point]:
+def _measured(points: Points) -> list[PointRows]:
     """Return the measured points without collectives that a fault disturbed, to which the model does not apply."""
     undisturbed = []
     for point in points.values():
@@ -75,7 +75,7 @@ def _measured(points: Points) -> list[Point]:
     return undisturbed
 
 
-def _draw(axes: Axes, measured: Sequence[Point], scale: float, *, relative: bool) -> list[Line2D]:
+def _draw(axes: Axes, measured: Sequence[PointRows], scale: float, *, relative: bool) -> list[Line2D]:
     """Draw every collective; returns the entries of the legend."""
     handles = {}
     for point in measured:
@@ -96,16 +96,16 @@ def _draw(axes: Axes, measured: Sequence[Point], scale: float, *, relative: bool
 def _bands(axes: Axes, summary: Fidelity) -> list[Patch]:
     """Shade the differences that 99 % of the collectives do not exceed, and those up to which the model holds."""
     bands = []
-    near = f"the model holds to ±{NEAR * 100:.0f} %"
+    near = f"the model holds to ±{TOLERANCE * 100:.0f} %"
     inside = f"99 % of the collectives: ±{percentage(summary.p99_abs_error)}"
-    for share, colour, words in ((NEAR, "#F3F3F3", near), (summary.p99_abs_error, "#E2E2E2", inside)):
+    for share, colour, words in ((TOLERANCE, "#F3F3F3", near), (summary.p99_abs_error, "#E2E2E2", inside)):
         if share <= 10 * max(summary.p99_abs_error, 1e-9):
             axes.axhspan(-share * 100, share * 100, facecolor=colour, edgecolor=FAINT, linewidth=0.7, zorder=0)
             bands.append(Patch(facecolor=colour, edgecolor=FAINT, linewidth=0.7, label=words))
     return bands
 
 
-def _data(measured: Sequence[Point]) -> str:
+def _data(measured: Sequence[PointRows]) -> str:
     columns = ["collective", "predicted_s", "completion_s", "ratio", "drops"]
     return csv_text(
         {"setting": point.configuration.index, "label": point.configuration.label, "mode": point.mode} | row

@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.figures.style import INK, SETTINGS
-from analysis.results.writer import replaced
+from analysis.results.writer import atomic_replacement
 
 _PNG_DPI = 200
 
@@ -150,6 +150,6 @@ def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def write_file(path: Path, content: bytes) -> Path:
     """Write a file atomically, replacing an existing one, and return its path; raises OSError."""
-    with replaced(path) as temporary:
+    with atomic_replacement(path) as temporary:
         temporary.write_bytes(content)
     return path

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.figures.collective import Collective, Move, lanes
+from analysis.figures.collective import Collective, TimedTransfer, lanes
 from analysis.figures.training import computations
 
 _DECIMALS = 6  # of a time in microseconds: a picosecond, below the resolution of any clock here
@@ -56,7 +56,7 @@ def _meta(pid: int, tid: int, name: str, key: str, value: object) -> dict[str, A
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": {key: value}}
 
 
-def _transfer(pid: int, tid: int, one: Collective, move: Move, computed: str) -> dict[str, Any]:
+def _transfer(pid: int, tid: int, one: Collective, move: TimedTransfer, computed: str) -> dict[str, Any]:
     flow = one.flows[move.flow]
     start_us, end_us = round(move.leaves_s * 1e6, _DECIMALS), round(move.end_s * 1e6, _DECIMALS)
     category = "wan" if flow.crosses else "site"

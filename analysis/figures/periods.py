@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, legend, panels
-from analysis.figures.points import Configuration, Group, Points, collective_words, grouped, words
+from analysis.figures.points import Configuration, FigureGroup, Points, collective_words, grouped, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 _PERIOD = "collective.reembed_every"
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     best: bool
 
 
-def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
+def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     """Return the configurations of each figure, none if periods were not swept."""
     swept = configurations[0].swept
     if _PERIOD not in swept:
@@ -42,7 +42,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
     return [group for group in grouped(configurations, _PERIOD, facet) if len(_panels(group)) <= _PANELS]
 
 
-def rows_of(group: Group, points: Points) -> list[Row]:
+def rows_of(group: FigureGroup, points: Points) -> list[Row]:
     """Return the rows of a group's points by panel, engine and mode, in the order of periods.
 
     No period is the best if the means of all are equal.
@@ -63,14 +63,14 @@ def rows_of(group: Group, points: Points) -> list[Row]:
     return rows
 
 
-def _panels(group: Group) -> dict[str, list[Configuration]]:
+def _panels(group: FigureGroup) -> dict[str, list[Configuration]]:
     panels: dict[str, list[Configuration]] = {}
     for one in group.configurations:
         panels.setdefault("" if group.facet is None else words(group.facet, one.value(group.facet)), []).append(one)
     return panels
 
 
-def picture(name: str, group: Group, points: Points) -> Picture | None:
+def picture(name: str, group: FigureGroup, points: Points) -> Picture | None:
     """Draw a group of the run called `name`; None if it has no points."""
     rows = rows_of(group, points)
     if not rows:

@@ -240,7 +240,7 @@ def _are_names(value: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Point:
+class PointRows:
     """The rows of an engine, a configuration and a mode, in the order of collectives."""
 
     engine: str
@@ -303,18 +303,18 @@ def _period(trigger: Sequence[str], every: int) -> int:
     return int(trigger[1]) if len(trigger) == 2 else every
 
 
-Points = Mapping[tuple[str, int, str], Point]
+Points = Mapping[tuple[str, int, str], PointRows]
 """Points by engine, index of the configuration and mode."""
 
 
-def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[str, int, str], Point]:
+def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[str, int, str], PointRows]:
     """Return the points of a run, those of the model first, then by configuration and mode.
 
     Raises FigureError if the run holds no collective, or one of an unknown engine, configuration or mode.
     """
     if run.collectives.empty:
         raise FigureError(f"{run.path} holds no collective yet: there is nothing to draw")
-    points: dict[tuple[str, int, str], Point] = {}
+    points: dict[tuple[str, int, str], PointRows] = {}
     declared = [name for one in configurations for name in one.values.get("run.modes", ())]
     name_modes(declared)
     grouped = run.collectives.groupby(["engine", "setting", "mode"], sort=False, observed=True)
@@ -323,13 +323,15 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
             raise FigureError(f"{run.path} holds a point ({engine}, setting {index}, {mode}) that its settings lack")
         is_sorted = rows["collective"].is_monotonic_increasing
         ordered = rows if is_sorted else rows.sort_values("collective", kind="stable")
-        points[engine, index, mode] = Point(engine=engine, configuration=configurations[index], mode=mode, rows=ordered)
+        points[engine, index, mode] = PointRows(
+            engine=engine, configuration=configurations[index], mode=mode, rows=ordered
+        )
     order = list(MODE_STYLES)
     return {key: points[key] for key in sorted(points, key=lambda k: (ENGINES.index(k[0]), k[1], order.index(k[2])))}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Group:
+class FigureGroup:
     """The configurations of one figure, which differ only in the keys `across` (its x axis) and `facet` (its panels).
 
     `name` tells its file apart from those of other groups; "" if there is one group.
@@ -424,7 +426,7 @@ class Group:
         return known.get(key, f"{self.key_words(key)} {text}")
 
 
-def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
+def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     """Return the configurations in groups, one for each figure.
 
     The x axis is the swept key with the most values, numeric keys before others and the seed last. The next key has
@@ -438,14 +440,14 @@ def groups_of(configurations: Sequence[Configuration]) -> list[Group]:
     return grouped(configurations, across, others[0] if others and axes[others[0]] <= _MOST_FACETS else None)
 
 
-def grouped(configurations: Sequence[Configuration], across: str, facet: str | None) -> list[Group]:
+def grouped(configurations: Sequence[Configuration], across: str, facet: str | None) -> list[FigureGroup]:
     """Return the configurations in groups within which only these two keys differ."""
     others = [key for key in configurations[0].swept if key not in (across, facet)]
     groups: dict[tuple[str, ...], list[Configuration]] = {}
     for one in configurations:
         groups.setdefault(tuple(_file_words(key, one.value(key)) for key in others), []).append(one)
     return [
-        Group(name="-".join(values), across=across, facet=facet, configurations=tuple(members))
+        FigureGroup(name="-".join(values), across=across, facet=facet, configurations=tuple(members))
         for values, members in groups.items()
     ]
 

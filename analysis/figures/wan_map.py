@@ -22,7 +22,7 @@ from analysis.figures.fabric import overlap
 from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import FAINT, INK, UTILISATION
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,14 +72,14 @@ def utilisation(one: Collective) -> Mapping[int, float]:
     for move in one.moves:
         for link in one.flows[move.flow].links:
             bits[link] += 8 * move.size
-    links = [link.index for link in shared_by(one.configuration.fabric).all if link.kind == "wan"]
+    links = [link.index for link in links_in_grain(one.configuration.fabric).all if link.kind == "wan"]
     return {link: bits[link] / (float(one.rates_bps[link]) * one.completion_s) for link in links}
 
 
 def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]], across: float) -> None:
     fabric, used = one.configuration.fabric, utilisation(one)
     lines, widths, colours = [], [], []
-    for link in shared_by(fabric).all:
+    for link in links_in_grain(fabric).all:
         if link.src not in placed or link.dst not in placed:
             continue  # a link within a site, or between a border router and its node, has no length on the map
         (x, y), (to_x, to_y) = placed[link.src], placed[link.dst]
@@ -149,7 +149,7 @@ def _data(collectives: Sequence[Collective]) -> str:
         for flow in one.flows:
             for index in flow.links:
                 flows_of[index].append(one.via(flow))
-        for link in shared_by(one.configuration.fabric).all:
+        for link in links_in_grain(one.configuration.fabric).all:
             if link.kind == "wan":
                 about = {"link": link.index, "src": link.src, "dst": link.dst}
                 about |= {"delay_s": float(one.delays_s[link.index]), "rate_bps": int(one.rates_bps[link.index])}

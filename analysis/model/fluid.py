@@ -92,7 +92,7 @@ def completion_s(
     return _run(transfers, links, capacity_bps, delay_s, slot_bytes, classes=classes, keeps_rows=False)[1]
 
 
-def limits(timing: Times, names: Sequence[str], instance: int = 0) -> dict[int, str]:
+def bottleneck_names(timing: Times, names: Sequence[str], instance: int = 0) -> dict[int, str]:
     """Return the name of the link that set each transfer's rate for longest in an instance; empty without sharing.
 
     `names` are the names of all links.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -127,7 +127,7 @@ class _Graph:
     """The links or ports of a fabric as a graph, with the least delay from each GPU to each other, [n, n] s."""
 
     def __init__(self, fabric: Fabric, delays_s: Floats) -> None:
-        links = shared_by(fabric).all
+        links = links_in_grain(fabric).all
         ends = {end for link in links for end in (link.src, link.dst)}
         names = [*(gpu.name for gpu in fabric.gpus), *(one.name for one in fabric.switches if one.name in ends)]
         self._nodes = {name: index for index, name in enumerate(names)}  # the GPUs come first, by rank
@@ -176,7 +176,7 @@ def _least_delays_s(tail: Indices, head: Indices, delays_s: Floats, nodes: int) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
+class RoundJob:
     """A job: a collective of a kind among these GPUs (ranks, the root first), `count` times back to back."""
 
     kind: str
@@ -198,7 +198,7 @@ class RoundBound(LowerBound):
     The bound is the maximum of both over all cuts, the first for every job and the second for every start time.
     """
 
-    def __init__(self, fabric: Fabric, *, delays_s: Floats, demands: Sequence[Demand]) -> None:
+    def __init__(self, fabric: Fabric, *, delays_s: Floats, demands: Sequence[RoundJob]) -> None:
         graph = _Graph(fabric, delays_s)
         limits: list[_Limit] = []
         for inside, entering in graph.cuts():

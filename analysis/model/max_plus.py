@@ -32,7 +32,7 @@ class Transfer(Protocol):
     def after(self) -> Sequence[int]: ...
 
 
-class Compiled:
+class CompiledSchedule:
     """A schedule compiled for evaluation of any number of instances by `completion_s`.
 
     A level is a set of transfers on different flows that wait only for transfers of earlier levels. The state of a
@@ -99,8 +99,8 @@ class Compiled:
 
 
 def completion_s(transfers: Sequence[Transfer], alpha_s: Floats, beta_s: Floats) -> Floats:
-    """Compile a schedule and evaluate it once: see `Compiled.completion_s`."""
-    return Compiled(transfers).completion_s(alpha_s, beta_s)
+    """Compile a schedule and evaluate it once: see `CompiledSchedule.completion_s`."""
+    return CompiledSchedule(transfers).completion_s(alpha_s, beta_s)
 
 
 def _levels(transfers: Sequence[Transfer]) -> list[list[int]]:

@@ -41,7 +41,7 @@ class NotInstalledError(ImportError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class GpuPath:
     """A path from one GPU to another: the indices of its links, its rate (the lowest of theirs) and its delay."""
 
     src: int
@@ -60,7 +60,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sent:
+class ScheduledTransfer:
     """A transfer of a schedule: the indices of its block and path, and when it begins, leaves and arrives, in s."""
 
     block: int
@@ -74,7 +74,7 @@ class Sent:
 class Best:
     """The best schedule found, its completion time, and a lower bound on that of any schedule of this kind."""
 
-    sent: tuple[Sent, ...]
+    sent: tuple[ScheduledTransfer, ...]
     completion_s: float
     bound_s: float
 
@@ -103,16 +103,16 @@ def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
     return tuple(Block(source=source, sinks=sinks) for source, sinks in sources_and_sinks[kind])
 
 
-def timed(
-    sending: Sequence[tuple[int, int]], ways: Sequence[Way], blocks: Sequence[Block], rates_bps: Floats, bits: float
-) -> tuple[Sent, ...]:
+def assign_times(
+    sending: Sequence[tuple[int, int]], ways: Sequence[GpuPath], blocks: Sequence[Block], rates_bps: Floats, bits: float
+) -> tuple[ScheduledTransfer, ...]:
     """Assign times to the transfers (block, path) in the given order: each begins at the earliest time when its sender
     has the block and its links have enough rate left next to the transfers before it in the order.
 
     `rates_bps` [links]. Raises ValueError if a GPU sends a block that it has not received before.
     """
     has_s = {(index, block.source): 0.0 for index, block in enumerate(blocks)}
-    scheduled: list[Sent] = []
+    scheduled: list[ScheduledTransfer] = []
     for block, index in sending:
         way = ways[index]
         if (block, way.src) not in has_s:
@@ -123,13 +123,17 @@ def timed(
         times_s = sorted({ready_s, *(sent.leaves_s for sent, _ in beside if sent.leaves_s > ready_s)})
         begins_s = next(at_s for at_s in times_s if _fits(way, (at_s, at_s + lasts_s), beside, rates_bps))
         leaves_s = begins_s + lasts_s
-        sent = Sent(block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s)
+        sent = ScheduledTransfer(
+            block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s
+        )
         scheduled.append(sent)
         has_s[block, way.dst] = min(sent.arrives_s, has_s.get((block, way.dst), math.inf))
     return tuple(scheduled)
 
 
-def _fits(way: Way, span_s: tuple[float, float], beside: Sequence[tuple[Sent, Way]], rates_bps: Floats) -> bool:
+def _fits(
+    way: GpuPath, span_s: tuple[float, float], beside: Sequence[tuple[ScheduledTransfer, GpuPath]], rates_bps: Floats
+) -> bool:
     """Whether a transfer over a path fits on each of its links during the whole span, next to those `beside`."""
     begins_s, ends_s = span_s
     concurrent = [(sent, other) for sent, other in beside if sent.begins_s < ends_s and sent.leaves_s > begins_s]
@@ -145,7 +149,7 @@ def _fits(way: Way, span_s: tuple[float, float], beside: Sequence[tuple[Sent, Wa
 
 def best_schedule(
     blocks: Sequence[Block],
-    ways: Sequence[Way],
+    ways: Sequence[GpuPath],
     rates_bps: Floats,
     *,
     block_bytes: float,
@@ -159,21 +163,21 @@ def best_schedule(
 
     `search` is the solver's `max_deterministic_time`, whose unit is some seconds of a processor: it counts the solver's
     own steps, so one worker always finds the same schedule. `rates_bps` [links]; `known` is the initial schedule, as
-    (block, path) in the order of `timed`; `least_s` is a time that no schedule can beat. Raises NotInstalledError
-    without OR-Tools, and ValueError if `known` is not a complete schedule.
+    (block, path) in the order of `assign_times`; `least_s` is a time that no schedule can beat. Raises
+    NotInstalledError without OR-Tools, and ValueError if `known` is not a complete schedule.
     """
-    first = timed(known, ways, blocks, rates_bps, 8 * block_bytes)
+    first = assign_times(known, ways, blocks, rates_bps, 8 * block_bytes)
     received = {(sent.block, ways[sent.way].dst) for sent in first}
     for index, block in enumerate(blocks):
         if missing := [gpu for gpu in block.sinks if (index, gpu) not in received]:
             raise ValueError(f"in the initial schedule block {index} does not reach GPU {missing[0]}")
     problem = _Problem(blocks, ways, rates_bps, first, bits=8 * block_bytes, least_s=least_s)
     order, bound_s = problem.solved(seconds=seconds, search=search, workers=workers)
-    best = min(first, timed(order, ways, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
+    best = min(first, assign_times(order, ways, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
     return Best(sent=best, completion_s=_end_s(best), bound_s=min(max(bound_s, least_s), _end_s(best)))
 
 
-def _end_s(sent: Sequence[Sent]) -> float:
+def _end_s(sent: Sequence[ScheduledTransfer]) -> float:
     return max(one.arrives_s for one in sent)
 
 
@@ -195,9 +199,9 @@ class _Problem:
     def __init__(
         self,
         blocks: Sequence[Block],
-        ways: Sequence[Way],
+        ways: Sequence[GpuPath],
         rates_bps: Floats,
-        first: Sequence[Sent],
+        first: Sequence[ScheduledTransfer],
         *,
         bits: float,
         least_s: float,

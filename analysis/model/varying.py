@@ -11,7 +11,7 @@ from analysis.model.max_plus import Floats, Transfer
 _FIRST_ROWS = 16  # rows of rates that are requested first; each further request doubles them
 
 
-class Instants(NamedTuple):
+class TransferTimes(NamedTuple):
     """When every transfer of one instance begins, has left entirely and has arrived entirely, [T] s each."""
 
     begins_s: Floats
@@ -19,7 +19,7 @@ class Instants(NamedTuple):
     arrives_s: Floats
 
 
-class Moves(NamedTuple):
+class PathChanges(NamedTuple):
     """Changes of flows' paths: instants in ascending order, [M] s, the new links, [M, F, H], and delays, [M, F] s."""
 
     at_s: Floats
@@ -27,7 +27,7 @@ class Moves(NamedTuple):
     delay_s: Floats
 
 
-class Varying:
+class TimeVaryingModel:
     """A schedule compiled for evaluation under changing rates, with a number of flows and a slot size in bytes.
 
     With `packet_bytes` above 0, links have queues: each flow has two packets of this size queued at its bottleneck, as
@@ -51,8 +51,8 @@ class Varying:
         until_s: float,
         every_s: float,
         delay_s: Floats,
-        moves: Callable[[int], Moves] | None = None,
-    ) -> Instants:
+        moves: Callable[[int], PathChanges] | None = None,
+    ) -> TransferTimes:
         """Return when each transfer of one instance of the schedule begins, leaves and arrives.
 
         `rates_bps(n)` returns the first n rows of rates, [n, links] bit/s, all above 0. The first row holds for
@@ -78,8 +78,8 @@ class Varying:
         until_s: float,
         every_s: float,
         delay_s: Floats,
-        moves: Callable[[int], Moves] | None = None,
-    ) -> tuple[Instants, Floats]:
+        moves: Callable[[int], PathChanges] | None = None,
+    ) -> tuple[TransferTimes, Floats]:
         """Return `times`, and the bits left of each flow's current transfer as each row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
@@ -103,10 +103,10 @@ class Varying:
             rate_rows = varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # its compiled types
             is_complete = varying_kernel.run(instance, rate_rows, seconds)
             rows *= 2
-        return Instants(*seconds), left
+        return TransferTimes(*seconds), left
 
 
 if __name__ == "__main__":  # compile now and cache the code next to the module, so that no command has to wait
-    nothing = Varying([], flows=0, slot_bytes=1)
+    nothing = TimeVaryingModel([], flows=0, slot_bytes=1)
     none = np.zeros((0, 0), np.int32), np.zeros(0)
     nothing.times(none[0], lambda rows: np.ones((rows, 1)), until_s=1, every_s=1, delay_s=none[1])

@@ -29,10 +29,10 @@ from pyarrow.csv import write_csv
 from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
-from analysis.figures.points import Configuration, Point, Points, configurations_of, points_of
+from analysis.figures.points import Configuration, PointRows, Points, configurations_of, points_of
 from analysis.results.reader import Run, open_run
-from analysis.statistics.answer import Contest, answer
-from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_papers
+from analysis.statistics.answer import Comparison, answer
+from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
 from analysis.statistics.sharing import loss_notes, notes
@@ -48,7 +48,7 @@ REPORT = "report.html"
 
 
 @dataclass(frozen=True)
-class Drawing:
+class PendingReport:
     """The figures of a run while they are being drawn, with the configurations and points that they show."""
 
     configurations: Sequence[Configuration]
@@ -56,22 +56,22 @@ class Drawing:
     pictures: Iterable[Picture]
 
 
-def drawing(run: Run) -> Drawing:
+def start_drawing(run: Run) -> PendingReport:
     """Start to draw the figures of a run in forked processes. Raises the errors of `analysis.figures.__main__.draw`."""
     configurations = configurations_of(run)
     points = points_of(run, configurations)
     pictures = (picture for picture, _ in draw_all(tasks_of(run, configurations, points), run, "report"))
-    return Drawing(configurations, points, pictures)
+    return PendingReport(configurations, points, pictures)
 
 
-def write(directory: str | Path, run: Run | None = None, begun: Drawing | None = None) -> Path:
+def write(directory: str | Path, run: Run | None = None, begun: PendingReport | None = None) -> Path:
     """Write the report of the run in a folder, and its figures; returns the path of the page.
 
     `run` is the run of that folder if it has been read already, and `begun` the drawing of its figures if it was
     started already. Raises the errors of `analysis.figures.__main__.draw`.
     """
     run = run or open_run(directory)
-    started = begun or drawing(run)
+    started = begun or start_drawing(run)
     page = report(run, started.configurations, started.points, started.pictures)
     return write_file(run.path / REPORT, page.encode())
 
@@ -118,7 +118,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     )
 
 
-def _scope(configurations: Sequence[Configuration], points: Sequence[Point]) -> str:
+def _scope(configurations: Sequence[Configuration], points: Sequence[PointRows]) -> str:
     """Return in words what was run: the configurations, and the number of collectives and points of each engine."""
     labels = [one.label for one in configurations]
     parts = []
@@ -130,12 +130,12 @@ def _scope(configurations: Sequence[Configuration], points: Sequence[Point]) -> 
     return f"{names}: {', '.join(parts)}"
 
 
-def _contests(points: Sequence[Point]) -> Iterator[Contest]:
+def _contests(points: Sequence[PointRows]) -> Iterator[Comparison]:
     """Yield the modes of every configuration in each engine."""
     for (engine, index), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
         times = {point.mode: point for point in group}
         one = next(iter(times.values())).configuration
-        yield Contest(
+        yield Comparison(
             index=index,
             label=one.label,
             kind=one.kind,
@@ -159,8 +159,8 @@ def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[st
         for ending, content in picture.more.items():
             words = "trace, to be opened at ui.perfetto.dev" if ending == ".json" else ending
             files.append(_file(f"{picture.name}{ending}", content.encode(), "application/json", words))
-        drawing, width = _embedded(picture.svg, prefix=f"f{len(shown)}")
-        shown.append({"svg": Markup(drawing), "width": width, "caption": picture.caption, "files": files})  # noqa: S704
+        svg, width = _embedded(picture.svg, prefix=f"f{len(shown)}")
+        shown.append({"svg": Markup(svg), "width": width, "caption": picture.caption, "files": files})  # noqa: S704
     return shown, left_out
 
 
@@ -187,7 +187,7 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
         yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
 
-def _line(point: Point, points: Points) -> list[str]:
+def _line(point: PointRows, points: Points) -> list[str]:
     """Return a point's line of the summary."""
     summary = summarise(point.series)
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
@@ -199,7 +199,7 @@ def _line(point: Point, points: Points) -> list[str]:
     return [*line, f"{over_base.value * 100:.1f} %", _bounds(over_base, 100, 1)]
 
 
-def _fifo_line(point: Point) -> Iterator[list[str]]:
+def _fifo_line(point: PointRows) -> Iterator[list[str]]:
     """Yield a point's line of the table of FIFO queues, if it was measured with them."""
     fifo = fifo_of([point.rows[point.rows["undisturbed"]]])
     if fifo is not None:
@@ -214,7 +214,7 @@ def _bounds(interval: Interval, scale: float, digits: int) -> str:
     return f"{interval.low * scale:,.{digits}f} to {interval.high * scale:,.{digits}f}"
 
 
-def _orders(points: Sequence[Point]) -> tuple[list[list[str]], list[list[str]]]:
+def _orders(points: Sequence[PointRows]) -> tuple[list[list[str]], list[list[str]]]:
     """Return lines with the order of the modes at each configuration and engine.
 
     The second list has the lines of the paper's own configurations, with verdicts on its claims.
@@ -225,7 +225,7 @@ def _orders(points: Sequence[Point]) -> tuple[list[list[str]], list[list[str]]]:
         configuration = here[0].configuration
         tested = claims({point.mode: point.series for point in here})
         line = [engine, configuration.label, tested.order_text]
-        if is_papers(configuration.values, [point.mode for point in here]):
+        if is_paper_configuration(configuration.values, [point.mode for point in here]):
             papers.append([*line, _verdict(tested.order_holds), _verdict(tested.joint_holds)])
         elif len(here) > 1:
             others.append(line)
@@ -236,7 +236,7 @@ def _verdict(holds: bool | None) -> str:
     return {True: "holds", False: "differs", None: "open"}[holds]
 
 
-def rule(points: Sequence[Point]) -> str:
+def rule(points: Sequence[PointRows]) -> str:
     """Return in words which rows the page holds and where all of them are."""
     most = rows_a_point(points)
     cut = sum(len(point.rows) > most for point in points)
@@ -248,7 +248,7 @@ def rule(points: Sequence[Point]) -> str:
     )
 
 
-def rows_a_point(points: Sequence[Point]) -> int:
+def rows_a_point(points: Sequence[PointRows]) -> int:
     """Return how many first rows of each point the page holds: the largest number with at most `MOST_ROWS` in all."""
     room = MOST_ROWS
     sizes = sorted(len(point.rows) for point in points)
@@ -260,7 +260,7 @@ def rows_a_point(points: Sequence[Point]) -> int:
     return max(sizes, default=0)
 
 
-def _download(point: Point, most: int) -> dict[str, Any]:
+def _download(point: PointRows, most: int) -> dict[str, Any]:
     """Return a line of the table of rows: a point and a file with its first rows, compressed if they are many."""
     count, name = len(point.rows), f"{point.engine}-{point.configuration.index}-{point.mode}.csv"
     words = "all" if count <= most else f"first {most:,}"

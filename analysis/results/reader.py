@@ -85,7 +85,7 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     """Return the collectives of a run, a row each, with all columns or only `columns`.
 
     An unfinished run has those that are on the disk already. Columns that runs of earlier versions lack have the values
-    of `schema.ADDED`. Raises ResultsError for a folder without a run, of a newer format, or with damaged files.
+    of `schema.LATER_COLUMNS`. Raises ResultsError for a folder without a run, of a newer format, or with damaged files.
     """
     path = Path(directory)
     provenance = read_provenance(path)

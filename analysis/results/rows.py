@@ -18,7 +18,7 @@ COUNTER = ("collective", "link", "since_ns", "until_ns", "sent_bytes")
 PROBE = ("collective", "src", "dst", "path", "sent_ns", "arrived_ns")
 """The columns of `Rows.probes`."""
 
-BEST = ("best_ring_s", "best_ring_bound_s", "best_schedule_s", "best_schedule_bound_s", "best_policy_s")
+REFEREE_COLUMNS = ("best_ring_s", "best_ring_bound_s", "best_schedule_s", "best_schedule_bound_s", "best_policy_s")
 """The arrays of `Rows` that are computed only if `run.referees` asks for them."""
 
 Array = npt.NDArray[Any]

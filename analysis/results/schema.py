@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.results.rows import BEST, COUNTER, PROBE, TRANSFER, Array, Rows
+from analysis.results.rows import COUNTER, PROBE, REFEREE_COLUMNS, TRANSFER, Array, Rows
 
 Columns = Mapping[str, Any]  # values that are the same in every row of a point, by column name
 
@@ -28,7 +28,7 @@ _ROW = (
     ("completion_s", pa.float64()),
     ("predicted_s", pa.float64()),
     ("bound_s", pa.float64()),
-    *((name, pa.float64()) for name in BEST),
+    *((name, pa.float64()) for name in REFEREE_COLUMNS),
     ("ring", pa.list_(pa.int16())),
     ("paths", pa.list_(pa.int16())),
     ("reembedded", pa.bool_()),
@@ -44,9 +44,9 @@ _ROW = (
     ("fairness", pa.float64()),
     ("fairness_link", pa.string()),
 )
-ADDED: Mapping[str, float | str] = {
+LATER_COLUMNS: Mapping[str, float | str] = {
     "bound_s": math.nan,
-    **dict.fromkeys(BEST, math.nan),
+    **dict.fromkeys(REFEREE_COLUMNS, math.nan),
     "reconfigure_s": math.nan,
     "reconfigure_messages": 0,
     "retransmitted_bytes": math.nan,
@@ -57,7 +57,7 @@ ADDED: Mapping[str, float | str] = {
 }
 """Columns of collectives.parquet that runs of earlier versions lack, with the value that they get on reading."""
 
-_UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **ADDED}
+_UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **LATER_COLUMNS}
 """The value of a column whose array in `Rows` is None."""
 
 FAULTS = pa.schema(
@@ -223,7 +223,7 @@ def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = No
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         present = file.schema_arrow.names
         names = wanted.names if columns is None else list(columns)
-        if columns is None and [*present] != [name for name in names if name in present or name not in ADDED]:
+        if columns is None and [*present] != [name for name in names if name in present or name not in LATER_COLUMNS]:
             raise pa.ArrowInvalid("its columns are not those of the run's settings")
         # Reading group by group takes half the memory: reading a whole column would copy all of its groups into one.
         stored = [name for name in names if name in present]
@@ -231,7 +231,7 @@ def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = No
         table = pa.concat_tables([file.schema_arrow.empty_table().select(stored), *groups])
         count = file.metadata.num_rows
     arrays = [
-        table[name] if name in present else pa.repeat(pa.scalar(ADDED[name], wanted.field(name).type), count)
+        table[name] if name in present else pa.repeat(pa.scalar(LATER_COLUMNS[name], wanted.field(name).type), count)
         for name in names
     ]
     return pa.Table.from_arrays(arrays, schema=pa.schema([wanted.field(name) for name in names]))

@@ -32,7 +32,7 @@ _UNIQUE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "e
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path) -> Iterator[Path]:
     """Yield a temporary path for a new file, then move it to `path` and sync it to the disk.
 
     Even after a power failure, `path` is either the complete old file or the complete new one.
@@ -61,7 +61,7 @@ def temporary_of(path: Path) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically; raises OSError on failure."""
-    with replaced(path) as temporary:
+    with atomic_replacement(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
 
 
@@ -70,7 +70,7 @@ def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> No
     leaves = [f"{column.name}.list.element" if pa.types.is_list(column.type) else column.name for column in columns]
     repetitive = [name for name in leaves if name not in _UNIQUE]
     with (
-        replaced(path) as temporary,
+        atomic_replacement(path) as temporary,
         temporary.open("wb") as file,  # errors of Python's own files name only the cause
         pq.ParquetWriter(
             file,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from analysis.statistics.claims import claims
 from analysis.statistics.intervals import Interval, Series, gain, summarise
-from topologies.errors import listed
+from topologies.errors import list_all
 
 COLLECTIVE_NAMES = {
     "allgather": "AllGather",
@@ -24,7 +24,7 @@ COLLECTIVE_NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Contest:
+class Comparison:
     """The completion times of the modes of one configuration in one engine.
 
     `index` is the index of the configuration, `kind` its kind of collective, and `times` are the modes' times by name.
@@ -42,12 +42,12 @@ class Contest:
         return min(series.number.size for series in self.times.values())
 
 
-def answer(contests: Sequence[Contest]) -> str:
+def answer(contests: Sequence[Comparison]) -> str:
     """Return the sentence for one or more contests, whether or not they have the same modes.
 
     Of a configuration that both engines ran, the measured times count, unless the model has more collectives.
     """
-    largest: dict[int, Contest] = {}
+    largest: dict[int, Comparison] = {}
     for one in sorted(contests, key=lambda one: one.is_measured):
         if one.index not in largest or one.collectives >= largest[one.index].collectives:
             largest[one.index] = one
@@ -57,17 +57,17 @@ def answer(contests: Sequence[Contest]) -> str:
         mean_s = summarise(times).mean_s
         text = f"{mean_s.value * 1e3:,.4g} ms{_interval(mean_s, 1e3, ' ms')}"
         return f"{contests[0].label}: a mean of {text} in {mode} over {_counted(contests)}; no mode to compare it with."
-    by_fastest: dict[tuple[str, ...], list[Contest]] = {}
+    by_fastest: dict[tuple[str, ...], list[Comparison]] = {}
     for contest in contests:
         by_fastest.setdefault(_fastest(contest), []).append(contest)
     groups = sorted(by_fastest.items(), key=lambda item: -len(item[1]))
     outcomes = [_outcome(fastest, group, len(contests)) for fastest, group in groups]
     modes = list(dict.fromkeys(mode for contest in contests for mode in contest.times))
     where = contests[0].label if len(contests) == 1 else f"{len(contests)} configurations"
-    return f"{listed(modes)} compared over {_counted(contests)}, {where}: {'; '.join(outcomes)}."
+    return f"{list_all(modes)} compared over {_counted(contests)}, {where}: {'; '.join(outcomes)}."
 
 
-def _fastest(contest: Contest) -> tuple[str, ...]:
+def _fastest(contest: Comparison) -> tuple[str, ...]:
     """Return the fastest mode, followed by the modes that do not differ from it significantly."""
     tested = claims(contest.times)
     best = [tested.order[-1]]
@@ -78,7 +78,7 @@ def _fastest(contest: Contest) -> tuple[str, ...]:
     return tuple(best)
 
 
-def _outcome(fastest: Sequence[str], group: Sequence[Contest], total: int) -> str:
+def _outcome(fastest: Sequence[str], group: Sequence[Comparison], total: int) -> str:
     """Return the outcome of those of `total` contests in which the same modes are fastest."""
     where = f" at all {total}" if len(group) == total else f" at {len(group)} of {total}"
     if total == 1:
@@ -87,7 +87,7 @@ def _outcome(fastest: Sequence[str], group: Sequence[Contest], total: int) -> st
     known = [interval for interval in gains if interval is not None]
     winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
-        winner = f"{fastest[0]} has the lowest mean{where}, not distinguishable from {listed(fastest[1:])}"
+        winner = f"{fastest[0]} has the lowest mean{where}, not distinguishable from {list_all(fastest[1:])}"
     if not known or fastest[0] == "base":
         return winner
     least, most = min(known, key=lambda interval: interval.value), max(known, key=lambda interval: interval.value)
@@ -106,7 +106,7 @@ def _interval(interval: Interval, scale: float, unit: str, word: str = "") -> st
     return f" (95 % interval{word} {interval.low * scale:{digits}} to {interval.high * scale:{digits}}{unit})"
 
 
-def _counted(contests: Sequence[Contest]) -> str:
+def _counted(contests: Sequence[Comparison]) -> str:
     """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
     counts = [contest.collectives for contest in contests]
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
@@ -114,4 +114,4 @@ def _counted(contests: Sequence[Contest]) -> str:
     each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
     names = {COLLECTIVE_NAMES.get(contest.kind, "collective") for contest in contests}
     name = names.pop() if len(names) == 1 else "collective"
-    return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({listed(list(engines))})"
+    return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({list_all(list(engines))})"

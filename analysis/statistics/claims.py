@@ -40,7 +40,7 @@ _ROUNDING = 1e-9  # smaller gains are rounding errors of sums
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ClaimResults:
     """The outcome of the tests at one point: `order` has the modes from slowest to fastest.
 
     `relations[i]` compares `order[i]` with `order[i + 1]`: ">" if the confidence interval of their difference excludes
@@ -59,7 +59,7 @@ class Found:
         return self.order[0] + "".join(f" {r} {mode}" for r, mode in zip(self.relations, self.order[1:], strict=True))
 
 
-def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
+def is_paper_configuration(values: Mapping[str, Any], modes: Collection[str]) -> bool:
     """Whether a configuration is one of the paper's, given the values of its keys (as in settings.json) and its modes.
 
     The paper's configurations have all four modes, two sites of 4 or 8 GPUs and two border routers each, joined in a
@@ -79,19 +79,19 @@ def is_papers(values: Mapping[str, Any], modes: Collection[str]) -> bool:
     )
 
 
-def claims(times: Mapping[str, Series]) -> Found:
+def claims(times: Mapping[str, Series]) -> ClaimResults:
     """Test the paper's claims on the completion times of each mode, over the collectives that all modes have.
 
     If there are none, everything is left open.
     """
     common = shared(list(times.values()))
     if common is None:
-        return Found(order=tuple(times), relations=("~",) * (len(times) - 1), order_holds=None, joint_holds=None)
+        return ClaimResults(order=tuple(times), relations=("~",) * (len(times) - 1), order_holds=None, joint_holds=None)
     times = dict(zip(times, common, strict=True))
     order = tuple(sorted(times, key=lambda mode: -float(times[mode].completion_s.sum())))
     relations = tuple(">" if _gain(times[a], times[b]).low > _ROUNDING else "~" for a, b in pairwise(order))
     joint = _gain(times["base"], times["joint"]) if {"base", "joint"} <= set(times) else None
-    return Found(
+    return ClaimResults(
         order=order,
         relations=relations,
         order_holds=_order_holds(times),

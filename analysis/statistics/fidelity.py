@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-NEAR = 0.01
+TOLERANCE = 0.01
 """The model holds if the median of measured/predicted is at most this far from 1, and so is the 99th percentile of its
 distance from 1."""
 
@@ -36,7 +36,7 @@ class Fifo:
     def holds(self) -> bool:
         """Whether the time of every collective and every transfer is within NEAR of the model's."""
         ratios = self.least_ratio, self.greatest_ratio, self.quickest_transfer, self.slowest_transfer
-        return all(abs(ratio - 1) <= NEAR for ratio in ratios)
+        return all(abs(ratio - 1) <= TOLERANCE for ratio in ratios)
 
     @property
     def took(self) -> str:
@@ -124,7 +124,7 @@ class Fidelity:
             off = f"median {self.median_ratio:.4f}, p99 of its distance from 1 {percentage(self.p99_abs_error)}"
             off = "; ".join(map(str, (off, *(self.jobs or ()))))
             sentences.append(
-                f"measured times differ from the model's by more than {NEAR:.0%} ({off}): "
+                f"measured times differ from the model's by more than {TOLERANCE:.0%} ({off}): "
                 "predictions for this configuration do not hold"
             )
         if self.lossy:
@@ -145,7 +145,7 @@ def percentage(share: float) -> str:
 
 
 def _is_near(median_ratio: float, p99_abs_error: float) -> bool:
-    return abs(median_ratio - 1) <= NEAR and p99_abs_error <= NEAR
+    return abs(median_ratio - 1) <= TOLERANCE and p99_abs_error <= TOLERANCE
 
 
 def _counted(number: int, thing: str) -> str:

@@ -5,7 +5,7 @@ Other modules determine these links along with placements and paths; here they a
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from topologies.errors import first_of, listed
+from topologies.errors import list_all, list_first
 
 _MOST_NAMED = 4
 
@@ -20,8 +20,8 @@ def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[st
                 modes_by_links.setdefault(tuple(links), []).append(mode)
         sentences = []
         for links, modes in modes_by_links.items():
-            named = f"the {'links' if len(links) > 1 else 'link'} {first_of(links, _MOST_NAMED)}"
-            sentences.append(f"in {listed(modes)} flows can share {named}: the model gives them max-min fair shares")
+            named = f"the {'links' if len(links) > 1 else 'link'} {list_first(links, _MOST_NAMED)}"
+            sentences.append(f"in {list_all(modes)} flows can share {named}: the model gives them max-min fair shares")
         by_label.append((label, sentences))
     return _by_sentence(by_label)
 
@@ -33,9 +33,9 @@ def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most
     between their objective and its minimum under the first `count` conditions, as a share of the minimum.
     """
     return tuple(
-        f"{label}: with more than {most} GPUs in a site the rings of {listed(list(by_mode))} are searched for; under "
+        f"{label}: with more than {most} GPUs in a site the rings of {list_all(list(by_mode))} are searched for; under "
         f"the first {count} conditions their {objective} is at most "
-        f"{listed([f'{100 * gap:.2g} %' for gap in by_mode.values()])} above the minimum"
+        f"{list_all([f'{100 * gap:.2g} %' for gap in by_mode.values()])} above the minimum"
         for label, objective, by_mode in gaps
     )
 
@@ -47,7 +47,7 @@ def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tu
     """
     why = f"crossings that can share links have more than {most:,} combinations of WAN paths"
     words = "in {} " + why + ": they are chosen greedily by load"
-    return _by_sentence([(label, [words.format(listed(greedy))] if greedy else []) for label, greedy in modes])
+    return _by_sentence([(label, [words.format(list_all(greedy))] if greedy else []) for label, greedy in modes])
 
 
 def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
@@ -63,6 +63,6 @@ def _by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ..
         for sentence in sentences:
             labels_of.setdefault(sentence, []).append(label)
     return tuple(
-        sentence if len(having) == len(by_label) else f"{first_of(having, _MOST_NAMED, '; ')}: {sentence}"
+        sentence if len(having) == len(by_label) else f"{list_first(having, _MOST_NAMED, '; ')}: {sentence}"
         for sentence, having in labels_of.items()
     )

@@ -28,12 +28,12 @@ from types import MappingProxyType
 
 from controller.forwarding import flows
 from controller.forwarding.flows import NO_TUNNEL, Install, Match, Message, Remove, Rule, Stage, tunnel_tag
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from topologies.fabric.addressing import Switch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class FlowPath:
     """The way of a flow, as indices: its WAN `path`, -1 within a site, and the spine that it takes `up` in the source's
     site and `down` in the destination's site, -1 for the spine that the default rules take."""
 
@@ -48,7 +48,7 @@ class Route:
     source's leaf sends to, and the generation that installed the route.
 
     With `port` it is the route of the pair's flow with that TCP source port, on any path (-1 within a site), and `down`
-    is the index of the spine after the path, as in `Way`.
+    is the index of the spine after the path, as in `FlowPath`.
     """
 
     src: int
@@ -82,14 +82,14 @@ class Change:
     tunnels: frozenset[int]
 
 
-def default_rules(ways: Ways, switch: str) -> tuple[Rule, ...]:
+def default_rules(ways: FabricPaths, switch: str) -> tuple[Rule, ...]:
     """Return the default rules of a switch, for all pairs of GPUs in one site or in two sites that the WAN joins."""
     here = ways.switches[switch]
     outwards = _outwards if here.kind in ("leaf", "spine") else _over_wan
     return (*_inwards(ways, here), *outwards(ways, here))
 
 
-def tunnel_rules(ways: Ways, switch: str, tunnel: int) -> tuple[Rule, ...]:
+def tunnel_rules(ways: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ...]:
     """Return the rules of a tunnel, given its number, at a switch.
 
     There is one rule at every spine of the source's site, at every router of the path except the last, and at the last
@@ -116,13 +116,13 @@ def tunnel_rules(ways: Ways, switch: str, tunnel: int) -> tuple[Rule, ...]:
 
 
 def change(
-    ways: Ways,
+    ways: FabricPaths,
     old: Collection[Route],
     wanted: Mapping[tuple[int, int], int],
     *,
     generation: int,
     tunnels: Collection[int],
-    of_flows: Mapping[tuple[int, int, int], Way] = MappingProxyType({}),
+    of_flows: Mapping[tuple[int, int, int], FlowPath] = MappingProxyType({}),
 ) -> Change:
     """Return the change from the routes in force, `old`, to the `wanted` path of each pair of ranks.
 
@@ -164,7 +164,7 @@ def change(
     )
 
 
-def _route_of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -> Route:
+def _route_of_flow(ways: FabricPaths, key: tuple[int, int, int], way: FlowPath, generation: int) -> Route:
     src, dst, port = key
     gpu = ways.fabric.gpus[src]
     if way.up >= 0:
@@ -174,7 +174,7 @@ def _route_of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: 
     return Route(src=src, dst=dst, path=way.path, spine=spine, generation=generation, port=port, down=way.down)
 
 
-def detour(old: Ways, new: Ways, switch: str) -> Stage:
+def detour(old: FabricPaths, new: FabricPaths, switch: str) -> Stage:
     """Return the messages that replace the default rules of `old` at a switch by those of `new`.
 
     Obsolete rules that send packets back out of their input port are removed, because they would return packets that a
@@ -188,7 +188,7 @@ def detour(old: Ways, new: Ways, switch: str) -> Stage:
 
 
 def greeting(
-    ways: Ways, switch: str, routes: Collection[Route], tunnels: Collection[int]
+    ways: FabricPaths, switch: str, routes: Collection[Route], tunnels: Collection[int]
 ) -> tuple[Stage, Stage, Stage]:
     """Return the messages to a switch that has connected, which may hold any rules: they install the default rules and
     the rules of these tunnels, and replace all routes by these.
@@ -203,7 +203,7 @@ def greeting(
     return permanent, (*_obsolete_turns(ways, switch, rules), no_routes), own_routes
 
 
-def _obsolete_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
+def _obsolete_turns(ways: FabricPaths, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
     """Yield the removal of every rule that sends packets back out of their input port, except those in `rules`; other
     old rules are harmless (see `detour`)."""
     kept = {rule.match for rule in rules}
@@ -214,7 +214,7 @@ def _obsolete_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterato
                 yield Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match)
 
 
-def install(ways: Ways, route: Route) -> Install:
+def install(ways: FabricPaths, route: Route) -> Install:
     """Return the message that installs a route's rule, at the source's leaf."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
     of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
@@ -229,18 +229,18 @@ def install(ways: Ways, route: Route) -> Install:
     return Install(switch=src.leaf, rule=rule)
 
 
-def _removal(ways: Ways, route: Route) -> Remove:
+def _removal(ways: FabricPaths, route: Route) -> Remove:
     """Return the message that removes a route's rule and keeps other routes of its generation."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
     cookie = flows.route_cookie(route.generation, of_flow=route.port is not None)
     return Remove(switch=src.leaf, cookie=cookie, match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port))
 
 
-def _tunnel_installs(ways: Ways, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
+def _tunnel_installs(ways: FabricPaths, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
     return tuple(Install(switch=switch, rule=rule) for tunnel in tunnels for rule in tunnel_rules(ways, switch, tunnel))
 
 
-def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
+def _inwards(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
     """Yield the rules to every GPU of the switch's site, if it has one; a GPU's leaf restores the MAC address."""
     for gpu in (gpu for gpu in ways.fabric.gpus if gpu.site == here.site):
         if gpu.leaf == here.name:
@@ -250,7 +250,7 @@ def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
             yield _default_rule(Match(dst=gpu.ip), ways.port(here.name, peer))
 
 
-def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
+def _outwards(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
     """Yield the rules of a leaf or a spine towards the first border router of the default path to every other site."""
     assert here.site is not None
     for site, network in enumerate(ways.networks):
@@ -266,7 +266,7 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
             yield replace(rule, eth_src=NO_TUNNEL)
 
 
-def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
+def _over_wan(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
     for a, b in ways.fabric.paths_between:
         peer = ways.fallback(a, b).get(here.name)
         if peer is None:

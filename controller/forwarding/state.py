@@ -14,8 +14,8 @@ from controller.forwarding.flows import LAST_GENERATION, Stage, tunnel_over
 from controller.forwarding.switches import SETTLE_S, SwitchError, Switches
 from controller.routing.multipath import multipath
 from controller.routing.path_choice import NoPathError, Router
-from controller.routing.paths import Ways, acknowledgements
-from controller.routing.traffic_engineering import Integers, Traffic, engineered
+from controller.routing.paths import FabricPaths, return_paths
+from controller.routing.traffic_engineering import Integers, Traffic, allocate_flows
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, failed_links, reachable, spines
 
@@ -25,7 +25,7 @@ DEADLINE_S = 5.0
 _STANDING_TUNNELS = 4096
 """In a fabric with more tunnels than this, a tunnel is installed when first wanted, instead of all at the start."""
 
-FlowWays = Mapping[tuple[int, int, int], rules.Way]
+FlowWays = Mapping[tuple[int, int, int], rules.FlowPath]
 """The ways of flows, by (source rank, destination rank, TCP source port)."""
 
 NO_FLOWS: FlowWays = MappingProxyType({})
@@ -51,7 +51,7 @@ class Forwarding:
 
     def __init__(self, fabric: Fabric, switches: Switches) -> None:
         self._fabric, self._switches = fabric, switches
-        self.ways = Ways(fabric)
+        self.ways = FabricPaths(fabric)
         self.routes: tuple[rules.Route, ...] = ()
         tunnels = _tunnels(fabric)
         self.tunnels = frozenset(tunnels if len(tunnels) <= _STANDING_TUNNELS else ())
@@ -73,7 +73,7 @@ class Forwarding:
             raise
         self.ready.add(switch)
 
-    def reconcile(self, ways: Ways, wanted: Mapping[tuple[int, int], int], of_flows: FlowWays = NO_FLOWS) -> int:
+    def reconcile(self, ways: FabricPaths, wanted: Mapping[tuple[int, int], int], of_flows: FlowWays = NO_FLOWS) -> int:
         """Install the default rules of `ways`, and put each pair of ranks in `wanted` on its path and each flow in
         `of_flows` on its way.
 
@@ -81,7 +81,7 @@ class Forwarding:
         Raises SwitchError; the state is then IN_DOUBT.
         """
         crossings = (*wanted, *((src, dst) for (src, dst, _), way in of_flows.items() if way.path >= 0))
-        wanted = {**acknowledgements(ways, crossings), **wanted}
+        wanted = {**return_paths(ways, crossings), **wanted}
         detours = () if ways == self.ways else [rules.detour(self.ways, ways, s.name) for s in self._fabric.switches]
         if self.state is State.IN_DOUBT:
             greetings = [rules.greeting(self.ways, s.name, (), self.tunnels) for s in self._fabric.switches]
@@ -139,7 +139,7 @@ def choose_ways(
     dead: Cables,
     paths: Sequence[int] = (),
     has: Mapping[tuple[int, int, int], int] = MappingProxyType({}),
-) -> tuple[dict[tuple[int, int, int], rules.Way], Limits]:
+) -> tuple[dict[tuple[int, int, int], rules.FlowPath], Limits]:
     """Choose the ways of the request's flows by the fabric's routing, avoiding dead cables.
 
     Return the ways by ranks and TCP source port, first those of flows, then those of probes; and the limits of tunnels.
@@ -148,7 +148,7 @@ def choose_ways(
     """
     routing, failed = multipath(fabric), set(failed_links(fabric, dead))
     probes = {
-        (src, dst, port): rules.Way(path=path)
+        (src, dst, port): rules.FlowPath(path=path)
         for src, dst, path, port in request.probes
         if failed.isdisjoint(fabric.paths[path].links)
     }
@@ -170,7 +170,7 @@ def choose_ways(
         crossing = np.flatnonzero(fabric.gpu_sites[src] != fabric.gpu_sites[dst])
         if request.stay and all(keys[flow] in has for flow in crossing):
             traffic = replace(traffic, has=tuple(has.get(key, -1) for key in keys))
-        plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), traffic)
+        plan = allocate_flows(fabric, np.array(request.delays_s), rates_bps, (src, dst), traffic)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:
         path = routing.paths(src, dst, channel, failed)
@@ -179,7 +179,7 @@ def choose_ways(
         path = np.array([of_crossing.get(flow[:2], index) for flow, index in zip(request.flows, path, strict=True)])
     up, down = routing.spines(src, dst, path, channel, dead).T
     columns = zip(keys, path.tolist(), up.tolist(), down.tolist(), strict=True)
-    of_flows = {key: rules.Way(path=index, up=above, down=below) for key, index, above, below in columns}
+    of_flows = {key: rules.FlowPath(path=index, up=above, down=below) for key, index, above, below in columns}
     return of_flows | probes, limits
 
 

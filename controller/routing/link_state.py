@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, around, cable
+from topologies.fabric.failures import Cables, cable, cables_of
 
 _REMEMBERED = 16  # most outages in a status; a run has a handful
 
@@ -46,7 +46,7 @@ class Outages:
     def dead(self) -> Cables:
         """Return the cables that are dead now."""
         ports = frozenset(cable(name, self._peer[name, number]) for name, number in tuple(self._down))
-        return ports.union(*(around(self._fabric, name) for name in tuple(self._left)))
+        return ports.union(*(cables_of(self._fabric, name) for name in tuple(self._left)))
 
     def left(self, switch: str) -> None:
         """Record that a switch has disconnected."""

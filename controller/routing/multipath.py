@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NONE, Cables, cable, spines
-from topologies.fabric.ports import Ports, delays_of, links_of, shared_by
+from topologies.fabric.failures import NO_CABLES, Cables, cable, spines
+from topologies.fabric.ports import Ports, delays_of, links_in_grain, links_of
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.integer[Any]]
 
-RANKS = 4
+SUBSTITUTES = 4
 """Number of substitutes for a failed way among which the channels of a piece are distributed: channel c takes
 substitute c // width % RANKS."""
 
@@ -60,7 +60,7 @@ def multipath(fabric: Fabric) -> "Multipath | None":
     return Multipath(fabric, sprays=spec.routing == "spray") if spec.routing != "single" or spec.has_planes else None
 
 
-def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[int, ...]]]:
+def group_by_failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[int, ...]]]:
     """Group the rows of `rates_bps`, [K, links], by links that are down (rate 0); yield each group's rows and links."""
     down = rates_bps <= 0
     if not down.any():
@@ -140,7 +140,7 @@ class Multipath:
         return chosen
 
     def spines(
-        self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
+        self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NO_CABLES
     ) -> Integers:
         """Return the indices of flows' spines in the source's and the destination's site, given their paths: [..., 2].
 
@@ -155,7 +155,7 @@ class Multipath:
         if len(self._ends):
             ends = self._first_router + self._ends[np.maximum(path, 0)]
             near, far = np.where(crosses, ends[..., 0], near), np.where(crosses, ends[..., 1], far)
-        alive, every = self._alive(dead), self._alive(NONE)
+        alive, every = self._alive(dead), self._alive(NO_CABLES)
         up = self._select(alive[src_leaf] & alive[near], every[src_leaf] & every[near], src, dst, channel, hop=_UP)
         down = self._select(alive[dst_leaf] & alive[far], every[dst_leaf] & every[far], src, dst, channel, hop=_DOWN)
         climbs = crosses | (src_leaf != dst_leaf)
@@ -164,10 +164,10 @@ class Multipath:
         return chosen
 
     def links(
-        self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
+        self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NO_CABLES
     ) -> npt.NDArray[np.int32]:
         """Return the logical links or ports of flows over these paths, [..., H], as `fabric.ports.Ports.of` does."""
-        shared = shared_by(self.fabric, dead)
+        shared = links_in_grain(self.fabric, dead)
         if isinstance(shared, Ports):
             return shared.of(src, dst, path, self.spines(src, dst, path, channel, dead))
         return shared.of(src, dst, path)
@@ -192,7 +192,7 @@ class Multipath:
         piece = np.arange(number.max(initial=1))[:, None] * self._spines  # one per path, each through spine 0
         cost_s = np.full((len(rates_bps), *self.fabric.intra_index.shape), np.inf)
         delay_s = np.zeros(cost_s.shape)
-        for rows, failed in failures(rates_bps):
+        for rows, failed in group_by_failures(rates_bps):
             path = self.paths(src, dst, piece, failed)
             links = np.stack([links_of(self.fabric, src, dst, of_piece) for of_piece in path])
             sent = np.arange(len(path))[:, None] < number
@@ -229,7 +229,7 @@ class Multipath:
         elif self.sprays:
             own = selector % np.maximum(exists.sum(axis=-1), 1)
             down_before = np.take_along_axis(np.cumsum(exists & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
-            selector = np.maximum(down_before - 1, 0) + rank % RANKS
+            selector = np.maximum(down_before - 1, 0) + rank % SUBSTITUTES
         chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
         up_first = np.argsort(~up, axis=-1, kind="stable")
         index = np.take_along_axis(up_first, chosen[..., None], axis=-1)[..., 0]

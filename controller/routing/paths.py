@@ -14,19 +14,19 @@ from itertools import pairwise
 
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, WanPath
-from topologies.fabric.failures import NONE, Cables, cable, failed_links, spines
+from topologies.fabric.failures import NO_CABLES, Cables, cable, failed_links, spines
 from topologies.fabric.ports import select_spine
 
 _SITE_PREFIX = 24  # length of the address prefix that identifies a site
 
 
-class Ways:
+class FabricPaths:
     """The paths through one fabric, some of whose cables may be `dead`.
 
     Where every path has a dead cable, the default path has one, too. `networks` are the sites', such as "10.0.0.0/24".
     """
 
-    def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
+    def __init__(self, fabric: Fabric, dead: Cables = NO_CABLES) -> None:
         self.fabric, self.dead = fabric, dead
         sites = range(len(fabric.gpus_per_site))
         self.switches = {switch.name: switch for switch in fabric.switches}
@@ -130,7 +130,7 @@ class Ways:
         return tuple(link.src for link in links if self.alive(link.src, router))
 
 
-def acknowledgements(ways: Ways, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def return_paths(ways: FabricPaths, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """Return the index of the first usable path back of every crossing that has one; empty if no cable is dead.
 
     The default rules have one path for all GPUs of a site, and a GPU may be cut off from just that path: TCP data would

@@ -89,7 +89,7 @@ class Plan:
     limits_bps: Floats
 
 
-def engineered(
+def allocate_flows(
     fabric: Fabric, delays_s: Floats, rates_bps: Floats, ends: tuple[Integers, Integers], traffic: Traffic
 ) -> Plan:
     """Return the tunnels of flows whose source and destination ranks are `ends`, [F] each, and the rates of tunnels.

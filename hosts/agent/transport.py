@@ -87,7 +87,7 @@ def limits(transport: Transport, *, flow_bytes: int, flow_messages: int = 1) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class FairShareLimits:
     """Limits that give flows fair shares of the links they share, by keeping little of each flow queued on its path.
 
     `segment_bytes` is the largest segment of TCP, headers included (the interface's `gso_ipv4_max_size`).
@@ -98,9 +98,9 @@ class Windows:
     queued_bytes: int
 
 
-def windows_of(
+def fair_share_limits(
     *, message_bytes: int, shared_links: int, fastest_bps: float, steady: bool = True, mtu_bytes: int = 9000
-) -> Windows:
+) -> FairShareLimits:
     """Return the windows for messages of up to `message_bytes` whose paths have up to `shared_links` shared links.
 
     A flow has two segments queued on its path, or three if four or more of its links are shared: any of them could be
@@ -117,11 +117,11 @@ def windows_of(
     # TCP sends one more segment as long as less than the limit is queued. So the limit lies between the sizes of
     # `segments` - 1 and `segments` segments.
     queued = (segments - 0.6) * (segment - _ROOM_BYTES + _SEGMENT_MEMORY_BYTES)
-    return Windows(segment_bytes=segment, queued_bytes=round(queued))
+    return FairShareLimits(segment_bytes=segment, queued_bytes=round(queued))
 
 
 def segment_bytes(*, message_bytes: int, fastest_bps: float, mtu_bytes: int = 9000) -> int:
-    """Return the `Windows.segment_bytes` of a connection whose largest message has `message_bytes`.
+    """Return the `FairShareLimits.segment_bytes` of a connection whose largest message has `message_bytes`.
 
     A segment is 1 to 7 full packets: as close to 1/768 of the message as possible, but at least about 0.7 us at the
     fastest link. Shares are the fairer the less of a message is queued, but HTB truncates a segment's time to whole ns.
@@ -133,7 +133,7 @@ def segment_bytes(*, message_bytes: int, fastest_bps: float, mtu_bytes: int = 90
 
 
 def frame_segment_bytes(mtu_bytes: int = 9000) -> int:
-    """Return the `Windows.segment_bytes` that makes every segment one frame, as a finite queue drops whole segments."""
+    """Return the `segment_bytes` that makes every segment one frame, because a finite queue drops whole segments."""
     return mtu_bytes - _HEADERS_BYTES + _ROOM_BYTES
 
 

@@ -21,12 +21,12 @@ from hosts.collectives.operations import (
     MOST_MESSAGE_BYTES,
     MOST_OPERATIONS,
     Operation,
-    in_order,
     match,
+    topological_order,
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
-from topologies.errors import first_of
+from topologies.errors import list_first
 
 MOST_WAITS = 10_000_000
 """Maximum number of dependencies of all nodes together."""
@@ -424,7 +424,7 @@ class _Trace:
                 theirs = "comm_dst" if node.type == _SENDS else "comm_src"
                 raise ScheduleError(
                     f"{self._operations[index].where}: {node.what} has {caller_text} and {_named(group)} the ranks "
-                    f"{first_of(list(map(str, members)), 8)}; allowed: a {theirs}, a caller that fits, or two ranks"
+                    f"{list_first(list(map(str, members)), 8)}; allowed: a {theirs}, a caller that fits, or two ranks"
                 )
             operation = self._operations[index]
             self._add_message(operation, index, rank, peer, tags[group], sends=node.type == _SENDS)
@@ -498,7 +498,7 @@ class _Trace:
             self._expand_groups(word)
         except _Malformed as error:
             raise ScheduleError(f"{self._path}: {error}") from None
-        order = in_order(self._operations, self._positions)
+        order = topological_order(self._operations, self._positions)
         if not any(isinstance(server, Flow) for server in order.servers):
             raise ScheduleError(f"{self._path}: the trace has no message; allowed: at least one")
         transfers = []

@@ -10,7 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from hosts.collectives.operations import MOST_CALC_NS, MOST_MESSAGE_BYTES, MOST_OPERATIONS, Operation, in_order, match
+from hosts.collectives.operations import (
+    MOST_CALC_NS,
+    MOST_MESSAGE_BYTES,
+    MOST_OPERATIONS,
+    Operation,
+    match,
+    topological_order,
+)
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement
 from hosts.collectives.text_file import MOST_GPUS
 
@@ -83,7 +90,7 @@ def read(path: Path, content: str) -> Schedule:
     reader = _Reader(path)
     reader.read(content)
     match(reader.operations, reader.sizes, reader.sends, reader.receives)
-    order = in_order(reader.operations)
+    order = topological_order(reader.operations)
     if not any(isinstance(server, Flow) for server in order.servers):
         raise ScheduleError(f"{path}: the file has no message; allowed: at least one")
     return Schedule(

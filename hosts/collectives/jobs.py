@@ -40,7 +40,7 @@ class Job:
     duration_s: float | None = None
 
 
-def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
+def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
     """Return the union of `jobs` over the places of `sites` (GPUs per site); `Workload.jobs` is in the order of `jobs`.
 
     The unit of its schedule is the byte. If any job computes sums, all slots are rounded up to whole words. Raises

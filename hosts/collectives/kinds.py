@@ -205,7 +205,7 @@ class Workload:
 
     def owner(self, transfer: Transfer) -> int:
         """Return the place whose block is first in a transfer; -1 if messages have no blocks or all the same one."""
-        if self.kind in OWN_SIZES or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
+        if self.kind in SELF_SIZED_KINDS or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
             return -1
         slots = slots_in_size(self.kind, places=self.schedule.places, slots=self.schedule.slots)
         return transfer.slots[0][0] * self.schedule.places // slots % self.schedule.places
@@ -233,7 +233,7 @@ TRAINING = "training"
 TRACE = "trace"
 """The kind of a recorded iteration (`hosts.collectives.chakra`)."""
 
-OWN_SIZES = (MESSAGES, JOBS, TRAINING, TRACE)
+SELF_SIZED_KINDS = (MESSAGES, JOBS, TRAINING, TRACE)
 """The kinds whose messages have individual sizes and no blocks."""
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from hosts.collectives.kinds import contents
-from hosts.collectives.operations import Operation, in_order
+from hosts.collectives.operations import Operation, topological_order
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement, prove
 from hosts.collectives.text_file import check_size
 
@@ -306,7 +306,7 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
     """
     program = _Parser(path).parse(content)
     listed = _Operations(path, program)
-    order = in_order(listed.operations)
+    order = topological_order(listed.operations)
     messages, scratch = _Walk(program.layout, listed).run(order.events)
     slots = program.layout.slots + scratch
     check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))

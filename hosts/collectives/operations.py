@@ -85,7 +85,7 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
             )
 
 
-def in_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> Order:
+def topological_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> Order:
     """Return the operations in the order in which they begin if nothing takes time.
 
     Of several that are ready, the one that became ready first comes first or, with `positions` (one per operation), the

@@ -59,7 +59,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
             )
         )
     results = [part.finished(workload, terms.own[rank], terms.multipliers[rank]) for rank, part in enumerate(parts)]
-    kept, _ = peaks(workload, results)
+    kept, _ = peak_usage(workload, results)
     return tuple(replace(program, buffers=count) for program, count in zip(results, kept, strict=True))
 
 
@@ -78,7 +78,7 @@ class _Terms:
             for slot, content in enumerate(contents)
             if content
         )
-        sums = makes_sums(workload)
+        sums = has_sums(workload)
         self._windows = {key: key[1] if sums else index for index, key in enumerate(held)}
         self.count = _contributions(workload)
         self.multipliers = [_multiplier(rank) if sums else 1 for rank in range(len(placement))]
@@ -152,13 +152,13 @@ def _multiplier(rank: int) -> int:
     return int.from_bytes(hashlib.shake_128(f"longhaul rank {rank}".encode()).digest(4), "little") | 1
 
 
-def makes_sums(workload: Workload) -> bool:
+def has_sums(workload: Workload) -> bool:
     """Return whether any message is added on arrival."""
     return any(task.adds for task in workload.schedule.transfers)
 
 
 def _contributions(workload: Workload) -> int:
-    if makes_sums(workload):
+    if has_sums(workload):
         return workload.schedule.slots
     return sum(1 for contents in workload.holds for content in contents if content)
 
@@ -192,7 +192,7 @@ def flow_messages(workload: Workload) -> int:
     return max(Counter(flow for flow, _ in workload.schedule.sends()).values())
 
 
-def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:
+def peak_usage(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:
     """Return the most buffers that each rank needs at once, and the most bytes that are in flight at once.
 
     Both assume that messages arrive in the order in which they were sent, except that messages to rank `slow` arrive

@@ -143,7 +143,7 @@ class Builder:
         return self._order.follows(late, early)
 
     def done(self) -> Schedule:
-        """Return the schedule; raises ScheduleError, as `delivered` does, if its outcome depends on the network.
+        """Return the schedule; raises ScheduleError, as `final_contents` does, if its outcome depends on the network.
 
         A schedule of more than MOST_PROVEN transfers is not checked.
         """
@@ -151,7 +151,7 @@ class Builder:
             places=self._places, slots=self._slots, flows=tuple(self._flows), transfers=tuple(self._transfers)
         )
         if len(schedule.transfers) <= MOST_PROVEN:
-            delivered(schedule, [[0] * self._slots for _ in range(self._places)])
+            final_contents(schedule, [[0] * self._slots for _ in range(self._places)])
         return schedule
 
 
@@ -202,7 +202,7 @@ def own_contributions(held: Sequence[Collection[int]], slots: int) -> Contents:
     ]
 
 
-def delivered(schedule: Schedule, holds: Contents) -> Contents:
+def final_contents(schedule: Schedule, holds: Contents) -> Contents:
     """Return the contents of all slots at the end of a schedule, given those at its beginning.
 
     Raises ScheduleError if the outcome depends on the network's timing (a slot may be sent before it has been written,
@@ -272,7 +272,7 @@ def _first(bits: int) -> int:
 
 def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:
     """Raise ScheduleError unless the final contents of every slot are those in `wanted` (0: any)."""
-    for place, (final, required) in enumerate(zip(delivered(schedule, holds), wanted, strict=True)):
+    for place, (final, required) in enumerate(zip(final_contents(schedule, holds), wanted, strict=True)):
         for slot, (content, expected) in enumerate(zip(final, required, strict=True)):
             if expected and content != expected:
                 raise ScheduleError(

@@ -12,7 +12,7 @@ from itertools import accumulate
 from math import lcm
 from typing import TypeVar
 
-from hosts.collectives.kinds import MOST_TRANSFERS, OWN_SIZES, Workload
+from hosts.collectives.kinds import MOST_TRANSFERS, SELF_SIZED_KINDS, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 
 _Value = TypeVar("_Value")
@@ -73,7 +73,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
             transfers=tuple(transfers),
             scratch=schedule.scratch * parts,
         ),
-        slot_bytes=whole.slot_bytes if whole.kind in OWN_SIZES else _part(whole.slot_bytes, parts, unit),
+        slot_bytes=whole.slot_bytes if whole.kind in SELF_SIZED_KINDS else _part(whole.slot_bytes, parts, unit),
         slot_sizes=tuple(_part(size, parts, unit) for size in whole.slot_sizes for _ in range(parts)),
         contents=None if whole.contents is None else _contents(whole.contents, parts),
         jobs=tuple(

@@ -87,7 +87,7 @@ class Work(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[Work, ...]:
+def stage_order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[Work, ...]:
     """Return the work of a stage in an iteration, in order, with `more` additional forwards at the start."""
     count, chunks = training.micro_batches, training.chunks
     total, ahead = count * chunks, stages - 1 - stage
@@ -122,7 +122,7 @@ def in_flight(training: Training, stage: int, stages: int, more: int = 0) -> flo
     """Return the largest number of micro-batches whose activations a stage keeps at once; a chunk counts as a part."""
     ends = "W" if training.pipeline == "zero-bubble" else "B"
     now = most = 0
-    for work in order(training, stage, stages, more):
+    for work in stage_order(training, stage, stages, more):
         if work.what == "F":
             now += 1
             most = max(most, now)
@@ -144,13 +144,13 @@ def cuts(training: Training, sites: Sites) -> tuple[int, ...]:
     )
 
 
-def more_by_stage(training: Training, sites: Sites, more: int) -> tuple[int, ...]:
+def extra_forwards_by_stage(training: Training, sites: Sites, more: int) -> tuple[int, ...]:
     """Return the additional forwards of each stage, if stages before a cut have `more` than the stages after it."""
     stages, after = training.stages(sum(sites)), cuts(training, sites)
     return tuple(more * sum(stage <= cut for cut in after) for stage in range(stages))
 
 
-def most_more(training: Training, sites: Sites) -> int:
+def max_extra_forwards(training: Training, sites: Sites) -> int:
     """Return the largest number of additional forwards per cut that memory and the micro-batches allow."""
     if not cuts(training, sites):
         return 0
@@ -166,7 +166,7 @@ def _memory(training: Training, sites: Sites, more: int) -> Iterator[tuple[float
     """Yield, for each stage, the bytes of activations that it needs at most, and those that it has."""
     stages = training.stages(sum(sites))
     have = float("inf") if training.memory_bytes is None else training.memory_bytes
-    for stage, extra in enumerate(more_by_stage(training, sites, more)):
+    for stage, extra in enumerate(extra_forwards_by_stage(training, sites, more)):
         yield training.kept_bytes * in_flight(training, stage, stages, extra), have
 
 
@@ -183,10 +183,10 @@ def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
     """
     stages = _check(training, sites, more)
     iteration = _Iteration(training, sites)
-    extra = more_by_stage(training, sites, more)
+    extra = extra_forwards_by_stage(training, sites, more)
     for number in range(training.every):
         for replica in range(training.replicas):
-            orders = [order(training, stage, stages, extra[stage]) for stage in range(stages)]
+            orders = [stage_order(training, stage, stages, extra[stage]) for stage in range(stages)]
             iteration.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
     if training.replicas > 1:
         for stage in range(stages):

@@ -28,7 +28,7 @@ _MAX_SEPARATE_ORDERS = 6  # up to this many orders of the sites are bounded one 
 _PENALTY = 1e3  # cost of a missing edge, in multiples of the cost of a ring of the largest edges
 
 
-def least_values(
+def lower_bounds(
     cost_s: Floats, delay_s: Floats, *, gpus_per_site: tuple[int, ...], objective: str, messages: float = 1.0
 ) -> Floats:
     """Return a lower bound on the objective of any ring, `[K]` seconds, or infinity; arguments as `ring.best_rings`.

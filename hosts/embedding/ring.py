@@ -90,7 +90,7 @@ def best_rings(
 
     The choice is exact for up to MAX_EXACT_GPUS in a site, by dynamic programming over subsets (Held and Karp, "A
     dynamic programming approach to sequencing problems", 1962); time and memory grow as m^3 2^m in the GPUs m of a
-    site. For larger sites the ring is the best one that a search finds (`search`); `bounds.least_values` gives a lower
+    site. For larger sites the ring is the best one that a search finds (`search`); `bounds.lower_bounds` gives a lower
     bound. Raises ValueError for an unknown objective, for arrays of another shape, and if an instance has no ring or
     the search finds none.
     """
@@ -114,7 +114,7 @@ def best_rings(
     return rings
 
 
-def values(
+def objective_values(
     rings: npt.NDArray[np.int16], cost_s: Floats, delay_s: Floats, *, objective: str, messages: float = 1.0
 ) -> Floats:
     """Return the objective's value for rings `[K, n]`, `[K]` seconds; other arguments as for `best_rings`."""

@@ -116,7 +116,7 @@ def code_digest() -> str:
 
 
 @contextmanager
-def attended() -> Iterator[Callable[[Callable[[], None]], None]]:
+def watch_cancellation() -> Iterator[Callable[[Callable[[], None]], None]]:
     """On a worker, watch the running task; yields a function that registers callbacks for when it is cancelled."""
     worker = get_worker()
     key = worker.get_current_task()

@@ -20,8 +20,8 @@ from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from hosts.agent.buffers import LENT
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
-from hosts.collectives.kinds import OWN_SIZES
-from hosts.collectives.program import flow_bytes, makes_sums, moves, peaks, programs
+from hosts.collectives.kinds import SELF_SIZED_KINDS
+from hosts.collectives.program import flow_bytes, has_sums, moves, peak_usage, programs
 from scenarios import vm
 from scenarios.engines.base import (
     Activity,
@@ -35,8 +35,8 @@ from scenarios.engines.base import (
     none_stored,
 )
 from scenarios.engines.offline import best_s
-from scenarios.engines.pool import TRIES, Executors, Lost, results
-from scenarios.engines.prediction import Expectations, Expected, jobs_s, round_s
+from scenarios.engines.pool import TRIES, Executors, FailedTask, results
+from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs_s, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.measured import readings
 from scenarios.spec.scenario import Scenario, to_json
@@ -55,7 +55,7 @@ WRONG_DATA = "delivered wrong data"
 # (its host and agent), 20 kB for each pair of GPUs in a site (the HTB class of its link and its share of every table).
 _SYSTEM_BYTES = 512 * 2**20  # includes room for the kernel's page cache and for choosing rings
 _GPU_BYTES, _PAIR_BYTES = 3_500_000, 20_000
-_KEPT, _QUEUED = 1.45, 1.25  # memory per byte that agents keep, and per byte in flight, as `peaks` counts them
+_KEPT, _QUEUED = 1.45, 1.25  # memory per byte that agents keep, and per byte in flight, as `peak_usage` counts them
 _SUMS_BYTES, _SUMS_GPU_BYTES = 32 * 2**20, 8 * 2**20  # numpy, and each agent's multiplied data
 _TRACE_SHARE = 6  # memory for the rows of a trace while it is read, as a multiple of its file size
 _KEPT_BYTES = 65536  # of a VM's output on stderr
@@ -109,13 +109,13 @@ def network_bytes(setting: Scenario) -> int:
 
 def memory_bytes(setting: Scenario) -> int:
     """Return the memory that a VM needs to run a configuration."""
-    workload = setting.carried
+    workload = setting.carried_workload
     of_ranks = programs(workload, range(setting.gpus))
-    cases = [peaks(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
+    cases = [peak_usage(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
     buffers, queued = max(sum(kept) for kept, _ in cases), max(in_flight for _, in_flight in cases)
-    lent = sum(LENT for program in of_ranks if program.buffers and not makes_sums(workload))
+    lent = sum(LENT for program in of_ranks if program.buffers and not has_sums(workload))
     data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent) + _QUEUED * queued)
-    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if makes_sums(workload) else 0
+    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if has_sums(workload) else 0
     trace = setting.conditions.trace
     trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
     return network_bytes(setting) + data + sums + trace_rows
@@ -135,11 +135,11 @@ def platform(setting: Scenario) -> Platform:
 def check_chunks(settings: Sequence[Scenario]) -> None:
     """Raise ValueError for a configuration that queues more on one connection than a socket can."""
     for setting in settings:
-        chunk_bytes, most = carried_chunk_bytes(setting), flow_bytes(setting.carried)
+        chunk_bytes, most = carried_chunk_bytes(setting), flow_bytes(setting.carried_workload)
         try:
             limits(setting.transport, flow_bytes=most)
         except ValueError:
-            if setting.jobs or setting.collective.kind in OWN_SIZES:
+            if setting.jobs or setting.collective.kind in SELF_SIZED_KINDS:
                 load = "a round of these jobs" if setting.jobs else setting.collective.kind
                 raise ValueError(
                     f"{load} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
@@ -203,7 +203,7 @@ class Emulation:
             return
         with self.elsewhere(len(tasks)) as executors:
             for task, result in results(_measured_on_dask, tasks, executors):
-                if isinstance(result, Lost):
+                if isinstance(result, FailedTask):
                     yield Failed(setting=task.index, mode=task.mode, why=f"{task.name}: {result.why}")
                 else:
                     yield from result
@@ -252,10 +252,10 @@ def _on_this_machine(tasks: Sequence[Task], jobs: int) -> Generator[EngineEvent,
 
 def _measured_on_dask(task: Task) -> list[EngineEvent]:
     """Run a whole point on a Dask worker and return its events; if the task is cancelled, its VM is ended."""
-    from scenarios.engines.dask import attended
+    from scenarios.engines.dask import watch_cancellation
 
     events: list[EngineEvent] = []
-    with attended() as on_start:
+    with watch_cancellation() as on_start:
         try:
             run_point(task, events.append, on_start)
         except WrongError as error:  # reported as an event, because an exception would cause a retry
@@ -267,7 +267,7 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
     """Run one point in a VM, from its first collective on, and return when it is over. Events go to `put`, each
     collective as soon as it is measured. Raises EmulationError if the point ends early, vm.CannotRunError if this
     machine cannot run its VM."""
-    setting, stderr = task.setting, Words()
+    setting, stderr = task.setting, StderrTail()
     first_step = "the search for best schedules" if setting.searches_schedules else "the start of the testbed"
     put(Activity(setting=task.index, mode=task.mode, doing=first_step))
     with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
@@ -311,7 +311,7 @@ class Reader:
         self, task: Task, put: Callable[[EngineEvent], None], renew: Callable[[str | None], object] = lambda _: None
     ) -> None:
         self._task, self._put, self._renew = task, put, renew
-        self._expected = Expectations(task.setting, task.mode)
+        self._expected = PointPredictor(task.setting, task.mode)
         count = task.setting.collective.count
         self._best_s = best_s(task.setting, self._expected.conditions, start=0, count=count)
         self._events: list[Event] = []
@@ -353,7 +353,7 @@ class Reader:
         self._check_plan(row, expected)
         transfers = [
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
-            for move in moves(self._task.setting.carried, row["placement"])
+            for move in moves(self._task.setting.carried_workload, row["placement"])
         ]
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
         completion_s, job_completion_s = np.array([row["completion_s"]], dtype=np.float64), None
@@ -396,7 +396,7 @@ class Reader:
             **fifo_columns,
         )
 
-    def _check_plan(self, row: dict[str, Any], expected: Expected) -> None:
+    def _check_plan(self, row: dict[str, Any], expected: PlannedCollective) -> None:
         """Raise WrongError if the placement or the paths of a collective differ from the plan. Its initial choices are
         not compared if the controller was down, the later paths only if it was undisturbed."""
         k, faults = row["collective"], row.get("faults", ())
@@ -413,7 +413,7 @@ class Reader:
             raise WrongError(f"{self._task.name}, collective {k}: the paths chosen while it ran differ from the plan")
 
 
-class Words:
+class StderrTail:
     """A writable stream that keeps the last 64 KiB of a VM's output on stderr."""
 
     def __init__(self) -> None:

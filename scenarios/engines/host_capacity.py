@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scenarios import vm
-from scenarios.engines.emulation import Watchdog, Words, carried_chunk_bytes, memory_bytes, platform
-from scenarios.engines.prediction import planned
+from scenarios.engines.emulation import StderrTail, Watchdog, carried_chunk_bytes, memory_bytes, platform
+from scenarios.engines.prediction import plan_of
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.jobs import JobSpec
 from scenarios.spec.program import ProgramSpec
@@ -98,7 +98,7 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
     carried_bps = measured_bps(largest, platform(largest))
     for setting in real:
         for mode in setting.run.modes:
-            demand = demand_bps(planned(setting, mode).decisions.beta_s, slot_bytes=setting.workload.slot_bytes)
+            demand = demand_bps(plan_of(setting, mode).decisions.beta_s, slot_bytes=setting.workload.slot_bytes)
             check(demand, carried_bps, setting.run.scale)
 
 
@@ -110,7 +110,7 @@ def check_program(setting: Scenario) -> None:
     fixed = replace(setting.conditions, every_s=None, interval_s=None)
     job = JobSpec(name="ranks", ranks=ranks)
     ring = replace(setting, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
-    demand = demand_bps(planned(ring, "base").decisions.beta_s, slot_bytes=ring.workload.slot_bytes)
+    demand = demand_bps(plan_of(ring, "base").decisions.beta_s, slot_bytes=ring.workload.slot_bytes)
     carried_bps = measured_bps(ring, Platform.real(setting.run.scale, own_kernel=False))
     check(demand, carried_bps, setting.run.scale, sending="the program's ranks, each to the next, send")
 
@@ -145,7 +145,7 @@ def measured_bps(setting: Scenario, on: Platform) -> float:
     Raises vm.VMError if it cannot be measured."""
     where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
-    output, errors = io.BytesIO(), Words()
+    output, errors = io.BytesIO(), StderrTail()
     status = launch.testbed(
         [to_json(setting), CAPACITY, "0"],
         memory_bytes=memory_bytes(setting),

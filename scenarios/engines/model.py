@@ -16,15 +16,15 @@ from analysis.results.rows import Rows
 from controller.routing.path_choice import NoPathError
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.offline import best_s
-from scenarios.engines.pool import Executors, Lost, processes, results
-from scenarios.engines.prediction import Plan, decided, lower_bound
+from scenarios.engines.pool import Executors, FailedTask, processes, results
+from scenarios.engines.prediction import Plan, decisions_of, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.knowledge import Derived
-from scenarios.spec.faults import KNOWN
+from scenarios.spec.faults import PLANNED_KINDS
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
 from topologies.errors import SpecError
-from topologies.shaping.rate_scale import EVERYTHING
+from topologies.shaping.rate_scale import FULL_SCALE
 
 BATCH = 5000
 """Collectives per batch: enough to make numpy's overhead small, few enough to show progress."""
@@ -39,10 +39,10 @@ def check_known(settings: Sequence[Scenario]) -> None:
     """Raise ValueError for a fault that the model ignores, or of which it models only a part of the effect."""
     for setting in settings:
         for number, fault in enumerate(setting.faults, 1):
-            if fault.kind not in KNOWN:
+            if fault.kind not in PLANNED_KINDS:
                 raise ValueError(
                     f"fault[{number}].what: {fault.what} has no effect in the model; allowed with --engine model: "
-                    f"{', '.join(KNOWN)}"
+                    f"{', '.join(PLANNED_KINDS)}"
                 )
             if fault.after_s is not None:
                 raise ValueError(
@@ -53,7 +53,7 @@ def check_known(settings: Sequence[Scenario]) -> None:
 
 def as_modelled(setting: Scenario) -> Scenario:
     """Return the configuration as the model computes it: unscaled and in virtual time, whatever the emulation uses."""
-    return replace(setting, run=replace(setting.run, clock="virtual", scale=EVERYTHING))
+    return replace(setting, run=replace(setting.run, clock="virtual", scale=FULL_SCALE))
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Model:
         with self.executors(jobs) as executors:
             for batch, result in results(rows_of, self._batches(settings, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
-                    rows = result if isinstance(result, Lost) else result[mode]
-                    if not isinstance(rows, Lost):
+                    rows = result if isinstance(result, FailedTask) else result[mode]
+                    if not isinstance(rows, FailedTask):
                         yield Slice(setting=batch.index, mode=mode, rows=rows)
                     elif (batch.index, mode) not in failed:
                         failed.add((batch.index, mode))
@@ -112,7 +112,7 @@ class Model:
                     yield Batch(index, setting, modes, start, stop)
 
 
-def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
+def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
     fails, or faults leave a flow without a path, only that mode is Lost."""
     setting, count = batch.setting, batch.stop - batch.start
@@ -120,12 +120,12 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
     conditions = replace(conditions, drawn=_Cached(conditions.drawn))
     bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
     referees_s = best_s(setting, conditions, start=batch.start, count=count)
-    rows: dict[str, Rows | Lost] = {}
+    rows: dict[str, Rows | FailedTask] = {}
     for mode in batch.modes:
         try:
-            decisions = decided(setting, mode, conditions, start=batch.start, count=count)
+            decisions = decisions_of(setting, mode, conditions, start=batch.start, count=count)
         except (SpecError, NoPathError) as error:  # a user-defined policy failed, or faults leave no path
-            rows[mode] = Lost(str(error))
+            rows[mode] = FailedTask(str(error))
             continue
         plan = Plan(setting, mode, decisions, conditions, batch.start)
         completion_s, jobs_s = plan.with_jobs_s()

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from analysis.model.lower_bound import LowerBound
 from analysis.model.offline import offline_optimum
-from analysis.model.optimum import Best, Way, best_schedule, blocks_of
+from analysis.model.optimum import Best, GpuPath, best_schedule, blocks_of
 from controller.routing.path_choice import Router
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies import cost
 from scenarios.policies.best_ring import FastestRings, fastest_rings
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
@@ -96,7 +96,7 @@ def best_schedule_of(
     starts from the schedule that sends every block directly to each destination."""
     fabric, shared = conditions.fabric, conditions.shared
     (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
-    ways: list[Way] = []
+    ways: list[GpuPath] = []
     direct: dict[tuple[int, int], int] = {}  # the index of the first way between two ranks
     for a, b in permutations(fabric.gpus, 2):
         paths = [-1] if a.site == b.site else [path.index for path in fabric.paths_between[a.site, b.site]]
@@ -105,7 +105,9 @@ def best_schedule_of(
             links = passed[passed >= 0]
             rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
             direct.setdefault((a.rank, b.rank), len(ways))
-            ways.append(Way(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s))
+            ways.append(
+                GpuPath(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s)
+            )
     kind, block_bytes = setting.collective.kind, setting.collective.chunk_bytes
     blocks = blocks_of(kind, setting.gpus)
     bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=True)
@@ -135,7 +137,7 @@ def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
     decisions = {}
     for mode in setting.run.modes:
         with suppress(SpecError):
-            decisions[mode] = decided(setting, mode, conditions, start=0, count=count)
+            decisions[mode] = decisions_of(setting, mode, conditions, start=0, count=count)
     modes_s = {}
     for mode, chosen_by_mode in decisions.items():
         plan = Plan(setting, mode, chosen_by_mode, conditions)
@@ -143,7 +145,7 @@ def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
         if setting.control.counted:
             modes_s[mode] += float(np.nansum(plan.reconfiguring_s()))
     every_time = replace(setting, collective=replace(setting.collective, reembed_every=1))
-    candidates = _distinct([*decisions.values(), decided(every_time, "joint", conditions, start=0, count=count)])
+    candidates = _distinct([*decisions.values(), decisions_of(every_time, "joint", conditions, start=0, count=count)])
     times_s = np.stack([_times_s(setting, conditions, candidate, count) for candidate in candidates], axis=1)
     first_s, switch_s = _costs(setting, conditions, candidates)
     optimum = offline_optimum(times_s, switch_s, first_s=first_s)

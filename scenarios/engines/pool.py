@@ -35,7 +35,7 @@ _KILLED = "a worker process ended before its task was done (killed, or the machi
 
 
 @dataclass(frozen=True)
-class Lost:
+class FailedTask:
     """The result of a task that failed; `why` describes the error."""
 
     why: str
@@ -43,7 +43,7 @@ class Lost:
 
 def results(
     function: Callable[[T], R], tasks: Iterable[T], executors: Sequence[Executor], *, ahead: int = 1
-) -> Generator[tuple[T, R | Lost], None, None]:
+) -> Generator[tuple[T, R | FailedTask], None, None]:
     """Yield every task with `function(task)` in order of completion; without executors, this process runs the tasks.
 
     Tasks are taken from the iterable as executors become free. Each executor holds up to `ahead` tasks, so that it does
@@ -54,10 +54,12 @@ def results(
     if not executors:
         for task in tasks:
             result = _attempt(function, task)
-            yield task, _attempt(function, task) if isinstance(result, Lost) else result
+            yield task, _attempt(function, task) if isinstance(result, FailedTask) else result
         return
     untried, again = iter(tasks), deque[T]()
-    running = dict[Future[R | Lost], tuple[T, int, int]]()  # task, tries, index of the executor (one may occur twice)
+    running = dict[
+        Future[R | FailedTask], tuple[T, int, int]
+    ]()  # task, tries, index of the executor (one may occur twice)
 
     def fill() -> None:
         for depth in range(1, ahead + 1):
@@ -72,7 +74,7 @@ def results(
         for future in wait_for(running, return_when=FIRST_COMPLETED).done:
             task, tries, _ = running.pop(future)
             result = _outcome(future)
-            is_over = not isinstance(result, Lost) or tries == TRIES
+            is_over = not isinstance(result, FailedTask) or tries == TRIES
             if not is_over:
                 again.append(task)
                 ahead = 1
@@ -81,25 +83,25 @@ def results(
                 yield task, result
 
 
-def _attempt(function: Callable[[T], R], task: T) -> R | Lost:
+def _attempt(function: Callable[[T], R], task: T) -> R | FailedTask:
     # Exceptions are not raised in a worker, because some of them cannot be pickled.
     try:
         return function(task)
     except MemoryError:
-        return Lost("out of memory")
+        return FailedTask("out of memory")
     except Exception as error:
-        return Lost(f"{type(error).__name__}: {error}")
+        return FailedTask(f"{type(error).__name__}: {error}")
 
 
-def _outcome(future: "Future[R | Lost]") -> R | Lost:
+def _outcome(future: "Future[R | FailedTask]") -> R | FailedTask:
     try:
         return future.result()
     except BrokenExecutor:
-        return Lost(_KILLED)
+        return FailedTask(_KILLED)
     except CancelledError:
-        return Lost("cancelled by the Dask cluster")
+        return FailedTask("cancelled by the Dask cluster")
     except Exception as error:
-        return Lost(f"{type(error).__name__}: {error}".partition("\n")[0])
+        return FailedTask(f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 @contextmanager
@@ -198,7 +200,7 @@ def _work(connection: "Connection[Any, Any]", parent: int) -> None:
         try:
             connection.send(function(*arguments, **keywords))
         except Exception as error:  # the result cannot be pickled; nothing of it has been sent yet
-            connection.send(Lost(f"{type(error).__name__}: {error}"))
+            connection.send(FailedTask(f"{type(error).__name__}: {error}"))
 
 
 def _begin_worker(parent: int) -> None:

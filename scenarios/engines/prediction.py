@@ -14,36 +14,36 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model import fluid
-from analysis.model.lower_bound import Demand, LowerBound, RoundBound
+from analysis.model.lower_bound import LowerBound, RoundBound, RoundJob
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
-from analysis.model.varying import Instants, Moves, Varying
+from analysis.model.varying import PathChanges, TimeVaryingModel, TransferTimes
 from analysis.statistics.fairness import Shares, busy_s, shares
-from hosts.collectives.kinds import OWN_SIZES, JobSpan, Workload
+from hosts.collectives.kinds import SELF_SIZED_KINDS, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
-from scenarios.policies.course import course_of, new_course
+from scenarios.policies.course import new_timeline, timeline_of
 from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of
 from scenarios.policies.knowledge import ENDS, PROBED
 from scenarios.policies.measured import (
     Demands,
-    Play,
+    MeasuredChoices,
     Readings,
-    at_ends,
-    at_ports,
-    at_probes,
     counted_alone,
     links_by_flow,
     links_passed,
+    measured_demands,
+    measured_demands_within,
     predicted_readings,
     probe_takes_s,
     probed_before,
+    rates_from_counters,
+    rates_from_messages,
+    rates_from_probes,
     tunnels_of,
-    wanted_of,
-    wanted_within,
 )
 from scenarios.policies.policy import Mode
-from scenarios.policies.timing import Course
+from scenarios.policies.timing import DecisionTimeline
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
@@ -57,7 +57,7 @@ _TIMES_AT_ONCE = 1 << 21  # times of transfers computed at once, which bounds th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
+class PlannedCollective:
     """The plan and the prediction for one collective. `predicted_s` is its completion time, and `reconfigure_s` the
     part of it spent waiting for placement and paths, if that is counted. `later` are the paths after each change of
     tunnels while it runs; `jobs_s` [1, J] the jobs' times."""
@@ -70,7 +70,7 @@ class Expected:
     jobs_s: Floats | None = None
 
 
-class Expectations:
+class PointPredictor:
     """Plans and predictions for an emulated point's collectives; `of` must be called for all of them in order."""
 
     def __init__(self, setting: Scenario, mode: str) -> None:
@@ -80,22 +80,22 @@ class Expectations:
         self._seen: dict[int, Floats] = {}
         self._choices = None
         if setting.mode(mode).knowledge.is_measured:
-            self._choices = Play(setting, mode, self.conditions, lambda number, _: self._seen[number])
+            self._choices = MeasuredChoices(setting, mode, self.conditions, lambda number, _: self._seen[number])
         self._demands: Demands | None = None
         if setting.measures_demands(setting.mode(mode)):
             self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
-        self._course: Course | None = None
+        self._course: DecisionTimeline | None = None
         if setting.faults and setting.has_course(mode) and not self._choices:
             believed = self.conditions.believed(setting.mode(mode).knowledge)
-            self._course = new_course(setting, mode, believed)
-        self._planned = None if setting.faults or self._choices or self._demands else planned(setting, mode).decisions
+            self._course = new_timeline(setting, mode, believed)
+        self._planned = None if setting.faults or self._choices or self._demands else plan_of(setting, mode).decisions
         self._bound_s = lower_bound(setting, self.conditions)
 
     def bound_s(self, collective: int) -> Floats:
         """Return a lower bound on any schedule's time under a collective's conditions without faults: [1] seconds."""
         return self._bound_s(collective, self.conditions.drawn.rates_bps(collective, 1))
 
-    def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> Expected:
+    def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> PlannedCollective:
         """Return plan and prediction for a collective under `faults`, the indices of the scenario's faults in force.
         `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
@@ -110,7 +110,7 @@ class Expectations:
         if self._setting.control.counted:
             (wait_s,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
             waits_s = 0.0 if np.isnan(wait_s) else float(wait_s)
-        return Expected(
+        return PlannedCollective(
             placement=plan.decisions.placement[0],
             path=plan.decisions.path[0],
             later=[decisions.path[0] for decisions in later],
@@ -131,7 +131,7 @@ class Expectations:
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         took_s = (probes[:, 4] - probes[:, 3]) / 1e9
         sent, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
-        self._seen[collective] = at_probes(self.conditions, collective, sent, took_s, size_bytes)
+        self._seen[collective] = rates_from_probes(self.conditions, collective, sent, took_s, size_bytes)
 
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
@@ -141,10 +141,10 @@ class Expectations:
         """
         if readings is not None and self._demands is not None:
             fabric, workload = self.conditions.fabric, self._setting.workload
-            self._seen[collective] = wanted_of(fabric, workload, readings, sample_s=self._setting.te.sample_s)
+            self._seen[collective] = measured_demands(fabric, workload, readings, sample_s=self._setting.te.sample_s)
         elif readings is not None:
             fair = self._setting.fair_links(self._mode) is not None
-            self._seen[collective] = at_ports(readings, links=len(self.conditions.shared.all), fair=fair)
+            self._seen[collective] = rates_from_counters(readings, links=len(self.conditions.shared.all), fair=fair)
         elif self._setting.mode(self._mode).knowledge.kind == ENDS:
             self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
 
@@ -178,7 +178,7 @@ class Expectations:
         if self._planned is not None:
             return self._planned.row(collective)
         demands, course = self._demands, self._course
-        return decided(
+        return decisions_of(
             self._setting, self._mode, self.conditions, start=collective, count=1, demands=demands, course=course
         )
 
@@ -232,7 +232,7 @@ class Plan:
         """
         setting, decisions, conditions, start = self.setting, self.decisions, self.conditions, self.start
         if start:
-            before = before or decided(setting, self.mode, conditions, start=start - 1, count=1)
+            before = before or decisions_of(setting, self.mode, conditions, start=start - 1, count=1)
             last = before.placement, before.path
         else:
             placement = decisions.placement[:1]
@@ -312,7 +312,7 @@ class Plan:
             actual.begins_s[:, row], actual.leaves_s[:, row], actual.arrives_s[:, row] = instants
         return actual
 
-    def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
+    def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, TransferTimes]]:
         """Yield the row and the times of each collective in which conditions or tunnel rates change while it runs.
         `steady_s` [K] are the completion times if nothing changed."""
         te, timed = self.setting.te, self.conditions.timed
@@ -339,7 +339,7 @@ class Plan:
             )
             yield row, instants
 
-    def _moves(self, rows: int) -> Moves:
+    def _moves(self, rows: int) -> PathChanges:
         """Return the changes of the flows' paths during the plan's one collective, within its first `rows` conditions.
         A flow takes its new path when the controller's message has reached the switches of its sender's site."""
         decisions, conditions = self.decisions, self.conditions
@@ -356,7 +356,7 @@ class Plan:
         at_s = np.array([conditions.timed.change_ns(self.start, change) / 1e9 for change in changes])
         steps_s = np.unique(waits_s)  # after each change, flows move in steps, by the delay of the controller's message
         has_moved = (waits_s <= steps_s[:, None])[None]  # whether a flow is on its new path, [1, steps, F]
-        return Moves(
+        return PathChanges(
             (at_s[:, None] + steps_s).reshape(-1),
             np.where(has_moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
             np.where(has_moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
@@ -373,7 +373,7 @@ class Plan:
         placement = np.repeat(decisions.placement, len(changes), axis=0)
         return changes, self.choices.paths(placement, rates_bps, chosen=True)
 
-    def _with_changing_tunnels(self, read: Readings | None) -> Instants:
+    def _with_changing_tunnels(self, read: Readings | None) -> TransferTimes:
         """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
         workload, sample_s, readings = self.workload, self.setting.te.sample_s, self.setting.te.readings
         in_turn = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
@@ -406,7 +406,7 @@ class Plan:
         known_bps = conditions.believed(self.chosen_by.knowledge).rates_bps(self.start, 1)
         while True:
             last, change = in_turn[-1], len(in_turn)
-            wanted_bps = wanted_within(
+            wanted_bps = measured_demands_within(
                 conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.setting.te
             )
             if wanted_bps is None:
@@ -449,10 +449,12 @@ class Plan:
         )
 
     def seen(self, *, sent_s: Floats, arrived_s: Floats) -> Floats:
-        """Infer link rates, [links] bit/s, from the times of the messages in the plan's one collective (`at_ends`).
-        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived."""
+        """Infer link rates, [links] bit/s, from the times of the messages in the plan's one collective.
+
+        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived.
+        """
         (links,), delays_s = self.links(), self.conditions.shared_delays_s
-        return at_ends(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
+        return rates_from_messages(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
 
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
@@ -475,7 +477,7 @@ def _padded_rows(rates_bps: Floats, count: int) -> Floats:
 
 
 def _predicted_tunnel_readings(
-    workload: Workload, tunnels: npt.NDArray[np.int32], instants: Instants, left: Floats, *, every_s: float
+    workload: Workload, tunnels: npt.NDArray[np.int32], instants: TransferTimes, left: Floats, *, every_s: float
 ) -> Readings:
     """Predict the tunnels' counter readings every `every_s` seconds. `left`, [n, F], is how many bits of the messages
     that flows are sending are not yet sent at each reading."""
@@ -491,11 +493,11 @@ def _predicted_tunnel_readings(
 
 
 @lru_cache(maxsize=64)
-def _varying(workload: Workload, packet_bytes: int = 0) -> Varying:
+def _varying(workload: Workload, packet_bytes: int = 0) -> TimeVaryingModel:
     """Return the timing model of a workload's schedule for rates that change while it runs. With `packet_bytes` above
     0, the model includes queues of packets of this size."""
     transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
-    return Varying(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
+    return TimeVaryingModel(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
@@ -518,7 +520,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
 def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     """Return the lower bound for a configuration's collective or round of jobs; None if there is none."""
     spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
-    if not setting.jobs and spec.kind not in OWN_SIZES:
+    if not setting.jobs and spec.kind not in SELF_SIZED_KINDS:
         return LowerBound(
             fabric,
             delays_s=delays_s,
@@ -529,9 +531,9 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
     demands = []
     for job in setting.jobs:
         ranks, collective = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and collective.kind not in (*OWN_SIZES, TRANSFER):
+        if not job.is_background and collective.kind not in (*SELF_SIZED_KINDS, TRANSFER):
             demands.append(
-                Demand(
+                RoundJob(
                     kind=collective.kind,
                     block_bytes=collective.with_chunk(len(ranks)).chunk_bytes,
                     gpus=ranks,
@@ -570,7 +572,7 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """Split the predicted times of a point's first collectives, without faults, by elements of their critical paths.
     Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order."""
-    plan = planned(setting, mode, count)
+    plan = plan_of(setting, mode, count)
     conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.waited_for
     predicted, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
@@ -579,7 +581,7 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
         names += first_links * (decisions.limits_bps.shape[1] // len(first_links))
     mean_s: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
-        hops, limits = _hops(plan.row(row), links[row]), fluid.limits(predicted, names, row)
+        hops, limits = _hops(plan.row(row), links[row]), fluid.bottleneck_names(predicted, names, row)
         critical = path_of(transfers, predicted, row)
         for name, share in seconds_by_link(transfers, critical, hops, limits).items():
             mean_s[name] += share.seconds / count
@@ -603,7 +605,7 @@ def exposed_s(
     computing = times(transfers, np.zeros((len(is_stream), 1)), is_stream[:, None].astype(float))
     computing_s = computing.arrives_s[first].max()  # without any time for communication
     if arrived_s is None:
-        arrived_s = planned(setting, mode, 1).times().arrives_s[:, 0]
+        arrived_s = plan_of(setting, mode, 1).times().arrives_s[:, 0]
     last_s = arrived_s[first].max()
     computed_s = arrived_s[first][is_stream[[transfer.flow for transfer in transfers[first]]]].max()
     pipeline_s, gradients_s = max(0.0, float(computed_s - computing_s)), max(0.0, float(last_s - computed_s))
@@ -625,7 +627,7 @@ def _first_transfers(setting: Scenario, job: str | None) -> slice:
 def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
     """Return the bytes that a point's first collective, or a job's first one, sends over each link or port it uses.
     Keys are the names of links or ports; faults are left out."""
-    plan = planned(setting, mode, 1)
+    plan = plan_of(setting, mode, 1)
     (links,), names, workload = plan.links(), plan.conditions.shared.all, plan.workload
     by_link: defaultdict[str, int] = defaultdict(int)
     for transfer in workload.schedule.transfers[_first_transfers(plan.setting, job)]:
@@ -646,15 +648,15 @@ def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
     ]
 
 
-def planned(setting: Scenario, mode: str, count: int | None = None) -> Plan:
+def plan_of(setting: Scenario, mode: str, count: int | None = None) -> Plan:
     """Return the plan of a point's first `count` collectives (default: all) without the scenario's faults."""
     whole = replace(setting, faults=())  # in the whole scenario, as the admission of transfers depends on faults, too
     conditions = conditions_of(whole)
-    decisions = decided(whole, mode, conditions, start=0, count=count or setting.collective.count)
+    decisions = decisions_of(whole, mode, conditions, start=0, count=count or setting.collective.count)
     return Plan(whole, mode, decisions, conditions)
 
 
-def decided(
+def decisions_of(
     setting: Scenario,
     mode: str,
     conditions: Conditions,
@@ -662,12 +664,12 @@ def decided(
     start: int,
     count: int,
     demands: Demands | None = None,
-    course: Course | None = None,
+    course: DecisionTimeline | None = None,
 ) -> Decisions:
     """Return the decisions for collectives start .. start+count-1 of a point under these conditions.
 
     If demands are measured, `demands` supplies them; by default they follow from predicted readings. `course` replaces
-    the mode's `course_of`, which assumes that no collective is lost.
+    the mode's `timeline_of`, which assumes that no collective is lost.
     """
     chosen_by = setting.mode(mode)
     if setting.measures_demands(chosen_by):
@@ -681,7 +683,7 @@ def decided(
         start=start,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),
-        course=course or (course_of(setting, mode) if setting.has_course(mode) else None),
+        course=course or (timeline_of(setting, mode) if setting.has_course(mode) else None),
         wanted=demands,
     )
 
@@ -693,19 +695,19 @@ def _predicted_demands(setting: Scenario, mode: str) -> Demands:
 
     def seen(number: int) -> Floats:
         fabric, workload, sample_s = conditions.fabric, setting.workload, setting.te.sample_s
-        decisions = decided(setting, mode, conditions, start=number, count=1)
+        decisions = decisions_of(setting, mode, conditions, start=number, count=1)
         predicted = Plan(setting, mode, decisions, conditions, number).times()
         tunnels = tunnels_of(fabric, workload, decisions.path[0])
         link = np.unique(tunnels[tunnels >= 0])
         rates_bps = conditions.shared_bps(number, 1)[0]
         read = predicted_readings(workload, tunnels[:, None], rates_bps, link, predicted, every_s=sample_s, fair=True)
-        return wanted_of(fabric, workload, read, sample_s=sample_s)
+        return measured_demands(fabric, workload, read, sample_s=sample_s)
 
     return Demands(setting.te.collectives, seen)
 
 
 @lru_cache(maxsize=8)
-def _predicted_play(setting: Scenario, mode: str) -> Play:
+def _predicted_play(setting: Scenario, mode: str) -> MeasuredChoices:
     """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
     conditions = conditions_of(setting)
 
@@ -714,7 +716,7 @@ def _predicted_play(setting: Scenario, mode: str) -> Play:
         if chosen_by.knowledge.kind == PROBED:
             probes = probed_before(setting, chosen_by, conditions, number, decisions)
             took_s = probe_takes_s(conditions, number, probes, size_bytes)
-            return at_probes(conditions, number, probes, took_s, size_bytes)
+            return rates_from_probes(conditions, number, probes, took_s, size_bytes)
         assert decisions is not None
         plan = Plan(setting, mode, decisions, conditions, number)
         predicted, every_s = plan.times(), chosen_by.measure_every_s
@@ -723,6 +725,6 @@ def _predicted_play(setting: Scenario, mode: str) -> Play:
         (links,), (rates_bps,) = plan.links(), conditions.shared_bps(number, 1)
         link, fair = counted_alone(conditions.fabric, links), setting.fair_links(mode) is not None
         read = predicted_readings(setting.workload, links, rates_bps, link, predicted, every_s=every_s, fair=fair)
-        return at_ports(read, links=len(rates_bps), fair=fair)
+        return rates_from_counters(read, links=len(rates_bps), fair=fair)
 
-    return Play(setting, mode, conditions, seen)
+    return MeasuredChoices(setting, mode, conditions, seen)

@@ -19,14 +19,14 @@ from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
 from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
-from scenarios.experiment.place import FolderError, Place
+from scenarios.experiment.place import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
-from topologies.errors import first_of
+from topologies.errors import list_first
 from topologies.fabric.fabric import LogicalLink
 from topologies.fabric.ports import DirectedPort
 
@@ -79,7 +79,7 @@ def _admission_notes(settings: Sequence[Scenario]) -> Iterator[str]:
         labels_of.setdefault(sentences, []).append(setting.label)
     for sentences, labels in labels_of.items():
         if len(labels_of) > 1 and sentences:
-            yield f"{first_of(labels, 3, separator='; ')}:"
+            yield f"{list_first(labels, 3, separator='; ')}:"
         yield from sentences
 
 
@@ -157,7 +157,7 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     (setting,) = request.scenario.settings()
     try:
         if setting.run.is_real:
-            with progress.still("measuring the capacity of the VM"):
+            with progress.heartbeat("measuring the capacity of the VM"):
                 check_program(setting)
         place = _place(request)
     except VMError as error:
@@ -205,14 +205,14 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
                 check_faults(settings)
             if engine.elsewhere is None:
                 try:
-                    with progress.still("checking that the VM boots"):
+                    with progress.heartbeat("checking that the VM boots"):
                         check_vm(settings)
                 except CannotRunError as error:
                     if not engine_is_open:
                         raise
                     unmeasured = str(error)
                 else:
-                    with progress.still("measuring the capacity of the VM"):
+                    with progress.heartbeat("measuring the capacity of the VM"):
                         check_capacity(settings)
                     engine = _with_room(request, engine, settings)
         able.append((engine, settings))
@@ -231,17 +231,17 @@ def _with_room(request: Request, engine: Emulation, settings: Sequence[Scenario]
     return Emulation(jobs=jobs)
 
 
-def _place(request: Request) -> Place:
+def _place(request: Request) -> RunFolder:
     """Open or create the folder for the run; raises FolderError if that fails."""
     if request.resume is not None:
-        return Place(Path(request.resume))
+        return RunFolder(Path(request.resume))
     if request.out is not None:
-        return Place.new(Path(request.out))
-    return Place.dated(request.scenario.name, datetime.now())
+        return RunFolder.new(Path(request.out))
+    return RunFolder.dated(request.scenario.name, datetime.now())
 
 
 def _open_and_run(
-    request: Request, parts: Sequence["Part"], place: Place, arguments: Sequence[str], *, unmeasured: str | None
+    request: Request, parts: Sequence["Part"], place: RunFolder, arguments: Sequence[str], *, unmeasured: str | None
 ) -> int:
     # Parquet is slow to import, and most mistakes are found before this point.
     from analysis.results.reader import ResultsError
@@ -311,5 +311,5 @@ def _link_lines(links: Sequence[LogicalLink | DirectedPort], where: str) -> list
         ("within sites", [link.name for link in links if link.kind != "wan"]),
     ):
         all_in_json = " (--json has all)" if len(names) > _MAX_LINKS else ""
-        lines.append(f"  {what}: {first_of(names, _MAX_LINKS)}{all_in_json}")
+        lines.append(f"  {what}: {list_first(names, _MAX_LINKS)}{all_in_json}")
     return lines

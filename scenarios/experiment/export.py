@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hosts.collectives import goal, msccl
 from hosts.collectives.schedule import ScheduleError
-from scenarios.engines.prediction import planned
+from scenarios.engines.prediction import plan_of
 from scenarios.spec.scenario import Scenario
 
 
@@ -19,7 +19,7 @@ def exported(scenario: Scenario, form: str) -> str:
         raise ScheduleError(f"the sweep of {scenario.name} has {len(settings)} configurations; allowed: one")
     setting, mode = settings[0], settings[0].run.modes[0]
     workload, first = setting.workload, replace(setting, collective=replace(setting.collective, count=1))
-    placement = [int(rank) for rank in planned(first, mode).decisions.placement[0]]
+    placement = [int(rank) for rank in plan_of(first, mode).decisions.placement[0]]
     if form == "msccl":
         return msccl.text(workload.schedule, kind=workload.kind, placement=placement)
     return goal.text(workload.schedule, placement=placement, slot_bytes=workload.slot_bytes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from scenarios.spec import ScenarioError, scenario_names
-from topologies.errors import did_you_mean, shown
+from topologies.errors import did_you_mean, format_value
 
 if TYPE_CHECKING:
     from scenarios.spec.load import Override
@@ -185,7 +185,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     jobs = _jobs(options, is_real=is_real)
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
         why = "on the wall clock points run one at a time" if is_real else f"allowed: a whole number to {MAX_JOBS}"
-        mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
+        mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed: {why}")
     if options.cli and scenario is not None and scenario.settings()[0].collective.kind == TRAINING:
         mistakes.append(
             f"--cli cannot be combined with {TRAINING}, which needs a run; allowed: {', '.join(ALGORITHMS)}"
@@ -227,7 +227,7 @@ def _clashes(options: argparse.Namespace) -> list[str]:
             "--exec: cannot be combined with --resume, as a program cannot be resumed; allowed: one of the two"
         )
     if options.export is not None and options.export[0] not in EXPORTS:
-        mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
+        mistakes.append(f"--export: {format_value(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
     for option, others in _EXCLUDED.items():
         if option in given:
             clashes = [given[name] for name in others if name in given]

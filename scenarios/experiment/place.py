@@ -50,7 +50,7 @@ def check_figure(path: Path | None) -> None:
         raise FolderError(f"--figure: {path.parent} cannot be written to: {error.strerror}") from None
 
 
-class Place:
+class RunFolder:
     """A writable folder, locked until it is closed or this process ends."""
 
     def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
@@ -72,7 +72,7 @@ class Place:
             raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
 
     @classmethod
-    def new(cls, path: Path) -> "Place":
+    def new(cls, path: Path) -> "RunFolder":
         """Create a folder at `path`, or take a vacant one that exists; raises FolderError."""
         check(path)
         missing = [path, *path.absolute().parents]
@@ -93,7 +93,7 @@ class Place:
         return place
 
     @classmethod
-    def dated(cls, name: str, now: datetime) -> "Place":
+    def dated(cls, name: str, now: datetime) -> "RunFolder":
         """Create a folder results/NAME-DATE-TIME, with a number appended if another run began in the same second."""
         stem = f"{name}-{now:%Y%m%d-%H%M%S}"
         for number in itertools.count(1):

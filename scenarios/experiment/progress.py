@@ -172,7 +172,10 @@ class Progress:
 def _new_point(engine: str, setting: Scenario) -> _PointProgress:
     if engine == "model":
         return _PointProgress(setting.collective.count, 0.0, 1.0)
-    sent_bytes = sum(transfer.amount for _, transfer in setting.carried.schedule.sends()) * setting.carried.slot_bytes
+    sent_bytes = (
+        sum(transfer.amount for _, transfer in setting.carried_workload.schedule.sends())
+        * setting.carried_workload.slot_bytes
+    )
     return _PointProgress(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
@@ -182,7 +185,7 @@ def _format_interval(found: Interval, scale: float, unit: str, digits: int) -> s
     return f"{found.value * scale:,.{digits}f}{unit}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")
 
 
-def shown(
+def with_progress(
     news: Iterable[EngineEvent], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
 ) -> Generator[EngineEvent, None, None]:
     """Pass on the events of a run and show its progress on stderr; `before` are the slices of an earlier run."""
@@ -255,7 +258,7 @@ def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], 
 
 
 @contextmanager
-def still(doing: str) -> Generator[None, None, None]:
+def heartbeat(doing: str) -> Generator[None, None, None]:
     """Print every few seconds what the command is doing, unless stderr is a terminal."""
     if Console(stderr=True).is_terminal:
         yield

@@ -24,18 +24,18 @@ import pyarrow as pa
 
 from analysis.results import reader, schema
 from analysis.results.rows import Point
-from analysis.results.writer import Writer, replaced, temporary_of, write_table, write_text
+from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
-from scenarios.experiment.place import Place
+from scenarios.experiment.place import RunFolder
 from scenarios.experiment.summary import SettingResult, summary_csv
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.own import where
+from scenarios.policies.own import split_reference
 from scenarios.policies.policy import Mode
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import of_its_time, resolved, scenario_of
-from scenarios.spec.scenario import KEYS, Scenario, described, values_of
-from topologies.errors import shown
+from scenarios.spec.scenario import KEYS, Scenario, settings_as_json, values_of
+from topologies.errors import format_value
 
 _CONDITIONS_AT_A_TIME = 1000
 _ROOT = Path(__file__).resolve().parent.parent.parent
@@ -111,7 +111,9 @@ def _name_in(file: str, folder: Path) -> str:
 
 def _function_files(scenario: Scenario) -> dict[str, Path]:
     """Return the files of the policies that are functions of the user, by policy name."""
-    return {policy.name: where(policy.function)[0] for policy in scenario.policies if policy.function is not None}
+    return {
+        policy.name: split_reference(policy.function)[0] for policy in scenario.policies if policy.function is not None
+    }
 
 
 def _without_paths(scenario: Scenario) -> tuple[Mode, ...]:
@@ -126,7 +128,7 @@ def _with_paths(scenario: Scenario, paths: Mapping[Path, str]) -> Scenario:
         if policy.function is None:
             policies.append(policy)
         else:
-            path, name = where(policy.function)
+            path, name = split_reference(policy.function)
             policies.append(replace(policy, function=f"{paths[path]}:{name}"))
     return replace(scenario, policies=tuple(policies))
 
@@ -161,20 +163,20 @@ def _shown_value(key: str, values: dict[str, Any]) -> str:
     if key not in values:
         return "no value"
     write = KEYS[key.removeprefix("sweep.")].kind.write
-    return shown([write(value) for value in values[key]] if key.startswith("sweep.") else write(values[key]))
+    return format_value([write(value) for value in values[key]] if key.startswith("sweep.") else write(values[key]))
 
 
 class RunDirectory:
     """The directory of one run, at a place that this process has locked."""
 
-    def __init__(self, place: Place, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
+    def __init__(self, place: RunFolder, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
         self.place, self.path = place, place.path
         self._known, self._settings = known, settings
         self._faults: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
     @classmethod
     def begun(
-        cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
+        cls, place: RunFolder, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
     ) -> "RunDirectory":
         """Create the directory of a new run; raises OSError if it cannot be written."""
         known = {
@@ -192,9 +194,11 @@ class RunDirectory:
             "sha256": sha256(_input_files(scenario)),
         }
         copies = _copies(scenario)
-        directory = cls(place, known, described(scenario))
+        directory = cls(place, known, settings_as_json(scenario))
         try:
-            with replaced(place.path / reader.PROVENANCE) as temporary:  # marks the files that follow as this run's
+            with atomic_replacement(
+                place.path / reader.PROVENANCE
+            ) as temporary:  # marks the files that follow as this run's
                 for path, name in copies.items():
                     copy = place.path / name
                     copy.parent.mkdir(exist_ok=True)
@@ -210,7 +214,7 @@ class RunDirectory:
         return directory
 
     @classmethod
-    def resumed(cls, place: Place, *, command: Sequence[str]) -> "RunDirectory":
+    def resumed(cls, place: RunFolder, *, command: Sequence[str]) -> "RunDirectory":
         """Open the directory of a run to be resumed.
 
         Raises ResultsError if it is not that of a run or is damaged, OSError if it cannot be written.
@@ -293,9 +297,9 @@ class RunDirectory:
         """
         # matplotlib is slow to import, and most commands that fail do so before anything is drawn.
         from analysis.figures.points import FigureError
-        from analysis.report.__main__ import Drawing, drawing, write
+        from analysis.report.__main__ import PendingReport, start_drawing, write
 
-        begun: tuple[reader.Run, Drawing] | None = None
+        begun: tuple[reader.Run, PendingReport] | None = None
 
         def attempt(work: Callable[[], Any]) -> str | None:
             try:
@@ -309,7 +313,7 @@ class RunDirectory:
         def begin() -> None:
             nonlocal begun
             run = reader.open_run(self.path, tables)
-            begun = run, drawing(run)
+            begun = run, start_drawing(run)
 
         def finish() -> None:
             assert begun is not None

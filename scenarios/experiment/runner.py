@@ -142,7 +142,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
         if run.unmeasured is not None:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-        with progress.still("report: making results, tables and figures"):
+        with progress.heartbeat("report: making results, tables and figures"):
             # Here, and not in this thread: two threads that import the same libraries can break each other.
             background.submit(_import, run.library).result()
             tables = writer.tables()
@@ -206,7 +206,7 @@ def _run_engine(
     )
     with (
         closing(engine.run(settings, is_stored)) as news,
-        closing(progress.shown(_storing(news, engine.name, writer), engine.name, settings, before)) as shown,
+        closing(progress.with_progress(_storing(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
         for item in shown:
             if is_first:  # only now, because the workers are forked before the first item

@@ -16,20 +16,27 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.rows import Point
-from analysis.statistics.answer import Contest, answer
-from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, Found, claims, is_papers
+from analysis.statistics.answer import Comparison, answer
+from analysis.statistics.claims import (
+    ABOUT,
+    PAPER_JOINT_GAIN,
+    PAPER_ORDER,
+    ClaimResults,
+    claims,
+    is_paper_configuration,
+)
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
 from analysis.statistics.measured import times_of
 from hosts.collectives.kinds import TRAINING
-from hosts.collectives.training import in_flight, more_by_stage
+from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
-from scenarios.spec.admission import SENT
+from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
 from scenarios.table import aligned
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
-from topologies.fabric.ports import DirectedPort, shared_by
+from topologies.fabric.ports import DirectedPort, links_in_grain
 from topologies.units import format_delay
 
 if TYPE_CHECKING:
@@ -147,7 +154,7 @@ class SettingResult:
     place: int
     setting: Scenario
     points: tuple[PointResult, ...]
-    claims: Found
+    claims: ClaimResults
     times: Mapping[str, Series]
 
 
@@ -296,7 +303,7 @@ def _training(
     if plan is None or (job is None and setting.jobs):
         return None
     training, iteration_s = plan.training, mean_s / count / plan.training.every
-    more = more_by_stage(training, sites_of(ranks, setting.fabric.gpus_per_site), plan.more(ranks))
+    more = extra_forwards_by_stage(training, sites_of(ranks, setting.fabric.gpus_per_site), plan.more(ranks))
     pipeline_s, data_s = exposed_s(setting, mode, job)
     measured_s = (None, None) if arrived_s is None else exposed_s(setting, mode, job, arrived_s=arrived_s)
     return TrainingResult(
@@ -377,7 +384,7 @@ def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedP
         specs.setdefault(setting.fabric, []).append(place)
     settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, places in specs.items():
-        settings_of.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
+        settings_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(places)
     return settings_of
 
 
@@ -514,7 +521,7 @@ def _interval_ends(point: PointResult) -> dict[str, float | None]:
 def as_sentence(results: Sequence[SettingResult]) -> str:
     """Return the answer of a run in one sentence: which mode is fastest, by how much, and how sure that is."""
     contests = [
-        Contest(
+        Comparison(
             index=result.place,
             label=result.setting.label,
             kind="jobs" if result.setting.jobs else result.setting.collective.kind,
@@ -574,7 +581,7 @@ def _delivery(transfer: Mapping[str, Any]) -> str:
     complete = f"; complete at {transfer['there_s'] * 1e3:,.3f} ms"
     if not transfer["kept"]:
         return f"{complete}, due at {transfer['due_s'] * 1e3:,.3f} ms"
-    return f"{complete}, {'in time' if transfer['outcome'] == SENT else 'kept'}"
+    return f"{complete}, {'in time' if transfer['outcome'] == UNADMITTED else 'kept'}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
@@ -676,7 +683,7 @@ def _order_lines(results: Sequence[SettingResult]) -> Iterator[str]:
 
 
 def _is_paper_setting(result: SettingResult) -> bool:
-    return is_papers(plain_values(result.setting), [point.mode for point in result.points])
+    return is_paper_configuration(plain_values(result.setting), [point.mode for point in result.points])
 
 
 def _verdict(holds: bool | None) -> str:

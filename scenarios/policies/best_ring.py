@@ -7,9 +7,9 @@ from math import factorial, prod
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.max_plus import Compiled
+from analysis.model.max_plus import CompiledSchedule
 from hosts.collectives.algorithms import ring_allgather
-from hosts.embedding.bounds import least_values
+from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.ring import best_rings
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, 
     block passes all but the cheapest edge.
     """
     count, n = len(alpha_s), sum(gpus_per_site)
-    cost_s, model = alpha_s + beta_s, Compiled(ring_allgather(n).transfers)
+    cost_s, model = alpha_s + beta_s, CompiledSchedule(ring_allgather(n).transfers)
     if factorial(len(gpus_per_site) - 1) * prod(map(factorial, gpus_per_site)) <= MOST_RINGS:
         candidates = _all_rings(gpus_per_site)
         edges = slice(None), candidates, np.roll(candidates, -1, axis=1)
@@ -54,10 +54,10 @@ def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, 
     rings = best_rings(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
     used = np.arange(count)[:, None], rings, np.roll(rings, -1, axis=1)
     completion_s = model.completion_s(alpha_s[used].T, beta_s[used].T)
-    of_edges_s = least_values(
+    of_edges_s = lower_bounds(
         alpha_s + (n - 1) * beta_s, alpha_s, objective="slowest edge", gpus_per_site=gpus_per_site
     )
-    of_cycle_s = (n - 1) * least_values(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
+    of_cycle_s = (n - 1) * lower_bounds(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
     return FastestRings(rings, completion_s, np.minimum(np.maximum(of_edges_s, of_cycle_s), completion_s))
 
 

@@ -13,13 +13,22 @@ from controller.routing.path_choice import Router
 from scenarios.policies.decide import Chooser, rank_order_of
 from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Derived, Knowledge, Seen
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import CUTS, Fault, active, dead_cables, known, lacks_controller, outlasted, slowed
+from scenarios.spec.faults import (
+    CABLE_KINDS,
+    Fault,
+    active,
+    dead_cables,
+    for_completed_attempts,
+    lacks_controller,
+    planned_rates_bps,
+    slowed,
+)
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler, delays_s, sampler
 from topologies.conditions.timed import Timed
 from topologies.fabric.fabric import Fabric, build_fabric
-from topologies.fabric.failures import NONE, Cables
-from topologies.fabric.ports import Shared, shared_by
+from topologies.fabric.failures import NO_CABLES, Cables
+from topologies.fabric.ports import SharedLinks, links_in_grain
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -43,9 +52,9 @@ class Conditions:
     timed: Timed | None = None
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedLinks:
         """The links or ports that flows share while nothing has failed."""
-        return shared_by(self.fabric)
+        return links_in_grain(self.fabric)
 
     @cached_property
     def delays_s(self) -> Floats:
@@ -70,7 +79,7 @@ class Conditions:
         if faulty:
             rates_bps = np.array(rates_bps)
             for row, faults in faulty.items():
-                rates_bps[row] = known(drawn[row], faults, self.fabric)
+                rates_bps[row] = planned_rates_bps(drawn[row], faults, self.fabric)
         return rates_bps
 
     def believed(self, knowledge: Knowledge, seen: Seen | None = None) -> "Conditions":
@@ -85,7 +94,9 @@ class Conditions:
         believed, in_force = replace(self, drawn=knowledge.of(drawn, seen)), self.in_force
         if in_force is None or not knowledge.is_measured:
             return believed
-        return replace(believed, in_force=lambda number: [fault for fault in in_force(number) if fault.kind in CUTS])
+        return replace(
+            believed, in_force=lambda number: [fault for fault in in_force(number) if fault.kind in CABLE_KINDS]
+        )
 
     def held(self, every: int) -> "Conditions":
         """Return conditions whose rates change at every `every`-th collective only; faults take effect at once."""
@@ -98,7 +109,7 @@ class Conditions:
             return np.full(count, False)
         faulty = self._faulty(max(0, start - 1), count + (start > 0))
         dead = [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count + (start > 0))]
-        before = dead if start else [NONE, *dead]
+        before = dead if start else [NO_CABLES, *dead]
         return np.array([last != now for last, now in pairwise(before)], dtype=bool)
 
     def are_probed(self, mode: Mode, start: int, count: int, reembed_every: int) -> npt.NDArray[np.bool_]:
@@ -163,10 +174,10 @@ class Conditions:
 
         def links_of(src: Ranks, dst: Ranks, path: Ranks, dead: Cables) -> npt.NDArray[np.int32]:
             if ways is None or channel is None:
-                return shared_by(self.fabric, dead).of(src, dst, path)
+                return links_in_grain(self.fabric, dead).of(src, dst, path)
             return ways.links(src, dst, path, channel, dead)
 
-        links = links_of(src, dst, path, NONE)
+        links = links_of(src, dst, path, NO_CABLES)
         for row, faults in self._faulty(start, len(src)).items():
             dead = dead_cables(faults, self.fabric)
             if dead:
@@ -175,7 +186,7 @@ class Conditions:
 
     def known_bps(self, number: int, faults: Collection[Fault]) -> Floats:
         """Return one collective's rates of logical links, [links] bit/s, as the planner knows them with `faults`."""
-        return known(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
+        return planned_rates_bps(self.drawn.rates_bps(number, 1)[0], faults, self.fabric)
 
     def shaped_bps(self, number: int, faults: Collection[Fault]) -> Floats:
         """Return the shaped rates of one collective, [links or ports] bit/s; a failed link keeps its drawn rate."""
@@ -214,6 +225,6 @@ def conditions_of(
     drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
     if in_force is None and setting.faults:
         ranks, (src, dst) = rank_order_of(fabric, setting.workload), setting.workload.schedule.ends
-        in_force = partial(active, outlasted(setting.faults, fabric, (ranks[list(src)], ranks[list(dst)])))
+        in_force = partial(active, for_completed_attempts(setting.faults, fabric, (ranks[list(src)], ranks[list(dst)])))
     timed = drawn if isinstance(drawn, Timed) else None
     return Conditions(fabric, delays_s(fabric, setting.conditions), drawn, in_force, timed)

@@ -4,19 +4,19 @@ from functools import lru_cache
 
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
-from scenarios.policies.timing import Course, Moments, periodic
+from scenarios.policies.timing import DecisionTimeline, DecisionTimes, periodic
 from scenarios.spec.scenario import Scenario
 
 
 @lru_cache(maxsize=8)
-def course_of(setting: Scenario, mode: str) -> Course:
+def timeline_of(setting: Scenario, mode: str) -> DecisionTimeline:
     """Return the course of a mode in a configuration, assuming that no collective is lost to a fault. It is cached, so
     that later calls extend the same course instead of beginning again."""
     conditions = conditions_of(setting)
-    return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
+    return new_timeline(setting, mode, conditions.believed(setting.mode(mode).knowledge))
 
 
-def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
+def new_timeline(setting: Scenario, mode: str, believed: Conditions) -> DecisionTimeline:
     """Create the course of a mode in a configuration under believed conditions."""
     chosen_by = setting.mode(mode)
     choices = chooser_of(setting, chosen_by, believed)
@@ -28,7 +28,7 @@ def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
             return 0.0
         return embeds * connecting_s + routes * exchange_s
 
-    return Course(
+    return DecisionTimeline(
         chosen_by,
         choices,
         believed,
@@ -38,9 +38,11 @@ def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
     )
 
 
-def moments_of(setting: Scenario, mode: str, start: int, count: int, *, course: Course | None = None) -> Moments:
-    """Return the decision times of collectives start .. start+count-1; `course` replaces `course_of(setting, mode)`."""
+def decision_times_of(
+    setting: Scenario, mode: str, start: int, count: int, *, course: DecisionTimeline | None = None
+) -> DecisionTimes:
+    """Return the decision times of collectives start .. start+count-1; `course` defaults to `timeline_of`."""
     chosen_by = setting.mode(mode)
     if not setting.has_course(mode):
         return periodic(chosen_by, setting.collective.reembed_every, start, count)
-    return (course or course_of(setting, mode)).moments(start, count)
+    return (course or timeline_of(setting, mode)).moments(start, count)

@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.max_plus import Compiled
-from controller.routing.multipath import Multipath, failures, multipath
+from analysis.model.max_plus import CompiledSchedule
+from controller.routing.multipath import Multipath, group_by_failures, multipath
 from controller.routing.path_choice import NoPathError, Router
-from controller.routing.traffic_engineering import Traffic, engineered
+from controller.routing.traffic_engineering import Traffic, allocate_flows
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, Stream
-from hosts.embedding.bounds import least_values
+from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
-from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, rank_order, values
+from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
 from scenarios.policies.policy import Mode
-from scenarios.policies.timing import Course, periodic
+from scenarios.policies.timing import DecisionTimeline, periodic
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
-from topologies.fabric.failures import NONE, Cables, failed_links
-from topologies.fabric.ports import DirectedPort, shared_by
+from topologies.fabric.failures import NO_CABLES, Cables, failed_links
+from topologies.fabric.ports import DirectedPort, links_in_grain
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -88,7 +88,7 @@ def channels(workload: Workload) -> Ranks:
     return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)
 
 
-def in_service(workload: Workload) -> tuple[int, ...]:
+def dscps_in_service_order(workload: Workload) -> tuple[int, ...]:
     """Return the DSCPs of the workload's flows in service order; flows without a class (DSCP 0) come last."""
     return tuple(sorted(set(workload.dscp) or {0}, key=lambda dscp: (dscp == 0, dscp)))
 
@@ -97,7 +97,7 @@ def in_service(workload: Workload) -> tuple[int, ...]:
 def traffic(workload: Workload) -> Traffic:
     """Return the demands of a workload's flows, with classes in service order. Every class except the first keeps at
     least LEAST_SHARE of a tunnel, because a class without a share would never be served."""
-    dscp_of_flow, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
+    dscp_of_flow, order = workload.dscp or (0,) * len(workload.schedule.flows), dscps_in_service_order(workload)
     assured = dict(zip(dscp_of_flow, workload.assured or (0.0,) * len(dscp_of_flow), strict=True))
     kept = [0.0, *(max(assured[dscp], LEAST_SHARE) for dscp in order[1:])]
     scale = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))  # so that the first class has at least LEAST_SHARE
@@ -196,8 +196,8 @@ class Chooser:
         rings = self.placements(rates_bps)
         cost_s, delay_s = self._unsprayed.edges_s(rates_bps)
         objective: Any = {"objective": self.mode.ring or self.ring, "messages": _messages_per_round(workload)}
-        chosen_s = values(rings, cost_s, delay_s, **objective)
-        least_s = least_values(cost_s, delay_s, gpus_per_site=sites, **objective)
+        chosen_s = objective_values(rings, cost_s, delay_s, **objective)
+        least_s = lower_bounds(cost_s, delay_s, gpus_per_site=sites, **objective)
         return np.maximum(chosen_s / least_s - 1, 0)
 
     def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
@@ -253,7 +253,8 @@ class Chooser:
             if bps is not None:
                 demands[row] = demands[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
         plans = [
-            engineered(fabric, delays_s, rates_bps[row], (src[row], dst[row]), demands[row]) for row in range(len(src))
+            allocate_flows(fabric, delays_s, rates_bps[row], (src[row], dst[row]), demands[row])
+            for row in range(len(src))
         ]
         limits_bps = np.array([plan.limits_bps.ravel() for plan in plans])
         return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps
@@ -318,7 +319,7 @@ def decide(
     start: int,
     count: int,
     believed: Sampler | None = None,
-    course: Course | None = None,
+    course: DecisionTimeline | None = None,
     wanted: Callable[[int], Floats | None] | None = None,
 ) -> Decisions:
     """Return the decisions for collectives start .. start+count-1.
@@ -335,7 +336,7 @@ def decide(
     if course is None and mode.is_periodic:
         moments = periodic(mode, reembed_every, start, count)
     else:
-        course = course or Course(mode, choices, known, reembed_every=reembed_every)
+        course = course or DecisionTimeline(mode, choices, known, reembed_every=reembed_every)
         moments = course.moments(start, count)
     rates_bps = conditions.rates_bps(start, count)
     known_bps = rates_bps if believed is None else believed.rates_bps(start, count)
@@ -362,7 +363,7 @@ def decide(
     return choices.decisions(placement, path, rates_bps, new=new, limits_bps=limits_bps)
 
 
-def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NONE) -> Ranks:
+def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NO_CABLES) -> Ranks:
     """Return the probes before a choice in the order of sending, [P, 3]: source, destination and path of each.
 
     With this placement [n], every pair of ranks with a flow over the WAN has one probe for each candidate path without
@@ -398,15 +399,15 @@ def _messages_per_round(workload: Workload) -> float:
 
 
 @lru_cache(maxsize=64)
-def _placement_model(workload: Workload) -> Compiled:
+def _placement_model(workload: Workload) -> CompiledSchedule:
     """Return the timing model that placements are chosen by: it leaves out background jobs, whose ranks stay."""
-    return Compiled(workload.waited_for) if workload.jobs else compiled(workload)
+    return CompiledSchedule(workload.waited_for) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)
-def compiled(workload: Workload) -> Compiled:
+def compiled(workload: Workload) -> CompiledSchedule:
     """Return the timing model of a workload's schedule."""
-    return Compiled(workload.schedule.transfers)
+    return CompiledSchedule(workload.schedule.transfers)
 
 
 @lru_cache(maxsize=1024)
@@ -419,8 +420,8 @@ def shared_links(
     flows count as sharing even if one always ends before the other begins. `detours` are sets of cables that faults may
     take down, so that flows leave the fixed paths.
     """
-    shared, links = set[int](), shared_by(fabric).all
-    for dead in (NONE, *detours):
+    shared, links = set[int](), links_in_grain(fabric).all
+    for dead in (NO_CABLES, *detours):
         for placement in _placement_per_site_order(fabric, workload, mode):
             shared |= _used_by_several(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
     if mode.reembeds:  # any GPU of a site may take the place of another
@@ -447,14 +448,14 @@ def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
 def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
     """Return the largest number of these links or ports, given by name, that a flow between two GPUs can pass."""
     names, sites = set(shared), fabric.gpu_sites
-    counts = np.array([*(link.name in names for link in shared_by(fabric).all), False])  # the last one is for -1
+    counts = np.array([*(link.name in names for link in links_in_grain(fabric).all), False])  # the last one is for -1
     src, dst = np.nonzero((sites[:, None] == sites) & ~np.eye(len(sites), dtype=bool))
     ways = [(src, dst, np.full(src.shape, -1))]
     for path in fabric.paths:
         src, dst = (np.flatnonzero(sites == site) for site in (path.src_site, path.dst_site))
         src, dst = np.repeat(src, dst.size), np.tile(dst, src.size)
         ways.append((src, dst, np.full(src.shape, path.index)))
-    passed = [shared_by(fabric).of(*way) for way in ways]
+    passed = [links_in_grain(fabric).of(*way) for way in ways]
     if (spread := multipath(fabric)) is not None:  # which may take other spines
         passed += [spread.every_link(src, dst) for src, dst, _ in ways]
     return max(int(counts[links].sum(axis=-1).max(initial=0)) for links in passed)
@@ -475,7 +476,7 @@ def _used_by_several(
     """Return the links or ports, by index, that two or more flows can pass with this placement. Flows may take any path
     if `choosing`, else the fixed path or the ways of the fabric's routing. If the mode moves ranks within their sites,
     ports between switches are counted for all such placements."""
-    shared, spread = shared_by(fabric, dead), ways_of(fabric, mode)
+    shared, spread = links_in_grain(fabric, dead), ways_of(fabric, mode)
     src, dst = (placement[places] for places in workload.schedule.ends)
     flows = np.flatnonzero(src != dst)
     src, dst = src[flows], dst[flows]
@@ -509,7 +510,7 @@ def _flows_between_switches(
 ) -> npt.NDArray[np.intp]:
     """Return how many flows between these ranks can pass each port between switches, for any ranks of the same sites.
     `every` returns all ports that a flow from rank to rank can pass."""
-    sites, flows = fabric.gpu_sites, np.zeros(len(shared_by(fabric).all), dtype=np.intp)
+    sites, flows = fabric.gpu_sites, np.zeros(len(links_in_grain(fabric).all), dtype=np.intp)
     for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
         near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
         apart = near != far
@@ -543,7 +544,7 @@ def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bp
     src, dst = ends
     path = np.full(src.shape, -1, dtype=np.int16)
     flows = np.flatnonzero((src != dst).any(axis=0))  # a stream begins and ends at the same place
-    for rows, failed in failures(rates_bps):
+    for rows, failed in group_by_failures(rates_bps):
         for batch in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
             at = batch[:, None], flows
             path[at] = ways.paths(src[at], dst[at], channel[flows], failed)

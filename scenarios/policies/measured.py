@@ -16,22 +16,22 @@ from analysis.model.max_plus import Times
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions, chooser_of
-from scenarios.policies.course import moments_of, new_course
+from scenarios.policies.course import decision_times_of, new_timeline
 from scenarios.policies.decide import (
     Decisions,
     channels,
-    in_service,
+    dscps_in_service_order,
     probes_of,
     rank_order_of,
     traffic,
 )
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import CUTS, Fault, dead_cables, lacks_controller
+from scenarios.spec.faults import CABLE_KINDS, Fault, dead_cables, lacks_controller
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import TeSpec
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import SEGMENT_BYTES, SHORT_SEGMENT_BYTES, classes_of
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ def links_passed(
     return links
 
 
-def at_ends(
+def rates_from_messages(
     workload: Workload, links: npt.NDArray[np.int32], delays_s: Floats, *, sent_s: Floats, arrived_s: Floats
 ) -> Floats:
     """Infer the rates of links from the times of one collective's messages: whole bit/s, NaN for a link without any.
@@ -141,7 +141,7 @@ def ports_of(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
     """Return for each link or port the switch ports, as (switch, OpenFlow port number), that send its traffic after its
     queue. A link by which a GPU sends has none, because the switch counts its traffic before the queue."""
     port_of = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
-    ports: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
+    ports: list[list[tuple[str, int]]] = [[] for _ in links_in_grain(fabric).all]
     for htb_class in classes_of(fabric):
         if htb_class.interface in port_of:
             ports[htb_class.link].append(port_of[htb_class.interface])
@@ -153,7 +153,7 @@ def _counting_ports(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
     """As `ports_of`; a link from a border router to a GPU also has the leaf's port, where nothing limits it."""
     port_to = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
     leaf_port = {gpu.name: (gpu.leaf, port_to[gpu.leaf, gpu.name]) for gpu in fabric.gpus}
-    links = shared_by(fabric).all
+    links = links_in_grain(fabric).all
     return tuple(
         (*ports, leaf_port[links[index].dst]) if links[index].kind == "from_br" else ports
         for index, ports in enumerate(ports_of(fabric))
@@ -208,7 +208,7 @@ def predicted_readings(
     return Readings(link=link, since_s=since, until_s=since + ASKING_S, sent_bytes=np.round(sent).astype(np.int64))
 
 
-def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
+def rates_from_counters(readings: Readings, *, links: int, fair: bool) -> Floats:
     """Infer the rates of `links` links or ports from counter readings: [links], whole bit/s.
 
     The rate is NaN for a link without a counter, and for one that sent no more than a segment; segments are short if
@@ -254,7 +254,7 @@ def probe_takes_s(conditions: Conditions, number: int, probes: Ranks, size_bytes
     return takes_s
 
 
-def at_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats, size_bytes: int) -> Floats:
+def rates_from_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats, size_bytes: int) -> Floats:
     """Infer the rates of links from probes of this size: whole bit/s, NaN for a link without a probe.
 
     `probes` are [P, 3], and `took_s`, [P], their transit times. A transit time minus the path delay is the transmission
@@ -269,7 +269,7 @@ def at_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats
     return rates_bps
 
 
-def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[np.int32]) -> Floats:
+def updated_rates(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[np.int32]) -> Floats:
     """Return the believed rates, [links] bit/s, updated by observed ones, which are NaN for links without observation.
 
     `links`, [F, H], are the links that flows passed. Rates observed at the ends of messages replace the believed ones.
@@ -294,11 +294,11 @@ def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[n
 def tunnels_of(fabric: Fabric, workload: Workload, path: Ranks) -> npt.NDArray[np.int32]:
     """Return the index of each flow's tunnel for paths [..., F], -1 within a site. Tunnels are numbered after all links
     or ports, class by class."""
-    first = len(shared_by(fabric).all) + np.array(traffic(workload).priority) * len(fabric.paths)
+    first = len(links_in_grain(fabric).all) + np.array(traffic(workload).priority) * len(fabric.paths)
     return np.where(path >= 0, first + path, -1).astype(np.int32)
 
 
-def wanted_of(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: float) -> Floats:
+def measured_demands(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: float) -> Floats:
     """Estimate the rates that demands want from the readings of their tunnels in one collective.
 
     The result is [classes, sites, sites] bit/s, NaN for demands that sent nothing: HEADROOM times the highest mean rate
@@ -307,8 +307,8 @@ def wanted_of(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: f
     Hierarchical Bandwidth Allocation for WAN Distributed Computing", SIGCOMM 2015): a demand that fills its allocation
     may want more.
     """
-    sites, tunnels = len(fabric.gpus_per_site), read.link - len(shared_by(fabric).all)
-    sent = np.zeros((len(in_service(workload)), sites, sites, len(read.sent_bytes)))
+    sites, tunnels = len(fabric.gpus_per_site), read.link - len(links_in_grain(fabric).all)
+    sent = np.zeros((len(dscps_in_service_order(workload)), sites, sites, len(read.sent_bytes)))
     np.add.at(sent, _demands_of(fabric, tunnels), read.sent_bytes.T)
     at_s = read.since_s[:, 0]
     last = np.arange(1, at_s.size)
@@ -327,10 +327,10 @@ def _demands_of(fabric: Fabric, tunnels: npt.NDArray[np.integer[Any]]) -> tuple[
     return service, src, dst
 
 
-def wanted_within(
+def measured_demands_within(
     fabric: Fabric, workload: Workload, read: Readings, change: int, given_bps: Floats, *, spec: TeSpec
 ) -> Floats | None:
-    """Estimate the rates that demands want from a change of tunnel rates within a collective on, as `wanted_of` does.
+    """Estimate the rates that demands want from a change of tunnel rates within a collective on.
 
     `change` is the number of the change, from 1. It is based on the readings since the previous change, while tunnels
     had the rates `given_bps`, [classes * paths]; the result is None if these readings are not complete. A demand that
@@ -342,7 +342,7 @@ def wanted_within(
         return None
     some = slice(last - spec.readings, last + 1)
     part = replace(read, since_s=read.since_s[some], until_s=read.until_s[some], sent_bytes=read.sent_bytes[some])
-    wanted_bps = wanted_of(fabric, workload, part, sample_s=spec.sample_s)
+    wanted_bps = measured_demands(fabric, workload, part, sample_s=spec.sample_s)
     had_bps = np.zeros(wanted_bps.shape)
     np.add.at(had_bps, _demands_of(fabric, np.arange(given_bps.size)), given_bps)
     filled = wanted_bps >= HEADROOM * _FULL_SHARE * had_bps
@@ -354,7 +354,8 @@ class Demands:
     """The measured rates that a mode's demands want in each collective, as in `Traffic.wanting`; None in the first.
 
     Tunnel rates are kept for `every` collectives, and the demands for them are the maxima over the `every` collectives
-    before. `seen` is called once with the index of each collective, in order, and returns its estimate (`wanted_of`).
+    before. `seen` is called once with the index of each collective, in order, and returns its estimate
+    (`measured_demands`).
     """
 
     def __init__(self, every: int, seen: Callable[[int], Floats]) -> None:
@@ -367,20 +368,22 @@ class Demands:
         return np.fmax.reduce(self._seen[first - self._every : first]) if first else None
 
 
-def tells(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
+def is_observed(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
     """Return whether observations of a collective are used, in a scenario with `faults` of which some were `in_force`
     when it began. They are not if a cable is cut while it runs, as some messages then took two ways; nor without a
     controller, as the planned paths could not be installed."""
-    is_cut = any(fault.collective == number and fault.after_s is not None and fault.kind in CUTS for fault in faults)
+    is_cut = any(
+        fault.collective == number and fault.after_s is not None and fault.kind in CABLE_KINDS for fault in faults
+    )
     return not is_cut and not lacks_controller(in_force)
 
 
-class Play:
+class MeasuredChoices:
     """The choices of a mode with measured knowledge, computed collective by collective from the first, on demand.
 
-    `seen` is called with the index of a collective and its decisions, and returns the rates observed in it (`at_ends`,
-    `at_ports`). With probes, it returns the rates observed just before the collective (`at_probes`), and is given the
-    decisions of the previous collective, None before the first.
+    `seen` is called with the index of a collective and its decisions, and returns the rates observed in it
+    (`rates_from_messages`, `rates_from_counters`). With probes, it returns the rates observed just before the
+    collective (`rates_from_probes`), and is given the decisions of the previous collective, None before the first.
     """
 
     def __init__(
@@ -390,11 +393,11 @@ class Play:
         self._choices = chooser_of(setting, self._mode, conditions)
 
         def observe(number: int, before_bps: Floats) -> Floats:
-            if not tells(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
+            if not is_observed(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
                 return before_bps
             decisions = self.decisions(number, 1)
             (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
-            return learnt(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
+            return updated_rates(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
 
         def probe(number: int, before_bps: Floats) -> Floats:
             if not conditions.are_probed(self._mode, number, 1, setting.collective.reembed_every)[0]:
@@ -404,7 +407,7 @@ class Play:
 
         believe = probe if self._mode.knowledge.kind == PROBED else observe
         self._believed = conditions.believed(self._mode.knowledge, believe)
-        self._course = new_course(setting, mode, self._believed) if setting.has_course(mode) else None
+        self._course = new_timeline(setting, mode, self._believed) if setting.has_course(mode) else None
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
 
     def decisions(self, start: int, count: int) -> Decisions:
@@ -416,7 +419,7 @@ class Play:
         return self._choices.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
-        moments = moments_of(self._setting, self._mode.name, number, 1, course=self._course)
+        moments = decision_times_of(self._setting, self._mode.name, number, 1, course=self._course)
         embeds, routes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         if number and not embeds and not routes and not self._setting.faults:
             placement, path, _, _ = self._chosen[-1]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.path_choice import NoPathError
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,7 +52,7 @@ class Situation:
         return self._seconds("anew")
 
 
-def where(text: str) -> tuple[Path, str]:
+def split_reference(text: str) -> tuple[Path, str]:
     """Split "FILE:NAME" into file and function name; raises ValueError whose message continues a sentence about it."""
     path, colon, name = text.rpartition(":")
     if not (colon and path and name.isidentifier() and path.isprintable()):
@@ -61,9 +61,9 @@ def where(text: str) -> tuple[Path, str]:
 
 
 @lru_cache(maxsize=16)
-def function(text: str) -> Callable[[Situation], Any]:
+def load(text: str) -> Callable[[Situation], Any]:
     """Load the function "FILE:NAME"; raises ValueError whose message continues a sentence about it."""
-    path, name = where(text)
+    path, name = split_reference(text)
     try:
         with redirect_stdout(sys.stderr):  # stdout is for results
             names = runpy.run_path(str(path), run_name=path.stem)  # the user asked to run this file
@@ -76,31 +76,31 @@ def function(text: str) -> Callable[[Situation], Any]:
     policy = names.get(name)
     if not callable(policy):
         functions = [other for other, value in names.items() if callable(value)]
-        raise ValueError(f"has no function {shown(name)}{did_you_mean(name, functions)}")
+        raise ValueError(f"has no function {format_value(name)}{did_you_mean(name, functions)}")
     return policy  # type: ignore[no-any-return]
 
 
-def answer(text: str, situation: Situation) -> tuple[bool, bool]:
+def ask(text: str, situation: Situation) -> tuple[bool, bool]:
     """Ask the function "FILE:NAME" whether to choose paths and whether to choose the placement. Raises SpecError if the
     function fails or returns something else, NoPathError if it reads a time that does not exist because failed cables
     leave a flow without a path."""
     try:
         with redirect_stdout(sys.stderr):
-            choices = function(text)(situation)
+            choices = load(text)(situation)
     except NoPathError:  # caused by the failed cables and not by the function
         raise
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt here
-        file, frames = str(where(text)[0]), traceback.extract_tb(error.__traceback__)
+        file, frames = str(split_reference(text)[0]), traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == file]
         line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
     is_pair = isinstance(choices, tuple) and len(choices) == 2
     if not (is_pair and all(isinstance(choice, bool | np.bool_) for choice in choices)):
         allowed = "a tuple of two booleans: whether to choose paths, and whether to choose the placement"
-        raise _error(text, situation, f"it returned {shown(choices)}; allowed: {allowed}")
+        raise _error(text, situation, f"it returned {format_value(choices)}; allowed: {allowed}")
     return bool(choices[0]), bool(choices[1])
 
 
 def _error(text: str, situation: Situation, why: str) -> SpecError:
-    path, name = where(text)
+    path, name = split_reference(text)
     return SpecError([Mistake("policy", f"{path.name}:{name}, before collective {situation.number}: {why}")])

@@ -15,7 +15,7 @@ from scenarios.policies import own
 from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
 from scenarios.spec.values import NAME, Kind, check_unique, name_of, quantity, read_tables, texts, whole
 from topologies import units
-from topologies.errors import shown
+from topologies.errors import format_value
 
 MAX_POLICIES = 100
 MAX_NUMBER = 10_000_000
@@ -38,7 +38,7 @@ class When:
     `collective.reembed_every`. `every TIME`, stored as K = 1 with `within_s`: before every collective, and also while
     it runs, whenever conditions change at a multiple of `within_s` seconds. `drift SHARE`: before the first collective,
     and whenever the believed rates differ on average by at least SHARE from those of the last choice. `gain SHARE`:
-    whenever the predicted gain outweighs the cost (`timing.Course`). `own`: a user's function decides.
+    whenever the predicted gain outweighs the cost (`timing.DecisionTimeline`). `own`: a user's function decides.
     """
 
     kind: str = "never"
@@ -189,13 +189,13 @@ def _naming_value(read: Callable[[str], Any]) -> Callable[[str], Any]:
         try:
             return read(value)
         except ValueError as error:
-            raise ValueError(f"{shown(value)} {error}") from None
+            raise ValueError(f"{format_value(value)} {error}") from None
 
     return convert
 
 
 def _loadable(value: str) -> str:
-    own.function(value)  # raises ValueError if it cannot be loaded
+    own.load(value)  # raises ValueError if it cannot be loaded
     return value
 
 

@@ -1,7 +1,8 @@
 """Decision times: for each collective, the index of the collective before which its placement and paths were chosen.
 
 Periodic policies have a closed formula (`periodic`). For all others the decision times depend on the believed
-conditions and on the choices in force, so they are computed collective by collective from the first one (`Course`).
+conditions and on the choices in force, so they are computed collective by collective
+from the first one (`DecisionTimeline`).
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.policies.own import Situation, answer
+from scenarios.policies.own import Situation, ask
 from scenarios.policies.policy import Mode, When
 from topologies.conditions.sampler import Sampler
 
@@ -27,7 +28,7 @@ _AHEAD = 16  # rows for which re-routing is evaluated at least, so that the next
 
 
 @dataclass(frozen=True)
-class Moments:
+class DecisionTimes:
     """For K consecutive collectives, before which collective placement and paths were chosen, [K] each; -1: never."""
 
     embedded: Numbers
@@ -51,7 +52,7 @@ class Choices(Protocol):
         """The default placement, [n], used until one is chosen."""
 
 
-def periodic(mode: Mode, reembed_every: int, start: int, count: int) -> Moments:
+def periodic(mode: Mode, reembed_every: int, start: int, count: int) -> DecisionTimes:
     """Return the decision times of a periodic mode for collectives start .. start+count-1."""
     number, never = np.arange(start, start + count), np.full(count, -1)
 
@@ -61,10 +62,10 @@ def periodic(mode: Mode, reembed_every: int, start: int, count: int) -> Moments:
 
     embedded = latest(mode.reembed) if mode.reembeds else never
     routed = np.maximum(latest(mode.reroute), embedded) if mode.reroutes else never
-    return Moments(embedded, routed)
+    return DecisionTimes(embedded, routed)
 
 
-class Course:
+class DecisionTimeline:
     """The decision times of any mode under believed conditions, computed from collective 0 on and extended on demand.
 
     `cost_s(embeds, routes)` is the assumed cost of re-embedding, re-routing or both; `placement`, [n], is in force
@@ -101,14 +102,14 @@ class Course:
         self._in_force = _InForce(choices.in_order if placement is None else placement, None)
         self._span = 1  # how many collectives are examined for a decision at a time
 
-    def copy(self) -> "Course":
+    def copy(self) -> "DecisionTimeline":
         """Return an independent copy, which can be extended without changing this course."""
         course = copy(self)
         course._latest, course._rates_then = self._latest.copy(), [*self._rates_then]
         course._in_force = copy(self._in_force)
         return course
 
-    def moments(self, start: int, count: int) -> Moments:
+    def moments(self, start: int, count: int) -> DecisionTimes:
         """Return the decision times of collectives start .. start+count-1."""
         done, until, times = self._times.shape[1], start + count, [self._times]
         while done < until:
@@ -127,7 +128,7 @@ class Course:
             done += block.count
         self._times = np.concatenate(times, axis=1)
         embedded, routed = self._times[:, start:until]
-        return Moments(embedded, routed)
+        return DecisionTimes(embedded, routed)
 
     def _advance(self, block: "_Block", row: int, number: int) -> tuple[int, bool, bool]:
         """Advance to the next decision at or after this row, or to the end of the span that was examined. Returns the
@@ -157,7 +158,7 @@ class Course:
 
         embedded, routed = self._latest.tolist()
         situation = Situation(number, block.rates_bps[row], embedded=embedded, routed=routed, seconds=seconds)
-        return answer(function, situation)
+        return ask(function, situation)
 
     def _choose(self, block: "_Block", row: int, number: int, *, embeds: bool) -> None:
         """Put the choices of this row into force and note their decision times."""

@@ -8,14 +8,14 @@ from typing import Any
 
 from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
-from scenarios.experiment.place import Place
+from scenarios.experiment.place import RunFolder
 from scenarios.experiment.run_directory import RunDirectory
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
 
 
-def run_program(setting: Scenario, place: Place, command: Sequence[str], *, as_json: bool) -> int:
+def run_program(setting: Scenario, place: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
     """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
     modes = setting.run.modes
     if len(modes) > 1:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from controller.routing.path_choice import Router
 from scenarios.policies import timing
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.course import moments_of
+from scenarios.policies.course import decision_times_of
 from scenarios.policies.policy import NEVER, Mode, When
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.scenario import Scenario
@@ -87,12 +87,12 @@ class Course:
         self._conditions = conditions_of(setting)
         self._believed = self._conditions.believed(self._mode.knowledge)
         self._every_ns = None if setting.conditions.every_s is None else round(setting.conditions.every_s * 1e9)
-        self._course: timing.Course | None = None
+        self._course: timing.DecisionTimeline | None = None
         if not self._mode.is_periodic:
             exchange = Exchange(
                 Router(self._conditions.fabric, self._conditions.delays_s), setting.program.message_bytes
             )
-            self._course = timing.Course(
+            self._course = timing.DecisionTimeline(
                 self._mode, exchange, self._believed, reembed_every=setting.collective.reembed_every
             )
         self._row = self.count = self.rerouted = 0
@@ -126,4 +126,4 @@ class Course:
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
-        return int(moments_of(self._setting, self._mode.name, self._row, 1, course=self._course).routed[0])
+        return int(decision_times_of(self._setting, self._mode.name, self._row, 1, course=self._course).routed[0])

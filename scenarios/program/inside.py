@@ -37,7 +37,7 @@ from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
 from scenarios.testbed.warming import warm
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
 
@@ -102,7 +102,7 @@ class Run:
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
-        self._shared = shared_by(testbed.fabric).all
+        self._shared = links_in_grain(testbed.fabric).all
         self._classes = classes_of(testbed.fabric)
         ports = {port.link: port.interface for port in self._classes if self._shared[port.link].kind == "wan"}
         self._wan_links = list(ports)
@@ -352,7 +352,7 @@ def fair_links(setting: Scenario) -> tuple[str, ...] | None:
     """Return the names of the links or ports that connections share fairly: all of them, or None with fifo queues."""
     if setting.run.is_real or setting.transport.queue == "fifo":
         return None
-    return tuple(one.name for one in shared_by(conditions_of(setting).fabric).all)
+    return tuple(one.name for one in links_in_grain(conditions_of(setting).fabric).all)
 
 
 def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:

@@ -26,8 +26,8 @@ from rich.text import Text
 from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
 from scenarios import vm
-from scenarios.engines.emulation import Words, network_bytes
-from scenarios.experiment.place import Place
+from scenarios.engines.emulation import StderrTail, network_bytes
+from scenarios.experiment.place import RunFolder
 from scenarios.program.ranks import describe_status
 from scenarios.program.watchdog import ClockWatchdog, watched
 from scenarios.spec.scenario import Scenario, to_json
@@ -148,12 +148,12 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(setting: Scenario, *, place: Place) -> tuple[RunState, str | None]:
+def run(setting: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
     """Run the program of a configuration; return its state, and the reason if the run was cut short, else None.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
-    spec, words = setting.program, Words()
+    spec, words = setting.program, StderrTail()
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")

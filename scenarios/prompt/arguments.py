@@ -13,10 +13,10 @@ from scenarios.prompt.state import candidates, crosses, edges
 from scenarios.spec.jobs import JobSpec, read
 from scenarios.spec.scenario import MAX_SEED
 from topologies import units
-from topologies.errors import SpecError, did_you_mean, first_of, shown
+from topologies.errors import SpecError, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 MAX_COUNT = 1000
 MAX_SECONDS = 3600
@@ -35,7 +35,7 @@ def words(line: str, usage: str, least: int, most: int) -> list[str]:
     """Return the words of a line, of which there must be from `least` to `most`."""
     split = line.split()
     if not least <= len(split) <= most:
-        raise PromptError(f"got {shown(' '.join(split)) if split else 'nothing'}; allowed: {usage}")
+        raise PromptError(f"got {format_value(' '.join(split)) if split else 'nothing'}; allowed: {usage}")
     return split
 
 
@@ -60,7 +60,7 @@ def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
         raise PromptError("got no command; allowed: run [GPU,...:] COMMAND, such as run g0,g4: hostname")
     ranks = tuple(rank(fabric, name) for name in names)
     if len(set(ranks)) < len(ranks):
-        raise PromptError(f"{shown(','.join(names))} has a GPU twice; allowed: each once")
+        raise PromptError(f"{format_value(','.join(names))} has a GPU twice; allowed: each once")
     return ranks, command.strip()
 
 
@@ -108,7 +108,7 @@ def transfer(fabric: Fabric, line: str, name: str) -> JobSpec:
     match = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
     if match is None:
         usage = "admit SIZE GPU GPU by TIME, such as admit 20 MB g0 g4 by 10 ms, or admit RATE GPU GPU for TIME"
-        raise PromptError(f"got {shown(line.strip()) if line.strip() else 'nothing'}; allowed: {usage}")
+        raise PromptError(f"got {format_value(line.strip()) if line.strip() else 'nothing'}; allowed: {usage}")
     amount, src, dst, kind, time = match.groups()
     amount_key, time_key = ("size", "deadline") if kind == "by" else ("rate", "duration")
     ranks = [rank(fabric, src), rank(fabric, dst)]
@@ -171,7 +171,7 @@ def file(line: str) -> str:
 def _file(name: str) -> str:
     if not _FILE.fullmatch(name):
         allowed = "a name of letters, digits and . _ + -, without a folder"
-        raise PromptError(f"{shown(name)} is no file name; allowed: {allowed}")
+        raise PromptError(f"{format_value(name)} is no file name; allowed: {allowed}")
     return name
 
 
@@ -189,7 +189,7 @@ def duration(line: str) -> float:
     """Parse a time of at most MAX_SECONDS, returned in seconds."""
     seconds = _quantity(units.parse_delay_s, " ".join(words(line, "wait TIME, such as wait 100 ms", 1, _MANY)))
     if seconds > MAX_SECONDS:
-        raise PromptError(f"{shown(line.strip())} is too long; allowed: up to {MAX_SECONDS:,} s")
+        raise PromptError(f"{format_value(line.strip())} is too long; allowed: up to {MAX_SECONDS:,} s")
     return seconds
 
 
@@ -214,7 +214,7 @@ def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
 
 def link_index(fabric: Fabric, name: str) -> int:
     """Return the index of the logical link or port of that name; raises PromptError."""
-    links = shared_by(fabric).all
+    links = links_in_grain(fabric).all
     names = {link.name: link.index for link in links}
     wan = next(link.name for link in links if link.kind == "wan")
     choice(name, "link", names, f"FROM>TO, such as {wan} (WAN) or {links[0].name}")
@@ -224,7 +224,7 @@ def link_index(fabric: Fabric, name: str) -> int:
 def rank(fabric: Fabric, name: str) -> int:
     """Return the rank of a GPU given as "g4" or "4"; raises PromptError."""
     if not _is_gpu(fabric, name):
-        raise PromptError(f"unknown GPU {shown(name)}; allowed: g0 to g{len(fabric.gpus) - 1}")
+        raise PromptError(f"unknown GPU {format_value(name)}; allowed: g0 to g{len(fabric.gpus) - 1}")
     return int(name.removeprefix("g"))
 
 
@@ -232,14 +232,14 @@ def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> s
     """Return the word if it is one of `names`; else raise PromptError, with `allowed` or a list of the names."""
     if word in names:
         return word
-    allowed = allowed or first_of([*names], _MOST_NAMES)
-    raise PromptError(f"unknown {kind} {shown(word)}; allowed: {allowed}{did_you_mean(word, names)}")
+    allowed = allowed or list_first([*names], _MOST_NAMES)
+    raise PromptError(f"unknown {kind} {format_value(word)}; allowed: {allowed}{did_you_mean(word, names)}")
 
 
 def whole(text: str, kind: str, least: int, most: int) -> int:
     """Parse an integer from `least` to `most`; raises PromptError."""
     if not re.fullmatch(r"[0-9]{1,20}", text) or not least <= int(text) <= most:
-        raise PromptError(f"{shown(text)} is not {kind}; allowed: a whole number from {least:,} to {most:,}")
+        raise PromptError(f"{format_value(text)} is not {kind}; allowed: a whole number from {least:,} to {most:,}")
     return int(text)
 
 
@@ -250,7 +250,7 @@ def _is_gpu(fabric: Fabric, name: str) -> bool:
 def completions(fabric: Fabric, words: Sequence[str], dead: Cables, modes: Collection[str] = MODES) -> Sequence[str]:
     """Return the words that can follow `words` in a line, given the failed cables and the names of modes."""
     verb, given = words[0], words[1:]
-    gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in shared_by(fabric).all]
+    gpus, links = [gpu.name for gpu in fabric.gpus], [link.name for link in links_in_grain(fabric).all]
     position: dict[str, list[Sequence[str]]] = {  # the words allowed at each position after a verb
         "rate": [links],
         "delay": [links],

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.prompt.arguments import completed
-from scenarios.vm.machine import ENQUIRY, HELD_BYTES, Gone
+from scenarios.vm.machine import ENQUIRY, HELD_BYTES, VMEnded
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import cable
 
@@ -149,7 +149,7 @@ class LineServer:
                 except EOFError:
                     print(flush=True)
                     return None
-                except Gone:
+                except VMEnded:
                     print(flush=True)
                     raise
             if len(line) <= MAX_LINE:

@@ -52,7 +52,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     and paths. The session's files go into a run folder, which is removed if it stays empty. Raises FolderError if that
     folder cannot be made, and vm.VMError if the VM cannot run.
     """
-    from scenarios.experiment.place import Place
+    from scenarios.experiment.place import RunFolder
     from scenarios.testbed import capabilities
     from scenarios.vm import terminal
 
@@ -63,7 +63,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     memory_bytes = _memory_bytes(setting) if virtual else _VM_BYTES
     if virtual or lacks:
         vm.check(memory_bytes=memory_bytes)
-    place = Place.new(out) if out is not None else Place.dated(f"{scenario.name}-prompt", datetime.now())
+    place = RunFolder.new(out) if out is not None else RunFolder.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)

@@ -31,9 +31,9 @@ from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
-from topologies.errors import did_you_mean, shown
-from topologies.fabric.failures import NONE, cable
-from topologies.fabric.ports import shared_by
+from topologies.errors import did_you_mean, format_value
+from topologies.fabric.failures import NO_CABLES, cable
+from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import classes_of
 from topologies.units import format_delay
 
@@ -110,7 +110,9 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_delay(self, line: str) -> None:
         """delay LINK TIME: set the delay of a link (in the physical grain, of a port): delay s0b0>s1b0 5 ms"""
         link, delay_s = arguments.link_delay(self._fabric, line)
-        print(text.delayed(shared_by(self._fabric).all[link].name, delay_s, self._testbed.set_delay(link, delay_s)))
+        print(
+            text.delayed(links_in_grain(self._fabric).all[link].name, delay_s, self._testbed.set_delay(link, delay_s))
+        )
 
     def do_ring(self, line: str) -> None:
         """ring [ORDER|best|rank]: show or set the ring, or the placement: ring best, ring 0 2 1 3 7 5 6 4"""
@@ -212,7 +214,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_demand(self, line: str) -> None:
         """demand [clear]: what the requested transfers are promised over the links as they are now; or forget them"""
         if line.split() not in ([], ["clear"]):
-            raise PromptError(f"got {shown(line.strip())}; allowed: demand [clear]")
+            raise PromptError(f"got {format_value(line.strip())}; allowed: demand [clear]")
         if line.split():
             self._testbed.requests = ()
         promises = [transfer.sentence for transfer in self._testbed.requested_round().transfers]
@@ -280,7 +282,7 @@ class Prompt(CLI):  # type: ignore[misc]
             return
         link, file = link_file
         classes = [htb_class for htb_class in classes_of(self._fabric) if htb_class.link == link]
-        capture = Capture(shared_by(self._fabric).all[link].name, classes, self._folder / file)
+        capture = Capture(links_in_grain(self._fabric).all[link].name, classes, self._folder / file)
         self._captures.append(capture)
         print(f"capturing {capture.link} into {capture.file} until `capture stop` or the end of the session")
 
@@ -352,7 +354,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_source(self, line: str) -> None:
         """source FILE: run the commands of a file"""
         if not Path(line.strip()).is_file():
-            raise PromptError(f"{shown(line.strip())} is not a file; allowed: source FILE")
+            raise PromptError(f"{format_value(line.strip())} is not a file; allowed: source FILE")
         super().do_source(line)
 
     def do_sh(self, line: str) -> None:
@@ -405,9 +407,9 @@ class Prompt(CLI):  # type: ignore[misc]
         except (PromptError, CaptureError, *Failure) as error:
             print(error)
         except OSError as error:
-            print(f"{shown(line.strip())} failed: {error.strerror or error}")
+            print(f"{format_value(line.strip())} failed: {error.strerror or error}")
         except Exception as error:  # Mininet's own verbs may raise anything
-            print(f"{shown(line.strip())} failed: {type(error).__name__}: {error}")
+            print(f"{format_value(line.strip())} failed: {type(error).__name__}: {error}")
         return None
 
     def default(self, line: str) -> None:
@@ -418,7 +420,7 @@ class Prompt(CLI):  # type: ignore[misc]
         if first not in self.mn:
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
-            raise PromptError(f"unknown verb or node {shown(first)}: help lists what is allowed{hint}")
+            raise PromptError(f"unknown verb or node {format_value(first)}: help lists what is allowed{hint}")
         # Set up before the command starts, so that no Ctrl-C is lost.
         with self._at_high_priority(_NOT_INHERITED), _interrupts() as self._interrupts:
             super().default(line)
@@ -502,7 +504,7 @@ class Prompt(CLI):  # type: ignore[misc]
         return self._completed(line[:begin].split(), text)
 
     def _completed(self, words: Sequence[str], text: str) -> list[str]:
-        dead = self._testbed.state().dead if words[:1] == ["link"] else NONE
+        dead = self._testbed.state().dead if words[:1] == ["link"] else NO_CABLES
         modes = self._testbed.testbed.setting.modes
         return arguments.completed(self._fabric, words, text, dead=dead, verbs=self._verbs(), modes=modes)
 

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from analysis.model import fluid, max_plus
 from controller.routing.multipath import Multipath, multipath
-from controller.routing.paths import Ways
-from controller.routing.traffic_engineering import Traffic, engineered
+from controller.routing.paths import FabricPaths
+from controller.routing.traffic_engineering import Traffic, allocate_flows
 from hosts.collectives.schedule import Flow, Schedule
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import Cables, cable, failed_links
-from topologies.fabric.ports import Shared, shared_by
+from topologies.fabric.ports import SharedLinks, links_in_grain
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,9 +59,9 @@ class State:
         return dead_cables(self.status)
 
     @cached_property
-    def shared(self) -> Shared:
+    def shared(self) -> SharedLinks:
         """The links or ports as forwarding uses them once the failed cables are removed."""
-        return shared_by(self.fabric, self.dead)
+        return links_in_grain(self.fabric, self.dead)
 
     @cached_property
     def rates_bps(self) -> Floats:
@@ -82,8 +82,8 @@ class State:
         return {(src, dst): path for src, dst, path, _ in self.status["routes"]}
 
     @cached_property
-    def _ways(self) -> Ways:
-        return Ways(self.fabric, self.dead)
+    def _ways(self) -> FabricPaths:
+        return FabricPaths(self.fabric, self.dead)
 
     def path(self, src: int, dst: int) -> int:
         """Return the index of the WAN path in force from rank `src` to rank `dst`, -1 within a site.
@@ -159,7 +159,7 @@ class State:
         """Do what `predicted_s` does, for tunnels with rate limits: each one is a link more, at the end of a route."""
         src, dst = np.array(pairs(schedule, placement)).T
         delays_s = self.shared.delays_s(self.delays_s)
-        plan = engineered(self.fabric, delays_s, self.logical_bps, (src, dst), traffic)
+        plan = allocate_flows(self.fabric, delays_s, self.logical_bps, (src, dst), traffic)
         links = routing.links(src, dst, plan.path, np.array(_channels(schedule)), self.dead)
         first = len(self.rates_bps) + np.array(traffic.priority) * len(self.fabric.paths)
         tunnels = np.where(plan.path >= 0, first + plan.path, -1)

@@ -15,13 +15,13 @@ from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
-from scenarios.policies.timing import Course
+from scenarios.policies.timing import DecisionTimeline
 from scenarios.program.inside import Run, fair_links, set_transport
 from scenarios.prompt import text
 from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
 from scenarios.spec import admission
-from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
+from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec
 from scenarios.spec.program import check
@@ -29,9 +29,9 @@ from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.conditions.links import LinkConditions
 from topologies.errors import SpecError
-from topologies.fabric.failures import around, cable, cut_off
-from topologies.fabric.ports import shared_by
-from topologies.shaping.classes import TELLING, classes_of
+from topologies.fabric.failures import cable, cables_of, cut_off
+from topologies.fabric.ports import links_in_grain
+from topologies.shaping.classes import NEGLIGIBLE_DELAY_RATIO, classes_of
 from topologies.shaping.rate_scale import ScaleError
 from topologies.units import format_size
 
@@ -78,10 +78,12 @@ class InteractiveTestbed:
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._course: Course | None = None  # the decisions of a condition-dependent mode, under the rows of `_recorded`
+        self._course: DecisionTimeline | None = (
+            None  # the decisions of a condition-dependent mode, under the rows of `_recorded`
+        )
         self._recorded = RecordedRates()
         self._needs_agents = False  # whether the next collective needs new agents
-        kinds = [link.kind for link in shared_by(self.fabric).all]
+        kinds = [link.kind for link in links_in_grain(self.fabric).all]
         self._counters = {
             port.link: Path("/sys/class/net", port.interface, "statistics", "tx_bytes")
             for port in classes_of(self.fabric)
@@ -146,7 +148,7 @@ class InteractiveTestbed:
             self.testbed.reshape(self.set_bps, delays_s=before)
             raise
         self._course = None
-        return self.testbed.platform.late_s / TELLING
+        return self.testbed.platform.late_s / NEGLIGIBLE_DELAY_RATIO
 
     def set_mode(self, name: str) -> None:
         """Put a mode in force, and have it choose placement and paths under the current conditions.
@@ -173,7 +175,7 @@ class InteractiveTestbed:
         setting = self.testbed.setting
         self._check_reach(self.state(), pairs(setting.workload.schedule, self._first_placement()))
         links = []
-        for link in shared_by(self.fabric).all:
+        for link in links_in_grain(self.fabric).all:
             rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
             links.append(LinkConditions(links=link.name, rate_bps=(rate_bps, rate_bps), delay_s=delay_s))
         conditions = replace(setting.conditions, sampler="uniform", trace=None, every_s=None, links=tuple(links))
@@ -216,7 +218,7 @@ class InteractiveTestbed:
         self._arrange(self.mode, order, sized, best=best)
         with self._killing_agents_on_failure():
             # The prediction is for the slots as carried: scaling may round their size.
-            slot_bytes = carried(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
+            slot_bytes = scaled_workload(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
             workload = self.testbed.setting.workload
             predicted_s = self.state().predicted_s(
                 workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
@@ -258,7 +260,7 @@ class InteractiveTestbed:
                 bed.share(setting.fair_links("base"), self.set_bps)
                 bed.deadline_s = max(bed.deadline_s, _PATIENT * max(one.due_s for one in setting.transfers))
                 bed.renew()
-                bed.route(setting.mode("base"), shared_by(self.fabric).slowest_bps(self.set_bps), best=False)
+                bed.route(setting.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
                 bed.setting, bed.placement, self._needs_agents, self._course = before, placement, True, None
@@ -308,11 +310,13 @@ class InteractiveTestbed:
         order: str | Sequence[int] = self.testbed.placement if fits else "rank"
         begins = self._course is None or wanted != self.collective
         if begins:
-            delays_s = shared_by(self.fabric).delays_s(self.testbed.delays_s)
+            delays_s = links_in_grain(self.fabric).delays_s(self.testbed.delays_s)
             chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
             placement = np.array(self.testbed.placement, np.int16) if fits else None
             every, self._recorded = self.reembed_every, RecordedRates()
-            self._course = Course(self.mode, chooser, self._recorded, reembed_every=every, placement=placement)
+            self._course = DecisionTimeline(
+                self.mode, chooser, self._recorded, reembed_every=every, placement=placement
+            )
         assert self._course is not None
         number = len(self._recorded.rows)
         # A failed link counts as 1 bit/s, so that predicted times are finite.
@@ -358,7 +362,7 @@ class InteractiveTestbed:
         A switch counts as stopped if all of its cables are down.
         """
         self.testbed.reshape(self.set_bps)
-        cables = around(self.fabric, name)
+        cables = cables_of(self.fabric, name)
         self._await(
             f"{name} {'stopped' if up else 'running'}",
             lambda status: (name not in status["not_ready"]) == up and (cables <= dead_cables(status)) != up,
@@ -432,7 +436,7 @@ class InteractiveTestbed:
                 self._route(mode, best=mode.reroutes if best is None else best)
 
     def _route(self, mode: Mode, *, best: bool) -> None:
-        self.testbed.route(mode, shared_by(self.fabric).slowest_bps(self.set_bps), best=best)
+        self.testbed.route(mode, links_in_grain(self.fabric).slowest_bps(self.set_bps), best=best)
 
     def _wait_for(self, seconds: float) -> None:
         """Raise the agents' deadline for a collective of so many seconds; raises PromptError above MAX_SECONDS."""
@@ -466,7 +470,7 @@ class InteractiveTestbed:
     def _check_size(self, workload: Workload) -> None:
         """Raise PromptError if a scaled slot is empty, or the buffers do not fit into the available memory."""
         try:
-            needed_bytes = carried(workload, self.scale).slot_bytes * workload.schedule.slots
+            needed_bytes = scaled_workload(workload, self.scale).slot_bytes * workload.schedule.slots
         except ScaleError as error:
             raise PromptError(str(error)) from None
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())

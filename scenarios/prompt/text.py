@@ -14,10 +14,10 @@ from controller.forwarding.flows import (
     tunnel_over,
     tunnel_tag,
 )
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from scenarios.policies.policy import Mode, When
 from scenarios.prompt.state import State, candidates, crosses, edges
-from scenarios.spec.admission import SENT, Transfer
+from scenarios.spec.admission import UNADMITTED, Transfer
 from scenarios.table import aligned
 from scenarios.testbed.testbed import CollectiveRecord
 from topologies.fabric.fabric import Fabric
@@ -102,7 +102,7 @@ def delivered(transfer: Transfer, completed_s: Mapping[str, float]) -> str:
     """Compare a transfer's due time with its measured completion; `completed_s` has the completions in s, by name."""
     measured_s = completed_s[transfer.job.name]
     is_in_time = measured_s <= transfer.due_s
-    if transfer.outcome == SENT:
+    if transfer.outcome == UNADMITTED:
         verb, verdict = "requested", "in time" if is_in_time else "late"
     else:
         verb, verdict = "promised", "kept" if is_in_time else "broken"
@@ -269,7 +269,7 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
 
     Addresses and ports are replaced by the fabric's names. Rules that are not the controller's are appended verbatim.
     """
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     names = (
         {address: gpu.name for gpu in fabric.gpus for address in (gpu.ip, gpu.mac)}
         | {network: f"site {site}" for site, network in enumerate(ways.networks)}

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from controller.admission import Answer, Calendar, Capacities, Request, answers, struck
-from controller.routing.multipath import RANKS, multipath
+from controller.admission import Calendar, Capacities, Decision, Request, decide_after_failure, decide_all
+from controller.routing.multipath import SUBSTITUTES, multipath
 from hosts.collectives.background import MOST_MESSAGES, timed
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, ScheduleError
@@ -36,8 +36,8 @@ from scenarios.spec.classes import ClassSpec
 from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps, sampler
 from topologies.errors import Mistake
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, Cable, Cables, cable, failed_links
-from topologies.fabric.ports import shared_by
+from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, failed_links
+from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES
 from topologies.units import format_delay, format_rate, format_size
 
@@ -50,10 +50,10 @@ Tunnels = dict[tuple[tuple[int, ...], ...], list[int]]
 
 TRANSFER = "transfer"
 PROTECT = ("none", "link")
-BROKEN, SENT = "broken", "sent"
+BROKEN, UNADMITTED = "broken", "sent"
 """Outcomes besides the controller's: a promise that does not hold without the links that are down, and a transfer that
 is sent as requested, without admission."""
-ADMITS = "spray"
+ADMITTING_ROUTING = "spray"
 """The routing with which transfers are admitted; with any other routing they are SENT."""
 
 _CALENDAR_SHARE = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
@@ -152,7 +152,7 @@ class AdmissionPlan:
     fabric: FabricSpec
     conditions: ConditionsSpec
     classes: tuple[ClassSpec, ...]
-    dead: Cables = NONE
+    dead: Cables = NO_CABLES
 
     def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
         """Return the transfers among these jobs, with outcomes; raises ScheduleError for too many messages."""
@@ -169,11 +169,13 @@ def check(setting: "Scenario") -> Iterator[Mistake]:
         yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
     yield from _check_ends(setting, transfers)
     yield from _check_other_jobs(setting, transfers)
-    if setting.fabric.routing != ADMITS:
+    if setting.fabric.routing != ADMITTING_ROUTING:
         for number, job in transfers:
             if job.rate_bps is not None:
                 text = f'{job.name} requests a rate, which fabric.routing "{setting.fabric.routing}" cannot admit'
-                yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
+                yield Mistake(
+                    f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITTING_ROUTING}"'
+                )
         return
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
         text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
@@ -260,7 +262,7 @@ def _message_bytes(job: "JobSpec") -> int:
 
 @lru_cache(maxsize=64)
 def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transfer, ...]:
-    if plan.fabric.routing != ADMITS:
+    if plan.fabric.routing != ADMITTING_ROUTING:
         return tuple(map(_without_admission, jobs))
     if not jobs:
         return ()
@@ -272,21 +274,21 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     capacities = replace(capacities, bps=_CALENDAR_SHARE * capacities.bps)
     ends = np.cumsum([len(of_job) for of_job in tunnels])[:-1]
 
-    def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
+    def ask(lags_s: Floats) -> tuple[list[Decision], Calendar]:
         requests = [_request(*each) for each in zip(jobs, tunnels, np.split(lags_s, ends), strict=True)]
-        return answers(capacities, requests, protects=plan.spec.protects)
+        return decide_all(capacities, requests, protects=plan.spec.protects)
 
     answered, calendar, lags_s = _settle(ask, lags_of, lags_of(None))
     down = _wan_links(fabric, plan.dead)
-    broken: dict[str, Answer] = {}
+    broken: dict[str, Decision] = {}
     if down and not plan.spec.protects:
         promised, promised_lags_s = calendar, lags_s
 
-        def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
+        def strike(lags_s: Floats) -> tuple[list[Decision], Calendar]:
             lags = zip(jobs, np.split(promised_lags_s, ends), np.split(lags_s, ends), strict=True)
             by_name = {job.name: (before_s.min(), now_s) for job, before_s, now_s in lags}
             requests = [each if each.is_rate else _with_lags(each, *by_name[each.name]) for each in promised.requests]
-            return struck(capacities, replace(promised, requests=tuple(requests)), down, at_s=-math.inf)
+            return decide_after_failure(capacities, replace(promised, requests=tuple(requests)), down, at_s=-math.inf)
 
         left, calendar, lags_s = _settle(strike, lags_of, lags_s)
         broken = {answer.request.name: answer for answer in left if answer.promised is None}
@@ -338,7 +340,7 @@ def _without_admission(job: "JobSpec") -> Transfer:
     messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
     return Transfer(
         job=job,
-        outcome=SENT,
+        outcome=UNADMITTED,
         start_s=job.start_s,
         due_s=job.deadline_s or 0.0,
         most=0.0,
@@ -360,10 +362,10 @@ def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
     number of all channels) that take this tunnel."""
     paths = multipath(fabric)
     assert paths is not None and job.ranks is not None, "transfers are checked"
-    channel = np.arange(paths.width * RANKS)
+    channel = np.arange(paths.width * SUBSTITUTES)
     src, dst = (np.full(channel.size, rank) for rank in job.ranks)
     passed = []
-    for dead in (NONE, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
+    for dead in (NO_CABLES, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
         links = paths.links(src, dst, paths.paths(src, dst, channel, failed_links(fabric, dead)), channel)
         passed.append([tuple(int(link) for link in row if link >= 0) for row in links])
     tunnels: Tunnels = {}
@@ -374,7 +376,7 @@ def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
 
 def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
     """Return the indices of the logical links or ports that these WAN cables carry."""
-    return frozenset(one.index for one in shared_by(fabric).all if cable(one.src, one.dst) in dead)
+    return frozenset(one.index for one in links_in_grain(fabric).all if cable(one.src, one.dst) in dead)
 
 
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
@@ -386,15 +388,17 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
         bps = ranges_bps(fabric, plan.conditions)[0].copy()
     other_shares = sum(each.share for each in plan.classes if each.name != traffic_class)
     ceiling = min((each.ceiling for each in plan.classes if each.name == traffic_class), default=1.0)
-    bps[[each.index for each in shared_by(fabric).all if each.kind == "wan"]] *= max(
+    bps[[each.index for each in links_in_grain(fabric).all if each.kind == "wan"]] *= max(
         0.0, min(ceiling, 1.0 - other_shares)
     )
     return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({each})) for each in _cables(fabric)))
 
 
 def _settle(
-    ask: Callable[[Floats], tuple[list[Answer], Calendar]], lags_of: Callable[[Calendar | None], Floats], lags_s: Floats
-) -> tuple[list[Answer], Calendar, Floats]:
+    ask: Callable[[Floats], tuple[list[Decision], Calendar]],
+    lags_of: Callable[[Calendar | None], Floats],
+    lags_s: Floats,
+) -> tuple[list[Decision], Calendar, Floats]:
     """Return answers and a calendar that are consistent with the lags of the tunnels, and these lags.
 
     How long a message queues depends on the calendar, and the calendar on the lags that were assumed. So the calendar
@@ -420,7 +424,7 @@ def _lags_of(
     calendar the lags are those of tunnels that meet no other connection.
     """
     delay_s = delays_s(fabric, plan.conditions)
-    wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
+    wan = np.array([bool(plan.classes) and one.kind == "wan" for one in links_in_grain(fabric).all], dtype=bool)
     bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port first finishes a segment of another class
     byte_s = 8 / np.maximum(bps, 1.0)
     link_s = delay_s + byte_s * bytes_ahead
@@ -589,7 +593,7 @@ def _paced(
 
 def _tunnel_name(fabric: Fabric, links: Sequence[int]) -> str:
     """Return a tunnel's name in reports: the nodes that it passes."""
-    every = shared_by(fabric).all
+    every = links_in_grain(fabric).all
     return ">".join((every[links[0]].src, *(every[link].dst for link in links)))
 
 

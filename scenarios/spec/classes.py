@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scenarios.spec.values import check_unique, fitting, name_of, numbers, read_tables, whole
-from topologies.errors import Mistake, SpecError, shown
+from topologies.errors import Mistake, SpecError, format_value
 from topologies.shaping.classes import Service
 
 MAX_CLASSES = 7
@@ -101,4 +101,4 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
     """Check the values of one table against each other, for `read_tables`."""
     share, ceiling = values.get("share", 0.0), values.get("ceiling", 1.0)
     if share > ceiling:
-        yield ".share", f"{shown(table['share'])} is above the ceiling; allowed: up to {ceiling:g}"
+        yield ".share", f"{format_value(table['share'])} is above the ceiling; allowed: up to {ceiling:g}"

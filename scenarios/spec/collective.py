@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from controller.routing.multipath import RANKS, multipath
+from controller.routing.multipath import SUBSTITUTES, multipath
 from hosts.collectives import chakra
 from hosts.collectives.files import read
 from hosts.collectives.kinds import (
     ALGORITHMS,
     MESSAGES,
-    OWN_SIZES,
     ROOTED,
+    SELF_SIZED_KINDS,
     TRACE,
     TRAINING,
     Workload,
@@ -22,7 +22,7 @@ from hosts.collectives.kinds import (
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
 from hosts.collectives.spraying import over_planes, sprayed
 from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.shaping.rate_scale import EVERYTHING, RateScale
+from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def routed(workload: Workload, spec: FabricSpec) -> Workload:
         workload,
         [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)],
         width=paths.width,
-        ranks=RANKS,
+        ranks=SUBSTITUTES,
     )
 
 
@@ -131,13 +131,13 @@ def _imported_workload(spec: CollectiveSpec, path: Path, sites: tuple[int, ...])
     return sized(imported, spec.size_bytes or spec.chunk_bytes * blocks(spec.kind, gpus))
 
 
-def carried(workload: Workload, scale: RateScale) -> Workload:
+def scaled_workload(workload: Workload, scale: RateScale) -> Workload:
     """Return the workload that the emulation carries at a rate scale; raises ScaleError if a slot has less than a byte.
 
     Messages are scaled one by one; computations keep their durations.
     """
-    if workload.kind in OWN_SIZES:
-        return workload if scale == EVERYTHING else _smaller(workload, scale)
+    if workload.kind in SELF_SIZED_KINDS:
+        return workload if scale == FULL_SCALE else _smaller(workload, scale)
     slot_bytes = scale.chunk_bytes(workload.slot_bytes)
     return replace(workload, slot_bytes=-(-slot_bytes // workload.unit_bytes) * workload.unit_bytes)
 

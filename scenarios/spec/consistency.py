@@ -17,9 +17,9 @@ from scenarios.spec.scenario import MAX_OPTIMUM, MAX_SETTINGS, RunSpec, Scenario
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.errors import Mistake, SpecError, beside, did_you_mean, shown
+from topologies.errors import Mistake, SpecError, conflicts, did_you_mean, format_value
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.shaping.rate_scale import EVERYTHING, ScaleError
+from topologies.shaping.rate_scale import FULL_SCALE, ScaleError
 
 MAX_PROBES = 400  # their connections are open at the same time
 LEAST_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
@@ -92,7 +92,7 @@ def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
     for name in scenario.run.modes:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
-            yield Mistake("run.modes", f"{shown(name)} is not known; allowed: {allowed}")
+            yield Mistake("run.modes", f"{format_value(name)} is not known; allowed: {allowed}")
         elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
             text = f"{name} uses {scenario.mode(name).knowledge}, which the wall clock does not provide"
             yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
@@ -100,7 +100,7 @@ def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
 
 def _check_scale(run: RunSpec) -> Iterator[Mistake]:
     """Check that rates are scaled on the wall clock only: virtual time needs no scale and would not show it."""
-    if not run.is_real and run.scale != EVERYTHING:
+    if not run.is_real and run.scale != FULL_SCALE:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
 
 
@@ -135,14 +135,14 @@ def _check_changing_conditions(setting: Scenario) -> Iterator[Mistake]:
         "classes": setting.classes,
         "control.counted": setting.control.counted,  # conditions would not change during a reconfiguration
     }
-    yield from beside("conditions.every", "a time", others)
+    yield from conflicts("conditions.every", "a time", others)
 
 
 def _check_policy_times(setting: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
     """Yield mistakes, with their keys, in what a policy does by time: paths can only change when conditions do, by
     knowledge of that time, and not before the switches have carried out the previous change."""
     every_s, within_s = setting.conditions.every_s, policy.reroute.within_s
-    knowledge, text = shown(str(policy.knowledge)), shown(str(policy.reroute))
+    knowledge, text = format_value(str(policy.knowledge)), format_value(str(policy.reroute))
     if every_s is None:
         if policy.knowledge.kind == LATE:
             yield "knowledge", f"{knowledge} is given as a time; allowed: only with conditions.every"
@@ -191,7 +191,7 @@ def _check_probes(setting: Scenario) -> Iterator[Mistake]:
         "transport.line_rate false": not transport.line_rate,
         "fabric.buffer": transport.buffer_bytes is not None,
     }
-    yield from beside("run.modes", f"{probing[0]}, which probes,", others)
+    yield from conflicts("run.modes", f"{probing[0]}, which probes,", others)
     if setting.program.command is not None:
         return  # a program with such a mode is reported elsewhere, and has no collective
     fabric = build_fabric(setting.fabric)
@@ -296,7 +296,7 @@ def _check_workload(setting: Scenario) -> Iterator[Mistake]:
         yield from mistakes
         return
     try:
-        _ = setting.carried
+        _ = setting.carried_workload
     except ScheduleError as error:
         of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
         key = of_file if setting.training_plan is None else "training.pipeline"

@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from scenarios.spec.values import Kind, read_tables
-from topologies.errors import Mistake, did_you_mean, first_of, shown
+from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, failed_links, reachable
-from topologies.fabric.ports import shared_by
+from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of, failed_links, reachable
+from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
@@ -48,9 +48,9 @@ _WHAT_FORMS = {
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
 KINDS = tuple(_WHAT_FORMS)
-CUTS = ("link down", "switch down")
+CABLE_KINDS = ("link down", "switch down")
 """The kinds that take cables down."""
-KNOWN = (*CUTS, "agent slow")
+PLANNED_KINDS = (*CABLE_KINDS, "agent slow")
 """The kinds that change the conditions of the collectives at whose beginning they are in force, and with them decisions
 and predictions."""
 
@@ -123,7 +123,7 @@ def _text_kind(
         for name, pattern in patterns.items():
             if match := pattern.fullmatch(plain):
                 return read(name, match)
-        raise ValueError(f"{shown(text)} is not understood; allowed: {allowed}")
+        raise ValueError(f"{format_value(text)} is not understood; allowed: {allowed}")
 
     return Kind(allowed, (str,), convert)
 
@@ -191,7 +191,7 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
             hint = did_you_mean(fault.target, cables.values()) or f", such as {next(reversed(cables.values()))}"
             wrong = f"{fault.target} is not a link; allowed: a cable of the fabric{hint}"
         elif fault.kind.startswith("switch") and fault.target not in switches:
-            wrong = f"{fault.target} is not a switch; allowed: {first_of(switches, 12)}"
+            wrong = f"{fault.target} is not a switch; allowed: {list_first(switches, 12)}"
         elif fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
             wrong = f"there is no agent {fault.target}; allowed: 0 to {len(fabric.gpus) - 1}"
         if wrong:
@@ -208,7 +208,7 @@ def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
     return tuple(in_force)
 
 
-def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Fault, ...]:
+def for_completed_attempts(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Fault, ...]:
     """Return the faults with the durations that completed attempts see.
 
     A collective whose GPUs are cut off from each other is lost and begun again, and every attempt counts as one of the
@@ -235,7 +235,7 @@ def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Faul
 def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
     """Return the cables that carry nothing while these faults are in force."""
     links = [cable(*fault.ends) for fault in faults if fault.kind == "link down"]
-    return NONE.union(links, *(around(fabric, fault.target) for fault in faults if fault.kind == "switch down"))
+    return NO_CABLES.union(links, *(cables_of(fabric, fault.target) for fault in faults if fault.kind == "switch down"))
 
 
 def lacks_controller(faults: Iterable[Fault]) -> bool:
@@ -249,16 +249,16 @@ def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floa
     for fault in faults:
         if fault.kind == "agent slow":
             name = fabric.gpus[int(fault.target)].name
-            slowed_bps[..., [link.index for link in shared_by(fabric).all if link.src == name]] /= fault.amount
+            slowed_bps[..., [link.index for link in links_in_grain(fabric).all if link.src == name]] /= fault.amount
     return slowed_bps
 
 
-def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
+def planned_rates_bps(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
     """Return the rates of logical links, [..., links], that the planner assumes: slowed, 0 without any path.
 
     `rates_bps` are the rates of logical links or of ports.
     """
     dead = dead_cables(faults, fabric)
-    slowed_bps = shared_by(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
+    slowed_bps = links_in_grain(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
     slowed_bps[..., list(failed_links(fabric, dead))] = 0.0
     return slowed_bps

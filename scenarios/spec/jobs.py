@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hosts.collectives.background import PATTERNS, background
-from hosts.collectives.jobs import Job, together
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, Workload
+from hosts.collectives.jobs import Job, combine
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING, Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.spec.admission import TRANSFER, AdmissionPlan
 from scenarios.spec.classes import ClassSpec, dscp_of
@@ -41,7 +41,7 @@ from scenarios.spec.values import (
     whole,
 )
 from topologies import units
-from topologies.errors import Mistake, shown
+from topologies.errors import Mistake, format_value
 
 MAX_JOBS = 16
 MAX_COUNT = 1000
@@ -88,7 +88,7 @@ class JobSpec:
     def has_default_size(self, default: CollectiveSpec) -> bool:
         """Whether the job's collective has the size of `default`, the scenario's [collective]."""
         is_given = self.size_bytes is not None or self.chunk_bytes is not None
-        return not is_given and (self.kind or default.kind) not in (*OWN_SIZES, BACKGROUND, TRANSFER)
+        return not is_given and (self.kind or default.kind) not in (*SELF_SIZED_KINDS, BACKGROUND, TRANSFER)
 
     @property
     def words(self) -> str:
@@ -104,7 +104,7 @@ class JobSpec:
         spec = default
         if self.kind not in (None, default.kind):
             spec = replace(spec, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
-            if self.kind in OWN_SIZES:
+            if self.kind in SELF_SIZED_KINDS:
                 spec = replace(spec, size_bytes=None)
         if self.schedule is not None:
             spec = replace(spec, schedule=self.schedule, algorithm=self.algorithm, channels=1, pieces=1)
@@ -139,9 +139,9 @@ def _read_start(value: str) -> float:
 
 def _read_ranks(value: list[Any]) -> tuple[int, ...]:
     if len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
-        raise ValueError(f"{shown(value)} is not allowed; allowed: {_RANKS.allowed}")
+        raise ValueError(f"{format_value(value)} is not allowed; allowed: {_RANKS.allowed}")
     if len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} lists a rank twice; allowed: each once")
+        raise ValueError(f"{format_value(value)} lists a rank twice; allowed: each once")
     return tuple(value)
 
 
@@ -208,7 +208,7 @@ def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key in (key for key in idle if key in table):
         yield f".{key}", f"does nothing here; allowed: what [{TRAINING}] has"
     sizes = [key for key in ("chunk", "size") if key in table]
-    if (kind := table.get("kind")) in OWN_SIZES:
+    if (kind := table.get("kind")) in SELF_SIZED_KINDS:
         where = f"[{TRAINING}] has" if kind == TRAINING else "its file has"
         for key in sizes:
             yield f".{key}", f"does nothing here; allowed: the sizes that {where}"
@@ -230,11 +230,11 @@ def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterato
         if key in table:
             yield f".{key}", "cannot be combined with a rate and a duration; allowed: one of the two"
     if len(values.get("ranks") or (0, 0)) != 2:
-        yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: the sender and the receiver"
+        yield ".ranks", f"{format_value(table['ranks'])} are not two ranks; allowed: the sender and the receiver"
     at_s = {key: values[key] for key in ("start", *_TRANSFER_KEYS) if key in values}
     for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
-            yield f".{key}", f"{shown(table[key])} is not after the {before}; allowed: a later time"
+            yield f".{key}", f"{format_value(table[key])} is not after the {before}; allowed: a later time"
 
 
 def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
@@ -246,7 +246,7 @@ def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[Class
                 yield Mistake(f"job[{number}]{place}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
-            yield Mistake(f"job[{number}].class", f"{shown(job.traffic_class)} is not a class; {allowed}")
+            yield Mistake(f"job[{number}].class", f"{format_value(job.traffic_class)} is not a class; {allowed}")
         if job.ranks is not None and max(job.ranks) >= gpus:
             yield Mistake(f"job[{number}].ranks", f"there is no rank {max(job.ranks)}; allowed: 0 to {gpus - 1}")
 
@@ -282,7 +282,7 @@ def workload_of_jobs(
         placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), assured=assured))
     if not placed:
         raise ScheduleError("; ".join(transfer.sentence for transfer in transfers.values()))
-    return together(placed, sites)
+    return combine(placed, sites)
 
 
 def _job(

@@ -17,7 +17,7 @@ from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.scenario import BEFORE, DEFAULTS, KEYS, MAX_AXIS_VALUES, SWEPT, Axis, Scenario
 from scenarios.spec.unused import UnusedKey, is_default, unused_keys
 from scenarios.spec.values import unique
-from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
+from topologies.errors import Mistake, SpecError, did_you_mean, format_value, one_line
 from topologies.fabric.maps import GRAPHML
 
 MAX_BYTES = 64 * 1024
@@ -59,7 +59,7 @@ def axis(text: str) -> Override:
 def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ScenarioError([f"{option}: {shown(text)} has no equals sign; allowed: {allowed}"])
+        raise ScenarioError([f"{option}: {format_value(text)} has no equals sign; allowed: {allowed}"])
     return key.strip().replace('"', ""), value
 
 
@@ -272,7 +272,7 @@ def _scenario_path(scenario: str) -> Path:
     if scenario.endswith(".toml") or "/" in scenario:
         return Path(scenario)
     allowed = f"a TOML file or one of {', '.join(names)}{did_you_mean(scenario, names)}"
-    raise ScenarioError([f"unknown scenario {shown(scenario)}; allowed: {allowed}"])
+    raise ScenarioError([f"unknown scenario {format_value(scenario)}; allowed: {allowed}"])
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -408,7 +408,9 @@ def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tupl
             if key == swept:
                 values[key] = KEYS[key].kind.read(value)
             elif not isinstance(value, list) or not 1 <= len(value) <= MAX_AXIS_VALUES:
-                raise ValueError(f"{shown(value)} is not an axis; allowed: a list of 1 to {MAX_AXIS_VALUES} values")
+                raise ValueError(
+                    f"{format_value(value)} is not an axis; allowed: a list of 1 to {MAX_AXIS_VALUES} values"
+                )
             else:
                 axes.append(Axis(swept, unique(map(KEYS[swept].kind.read, value), value)))
         except SpecError as error:

@@ -14,9 +14,9 @@ from typing import Any
 
 from scenarios.policies.policy import Mode
 from scenarios.spec.values import Kind, fitting, texts
-from topologies.errors import Mistake, did_you_mean, first_of, shown
+from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.units import format_size
 
 MAX_BYTES = 32 * 1024
@@ -71,9 +71,9 @@ def _is_command(given: str) -> bool:
 def _read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     for name, given in value.items():
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{shown(name)} is not the name of a variable; allowed: {ENV.allowed}")
+            raise ValueError(f"{format_value(name)} is not the name of a variable; allowed: {ENV.allowed}")
         if not isinstance(given, str) or not given.isprintable() or len(given.encode()) > MAX_BYTES:
-            raise ValueError(f"{name} is {shown(given)}; allowed: {ENV.allowed}")
+            raise ValueError(f"{name} is {format_value(given)}; allowed: {ENV.allowed}")
     return tuple(value.items())
 
 
@@ -131,11 +131,11 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
     if program.memory_bytes < least_bytes:
         has, least = format_size(program.memory_bytes), format_size(least_bytes)
         yield Mistake("program.memory", f'"{has}" is too little for the ranks\' shells; allowed: "{least}" or more')
-    names = [link.name for link in shared_by(fabric).all] if program.capture else []
+    names = [link.name for link in links_in_grain(fabric).all] if program.capture else []
     for name in program.capture:
         if name not in names:
-            allowed = f"{first_of(names, _MAX_NAMES)}{did_you_mean(name, names)}"
-            yield Mistake("program.capture", f"{shown(name)} is not a link; allowed: {allowed}")
+            allowed = f"{list_first(names, _MAX_NAMES)}{did_you_mean(name, names)}"
+            yield Mistake("program.capture", f"{format_value(name)} is not a link; allowed: {allowed}")
     if mode.knowledge.is_measured:
         text = f"{mode.name} uses {mode.knowledge}, which a program does not provide; allowed: unmeasured knowledge"
         yield Mistake("run.modes", text)

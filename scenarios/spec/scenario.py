@@ -17,7 +17,7 @@ from typing import Any
 
 from analysis.model.optimum import COPIED, MOST_GPUS
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, OWN_SIZES, TRACE, TRAINING, JobSpan, Workload
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING, JobSpan, Workload
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
 from hosts.embedding.ring import MAX_EXACT_GPUS, OBJECTIVES
 from scenarios.policies import policy
@@ -26,7 +26,7 @@ from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import admission, classes, faults, jobs, program, te
 from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
 from scenarios.spec.classes import ClassSpec
-from scenarios.spec.collective import CollectiveSpec, carried, routed, workload_of
+from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec, workload_of_jobs
 from scenarios.spec.program import ProgramSpec
@@ -50,7 +50,7 @@ from scenarios.spec.values import (
 from topologies import units
 from topologies.conditions import links
 from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
-from topologies.errors import first_of, shown
+from topologies.errors import format_value, list_first
 from topologies.fabric.fabric import (
     GRAINS,
     MAX_GPUS_PER_SITE,
@@ -66,7 +66,7 @@ from topologies.fabric.fabric import (
 from topologies.fabric.maps import ALLOWED, read_wan, write_wan
 from topologies.fabric.wan import MAX_PATHS
 from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
-from topologies.shaping.rate_scale import EVERYTHING, MAX_DIVISOR, RateScale
+from topologies.shaping.rate_scale import FULL_SCALE, MAX_DIVISOR, RateScale
 
 MAX_COLLECTIVES = 10_000_000
 LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
@@ -91,7 +91,7 @@ class RunSpec:
     search: float = 2.0
     seed: int = 1
     clock: str = "virtual"
-    scale: RateScale = EVERYTHING
+    scale: RateScale = FULL_SCALE
 
     @property
     def is_real(self) -> bool:
@@ -195,9 +195,9 @@ class Scenario:
         return () if plan is None else plan.transfers(self.jobs)
 
     @property
-    def carried(self) -> Workload:
+    def carried_workload(self) -> Workload:
         """The workload that the emulation of a configuration carries, scaled by its rate scale."""
-        return carried(self.workload, self.run.scale)
+        return scaled_workload(self.workload, self.run.scale)
 
     @property
     def control_delays_s(self) -> tuple[float, ...]:
@@ -256,7 +256,7 @@ class Scenario:
             delay = f"delays by link, else {delay}"
         words = [f"{gpus} GPUs", *self._collective_words, (wan.name or "own WAN") if wan.km else delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
-            words.append(f"links {first_of([one.links for one in self.conditions.links], 3)}")
+            words.append(f"links {list_first([one.links for one in self.conditions.links], 3)}")
         words += filter(None, (self._swept_words(key, value) for key, value in self.at))
         if self.fabric.grain != DEFAULTS.fabric.grain:
             words.append(f"{self.fabric.grain} grain")
@@ -266,8 +266,8 @@ class Scenario:
             words.append(self.fabric.routing)
         if self.run.is_real:
             carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
-            size = f" with {carried}" if self.kinds - {*OWN_SIZES} else ""
-            scaled = "" if self.run.scale == EVERYTHING else f" at {self.run.scale} of the rates{size}"
+            size = f" with {carried}" if self.kinds - {*SELF_SIZED_KINDS} else ""
+            scaled = "" if self.run.scale == FULL_SCALE else f" at {self.run.scale} of the rates{size}"
             words.append(f"wall clock{scaled}")
         return ", ".join(words)
 
@@ -296,7 +296,7 @@ class Scenario:
             return
         if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
             yield f"{spec.kind} {spec.algorithm or ''}".strip()
-        of_collective = not self.jobs and spec.kind not in OWN_SIZES
+        of_collective = not self.jobs and spec.kind not in SELF_SIZED_KINDS
         if of_collective or any(job.has_default_size(spec) for job in self.jobs):
             yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
 
@@ -415,7 +415,7 @@ def _tables(name: str, read: Callable[[list[object]], Sequence[Any]]) -> Kind:
 
 def _read_ratios(given: list[object]) -> tuple[float, ...]:
     if len(given) > 2:
-        raise ValueError(f"{shown(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
+        raise ValueError(f"{format_value(given)} has {len(given)} numbers; allowed: {_RATIOS.allowed}")
     return tuple(map(_RATIO.read, given))
 
 
@@ -727,7 +727,7 @@ def _from_json_value(kind: Kind, stored: Any) -> Any:
     return tuple(_from_json_value(kind, item) for item in stored) if isinstance(stored, list) else stored
 
 
-def described(scenario: Scenario) -> list[dict[str, Any]]:
+def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
     """Return every configuration as stored in settings.json: the swept values, the value of every key, the fabric that
     the result rows refer to, the schedule, traffic classes and jobs if it has any, and for each mode the shared
     links."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scenarios.policies.policy import Mode
 from scenarios.spec.classes import ClassSpec
-from topologies.errors import Mistake, beside
+from topologies.errors import Mistake, conflicts
 from topologies.units import format_delay
 
 ROUTING, MEASURED = "te", "measured"
@@ -51,7 +51,7 @@ def check(
             yield Mistake("te.every", f'{text}; allowed: a number of collectives, or te.demand "{MEASURED}"')
         elif round(spec.every * 1e9) % round(spec.sample_s * 1e9):
             yield Mistake("te.every", f"{every} is not a multiple of te.sample, {sample}; allowed: a multiple of it")
-    yield from beside("fabric.routing", "te", others)
+    yield from conflicts("fabric.routing", "te", others)
     for name, mode in modes.items():
         if not mode.reroutes and (mode.knowledge.is_measured or not mode.is_periodic):
             text = f"te cannot be combined with {name}; allowed: modes that choose rings never or every K, unmeasured"

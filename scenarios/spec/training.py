@@ -13,12 +13,12 @@ from analysis.model.max_plus import times
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow
-from hosts.collectives.training import Training, most_more, workload
+from hosts.collectives.training import Training, max_extra_forwards, workload
 from scenarios.policies.decide import Chooser
 from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 _MAX_TRANSFERS, _MIN_SCHEDULES = 100_000, 4
 """Most transfers of all schedules that are compared; and how many schedules are compared in any case."""
@@ -64,7 +64,7 @@ def _planned_iteration(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int,
     # So many forwards hide the way of a message to the next site and back; any further ones would only wait.
     way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(iteration)].max())
     hides = math.ceil(2 * way_s / (training.forward_s + training.backward_s)) + 2
-    most = min(most_more(training, sites), hides)
+    most = min(max_extra_forwards(training, sites), hides)
     count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(iteration.schedule.transfers))
     tried = sorted({round(number) for number in np.linspace(0, most, min(most + 1, count)).tolist()})
     times_s = [_iteration_s(workload(training, sites, more=more), plan, ranks) for more in tried]
@@ -87,7 +87,7 @@ def _flow_costs_s(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return each flow's delay and its time per byte under mean conditions, [F] s each; for a stream 0 and 1."""
     fabric = build_fabric(plan.fabric)
-    shared = shared_by(fabric)
+    shared = links_in_grain(fabric)
     mean_bps = shared.slowest_bps(sampler(fabric, plan.conditions, seed=plan.seed).mean_bps[None])
     of_links_s = shared.delays_s(delays_s(fabric, plan.conditions))
     choices = Chooser(Router(fabric, of_links_s), MODES["joint"], iteration, "cycle time")

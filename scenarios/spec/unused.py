@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hosts.collectives.kinds import MESSAGES, OWN_SIZES, TRACE, TRAINING
+from hosts.collectives.kinds import MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.knowledge import ORACLE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
-from scenarios.spec.admission import ADMITS, TRANSFER
+from scenarios.spec.admission import ADMITTING_ROUTING, TRANSFER
 from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_SETTINGS, Scenario
 from topologies.conditions.sampler import SAMPLERS, delays_s, ranges_bps, sampler
 from topologies.fabric.fabric import build_fabric
@@ -79,7 +79,7 @@ def _uses_sampler(samplers: Collection[str]) -> Callable[[Scenario], bool]:
 
 
 def _has_blocks(setting: Scenario) -> bool:
-    return not setting.kinds <= {*OWN_SIZES}
+    return not setting.kinds <= {*SELF_SIZED_KINDS}
 
 
 def _may_choose_rings(setting: Scenario) -> bool:
@@ -258,8 +258,10 @@ RULES = (
     ),
     Rule(
         ("admission.protect",),
-        f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITS}"',
-        lambda setting: setting.fabric.routing == ADMITS and any(job.kind == TRANSFER for job in setting.jobs),
+        f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITTING_ROUTING}"',
+        lambda setting: (
+            setting.fabric.routing == ADMITTING_ROUTING and any(job.kind == TRANSFER for job in setting.jobs)
+        ),
         ("job", "fabric"),
     ),
     Rule(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies import units
-from topologies.errors import Mistake, SpecError, did_you_mean, shown
+from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """The names of jobs, classes and policies."""
@@ -38,7 +38,7 @@ class Kind:
         """Return the value that a scenario holds for this TOML value; raises ValueError."""
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
             what = _TYPES.get(type(value), "a date or a time")
-            raise ValueError(f"{shown(value)} is {what}; allowed: {self.allowed}")
+            raise ValueError(f"{format_value(value)} is {what}; allowed: {self.allowed}")
         return self.convert(value)
 
 
@@ -57,7 +57,7 @@ def fitting(
     def convert(value: Any) -> Any:
         if not fits(value):
             why = "not known" if near else "not allowed"
-            raise ValueError(f"{shown(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
+            raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
         return kind(value)
 
     return Kind(allowed, types, convert, write, is_object=is_object)
@@ -90,7 +90,7 @@ def numbers(types: tuple[type, ...], least: float, most: float, unit: str = "", 
             why = "too small"
         elif value > most:
             why = "too large"
-        raise ValueError(f"{shown(value)} is {why}; allowed: {allowed}")
+        raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}")
 
     return Kind(allowed, types, convert, unit=unit)
 
@@ -119,7 +119,7 @@ def quantity(of: units.Quantity, example: str = "", within: tuple[float, float] 
         value = parse(given)
         if within is not None and not within[0] <= value <= within[1]:
             why = "too small" if value < within[0] else "too large"
-            raise ValueError(f"{shown(given)} is {why}; allowed: {allowed}")
+            raise ValueError(f"{format_value(given)} is {why}; allowed: {allowed}")
         return value
 
     return Kind(allowed, (str,), convert, write, unit=", ".join(of.units))
@@ -143,7 +143,7 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
     if not items:
         raise ValueError("the list is empty; allowed: one value at least")
     if any(value in items[:index] for index, value in enumerate(items)):
-        raise ValueError(f"{shown(given)} lists a value twice: each may be listed once")
+        raise ValueError(f"{format_value(given)} lists a value twice: each may be listed once")
     return items
 
 
@@ -188,7 +188,7 @@ def read_tables(
                     wrong.append((f".{key}", str(error)))
             wrong += check({key: value for key, value in table.items() if key in kinds}, values)
         else:
-            wrong = [("", f"{shown(table)} is not a table; allowed: the keys {', '.join(kinds)}")]
+            wrong = [("", f"{format_value(table)} is not a table; allowed: the keys {', '.join(kinds)}")]
         mistakes += [Mistake(f"{name}[{place}]{where}", sentence) for where, sentence in wrong]
         all_values.append(values)
     if mistakes:
@@ -201,5 +201,5 @@ def check_unique(name: str, declared: Sequence[Any], field: str, kind: Kind) -> 
     values = [getattr(each, field) for each in declared]
     for place, value in enumerate(values):
         if value in values[:place]:
-            sentence = f"{shown(value)} is that of another {name}; allowed: {kind.allowed}"
+            sentence = f"{format_value(value)} is that of another {name}; allowed: {kind.allowed}"
             raise SpecError([Mistake(f"{name}[{place + 1}].{field}", sentence)])

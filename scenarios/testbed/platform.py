@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hosts.communicator import LEAD_S
 from topologies.shaping.classes import VIRTUAL_LATE_S
-from topologies.shaping.rate_scale import EVERYTHING, RateScale
+from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 
 WALL_LATE_S = 1e-3
 """Timer tolerance in real time, s: an HTB class loses no capacity if timers are late by up to this."""
@@ -36,7 +36,7 @@ class Platform:
 
     own_openvswitch: bool = True
     folder: Path = Path("/run/longhaul")
-    scale: RateScale = EVERYTHING
+    scale: RateScale = FULL_SCALE
     late_s: float = VIRTUAL_LATE_S
     lead_s: float = LEAD_S
     is_real: bool = False
@@ -70,7 +70,7 @@ VIRTUAL = Platform()
 
 
 @contextmanager
-def put_back() -> Iterator[None]:
+def restored_settings() -> Iterator[None]:
     """Restore, when the context ends, the host-wide settings that a network changes: two sysctls, two of Open vSwitch.
 
     Raises NetworkError if Open vSwitch does not answer.

@@ -14,7 +14,7 @@ from pathlib import Path
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import CUTS, MOST_ATTEMPTS, dead_cables
+from scenarios.spec.faults import CABLE_KINDS, MOST_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
 from topologies.fabric.failures import cable
@@ -153,7 +153,7 @@ class Recovery:
 
     def _record_outages(self) -> None:
         """Record the outages that the controller lists, if the scenario has faults that cut cables."""
-        if not any(fault.kind in CUTS for fault in self._faults) or not self._testbed.controller.alive():
+        if not any(fault.kind in CABLE_KINDS for fault in self._faults) or not self._testbed.controller.alive():
             return
         try:
             outages = self._testbed.status()["outages"]

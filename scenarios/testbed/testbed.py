@@ -21,16 +21,23 @@ from controller.forwarding.flows import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.path_choice import NoPathError, Router
 from controller.routing.traffic_engineering import Traffic
-from hosts.agent.transport import Windows, allow_overtaking, frame_segment_bytes, limits, set_queued_bytes, windows_of
+from hosts.agent.transport import (
+    FairShareLimits,
+    allow_overtaking,
+    fair_share_limits,
+    frame_segment_bytes,
+    limits,
+    set_queued_bytes,
+)
 from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, probe, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.course import moments_of, new_course
+from scenarios.policies.course import decision_times_of, new_timeline
 from scenarios.policies.decide import (
     Chooser,
     channels,
-    in_service,
+    dscps_in_service_order,
     most_shared,
     probes_of,
     rank_order_of,
@@ -41,37 +48,37 @@ from scenarios.policies.decide import (
 from scenarios.policies.knowledge import PROBED
 from scenarios.policies.measured import (
     Demands,
-    at_ends,
-    at_ports,
-    at_probes,
     counted_alone,
-    learnt,
+    is_observed,
     links_passed,
+    measured_demands,
+    measured_demands_within,
     ports_of,
+    rates_from_counters,
+    rates_from_messages,
+    rates_from_probes,
     readings,
-    tells,
     tunnels_of,
-    wanted_of,
-    wanted_within,
+    updated_rates,
 )
 from scenarios.policies.policy import NEVER, Mode
-from scenarios.policies.timing import Course, Moments
+from scenarios.policies.timing import DecisionTimeline, DecisionTimes
 from scenarios.spec.classes import services
-from scenarios.spec.collective import CollectiveSpec, carried
+from scenarios.spec.collective import CollectiveSpec, scaled_workload
 from scenarios.spec.faults import Fault, dead_cables
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
-from scenarios.testbed.platform import VIRTUAL, Platform, put_back
+from scenarios.testbed.platform import VIRTUAL, Platform, restored_settings
 from scenarios.testbed.port_watch import Counters, PortWatch
 from scenarios.testbed.rate_changes import RateChanges
 from scenarios.testbed.warming import warm
 from scenarios.vm import VMError, openvswitch
-from scenarios.vm.openvswitch import awake
+from scenarios.vm.openvswitch import waking_vswitchd
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside, netlink_of
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import SEGMENT_BYTES, Buffer, Shaping, Tunnel
@@ -212,7 +219,7 @@ class Testbed:
         self._rerouted = False  # since the last collective
         # With measured knowledge: by the last collective, its update of the believed rates before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._last_belief: tuple[Conditions, Course | None] | None = None
+        self._last_belief: tuple[Conditions, DecisionTimeline | None] | None = None
         self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
         # With measured demands: the demands seen in each collective.
         self._demands_seen: dict[int, Floats] = {}
@@ -233,7 +240,7 @@ class Testbed:
                 if openvswitch.up():
                     stack.callback(openvswitch.down)
             else:
-                stack.enter_context(put_back())
+                stack.enter_context(restored_settings())
             # The controller imports its modules while the switches are made, which try to connect until it listens.
             delays_s = self.setting.control_delays_s
             if delays_s:
@@ -296,11 +303,11 @@ class Testbed:
         without fair queues."""
         if self.setting.fabric.routing != ROUTING or self.fair_links is None:
             return ()
-        ports = {link.name: link.index for link in shared_by(self.fabric).all}
+        ports = {link.name: link.index for link in links_in_grain(self.fabric).all}
         first = [ports[self.fabric.links[path.links[0]].name] for path in self.fabric.paths]
         return tuple(
             Tunnel(link=first[path.index], match=f"{tunnels_match(path.index)} match ip tos {4 * dscp:#04x} 0xfc")
-            for dscp in in_service(self.setting.workload)
+            for dscp in dscps_in_service_order(self.setting.workload)
             for path in self.fabric.paths
         )
 
@@ -328,12 +335,12 @@ class Testbed:
         deadline_s = self.deadline_s
         if self.setting.transport.buffer_bytes is not None:
             # Long enough for a message whose every frame is lost and retransmitted after a timeout.
-            frames = self.setting.carried.largest_message_bytes / frame_segment_bytes()
+            frames = self.setting.carried_workload.largest_message_bytes / frame_segment_bytes()
             deadline_s += self.setting.transport.rto_min_s * frames
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
-            workload=carried(self.setting.workload, self.platform.scale),
+            workload=scaled_workload(self.setting.workload, self.platform.scale),
             transport=self.setting.transport,
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
@@ -361,7 +368,7 @@ class Testbed:
         if self.fair_links is not None:
             self._set_windows(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # restore the limits from before fair sharing
-            self._set_windows(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
+            self._set_windows(FairShareLimits(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
         if self._is_lossless:
             for pid in self.network.host_pids:
                 with inside(pid):
@@ -369,16 +376,16 @@ class Testbed:
         if self.setting.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
 
-    def _windows(self, shared: Collection[str]) -> Windows:
+    def _windows(self, shared: Collection[str]) -> FairShareLimits:
         """Return windows with which connections queue so little that flows get fair shares."""
-        return windows_of(
-            message_bytes=self.setting.carried.largest_message_bytes,
+        return fair_share_limits(
+            message_bytes=self.setting.carried_workload.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._fastest_bps,
             steady=self._conditions.timed is None,
         )
 
-    def _set_windows(self, windows: Windows) -> None:
+    def _set_windows(self, windows: FairShareLimits) -> None:
         self._set_segments(windows.segment_bytes)
         for pid in self.network.host_pids:
             with inside(pid):
@@ -400,7 +407,7 @@ class Testbed:
 
     @property
     def _router(self) -> Router:
-        return Router(self.fabric, shared_by(self.fabric).delays_s(self.delays_s))
+        return Router(self.fabric, links_in_grain(self.fabric).delays_s(self.delays_s))
 
     def seen(self) -> dict[str, object]:
         """Take a snapshot of the machine (`snapshot.seen`)."""
@@ -441,12 +448,12 @@ class Testbed:
             probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
         (rates_bps,) = believed.held(self.setting.keeps_rates(mode)).rates_bps(number, 1)
         try:
-            moments = moments_of(self.setting, mode.name, number, 1, course=course)
+            moments = decision_times_of(self.setting, mode.name, number, 1, course=course)
         except NoPathError as error:  # too many cables are down
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=probed_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._faults_under[number], number)
+        is_learnt = mode.knowledge.is_measured and is_observed(self.setting.faults, self._faults_under[number], number)
         watch = self._counter_watch(mode, rates_bps, of_ports=is_learnt)
         watching = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
@@ -522,7 +529,7 @@ class Testbed:
             if every and reading % every == 0 and self.controller.alive():
                 of, read = (self.fabric, self.setting.workload), readings(self._counted(watch))
                 had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
-                self._wanted_bps = wanted_within(*of, read, reading // every, had_bps, spec=self.setting.te)
+                self._wanted_bps = measured_demands_within(*of, read, reading // every, had_bps, spec=self.setting.te)
                 self.route(mode, rates_bps, best=False, stay=True)
                 self._paths.append(self._flow_paths())
 
@@ -553,10 +560,12 @@ class Testbed:
         """Store the demands seen in a collective; return its record with the counters of the tunnels that it used."""
         workload, sample_s = self.setting.workload, self.setting.te.sample_s
         rows = self._counted(watch)
-        self._demands_seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
+        self._demands_seen[record.collective] = measured_demands(
+            self.fabric, workload, readings(rows), sample_s=sample_s
+        )
         return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
 
-    def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
+    def _believed(self, mode: Mode) -> tuple[Conditions, DecisionTimeline | None]:
         """Return the conditions that a mode believes in, from measurements here, and its course, if it has one.
 
         Both are in the state after the last completed collective: a lost attempt does not change them.
@@ -566,7 +575,7 @@ class Testbed:
             return self._conditions.believed(mode.knowledge), None
         if self._last_belief is None:
             believed = self._conditions.believed(mode.knowledge, self._believed_after)
-            self._last_belief = believed, new_course(self.setting, mode.name, believed) if has_course else None
+            self._last_belief = believed, new_timeline(self.setting, mode.name, believed) if has_course else None
         believed, course = self._last_belief
         return believed, course and course.copy()
 
@@ -607,8 +616,10 @@ class Testbed:
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 5)
         probed, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
-        seen_bps = at_probes(self._conditions, number, probed, took_s, size_bytes)
-        self._learnt = {number: partial(learnt, PROBED, seen_bps=seen_bps, links=np.empty((0, 0), dtype=np.int32))}
+        seen_bps = rates_from_probes(self._conditions, number, probed, took_s, size_bytes)
+        self._learnt = {
+            number: partial(updated_rates, PROBED, seen_bps=seen_bps, links=np.empty((0, 0), dtype=np.int32))
+        }
         return begun_ns, tuple(rows)
 
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
@@ -632,15 +643,17 @@ class Testbed:
         )
         if watch is None:
             sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
-            seen_bps = at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
+            seen_bps = rates_from_messages(
+                self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s
+            )
         else:
             link = counted_alone(self.fabric, links)
             ports = {index: ports_of(self.fabric)[index] for index in link.tolist()}
             record = replace(record, counters=watch.rows(ports, control_s=self._control_s))
             assert record.counters is not None
             rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
-            seen_bps = at_ports(readings(rows), links=len(self.delays_s), fair=fair)
-        self._learnt = {record.collective: partial(learnt, mode.knowledge.kind, seen_bps=seen_bps, links=links)}
+            seen_bps = rates_from_counters(readings(rows), links=len(self.delays_s), fair=fair)
+        self._learnt = {record.collective: partial(updated_rates, mode.knowledge.kind, seen_bps=seen_bps, links=links)}
         return record
 
     @contextmanager
@@ -664,7 +677,7 @@ class Testbed:
         mode: Mode,
         number: int,
         rates_bps: Floats,
-        moments: Moments,
+        moments: DecisionTimes,
         *,
         reroute: bool,
         probed_ns: int | None,
@@ -798,7 +811,7 @@ class Testbed:
         self._wait_ready(without)
 
     def _wait_ready(self, without: Collection[str] = ()) -> None:
-        with awake():
+        with waking_vswitchd():
             self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
 
     def agent_pid(self, rank: int) -> int:
@@ -826,7 +839,7 @@ class Testbed:
         if noticed(self.status()):
             return True
         end = time.monotonic() + NOTICED_S
-        with awake():
+        with waking_vswitchd():
             while time.monotonic() < end:
                 time.sleep(_LOOK_AGAIN_S)
                 if noticed(self.status()):
@@ -855,7 +868,7 @@ class Testbed:
         if not self._tunnels:
             return
         end, status = time.monotonic() + NOTICED_S, self.status()
-        with awake():
+        with waking_vswitchd():
             while {cable(a, b) for a, b in status["dead"]} != dead and time.monotonic() < end:
                 time.sleep(_FOLLOW_S)
                 status = self.status()
@@ -914,7 +927,7 @@ class Testbed:
     def heed_at_once(self) -> None:
         """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""
         if self.controller.pid is not None:
-            openvswitch.take_turns(self.controller.pid)
+            openvswitch.prioritize_controller(self.controller.pid)
 
     def settle(self) -> None:
         """Wait until switches follow only the new rules."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from controller.forwarding.flows import NO_TUNNEL
 from controller.forwarding.rules import Route, install
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from topologies.fabric.fabric import Fabric
 
 _IPV4 = 0x0800
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
     """Yield a frame for each candidate path between two of these GPUs (ranks), as the sender's leaf sends it once the
     pair is in the path's tunnel; frames that would match the same kernel flows are yielded once."""
-    ways, sent = Ways(fabric), set[tuple[str, str, str]]()
+    ways, sent = FabricPaths(fabric), set[tuple[str, str, str]]()
     ends = [(fabric.gpus[a], fabric.gpus[b]) for a in gpus for b in gpus]
     for path, (src, dst) in product(fabric.paths, ends):
         if (src.site, dst.site) != (path.src_site, path.dst_site):

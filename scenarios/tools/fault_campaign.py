@@ -21,7 +21,7 @@ import psutil
 
 from scenarios import vm
 from scenarios.engines.base import EngineEvent, FaultOutcome, Slice
-from scenarios.engines.emulation import WRONG_DATA, EmulationError, Reader, Task, Watchdog, Words, memory_bytes
+from scenarios.engines.emulation import WRONG_DATA, EmulationError, Reader, StderrTail, Task, Watchdog, memory_bytes
 from scenarios.spec.faults import KINDS
 from scenarios.spec.load import Override, resolved, scenario_of
 from scenarios.spec.scenario import to_json
@@ -46,7 +46,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drill:
+class CampaignScenario:
     """A scenario of a campaign: its TOML text, its mode, and its faults as written in the scenario."""
 
     text: str
@@ -63,7 +63,7 @@ def fault_counts(count: int, seed: int) -> list[int]:
     return sizes
 
 
-def random_drill(number: int, seed: int, faults: int, *, policies: bool = False) -> Drill:
+def random_drill(number: int, seed: int, faults: int, *, policies: bool = False) -> CampaignScenario:
     """Return scenario `number` of the campaign with this seed, with so many faults; the same arguments give the same.
 
     With `policies` it has a random policy in place of a built-in mode, and conditions that last two collectives on
@@ -93,7 +93,7 @@ def random_drill(number: int, seed: int, faults: int, *, policies: bool = False)
         overrides = [one for one in overrides if one.key not in given]
     scenario = scenario_of(_RINGS, [*overrides, *(Override(key, value, key) for key, value in given.items())])
     (mode,) = scenario.run.modes
-    return Drill(text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults))
+    return CampaignScenario(text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults))
 
 
 def _policy(chance: random.Random) -> dict[str, str]:
@@ -126,12 +126,12 @@ def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
     return table
 
 
-def run(drill: Drill, patience_s: float) -> list[Outcome]:
+def run(drill: CampaignScenario, patience_s: float) -> list[Outcome]:
     """Run a scenario in a VM; return an outcome for each of its faults, and for each process that died unexpectedly.
 
     A VM without output for `patience_s` seconds counts as hung. Raises vm.CannotRunError if this machine cannot run it.
     """
-    setting, words, events = scenario_of(drill.text), Words(), list[EngineEvent]()
+    setting, words, events = scenario_of(drill.text), StderrTail(), list[EngineEvent]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
@@ -158,7 +158,7 @@ def run(drill: Drill, patience_s: float) -> list[Outcome]:
     return _outcomes(drill, accounts, words.last() if status else "")
 
 
-def _trouble(status: int, words: Words, done: int) -> tuple[str, str] | None:
+def _trouble(status: int, words: StderrTail, done: int) -> tuple[str, str] | None:
     """Return the bad outcome of a testbed that ended with `status` after `done` collectives, with a sentence; or None.
 
     An error message in a sentence of its own is no bad outcome.
@@ -172,7 +172,7 @@ def _trouble(status: int, words: Words, done: int) -> tuple[str, str] | None:
     return None
 
 
-def _outcomes(drill: Drill, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
+def _outcomes(drill: CampaignScenario, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
     """Return an outcome for each fault of the scenario, and for each process that died unexpectedly.
 
     A fault that was not injected counts as aborted if the run ended with `sentence`, and as ridden out otherwise.
@@ -207,7 +207,7 @@ def _kind(what: str) -> str:
     return next((kind for kind in KINDS if all(word in what.split() for word in kind.split())), "not declared")
 
 
-def campaign(scenarios: Sequence[Drill], jobs: int, patience_s: float) -> list[Outcome]:
+def campaign(scenarios: Sequence[CampaignScenario], jobs: int, patience_s: float) -> list[Outcome]:
     """Run the scenarios, `jobs` at a time, print a line on stderr for each outcome, and return the outcomes.
 
     Processes and file descriptors that are left at the end are an outcome of their own.

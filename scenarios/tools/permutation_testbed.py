@@ -58,7 +58,7 @@ Measure = Callable[[Callable[[int], None], int], Floats]
 
 
 @contextmanager
-def prepared(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
+def prepare_testbed(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
     """Prepare the draws; the context has a function that measures when each host's message has arrived whole.
 
     Its arguments are a callback for progress, which gets the number of draws measured so far, and the number of VMs

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from scenarios.vm import resources
 from scenarios.vm.errors import SETUP, CannotRunError
-from topologies.errors import first_of
+from topologies.errors import list_first
 
 FRAGMENT = Path(__file__).with_name("kernel.config")
 PATCHES = sorted(Path(__file__).parent.glob("*.patch"))
@@ -76,7 +76,7 @@ def check(path: Path) -> None:
         )
     if lacking := missing(options(FRAGMENT.read_text()), config):
         raise CannotRunError(
-            f"the kernel {path} was built without the options {first_of(lacking, 3)}, which the VM needs",
+            f"the kernel {path} was built without the options {list_first(lacking, 3)}, which the VM needs",
             remedy=f"remove it and run `{SETUP}`",
         )
     state_bytes, held_bytes = resources.register_bytes(), int(config[_XSTATE_BYTES])

@@ -45,7 +45,7 @@ _LATE_S = 5.0  # how long a terminal may take to deliver ENQUIRY
 _INTERRUPT_S = 0.2  # interval of `_interrupt_spinning`
 
 
-class Gone(Exception):
+class VMEnded(Exception):
     """The VM has ended while a question of its COMMAND was being answered."""
 
 
@@ -290,7 +290,7 @@ class Machine:
                 break
             select.select([self.stdout.reader], [], [], _LATE_S)
         self._last_output = b""
-        with contextlib.suppress(Gone):  # `wait` will see the consoles' ends
+        with contextlib.suppress(VMEnded):  # `wait` will see the consoles' ends
             dialogue.send(self._answer(question, self._typed, self._check_alive))
             self._held_bytes_left = HELD_BYTES
 
@@ -300,9 +300,9 @@ class Machine:
         try:
             ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            raise Gone from None
+            raise VMEnded from None
         if ended is not None:
-            raise Gone
+            raise VMEnded
 
     def _deliver(self, console: Console, data: bytes, sinks: dict[Console, Sink]) -> None:
         if console in sinks:

@@ -1,8 +1,8 @@
 """Open vSwitch inside the VM: ``up`` starts it with a new database, ``down`` stops it.
 
 Both work in the VM only; the host's Open vSwitch is neither used nor changed. From a shell, use
-``python -m scenarios.vm.openvswitch up`` (or ``down``). ``awake``, in the VM and on the host, makes switches reconnect
-to a controller without delay.
+``python -m scenarios.vm.openvswitch up`` (or ``down``). ``waking_vswitchd``, in the VM and on the
+host, makes switches reconnect to a controller without delay.
 """
 
 import os
@@ -110,7 +110,7 @@ def _run(*command: str) -> None:
         raise VMError(f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'no output'}")
 
 
-def take_turns(controller_pid: int) -> None:
+def prioritize_controller(controller_pid: int) -> None:
     """Give real-time priority to the controller and to Open vSwitch's main thread, which reads its messages.
 
     Open vSwitch then revalidates the kernel's flows after it has received everything that the controller sends to
@@ -123,7 +123,7 @@ def take_turns(controller_pid: int) -> None:
 
 
 @contextmanager
-def awake() -> Iterator[None]:
+def waking_vswitchd() -> Iterator[None]:
     """Wake ovs-vswitchd ten times a second within the context, so that it checks its timers; no error if it is down."""
     done = threading.Event()
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.authors.draws import DrawsError, gaussian, number_of, read, uniform
+from analysis.authors.draws import DrawsError, count_draws, gaussian, read, uniform
 from analysis.authors.fabric import BORDERS, GATES, GPUS, LINK, LINKS, NOMINAL_GBPS, SITES, WAN_PATHS, delays_s
 from analysis.authors.simulator import (
     AUTHORS,
@@ -27,7 +27,7 @@ from analysis.authors.simulator import (
     times_s,
     weights_s,
 )
-from analysis.authors.study import PUBLISHED_DELAY_S, PUBLISHED_S, VARIATIONS, lines, totals_s
+from analysis.authors.study import PUBLISHED_DELAY_S, PUBLISHED_S, VARIATIONS, totals_s, variation_results
 
 DELAY_S = 1e-5
 SIZE = 8 / 1024
@@ -193,7 +193,7 @@ def test_the_authors_totals_come_out_on_their_draws() -> None:
 
 
 def test_every_variation_is_compared_with_its_own_base() -> None:
-    found = list(lines(gaussian(301, 1), (8,), DELAY_S, seed=1))
+    found = list(variation_results(gaussian(301, 1), (8,), DELAY_S, seed=1))
     assert [line.variation for line in found] == [variation.name for variation in VARIATIONS]
     for line in found:
         assert (line.gain["base"].value, set(line.gain)) == (0, set(MODES))
@@ -260,7 +260,7 @@ def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     three = graph(shares[2], plain=True)
     folder = written(tmp_path, one, two, three, four, five)
     (folder / "notes.txt").write_text("not a draw")
-    assert number_of(folder) == 5
+    assert count_draws(folder) == 5
     told: list[int] = []
     assert read(folder, 5, told.append) == pytest.approx(shares, rel=1e-15)
     assert told[-1] == 5
@@ -361,12 +361,12 @@ def test_a_damaged_file_is_a_draw_or_refused(data: st.DataObject, tmp_path_facto
 
 def test_a_folder_without_draws_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DrawsError, match=r"has no 0\.pkl"):
-        number_of(tmp_path)
+        count_draws(tmp_path)
     with pytest.raises(DrawsError, match="cannot be read: No such file"):
-        number_of(tmp_path / "none")
+        count_draws(tmp_path / "none")
     written(tmp_path, graph(np.full(len(LINKS), 0.5)))
     with pytest.raises(DrawsError, match=r"has no 1\.pkl"):
-        number_of(tmp_path)
+        count_draws(tmp_path)
     with pytest.raises(DrawsError, match=r"1\.pkl cannot be read"):
         read(tmp_path, 2)
     for make, sentence in ((os.mkfifo, "is not a regular file"), (os.mkdir, "cannot be read: Is a directory")):

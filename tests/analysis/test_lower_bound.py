@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.model.lower_bound import Demand, LowerBound, RoundBound
+from analysis.model.lower_bound import LowerBound, RoundBound, RoundJob
 from analysis.model.max_plus import completion_s
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
 from hosts.embedding.ring import OBJECTIVES
-from scenarios.engines.prediction import Plan, decided, lower_bound
+from scenarios.engines.prediction import Plan, decisions_of, lower_bound
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, decide, shared_links
 from scenarios.policies.policy import MODES
@@ -125,7 +125,7 @@ def test_it_is_the_closed_form(gpus, wan, rates, delays, narrow, form) -> None:
 # --- rounds of jobs ---------------------------------------------------------------------------------------------------
 
 
-def round_bound_s(fabric: Fabric, rates_bps: np.ndarray, *demands: Demand) -> float:
+def round_bound_s(fabric: Fabric, rates_bps: np.ndarray, *demands: RoundJob) -> float:
     found = RoundBound(fabric, delays_s=delays_s(fabric, ConditionsSpec()), demands=demands).seconds(rates_bps)
     return float(found[0])
 
@@ -135,7 +135,7 @@ def test_the_bound_of_one_job_on_all_gpus_is_that_of_the_collective() -> None:
     rates, delays = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 1), delays_s(fabric, ConditionsSpec())
     for kind in ALGORITHMS:
         alone = lower_bound_s(fabric, rates, delays_s=delays, block_bytes=CHUNK, kind=kind, at_once=True)[0]
-        job = Demand(kind=kind, block_bytes=CHUNK, gpus=tuple(range(8)))
+        job = RoundJob(kind=kind, block_bytes=CHUNK, gpus=tuple(range(8)))
         assert round_bound_s(fabric, rates, job) == alone
         assert round_bound_s(fabric, rates, replace(job, start_s=1.0)) == pytest.approx(1 + alone, rel=1e-12)
 
@@ -144,7 +144,7 @@ def test_jobs_that_meet_on_the_wan_have_it_together() -> None:
     """Four border links of 1 GB/s; an alltoall of two and two GPUs sends four blocks of 1 MB each way."""
     fabric = build_fabric(FabricSpec(gpus_per_site=(4, 4)))
     rates = uniform_rates(fabric, intra_bps=8e15, wan_bps=8e9)
-    jobs = [Demand(kind="alltoall", block_bytes=CHUNK, gpus=gpus) for gpus in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    jobs = [RoundJob(kind="alltoall", block_bytes=CHUNK, gpus=gpus) for gpus in ((0, 1, 4, 5), (2, 3, 6, 7))]
     one, both = (round_bound_s(fabric, rates, *some) for some in (jobs[:1], jobs))
     assert one == pytest.approx(1e-3, rel=0.02) and both == pytest.approx(2e-3, rel=1e-6)
     again = round_bound_s(fabric, rates, jobs[0], replace(jobs[1], count=3))
@@ -170,7 +170,7 @@ def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
     bound_s = lower_bound(setting, conditions)(0, conditions.drawn.rates_bps(0, 5))
     assert (bound_s > 0).all()
     for mode in MODES:
-        plan = decided(setting, mode, conditions, start=0, count=5)
+        plan = decisions_of(setting, mode, conditions, start=0, count=5)
         assert (Plan(setting, mode, plan, conditions).completion_s() >= bound_s * (1 - 1e-9)).all()
 
 
@@ -194,6 +194,6 @@ def test_nothing_beats_it_where_flows_share_links_or_ports(
     conditions = conditions_of(setting)
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 10))
     for mode in MODES:
-        decisions = decided(setting, mode, conditions, start=0, count=10)
+        decisions = decisions_of(setting, mode, conditions, start=0, count=10)
         found_s = Plan(setting, mode, decisions, conditions).completion_s()
         assert (found_s >= bound_s * (1 - 1e-9)).all()

@@ -64,7 +64,7 @@ def test_compiled_schedules_end_with_the_last_arrival(
     found = schedule(kind, algorithm, sites=sites, pieces=pieces)
     rng = np.random.default_rng(len(found.transfers))
     alpha, beta = rng.choice([0.1, 0.2, 0.7, 1.3], (2, len(found.flows), 9001))  # equal times too
-    compiled = max_plus.Compiled(found.transfers)
+    compiled = max_plus.CompiledSchedule(found.transfers)
     ends_s = compiled.completion_s(alpha, beta)
     assert (ends_s == max_plus.times(found.transfers, alpha, beta).arrives_s.max(axis=0)).all()
     one = compiled.completion_s(alpha[:, 7:8], beta[:, 7:8])
@@ -125,7 +125,7 @@ def test_a_shared_link_that_limits_a_message_has_its_seconds_although_another_is
     found = fluid.times(transfers, links, capacity, np.zeros((1, 2)), slot_bytes=10)
     path = max_plus.critical_path(transfers, found)
     hops = [[Hop("a", 8.0, 0.0), Hop("w", 10.0, 0.0)], [Hop("w", 10.0, 0.0), Hop("b", 100.0, 0.0)]]
-    limits = fluid.limits(found, ["a", "w", "b"])
+    limits = fluid.bottleneck_names(found, ["a", "w", "b"])
     assert max_plus.seconds_by_link(transfers, path, hops, limits) == {"w": (pytest.approx(16.0), 0.0)}
     assert max_plus.seconds_by_link(transfers, path, hops) == {"a": (pytest.approx(16.0), 0.0)}
 

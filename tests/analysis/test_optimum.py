@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.model.lower_bound import LowerBound
-from analysis.model.optimum import PROVEN, Best, Block, Way, best_schedule, blocks_of, timed
+from analysis.model.optimum import PROVEN, Best, Block, GpuPath, assign_times, best_schedule, blocks_of
 from hosts.embedding.ring import best_rings
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -19,18 +19,18 @@ def test_transfers_are_on_a_link_at_once_where_their_rates_fit() -> None:
     rates_bps = np.array([10.0, 6.0, 6.0, 4.0])
     blocks = [Block(source=gpu, sinks=(3,)) for gpu in range(3)]
     fast, also_fast, slow = (
-        Way(src=gpu, dst=3, links=(0, 1 + gpu), rate_bps=rate, delay_s=1.0) for gpu, rate in enumerate((6, 6, 4))
+        GpuPath(src=gpu, dst=3, links=(0, 1 + gpu), rate_bps=rate, delay_s=1.0) for gpu, rate in enumerate((6, 6, 4))
     )
 
-    def ends_s(*ways: Way) -> list[float]:
-        sent = timed([(way.src, index) for index, way in enumerate(ways)], ways, blocks, rates_bps, 60)
+    def ends_s(*ways: GpuPath) -> list[float]:
+        sent = assign_times([(way.src, index) for index, way in enumerate(ways)], ways, blocks, rates_bps, 60)
         return [one.arrives_s for one in sent]
 
     assert ends_s(fast, also_fast) == [11.0, 21.0]
     assert ends_s(fast, slow) == [11.0, 16.0]
     assert ends_s(fast, slow, also_fast) == [11.0, 16.0, 21.0]  # it has to wait for the first alone
     with pytest.raises(ValueError, match="GPU 0 sends block 1, which it does not have"):
-        timed([(1, 0)], [fast], blocks, rates_bps, 60)
+        assign_times([(1, 0)], [fast], blocks, rates_bps, 60)
 
 
 def test_what_adds_is_refused() -> None:
@@ -38,7 +38,7 @@ def test_what_adds_is_refused() -> None:
         blocks_of("allreduce", 4)
 
 
-def three_gpus(random: np.random.Generator) -> tuple[list[Way], np.ndarray]:
+def three_gpus(random: np.random.Generator) -> tuple[list[GpuPath], np.ndarray]:
     """Ways between three GPUs, some by two ways, that share some links; and the links' rates in bit/s."""
     rates_bps = random.uniform(1e9, 10e9, 8)
     ways = []
@@ -46,18 +46,20 @@ def three_gpus(random: np.random.Generator) -> tuple[list[Way], np.ndarray]:
         for _ in range(int(random.integers(1, 3)) if (a, b) == (0, 1) else 1):
             links = tuple(sorted(random.choice(8, size=random.integers(1, 4), replace=False).tolist()))
             delay_s = float(random.choice([1e-6, 1e-2]))
-            ways.append(Way(src=a, dst=b, links=links, rate_bps=float(rates_bps[list(links)].min()), delay_s=delay_s))
+            ways.append(
+                GpuPath(src=a, dst=b, links=links, rate_bps=float(rates_bps[list(links)].min()), delay_s=delay_s)
+            )
     return ways, rates_bps
 
 
-def trees(block: int, ways: list[Way]) -> list[list[tuple[int, int]]]:
+def trees(block: int, ways: list[GpuPath]) -> list[list[tuple[int, int]]]:
     """Every choice of ways by which a block of an allgather gets from its GPU to both others."""
     into = [[index for index, way in enumerate(ways) if way.dst == gpu] for gpu in range(3) if gpu != block]
     chosen = [pair for pair in product(*into) if any(ways[index].src == block for index in pair)]
     return [[(block, index) for index in pair] for pair in chosen]
 
 
-def brute_force_s(ways: list[Way], rates_bps: np.ndarray, known_s: float) -> float:
+def brute_force_s(ways: list[GpuPath], rates_bps: np.ndarray, known_s: float) -> float:
     """The least time of all trees in all orders; each transfer as early as it can, as that makes nothing later."""
     blocks, bits, best_s = blocks_of("allgather", 3), 8 * CHUNK, known_s
     for choice in product(*(trees(block, ways) for block in range(3))):
@@ -70,7 +72,7 @@ def brute_force_s(ways: list[Way], rates_bps: np.ndarray, known_s: float) -> flo
         pending: list[list[tuple[int, int]]] = [[]]
         while pending:
             order = pending.pop()
-            sent = timed(order, ways, blocks, rates_bps, bits)
+            sent = assign_times(order, ways, blocks, rates_bps, bits)
             end_s = max((one.arrives_s for one in sent), default=0.0)
             if end_s >= best_s:
                 continue
@@ -92,7 +94,7 @@ def test_it_is_the_best_of_all_schedules_of_three_gpus(seed: int) -> None:
     known = [(ways[index].src, index) for index in direct]
     blocks = blocks_of("allgather", 3)
     found = best_schedule(blocks, ways, rates_bps, block_bytes=CHUNK, seconds=60, known=known)
-    known_s = max(one.arrives_s for one in timed(known, ways, blocks, rates_bps, 8 * CHUNK))
+    known_s = max(one.arrives_s for one in assign_times(known, ways, blocks, rates_bps, 8 * CHUNK))
     least_s = brute_force_s(ways, rates_bps, known_s * (1 + 1e-12))
     assert found.proven
     assert found.completion_s == pytest.approx(least_s, rel=PROVEN)
@@ -108,7 +110,7 @@ def allgather(fabric: Fabric, rates_bps: np.ndarray, seconds: float, delays: np.
         for path in paths:
             links = fabric.edge_links(a, b, path)
             on = list(links)
-            ways.append(Way(src=a, dst=b, links=links, rate_bps=rates_bps[on].min(), delay_s=delays[on].sum()))
+            ways.append(GpuPath(src=a, dst=b, links=links, rate_bps=rates_bps[on].min(), delay_s=delays[on].sum()))
     cost_s, delay_s, best = np.full((n, n), np.inf), np.zeros((n, n)), {}
     for index, way in enumerate(ways):
         seconds_s = way.delay_s + 8 * CHUNK / way.rate_bps
@@ -119,7 +121,7 @@ def allgather(fabric: Fabric, rates_bps: np.ndarray, seconds: float, delays: np.
     ring = best_rings(cost_s[None], delay_s[None], **given)[0].tolist()
     known = [(ring[(at - step) % n], best[ring[at], ring[(at + 1) % n]]) for step in range(n - 1) for at in range(n)]
     blocks = blocks_of("allgather", n)
-    ring_s = max(one.arrives_s for one in timed(known, ways, blocks, rates_bps, 8 * CHUNK))
+    ring_s = max(one.arrives_s for one in assign_times(known, ways, blocks, rates_bps, 8 * CHUNK))
     bound_s = LowerBound(fabric, delays_s=delays, kind="allgather", block_bytes=CHUNK, at_once=True).seconds(
         rates_bps[None]
     )[0]

@@ -19,13 +19,13 @@ from analysis.results import writer as writing
 from analysis.results.reader import ResultsError, load, open_run
 from analysis.results.rows import Point, Rows, joined
 from analysis.results.writer import Writer
-from scenarios.spec.scenario import described
+from scenarios.spec.scenario import settings_as_json
 from tests.fakes.commands import scenario
 from tests.fakes.stored import some_rows, write_run
 
 OLD = Path(__file__).parent / "old_run"
 SCENARIO = {"fabric.gpus": 4, "run.modes": ["base", "joint"]}
-SETTINGS = described(scenario(**SCENARIO))
+SETTINGS = settings_as_json(scenario(**SCENARIO))
 BASE, MEASURED = Point("model", 0, "base"), Point("emulation", 0, "base")
 
 

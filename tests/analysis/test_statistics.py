@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.statistics.answer import Contest, answer
-from analysis.statistics.claims import claims, is_papers
+from analysis.statistics.answer import Comparison, answer
+from analysis.statistics.claims import claims, is_paper_configuration
 from analysis.statistics.fidelity import fidelity
 from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
@@ -194,7 +194,7 @@ def test_collectives_hang_together_that_share_a_ring_or_conditions():
 
 def papers(name, *assignments):
     settings = load_scenario(name, [assignment(text) for text in assignments]).settings()
-    return {is_papers(plain_values(setting), setting.run.modes) for setting in settings}
+    return {is_paper_configuration(plain_values(setting), setting.run.modes) for setting in settings}
 
 
 def test_the_papers_figures_are_its_own_whatever_is_none_of_its_business():
@@ -236,7 +236,7 @@ def contest(times, count=400, **changes):
     luck = np.random.default_rng(7).uniform(0.9, 1.1, count)
     series = {mode: Series(np.arange(count), share * luck) for mode, share in times.items()}
     about = {"index": 0, "label": "8 GPUs", "kind": "allgather", "is_measured": False}
-    return Contest(times=series, **about | changes)
+    return Comparison(times=series, **about | changes)
 
 
 def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from analysis.model import varying_kernel
-from analysis.model.varying import Instants, Moves, Varying
+from analysis.model.varying import PathChanges, TimeVaryingModel, TransferTimes
 from hosts.collectives.schedule import Transfer
 from tests.analysis.test_fluid import Case, alone, arrays, lock_step, random_case
 
@@ -23,23 +23,23 @@ def times(
     every: float,
     moves: Sequence[tuple[float, Case]] = (),
     packet: float = 0,
-) -> Instants:
+) -> TransferTimes:
     """The case under rows of capacities, of which the last holds for ever, with the links and delays of others from
     instants on."""
     (links,), _, (delay,) = arrays([case])
-    model = Varying(case.transfers, flows=len(case.links), slot_bytes=1 / 8, packet_bytes=packet / 8)
+    model = TimeVaryingModel(case.transfers, flows=len(case.links), slot_bytes=1 / 8, packet_bytes=packet / 8)
 
     def rates(count: int) -> np.ndarray:
         return np.array([rows[min(row, len(rows) - 1)] for row in range(count)], float).reshape(count, -1)
 
-    def moved(count: int) -> Moves:
+    def moved(count: int) -> PathChanges:
         """Those before the first row that is not there."""
         known = [one for one in moves if one[0] < until + (count - 1) * every]
         ways = [(found[0][0], found[2][0]) for found in (arrays([one]) for _, one in known)]
         width = max([links.shape[1], *(way.shape[1] for way, _ in ways)])
         wide = [np.pad(way, ((0, 0), (0, width - way.shape[1])), constant_values=-1) for way, _ in ways]
         at_s, delays = np.array([at for at, _ in known]), np.array([one for _, one in ways])
-        return Moves(at_s, np.array(wide).reshape(-1, len(links), width), delays.reshape(-1, len(links)))
+        return PathChanges(at_s, np.array(wide).reshape(-1, len(links), width), delays.reshape(-1, len(links)))
 
     width = moved(1 << 20).links.shape[2]
     links = np.pad(links, ((0, 0), (0, width - links.shape[1])), constant_values=-1)

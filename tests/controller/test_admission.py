@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from controller.admission import ADMITTED, DEFERRED, REFUSED, Answer, Calendar, Capacities, Request, answers, struck
+from controller.admission import (
+    ADMITTED,
+    DEFERRED,
+    REFUSED,
+    Calendar,
+    Capacities,
+    Decision,
+    Request,
+    decide_after_failure,
+    decide_all,
+)
 
 EXACT = 1e-6
 
@@ -161,7 +171,7 @@ def with_amount(kept: Sequence[Request], one: Request, amount: float) -> list[Re
     return [*kept, replace(one, amount=amount)]
 
 
-def before(found: Sequence[Answer]) -> Iterator[tuple[list[Request], Answer]]:
+def before(found: Sequence[Decision]) -> Iterator[tuple[list[Request], Decision]]:
     """Each answer, with the promises that had been given."""
     kept: list[Request] = []
     for one in found:
@@ -195,7 +205,7 @@ def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
 def test_what_fits_is_what_a_flow_over_time_carries(seed: int) -> None:
     """From one source the most that a request could have is what a maximum flow has beyond the promises before it."""
     case = Case(seed, requests=4, one_source=True, rates=False)
-    found, calendar = answers(case.capacities, [replace(one, latest_s=0.0) for one in case.requests], protects=False)
+    found, calendar = decide_all(case.capacities, [replace(one, latest_s=0.0) for one in case.requests], protects=False)
     check_calendar(case, calendar, protects=False)
     for kept, one in before(found):
         most = flow_over_time(case, [*kept, replace(one.request, amount=1e4)]) - sum(other.amount for other in kept)
@@ -224,7 +234,7 @@ def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -
     seen = dict.fromkeys((ADMITTED, DEFERRED, REFUSED), 0)
     for seed in range(25 if protects else 60):
         case = Case(seed, requests=4, protects=protects)
-        found, calendar = answers(case.capacities, case.requests, protects=protects)
+        found, calendar = decide_all(case.capacities, case.requests, protects=protects)
         check_calendar(case, calendar, protects=protects)
         for kept, one in before(found):
             seen[one.outcome] += 1
@@ -246,9 +256,9 @@ def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() 
     told = 0
     for seed in range(60):
         case = Case(seed, requests=4)
-        _, calendar = answers(case.capacities, case.requests, protects=False)
+        _, calendar = decide_all(case.capacities, case.requests, protects=False)
         down = random.Random(seed).choice(case.capacities.failures)
-        left, later = struck(case.capacities, calendar, down, at_s=3.5)
+        left, later = decide_after_failure(case.capacities, calendar, down, at_s=3.5)
         without = Case(seed, requests=4)
         without.capacities = case.capacities.without(down)
         check_calendar(without, later, protects=False)
@@ -268,8 +278,8 @@ def test_promises_move_to_other_tunnels_and_intervals() -> None:
     capacities = Capacities(bps=np.array([[10.0, 1.0]]))
     early = Request(name="early", tunnels=((0,), (1,)), amount=10.0, begin_s=0.0, end_s=10.0)
     urgent = Request(name="urgent", tunnels=((0,),), amount=10.0, begin_s=0.0, end_s=1.0)
-    assert answers(capacities, [early], protects=False)[1].bps[0][0, 0] > 0
-    found, calendar = answers(capacities, [early, urgent], protects=False)
+    assert decide_all(capacities, [early], protects=False)[1].bps[0][0, 0] > 0
+    found, calendar = decide_all(capacities, [early, urgent], protects=False)
     assert [one.outcome for one in found] == [ADMITTED, ADMITTED]
     first = calendar.edges_s[:-1] < 1.0
     np.testing.assert_allclose(calendar.bps[1][first], [[10.0]])
@@ -280,12 +290,12 @@ def test_instants_that_differ_by_rounding_errors_are_one() -> None:
     """An interval of 1e-14 s would be given whatever rate, even a negative one, that the solver's tolerance allows."""
     one = Request(name="one", tunnels=((0,), (1,)), amount=2.0, begin_s=0.0, end_s=1.0, sooner_s=(0.0, 0.3))
     other = replace(one, name="other", end_s=0.7 + 4e-11)
-    _, calendar = answers(Capacities(bps=np.array([[10.0, 10.0]])), [one, other], protects=False)
+    _, calendar = decide_all(Capacities(bps=np.array([[10.0, 10.0]])), [one, other], protects=False)
     assert np.diff(calendar.edges_s) == pytest.approx([0.4, 0.3, 0.3])
 
 
 def test_no_request_takes_nothing() -> None:
-    found, calendar = answers(Capacities(bps=np.ones((1, 2))), [], protects=True)
+    found, calendar = decide_all(Capacities(bps=np.ones((1, 2))), [], protects=True)
     assert found == [] and calendar.requests == ()
 
 
@@ -293,11 +303,11 @@ def test_what_can_never_be_has_no_time() -> None:
     capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
     one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
     one = replace(one, behind=(one.tunnels,))  # no other way is left
-    (found,), _ = answers(capacities, [one], protects=False)
+    (found,), _ = decide_all(capacities, [one], protects=False)
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(10.0)
-    (found,), _ = answers(capacities, [replace(one, amount=1.0)], protects=True)
+    (found,), _ = decide_all(capacities, [replace(one, amount=1.0)], protects=True)
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(0.0)
-    (found,), _ = answers(capacities, [replace(one, amount=1e15, is_rate=False)], protects=False)
+    (found,), _ = decide_all(capacities, [replace(one, amount=1e15, is_rate=False)], protects=False)
     assert (
         found.outcome == DEFERRED
         and found.promised is not None
@@ -307,7 +317,7 @@ def test_what_can_never_be_has_no_time() -> None:
 
 def test_where_the_solver_s_presolve_fails_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(3, requests=4, protects=True)
-    wanted, _ = answers(case.capacities, case.requests, protects=True)
+    wanted, _ = decide_all(case.capacities, case.requests, protects=True)
 
     def failing(*given: object, options: dict[str, bool], **more: object) -> object:
         found = linprog(*given, options=options, **more)
@@ -315,6 +325,6 @@ def test_where_the_solver_s_presolve_fails_the_answers_are_the_same(monkeypatch:
         return found
 
     monkeypatch.setattr("scipy.optimize.linprog", failing)
-    found, _ = answers(case.capacities, case.requests, protects=True)
+    found, _ = decide_all(case.capacities, case.requests, protects=True)
     assert [one.outcome for one in found] == [one.outcome for one in wanted]
     assert [one.earliest_s for one in found] == pytest.approx([one.earliest_s for one in wanted], rel=EXACT)

@@ -15,12 +15,12 @@ from controller.forwarding import rules
 from controller.forwarding.state import choose_ways
 from controller.routing.multipath import Multipath, hashed, multipath
 from controller.routing.path_choice import NoPathError
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from scenarios.permutation import ecmp, spray
 from tests.controller.test_rules import any_order
 from tests.fakes.flowtables import FakeNetwork, Packet, fabrics, failures, usable, with_default_rules
 from topologies.fabric.fabric import GRAINS, ROUTINGS, Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, around, cable, failed_links, reachable
+from topologies.fabric.failures import NO_CABLES, cable, cables_of, failed_links, reachable
 from topologies.fabric.ports import Ports
 
 Flow = tuple[int, int, int]  # two ranks and a channel
@@ -127,7 +127,7 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
         if reach[pair] and (sites[pair[0]] != sites[pair[1]] or inside)
     ]
     ways = choose_ways(fabric, asked(fabric, flows), dead)[0]
-    now = Ways(fabric, dead)
+    now = FabricPaths(fabric, dead)
     network = with_default_rules(now)
     change = rules.change(now, (), {}, generation=1, tunnels=(), of_flows=ways)
     network.apply(*(message for stage in change.stages for message in stage))
@@ -153,9 +153,9 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
     spec = data.draw(fabrics()).spec
     fabric, _ = spread(spec, "spray")
     chance = random.Random(data.draw(st.integers(0, 2**32)))
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     network = with_default_rules(ways)
-    reach = reachable(fabric, NONE)
+    reach = reachable(fabric, NO_CABLES)
     pairs = [pair for pair in permutations(range(len(fabric.gpus)), 2) if reach[pair]]
     some = data.draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=3, unique=True))
     routes: tuple[rules.Route, ...] = ()
@@ -165,7 +165,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
     for generation in (1, 2, 3):
         channel = data.draw(st.integers(0, 15))
         request = replace(asked(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
-        wanted = choose_ways(fabric, request, NONE)[0]
+        wanted = choose_ways(fabric, request, NO_CABLES)[0]
         change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
         after = with_default_rules(ways)
         alone = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=wanted)
@@ -192,8 +192,8 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
 
 def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
     fabric, _ = spread(MESH, "ecmp")
-    ways = Ways(fabric)
-    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
+    ways = FabricPaths(fabric)
+    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NO_CABLES)[0]
     before = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=first)
     other = {(0, 8, 20001): first[0, 8, 20000]}
     change = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=other)
@@ -206,8 +206,8 @@ def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
 
 def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
     fabric, _ = spread(MESH, "ecmp")
-    ways = Ways(fabric)
-    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
+    ways = FabricPaths(fabric)
+    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NO_CABLES)[0]
     before = rules.change(ways, (), {(0, 8): 3}, generation=1, tunnels=(), of_flows=flows)
     after = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=flows)
     network = with_default_rules(ways)
@@ -222,7 +222,11 @@ def test_pieces_are_even_over_rails_and_over_those_left_where_one_fails(rails: i
     fabric, found = spread(spec, "spray")
     assert found.pieces(0, 0) == found.pieces(0, 1) == found.width == pieces
     src, dst, piece = np.zeros(pieces, int), np.ones(pieces, int), np.arange(pieces)
-    for dead, left in ((NONE, rails), (around(fabric, "s0p1"), rails - 1), ({cable("s0n1", "s0p0")}, rails - 1)):
+    for dead, left in (
+        (NO_CABLES, rails),
+        (cables_of(fabric, "s0p1"), rails - 1),
+        ({cable("s0n1", "s0p0")}, rails - 1),
+    ):
         planes = found.spines(src, dst, np.full(pieces, -1), piece, frozenset(dead))
         assert (planes[:, 0] == planes[:, 1]).all()
         used = Counter(planes[:, 0].tolist())
@@ -234,10 +238,10 @@ def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None
     crossings, flows = ((0, 2), (3, 1)), [(0, 2, 0), (0, 2, 1), (0, 2, 6), (3, 1, 7)]
     request = replace(asked(fabric, flows), crossings=crossings)
     paths = [fabric.paths_between[0, 1][3].index, fabric.paths_between[1, 0][2].index]
-    wanted, _ = choose_ways(fabric, request, NONE, paths)
+    wanted, _ = choose_ways(fabric, request, NO_CABLES, paths)
     found = [(way.path, way.up, way.down) for way in wanted.values()]
     assert found == [(paths[0], 0, 0), (paths[0], 1, 1), (paths[0], 2, 2), (paths[1], 3, 3)]
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     change = rules.change(ways, (), dict(zip(crossings, paths, strict=True)), generation=1, tunnels=(), of_flows=wanted)
     network = with_default_rules(ways)
     network.apply(*(message for stage in change.stages for message in stage))
@@ -258,7 +262,9 @@ def test_a_piece_keeps_its_way_while_that_is_up_and_the_others_are_dealt_to_thos
     paths = len(fabric.paths_between[0, 1])
     rank = data.draw(st.integers(0, 100))
     piece = rank * found.width + np.arange(found.width)
-    usual, behind = (found.paths(np.array(0), np.array(3), piece, failed_links(fabric, one)) for one in (NONE, dead))
+    usual, behind = (
+        found.paths(np.array(0), np.array(3), piece, failed_links(fabric, one)) for one in (NO_CABLES, dead)
+    )
     hit = np.array([bool({*fabric.paths[path].links} & {*failed_links(fabric, dead)}) for path in usual])
     assert (behind[~hit] == usual[~hit]).all()
     left = Counter(behind[hit].tolist())
@@ -278,7 +284,7 @@ def test_channels_of_a_piece_have_other_substitutes() -> None:
 def test_a_cut_off_pair_is_named() -> None:
     fabric, _ = spread(MESH, "spray")
     with pytest.raises(NoPathError, match="no path leads over the WAN from rank 0 to rank 8"):
-        choose_ways(fabric, asked(fabric, [(0, 8, 0)]), around(fabric, "g8"))
+        choose_ways(fabric, asked(fabric, [(0, 8, 0)]), cables_of(fabric, "g8"))
 
 
 def test_the_hash_sees_seed_hop_and_channel() -> None:

@@ -12,10 +12,10 @@ from controller.forwarding.state import Forwarding, State
 from controller.forwarding.switches import SwitchError
 from controller.routing import link_state
 from controller.routing.link_state import Outages
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, failures, usable, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, around, cable, failed_links
+from topologies.fabric.failures import NO_CABLES, cable, cables_of, failed_links
 from topologies.fabric.wan import WanSpec
 
 FABRIC = build_fabric(FabricSpec())
@@ -25,12 +25,12 @@ FABRIC = build_fabric(FabricSpec())
 @given(st.data())
 def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
     tunnels: frozenset[int] = frozenset()
     for generation in range(1, 4):
-        new = Ways(fabric, data.draw(failures(fabric)))
+        new = FabricPaths(fabric, data.draw(failures(fabric)))
         for switch in fabric.switches:
             for message in rules.detour(ways, new, switch.name):
                 network.apply(message)
@@ -49,7 +49,7 @@ def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: s
         check(fabric, network, new, wanted)
 
 
-def check(fabric: Fabric, network: FakeNetwork, ways: Ways, wanted: dict[tuple[int, int], int]) -> None:
+def check(fabric: Fabric, network: FakeNetwork, ways: FabricPaths, wanted: dict[tuple[int, int], int]) -> None:
     gone = set(failed_links(fabric, ways.dead))
     for a in fabric.gpus:
         for b in fabric.gpus:
@@ -74,10 +74,10 @@ def check(fabric: Fabric, network: FakeNetwork, ways: Ways, wanted: dict[tuple[i
 
 def test_the_fixed_path_is_the_first_that_is_whole() -> None:
     paths = FABRIC.paths_between[0, 1]
-    assert Ways(FABRIC).fixed(0, 1) is paths[0]
-    assert Ways(FABRIC, frozenset({cable("s0b0", "s1b0")})).fixed(0, 1) is paths[1]
-    assert Ways(FABRIC, around(FABRIC, "s0b0")).fixed(0, 1) is paths[2]
-    assert Ways(FABRIC, around(FABRIC, "s0b0") | around(FABRIC, "s0b1")).fixed(0, 1) is paths[0]
+    assert FabricPaths(FABRIC).fixed(0, 1) is paths[0]
+    assert FabricPaths(FABRIC, frozenset({cable("s0b0", "s1b0")})).fixed(0, 1) is paths[1]
+    assert FabricPaths(FABRIC, cables_of(FABRIC, "s0b0")).fixed(0, 1) is paths[2]
+    assert FabricPaths(FABRIC, cables_of(FABRIC, "s0b0") | cables_of(FABRIC, "s0b1")).fixed(0, 1) is paths[0]
 
 
 def test_the_link_state_is_what_ports_and_switches_report_since_the_first_report(monkeypatch):
@@ -85,27 +85,27 @@ def test_the_link_state_is_what_ports_and_switches_report_since_the_first_report
     monkeypatch.setattr(link_state.time, "monotonic_ns", lambda: now[0])
     outages, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})
     port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
-    assert outages.dead() == NONE
+    assert outages.dead() == NO_CABLES
     outages.reported("s0b0", [(port, True), (99, True), (0xFFFFFFFE, True)])
     assert outages.dead() == link
     now[0] = 200
     outages.left("s1b1")  # a second report of the same change
-    assert outages.dead() == link | around(FABRIC, "s1b1")
-    begun = outages.begin(NONE, link)
+    assert outages.dead() == link | cables_of(FABRIC, "s1b1")
+    begun = outages.begin(NO_CABLES, link)
     assert (begun.died, begun.back, begun.seen_ns) == (["s0b0-s1b0"], [], 100)
     now[0] = 300
     outages.came("s1b1")
     now[0] = 400
     outages.reported("s0b0", [(port, False)])
-    assert outages.dead() == NONE
-    begun = outages.begin(link, NONE)
+    assert outages.dead() == NO_CABLES
+    begun = outages.begin(link, NO_CABLES)
     assert (begun.died, begun.back, begun.seen_ns) == ([], ["s0b0-s1b0"], 300)
     now[0] = 500
     outages.left("s1b1")
     outages.nothing_new()
     now[0] = 600
     outages.left("s1b1")
-    assert outages.begin(NONE, link).seen_ns == 600
+    assert outages.begin(NO_CABLES, link).seen_ns == 600
     assert [(outage["died"], outage["done_ns"]) for outage in outages.recent()] == [
         (["s0b0-s1b0"], 0),
         ([], 0),
@@ -121,9 +121,9 @@ def wan_cables(fabric: Fabric) -> list[tuple[str, str]]:
 
 def test_a_new_controller_leads_right_whatever_was_down_in_the_last_ones_time() -> None:
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset="five-router")))
-    now = Ways(fabric)
+    now = FabricPaths(fabric)
     for dead in combinations(wan_cables(fabric), 2):
-        network = with_default_rules(Ways(fabric, frozenset(dead)))
+        network = with_default_rules(FabricPaths(fabric, frozenset(dead)))
         for switch in fabric.switches:
             for stage in rules.greeting(now, switch.name, (), ()):
                 for message in stage:
@@ -154,14 +154,14 @@ def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(
     if not tunnels_stand:
         monkeypatch.setattr(state, "_STANDING_TUNNELS", 7)
     paths = range(len(FABRIC.paths)) if tunnels_stand else ()
-    network = with_default_rules(Ways(FABRIC), paths)
+    network = with_default_rules(FabricPaths(FABRIC), paths)
     switches = FailingSwitches(network)
     forwarding = Forwarding(FABRIC, switches)  # type: ignore[arg-type]
     assert forwarding.tunnels == set(paths)
     forwarding.ready = {switch.name for switch in FABRIC.switches}
     before = {(3, 4): 1, (7, 0): 5}
     forwarding.reconcile(forwarding.ways, before)
-    around_it = Ways(FABRIC, frozenset({cable("s0b0", "s1b0")}))
+    around_it = FabricPaths(FABRIC, frozenset({cable("s0b0", "s1b0")}))
     switches.fails = fails
     with pytest.raises(SwitchError):
         forwarding.reconcile(around_it, {(3, 4): 2})

@@ -15,7 +15,7 @@ from controller.routing.path_choice import MAX_COMBINATIONS, NoPathError, Router
 from tests.fakes.flowtables import crossing_pairs, fabrics
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.fabric.failures import around, failed_links
+from topologies.fabric.failures import cables_of, failed_links
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -69,12 +69,12 @@ def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
     """Two paths cost the same, to the last bit: 1 s on the way and 0.5 s to send, or the other way round."""
     wan = WanSpec(preset=None, routers=("A",), links=(("s0b0", "s1b0"), ("s0b0", "A"), ("A", "s1b0")))
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=wan))
-    straight, around = fabric.paths_between[0, 1]
+    straight, cables_of = fabric.paths_between[0, 1]
     assert straight.name == "s0b0>s1b0"
-    assert around.name == "s0b0>A>s1b0"
+    assert cables_of.name == "s0b0>A>s1b0"
     delays, rates = np.zeros(len(fabric.links)), np.full((1, len(fabric.links)), 16.0)
     delays[straight.links[0]] = 1.0
-    delays[around.links[0]], rates[0, around.links[0]] = 0.5, 8.0
+    delays[cables_of.links[0]], rates[0, cables_of.links[0]] = 0.5, 8.0
     router = Router(fabric, delays)
     taken = router.best(rates, np.array([0]), np.array([2]), chunk_bytes=1)
     cost_s, delay_s = router.crossings(rates, chunk_bytes=1, fixed=False)
@@ -104,7 +104,7 @@ def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() ->
     """As the model's engine asks: many collectives at once, of which a fault strikes a few."""
     rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 6)
     struck = [1, 4]
-    rates[np.ix_(struck, failed_links(FABRIC, around(FABRIC, "s0b0")))] = 0.0
+    rates[np.ix_(struck, failed_links(FABRIC, cables_of(FABRIC, "s0b0")))] = 0.0
     router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
     src, dst = np.full(6, 2), np.full(6, 5)
     paths = FABRIC.paths_between[0, 1]

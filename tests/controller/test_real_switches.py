@@ -6,7 +6,7 @@ import pytest
 
 from controller.forwarding import rules
 from controller.forwarding.flows import IN_PORT, Rule
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from tests.conftest import VM
 from tests.guest.openflow import FABRICS
 from topologies.fabric.fabric import build_fabric
@@ -21,7 +21,7 @@ def test_a_life_with_real_switches(vm: VM, name: str) -> None:
 def check_life(vm: VM, name: str, **environment: str) -> None:
     found = vm.report("openflow", name, **environment)
     fabric = build_fabric(FABRICS[name])
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     for switch in fabric.switches:
         wanted = [*rules.default_rules(ways, switch.name)]
         wanted += [rule for path in fabric.paths for rule in rules.tunnel_rules(ways, switch.name, path.index)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.forwarding import rules
 from controller.forwarding.flows import Message, Stage
-from controller.routing.paths import Ways, acknowledgements
+from controller.routing.paths import FabricPaths, return_paths
 from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import cable
@@ -49,7 +49,7 @@ def messages(change: rules.Change) -> list[Message]:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
 def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
-    network = with_default_rules(Ways(fabric))
+    network = with_default_rules(FabricPaths(fabric))
     for a, b in permutations(fabric.gpus, 2):
         if a.site == b.site:
             assert len(network.walk(network.sent(a.rank, b.rank))) == (1 if a.leaf == b.leaf else 3)
@@ -61,7 +61,7 @@ def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric)
 
 def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4))
-    network = with_default_rules(Ways(fabric))
+    network = with_default_rules(FabricPaths(fabric))
     used = Counter(
         network.walk(network.sent(a.rank, b.rank))[1]
         for a, b in permutations(fabric.gpus, 2)
@@ -73,7 +73,7 @@ def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
 def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
     links = (("s0b0", "s1b0"), ("s1b0", "s2b0"), ("s2b0", "s3b0"), ("s3b0", "s0b0"))
     spec = FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=WanSpec(preset=None, links=links))
-    network = with_default_rules(Ways(build_fabric(spec)))
+    network = with_default_rules(FabricPaths(build_fabric(spec)))
     assert network.walk(network.sent(0, 2))
     with pytest.raises(AssertionError, match="a black hole: no rule at s0l0"):
         network.walk(network.sent(0, 4))
@@ -84,7 +84,7 @@ def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
 def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     network = with_default_rules(ways)
     pairs, sites = crossing_pairs(fabric), fabric.gpu_sites
     fixed = {(src, dst): fabric.paths_between[sites[src], sites[dst]][0].index for src, dst in pairs}
@@ -126,7 +126,7 @@ def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) ->
     """Packets wait anywhere on their way while whole generations come and go under them."""
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     network = with_default_rules(ways)
     routes: tuple[rules.Route, ...] = ()
     tunnels: frozenset[int] = frozenset()
@@ -152,7 +152,7 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
     """Switches that come back with an earlier controller's routes, in any order, end with exactly what they should."""
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     tunnels = range(len(fabric.paths)) if data.draw(st.booleans()) else ()
     network = with_default_rules(ways, tunnels)
     earlier = rules.change(ways, (), data.draw(choices(fabric)), generation=7, tunnels=tunnels)
@@ -184,7 +184,7 @@ def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), *detour)
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T", "U", "V"), links=links)))
-    ways = Ways(fabric)
+    ways = FabricPaths(fabric)
     network = with_default_rules(ways)
     (path,) = (path.index for path in fabric.paths if path.name == "s0b0>A>T>U>V>s1b1")
     network.apply(*messages(rules.change(ways, (), {(0, 4): path}, generation=1, tunnels=())))
@@ -196,13 +196,13 @@ def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
 
 def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), ("A", "s1b1"), ("s0b1", "T"))
-    ways = Ways(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
+    ways = FabricPaths(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
     assert ways.fallback(0, 1) == {"s0b0": "A", "s0b1": "A", "A": "s1b0"}
     assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
 
 
 def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -> None:
-    ways, tunnels = Ways(MESH), frozenset(range(len(MESH.paths)))
+    ways, tunnels = FabricPaths(MESH), frozenset(range(len(MESH.paths)))
     pairs = [pair for pair in crossing_pairs(MESH) if pair[0] < 4]
     routes: tuple[rules.Route, ...] = ()
     for generation, path in enumerate([1, 2, 3, 1, 0], 1):
@@ -217,15 +217,13 @@ def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -
 def test_whoever_can_be_reached_can_also_acknowledge() -> None:
     """With s0l0-s0p0 and s0p1-s0b0 dead, the default path through s0b0 serves the GPUs of s0l1 alone."""
     cables = [cable(c.a, c.b) for c in MESH.cables if c.a.startswith("s0") or c.b.startswith("s0")]
-    assert Ways(MESH, frozenset({cable("s0l0", "s0p0"), cable("s0p1", "s0b0")})).first(0, 4).name == "s0b1>s1b0"
+    assert FabricPaths(MESH, frozenset({cable("s0l0", "s0p0"), cable("s0p1", "s0b0")})).first(0, 4).name == "s0b1>s1b0"
     for dead in combinations(cables, 2):
-        ways = Ways(MESH, frozenset(dead))
+        ways = FabricPaths(MESH, frozenset(dead))
         there = {(src, dst): ways.first(src, dst) for src, dst in ((0, 4), (2, 7))}
         wanted = {pair: path.index for pair, path in there.items() if path is not None}
         network = with_default_rules(ways)
-        network.apply(
-            *messages(rules.change(ways, (), acknowledgements(ways, wanted) | wanted, generation=1, tunnels=()))
-        )
+        network.apply(*messages(rules.change(ways, (), return_paths(ways, wanted) | wanted, generation=1, tunnels=())))
         for src, dst in wanted:
             for a, b in ((src, dst), (dst, src)):
                 passed = (MESH.gpus[a].name, *network.walk(network.sent(a, b)), MESH.gpus[b].name)

@@ -7,7 +7,7 @@ import pytest
 
 from scenarios.engines import emulation, host_capacity
 from scenarios.engines.emulation import EmulationError, Reader
-from scenarios.engines.prediction import Expectations
+from scenarios.engines.prediction import PointPredictor
 from scenarios.experiment import command
 from scenarios.spec.load import Override, assignment, load_scenario
 
@@ -59,7 +59,7 @@ class FakeTestbeds:
 
     def run_point(self, task, put, on_start=None):
         self.tries.append((task.index, task.mode))
-        reader, expected = Reader(task, put), Expectations(task.setting, task.mode)
+        reader, expected = Reader(task, put), PointPredictor(task.setting, task.mode)
         for k in range(task.setting.collective.count):
             if task.mode in self.failing and self.tries.count((task.index, task.mode)) <= self.times and k == 2:
                 raise self.error(f"{task.name}, after 2 collectives: the switch fell over")

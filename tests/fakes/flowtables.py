@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from controller.forwarding import rules
 from controller.forwarding.flows import Install, Match, Message, Remove, Rule
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from topologies.errors import FabricError
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
-from topologies.fabric.failures import Cables, around, cable, failed_links
+from topologies.fabric.failures import Cables, cable, cables_of, failed_links
 from topologies.fabric.wan import WanSpec
 
 IN_PORT = 0xFFFFFFF8
@@ -151,7 +151,7 @@ def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
     cables = [cable(c.a, c.b) for c in fabric.cables]
     failed = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
     for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
-        failed |= around(fabric, switch.name)
+        failed |= cables_of(fabric, switch.name)
     return frozenset(failed)
 
 
@@ -181,7 +181,7 @@ def wan_of(fabric: Fabric, passed: tuple[str, ...]) -> str:
     return ">".join(name for name in passed if kinds[name] in ("border", "transit"))
 
 
-def with_default_rules(ways: Ways, tunnels: Collection[int] = ()) -> FakeNetwork:
+def with_default_rules(ways: FabricPaths, tunnels: Collection[int] = ()) -> FakeNetwork:
     network = FakeNetwork(ways.fabric)
     for switch in ways.fabric.switches:
         network.apply(*(Install(switch=switch.name, rule=rule) for rule in rules.default_rules(ways, switch.name)))

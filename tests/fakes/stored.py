@@ -15,10 +15,10 @@ from analysis.results import reader, schema
 from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
 from hosts.collectives.schedule import Flow
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import Override, load_scenario, resolved
-from scenarios.spec.scenario import Scenario, described
+from scenarios.spec.scenario import Scenario, settings_as_json
 
 OFF = 3e-4
 """Measured times are the predicted ones times 1 to 1 + OFF."""
@@ -44,7 +44,7 @@ def write_run(
     """
     changes = [Override(key, value, key) for key, value in (overrides or {}).items()]
     chosen = load_scenario(scenario, [*changes, Override("collective.count", modelled, "count")])
-    settings, counts = described(chosen), {"model": modelled, "emulation": emulated}
+    settings, counts = settings_as_json(chosen), {"model": modelled, "emulation": emulated}
     directory.mkdir(parents=True)
     points = {}
     for place, setting in enumerate(chosen.settings()):
@@ -89,7 +89,7 @@ def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
 
 def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
     conditions = conditions_of(setting)
-    plan = decided(setting, mode, conditions, start=0, count=count)
+    plan = decisions_of(setting, mode, conditions, start=0, count=count)
     return Rows(
         start=0,
         completion_s=Plan(setting, mode, plan, conditions).completion_s(),
@@ -116,7 +116,7 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
     """Return the transfers of every collective in program order: if no flows share links, with times by the definition
     of a schedule, one transfer of a flow after the other; otherwise with the model's times."""
     workload, conditions, found = setting.workload, conditions_of(setting), []
-    plan = decided(setting, mode, conditions, start=0, count=count)
+    plan = decisions_of(setting, mode, conditions, start=0, count=count)
     shared = setting.shared_links(mode)
     seen = Plan(setting, mode, plan, conditions).times() if shared else None
     for k, placement in enumerate(plan.placement.tolist()):

@@ -17,7 +17,7 @@ from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, blocks, work
 from hosts.collectives.program import message_bytes
 from hosts.collectives.schedule import Flow, Schedule, Stream, Transfer
 from hosts.communicator import Communicator, Flip
-from scenarios.engines.prediction import Expectations
+from scenarios.engines.prediction import PointPredictor
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
@@ -76,7 +76,7 @@ def measured(of: dict[str, Scenario]) -> dict[str, Any]:
             found[name] = {
                 "arrived_ns": record.arrived_ns,
                 "measured_s": record.completion_s,
-                "predicted_s": Expectations(setting, "base").of(0).predicted_s,
+                "predicted_s": PointPredictor(setting, "base").of(0).predicted_s,
                 "drops": record.drops,
                 "shared": bool(links),
             }

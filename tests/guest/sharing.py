@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosts.agent.transport import retransmitted_bytes, set_queued_bytes, windows_of
+from hosts.agent.transport import fair_share_limits, retransmitted_bytes, set_queued_bytes
 from scenarios.vm import openvswitch
 from tests.guest.network import MSG_EOR, flows, inside, namespace, sh
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, netlink_of
 from topologies.shaping.classes import Shaping
 from topologies.shaping.tc import DropCounter, Shaper, TcError
@@ -42,7 +42,7 @@ LIBC = ctypes.CDLL(None)
 
 def prepare(fabric: Fabric, pids: tuple[int, ...], case: Mapping[str, Any], fastest_bps: float) -> None:
     """Apply the agents' settings on every host: buffers, windows and segments, and flows that start at line rate."""
-    window = windows_of(
+    window = fair_share_limits(
         message_bytes=min(flow[2] for flow in case["flows"]), shared_links=case["shared"], fastest_bps=fastest_bps
     )
     for gpu, pid in zip(fabric.gpus, pids, strict=True):
@@ -129,7 +129,7 @@ def transfers(fabric: Fabric, pids: tuple[int, ...], wanted: list[list[Any]]) ->
 def shaping_of(fabric: Fabric, case: Mapping[str, Any]) -> tuple[Shaping, Floats]:
     """Return a case's shaping and rates."""
     shaped = build_fabric(FabricSpec(grain="physical")) if case.get("physical") else fabric
-    index = {link.name: link.index for link in shared_by(shaped).all}
+    index = {link.name: link.index for link in links_in_grain(shaped).all}
     rates = np.full(len(index), FAST_BPS)
     for name, rate_bps in case["rates"].items():
         rates[index[name]] = rate_bps

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model import fluid, max_plus
-from hosts.collectives.jobs import Job, together
+from hosts.collectives.jobs import Job, combine
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
 from hosts.collectives.program import flow_bytes, message_bytes, programs
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, prove
@@ -67,7 +67,7 @@ def wanted_of(jobs: Sequence[Job], union: Workload) -> list[list[int]]:
 @settings(max_examples=60)
 @given(jobs=some_jobs(), data=st.data())
 def test_every_job_delivers_what_its_kind_says_whatever_the_others_do(jobs, data):
-    union = together(jobs, SITES)
+    union = combine(jobs, SITES)
     prove(union.schedule, union.holds, wanted_of(jobs, union))
     placement = data.draw(st.permutations(range(7)))
     on_numbers(union, programs(union, placement), data.draw(st.integers(0, 2**32)))  # in any order of messages
@@ -77,7 +77,7 @@ def test_every_job_delivers_what_its_kind_says_whatever_the_others_do(jobs, data
 @given(jobs=some_jobs(), seed=st.integers(0, 2**32))
 def test_a_job_that_shares_no_link_takes_as_long_as_it_does_alone(jobs, seed):
     """Without sharing a collective's time is a function of its own flows' rates."""
-    union = together(jobs, SITES)
+    union = combine(jobs, SITES)
     rng = np.random.default_rng(seed)
     of_pair = {(a, b): (rng.uniform(0, 1e-3), rng.uniform(1e-6, 1e-5)) for a in range(7) for b in range(7)}
 
@@ -112,21 +112,21 @@ def fluid_ends(union: Workload, links: Sequence[Sequence[int]], capacity_bps: Se
 
 @pytest.mark.parametrize("tenants", [1, 2, 5])
 def test_equal_jobs_on_one_link_take_as_many_times_as_long(tenants):
-    union = together([messages(3e6, 5e6) for _ in range(tenants)], (1, 1))
+    union = combine([messages(3e6, 5e6) for _ in range(tenants)], (1, 1))
     assert fluid_ends(union, [[0]] * tenants, [8e9]) == pytest.approx([tenants * 8e-3] * tenants, rel=1e-12)
 
 
 def test_a_later_job_shares_only_what_is_left_by_processor_sharing():
     """8 MB at 1 GB/s alone for 2 ms, then both at half; the second, of 3 MB, is over at 8 ms, and then the first has
     3 MB left."""
-    union = together([messages(8e6), messages(3e6, start_s=0.002)], (1, 1))
+    union = combine([messages(8e6), messages(3e6, start_s=0.002)], (1, 1))
     streams = [isinstance(flow, Stream) for flow in union.schedule.flows]
     links = [[-1] if is_stream else [0] for is_stream in streams]
     assert fluid_ends(union, links, [8e9]) == pytest.approx([0.011, 0.006], rel=1e-12)
 
 
 def test_collectives_back_to_back_take_as_long_as_one_after_the_other():
-    union = together([job(places=(0, 1, 2, 3), size=4000, start_s=0.5, count=3)], (2, 2))
+    union = combine([job(places=(0, 1, 2, 3), size=4000, start_s=0.5, count=3)], (2, 2))
     streams = [isinstance(flow, Stream) for flow in union.schedule.flows]
     alpha_s = np.array([0 if stream else 1e-3 for stream in streams])[:, None]
     beta_s = np.array([1 if stream else 1e-6 for stream in streams])[:, None]
@@ -135,7 +135,7 @@ def test_collectives_back_to_back_take_as_long_as_one_after_the_other():
 
 
 def test_a_place_begins_the_next_collective_when_it_has_received_all_of_the_one_before():
-    union = together([job("alltoall", "direct", (0, 2, 4), count=2)], SITES)
+    union = combine([job("alltoall", "direct", (0, 2, 4), count=2)], SITES)
     transfers, flows = union.schedule.transfers, union.schedule.flows
     half = [index for index, one in enumerate(transfers) if isinstance(flows[one.flow], Flow)]
     first, second = half[:6], half[6:]
@@ -155,7 +155,7 @@ def test_sizes_sums_and_messages_of_several_jobs_are_carried_and_every_flipped_b
         job("broadcast", "chain", (1, 0), size=1_300_000),
         messages(5_000, 11, places=(5, 0), start_s=0.001, is_background=True),
     ]
-    union = together(jobs, SITES)
+    union = combine(jobs, SITES)
     of_ranks = programs(union, range(7))
     agents = Agents(union, of_ranks)
     answers, faults = agents.run()
@@ -181,20 +181,20 @@ def _flow(union: Workload, task: int) -> Flow | Stream:
 
 
 def test_jobs_between_the_same_two_gpus_have_connections_of_their_own():
-    union = together([messages(1e6), messages(2e6), job(places=(0, 1, 2))], SITES)
+    union = combine([messages(1e6), messages(2e6), job(places=(0, 1, 2))], SITES)
     flows = [flow for flow in union.schedule.flows if (flow.src, flow.dst) == (0, 1)]
     assert len(flows) == 3 and flow_bytes(union) == 2_000_000 + 24
 
 
 def test_places_exchange_their_ranks_where_they_are_alike():
     two = [job(places=(0, 1, 3, 4)), job("broadcast", "tree", (3, 4, 5, 6))]
-    assert together(two, SITES).groups == ((0, 1), (2,), (4,), (5, 6))  # 3 is a root, 2 idle
+    assert combine(two, SITES).groups == ((0, 1), (2,), (4,), (5, 6))  # 3 is a root, 2 idle
     fixed = messages(1.0, places=(5, 6), is_background=True)
-    assert together([job(places=range(7)), fixed], SITES).groups == ((0, 1, 2), (3, 4))
+    assert combine([job(places=range(7)), fixed], SITES).groups == ((0, 1, 2), (3, 4))
 
 
 def test_what_is_waited_for_leaves_background_out():
-    union = together([messages(1.0, is_background=True), job(places=(0, 1, 2))], SITES)
+    union = combine([messages(1.0, is_background=True), job(places=(0, 1, 2))], SITES)
     assert union.waited_for == tuple(union.schedule.transfers[t] for t in union.jobs[1].transfers)
     assert [one.is_background for one in union.jobs] == [True, False]
 
@@ -212,4 +212,4 @@ def test_what_is_waited_for_leaves_background_out():
 )
 def test_what_cannot_be_together_is_a_sentence(jobs, words):
     with pytest.raises(ScheduleError, match=words):
-        together(jobs, SITES)
+        combine(jobs, SITES)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.model.max_plus import Compiled, times
+from analysis.model.max_plus import CompiledSchedule, times
 from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import Flow, Schedule, Stream, Transfer
 from hosts.embedding.placement import best_placements
@@ -36,7 +36,9 @@ def matrices(count: int, n: int, seed: int) -> tuple[Floats, Floats]:
 def best(found: Schedule, delay_s: Floats, slot_s: Floats, **options: object) -> npt.NDArray[np.int16]:
     flows = [ends(flow) for flow in found.flows]
     given = {"start": range(found.places), **options}
-    return best_placements(Compiled(found.transfers).completion_s, flows, delay_s=delay_s, slot_s=slot_s, **given)
+    return best_placements(
+        CompiledSchedule(found.transfers).completion_s, flows, delay_s=delay_s, slot_s=slot_s, **given
+    )
 
 
 def time_s(found: Schedule, ranks: npt.ArrayLike, delay_s: Floats, slot_s: Floats) -> float:

@@ -20,7 +20,7 @@ from hosts.agent.program import Program, Receive
 from hosts.agent.sums import Sums
 from hosts.agent.transport import allow_lending
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
-from hosts.collectives.program import flow_bytes, makes_sums, message_bytes, moves, programs, windows
+from hosts.collectives.program import flow_bytes, has_sums, message_bytes, moves, programs, windows
 from hosts.collectives.schedule import Builder, Flow, Schedule, ScheduleError, Stream, Transfer
 
 CASES = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]
@@ -105,7 +105,7 @@ def test_the_programs_of_all_ranks_do_the_collective(kind: str, algorithm: str, 
     }
     before, wanted = contents(kind, places=n, slots=slots)
     assert begins.keys() == {(placement[p], s) for p in range(n) for s in range(slots) if before[p][s]}
-    if not makes_sums(found):  # no two ranks' data can be mistaken for each other
+    if not has_sums(found):  # no two ranks' data can be mistaken for each other
         assert sorted(window for one in of_ranks for _, window in one.own) == list(range(len(begins)))
     for place in range(n):
         for slot, bits in enumerate(wanted[place]):
@@ -191,7 +191,7 @@ class Agents:
     def __init__(self, found: Workload, of_ranks: Sequence[Program]) -> None:
         self.found, self.of_ranks = found, of_ranks
         count, size = windows(found)
-        kind = Sums if makes_sums(found) else Payload
+        kind = Sums if has_sums(found) else Payload
         self.payloads: list[Payload] = [kind(windows=count, window_bytes=size) for _ in of_ranks]
         for payload, one in zip(self.payloads, of_ranks, strict=True):
             if payload.sums is not None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hosts.embedding import ring as module
-from hosts.embedding.bounds import least_values
-from hosts.embedding.ring import OBJECTIVES, best_rings, values
+from hosts.embedding.bounds import lower_bounds
+from hosts.embedding.ring import OBJECTIVES, best_rings, objective_values
 from tests.hosts.test_embedding import all_rings
 
 Floats = npt.NDArray[Any]
@@ -42,11 +42,11 @@ def test_no_ring_is_below_the_bound(
     sizes: tuple[int, ...], objective: str, messages: float, missing: float, seed: int
 ) -> None:
     cost_s, delay_s = instances(sum(sizes), 5, seed, missing=missing)
-    found = least_values(cost_s, delay_s, gpus_per_site=sizes, objective=objective, messages=messages)
+    found = lower_bounds(cost_s, delay_s, gpus_per_site=sizes, objective=objective, messages=messages)
     rings = all_rings(sizes)
     for k in range(5):
         costs_s, delays_s = (np.broadcast_to(one, (len(rings), *one.shape)) for one in (cost_s[k], delay_s[k]))
-        every = values(rings, costs_s, delays_s, objective=objective, messages=messages)
+        every = objective_values(rings, costs_s, delays_s, objective=objective, messages=messages)
         assert found[k] <= every.min() * (1 + 1e-9)
 
 
@@ -57,7 +57,7 @@ def test_a_searched_ring_is_on_average_within_half_a_percent_of_the_best(
 ) -> None:
     cost_s, delay_s = instances(sum(sizes), 60, 1)
     given = {"gpus_per_site": sizes, "objective": objective}
-    best = values(best_rings(cost_s, delay_s, **given), cost_s, delay_s, objective=objective)
+    best = objective_values(best_rings(cost_s, delay_s, **given), cost_s, delay_s, objective=objective)
     request.getfixturevalue("searched")
     rings = best_rings(cost_s, delay_s, **given)
     ends = np.cumsum((0, *sizes))
@@ -65,7 +65,7 @@ def test_a_searched_ring_is_on_average_within_half_a_percent_of_the_best(
         assert ring[0] == 0 and sorted(ring) == list(range(sum(sizes)))
         sites = np.searchsorted(ends, ring, side="right")
         assert (sites != np.roll(sites, 1)).sum() == len(sizes)
-    found = values(rings, cost_s, delay_s, objective=objective)
+    found = objective_values(rings, cost_s, delay_s, objective=objective)
     assert (found >= best * (1 - 1e-9)).all()
     assert found.mean() <= 1.005 * best.mean()
 
@@ -77,7 +77,7 @@ def test_a_searched_ring_does_not_depend_on_its_batch(objective: str) -> None:
     together = best_rings(cost_s, delay_s, **given)
     alone = [best_rings(cost_s[k : k + 1], delay_s[k : k + 1], **given)[0] for k in range(6)]
     assert (together == np.array(alone)).all()
-    assert np.isfinite(values(together, cost_s, delay_s, objective="sum")).all()
+    assert np.isfinite(objective_values(together, cost_s, delay_s, objective="sum")).all()
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -87,7 +87,7 @@ def test_where_there_is_no_ring_none_is_found_and_the_bound_is_infinite(objectiv
     given = {"gpus_per_site": (14, 14), "objective": objective}
     with pytest.raises(ValueError, match="no ring"):
         best_rings(cost_s, delay_s, **given)
-    assert np.isinf(least_values(cost_s, delay_s, **given)).tolist() == [False, True]
+    assert np.isinf(lower_bounds(cost_s, delay_s, **given)).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -101,8 +101,8 @@ def test_at_8_sites_of_32_gpus_rings_are_within_2_percent_of_the_bound(objective
     given = {"gpus_per_site": (32,) * 8, "objective": objective}
     rings = best_rings(slot_s + delay_s, delay_s, **given)
     assert sorted(rings[0].tolist()) == list(range(256)) and (site[rings[0]] != site[np.roll(rings[0], 1)]).sum() == 8
-    found_s = values(rings, slot_s + delay_s, delay_s, objective=objective)[0]
-    least_s = least_values(slot_s + delay_s, delay_s, **given)[0]
+    found_s = objective_values(rings, slot_s + delay_s, delay_s, objective=objective)[0]
+    least_s = lower_bounds(slot_s + delay_s, delay_s, **given)[0]
     assert least_s * (1 - 1e-9) <= found_s <= 1.02 * least_s
 
 
@@ -138,7 +138,7 @@ def test_at_32_gpus_a_site_rings_are_within_2_percent_of_the_bound_of_cp_sat(
     rates_bps = np.where(crosses, random.uniform(10e9, 100e9, (n, n)), random.uniform(20e9, 200e9, (n, n)))
     slot_s = 8 * chunk / rates_bps[None]
     rings = best_rings(slot_s + delay_s, delay_s, gpus_per_site=(size, size), objective="cycle time")
-    found_s = values(rings, slot_s + delay_s, delay_s, objective="cycle time")[0]
+    found_s = objective_values(rings, slot_s + delay_s, delay_s, objective="cycle time")[0]
 
     model, ns = cp_model.CpModel(), 1e9
     cycle_ns = model.new_int_var(0, int(n * found_s * ns) + n, "")  # n times the cycle time
@@ -155,4 +155,4 @@ def test_at_32_gpus_a_site_rings_are_within_2_percent_of_the_bound_of_cp_sat(
     assert solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     bound_s = solver.best_objective_bound / ns / n
     assert bound_s * (1 - 1e-6) <= found_s <= 1.02 * bound_s
-    assert least_values(slot_s + delay_s, delay_s, gpus_per_site=(size, size), objective="cycle time")[0] <= found_s
+    assert lower_bounds(slot_s + delay_s, delay_s, gpus_per_site=(size, size), objective="cycle time")[0] <= found_s

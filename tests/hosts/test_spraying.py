@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model import fluid
-from hosts.collectives.jobs import together
+from hosts.collectives.jobs import combine
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, workload
 from hosts.collectives.program import message_bytes, programs
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, delivered
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, final_contents
 from hosts.collectives.spraying import sprayed
 from tests.hosts.test_jobs import some_jobs
 from tests.hosts.test_program import Agents
@@ -25,7 +25,7 @@ KINDS = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algori
 def workloads(draw: st.DrawFn) -> Workload:
     """A collective, or several jobs at once."""
     if draw(st.booleans()):
-        return together(draw(some_jobs()), SITES)
+        return combine(draw(some_jobs()), SITES)
     kind, algorithm = draw(st.sampled_from(KINDS))
     return workload(kind, algorithm, sites=SITES, size_bytes=draw(st.integers(1, 5000)))
 
@@ -54,8 +54,8 @@ def test_each_part_of_a_slot_ends_with_that_part_of_what_the_slot_would_have(dat
     pieces = some_pieces(data.draw, whole)
     found = sprayed(whole, pieces, width=4, ranks=4)
     slots, parts = whole.schedule.slots, found.schedule.slots // whole.schedule.slots
-    before = contributions(delivered(whole.schedule, whole.holds), slots)
-    after = contributions(delivered(found.schedule, found.holds), slots * parts)
+    before = contributions(final_contents(whole.schedule, whole.holds), slots)
+    after = contributions(final_contents(found.schedule, found.holds), slots * parts)
     for of_place, now in zip(before, after, strict=True):
         for slot, holds in enumerate(of_place):
             for part in range(parts):

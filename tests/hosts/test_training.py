@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import schedule
 from hosts.collectives.program import programs
-from hosts.collectives.schedule import ScheduleError, Stream, delivered
-from hosts.collectives.training import PIPELINES, Training, cuts, in_flight, more_by_stage, most_more, workload
+from hosts.collectives.schedule import ScheduleError, Stream, final_contents
+from hosts.collectives.training import (
+    PIPELINES,
+    Training,
+    cuts,
+    extra_forwards_by_stage,
+    in_flight,
+    max_extra_forwards,
+    workload,
+)
 from scenarios.spec.training import TrainingPlan
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import FabricSpec
@@ -204,7 +212,7 @@ def test_every_replica_ends_with_the_sum_of_its_stages_gradients_and_no_other(ac
     training = Training(replicas=4, across=across, gradients=gradients, buckets=2, micro_batches=2)
     found = workload(training, (4, 4))
     slots = found.schedule.slots
-    ends = delivered(found.schedule, found.holds)
+    ends = final_contents(found.schedule, found.holds)
     for stage in range(2):
         places = [training.place(stage, replica, 2) for replica in range(4)]
         assert {place // 4 for place in places} == ({stage} if across == "pipeline" else {0, 1})
@@ -249,7 +257,10 @@ def test_overlapped_is_never_slower_never_over_memory_and_the_best_of_all(each, 
 
     allowed = range(m + 1) if room is None else [n for n in range(m + 1) if min(m, 2 * each + n) <= room + 2 * each]
     assert timed_s(more) <= min(map(timed_s, allowed)) * (1 + 1e-6)
-    held = [in_flight(training, stage, 2 * each, n) for stage, n in enumerate(more_by_stage(training, sites, more))]
+    held = [
+        in_flight(training, stage, 2 * each, n)
+        for stage, n in enumerate(extra_forwards_by_stage(training, sites, more))
+    ]
     assert training.memory_bytes is None or max(held) * training.activation_bytes <= training.memory_bytes
 
 
@@ -268,6 +279,6 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(ScheduleError, match=says):
             workload(Training(**changes), sites)
     assert cuts(Training(), (2, 3, 3)) == (1, 4)
-    assert more_by_stage(Training(), (2, 3, 3), 2) == (4, 4, 2, 2, 2, 0, 0, 0)
-    assert most_more(Training(micro_batches=8, memory_bytes=10 * 8_000_000), (2, 2)) == 8
-    assert most_more(Training(micro_batches=20, memory_bytes=10 * 8_000_000), (2, 2)) == 6
+    assert extra_forwards_by_stage(Training(), (2, 3, 3), 2) == (4, 4, 2, 2, 2, 0, 0, 0)
+    assert max_extra_forwards(Training(micro_batches=8, memory_bytes=10 * 8_000_000), (2, 2)) == 8
+    assert max_extra_forwards(Training(micro_batches=20, memory_bytes=10 * 8_000_000), (2, 2)) == 6

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts.agent.transport import windows_of
+from hosts.agent.transport import fair_share_limits
 
 FULL_BYTES = 9000 - 20 - 20 - 12  # what a packet carries
 ROOM = 193, 321  # the kernel's MAX_TCP_HEADER and a byte, for the smallest and the largest caches and drivers
@@ -12,7 +12,7 @@ ROOM = 193, 321  # the kernel's MAX_TCP_HEADER and a byte, for the smallest and 
 
 @given(st.integers(1, 10**9), st.integers(0, 9), st.floats(1e6, 4e11))
 def test_a_segment_is_full_packets_and_two_or_three_may_be_queued(size: int, links: int, rate_bps: float) -> None:
-    windows = windows_of(message_bytes=size, shared_links=links, fastest_bps=rate_bps)
+    windows = fair_share_limits(message_bytes=size, shared_links=links, fastest_bps=rate_bps)
     for room in ROOM:
         packets = (windows.segment_bytes - room) // FULL_BYTES
         assert 1 <= packets <= 7 and windows.segment_bytes <= 65536  # a segment is one IP packet, as an ifb takes them
@@ -26,12 +26,12 @@ def test_a_segment_is_full_packets_and_two_or_three_may_be_queued(size: int, lin
     [(8_000_000, 60e9, 1), (8_000_000, 200e9, 2), (16_000_000, 60e9, 2), (64_000_000, 60e9, 7), (1, 400e9, 4)],
 )
 def test_segments_grow_with_messages_and_rates(message_bytes: int, fastest_bps: float, packets: int) -> None:
-    found = windows_of(message_bytes=message_bytes, shared_links=1, fastest_bps=fastest_bps)
+    found = fair_share_limits(message_bytes=message_bytes, shared_links=1, fastest_bps=fastest_bps)
     assert (found.segment_bytes - ROOM[0]) // FULL_BYTES == packets
 
 
 @given(st.integers(1, 10**9), st.integers(0, 9), st.floats(1e6, 4e11))
 def test_where_rates_change_two_packets_may_be_queued(size: int, links: int, rate_bps: float) -> None:
-    found = windows_of(message_bytes=size, shared_links=links, fastest_bps=rate_bps, steady=False)
+    found = fair_share_limits(message_bytes=size, shared_links=links, fastest_bps=rate_bps, steady=False)
     assert FULL_BYTES < found.segment_bytes < 2 * FULL_BYTES
     assert 1 + found.queued_bytes // (FULL_BYTES + 700) == 2

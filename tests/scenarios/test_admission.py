@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.results import open_run
-from scenarios.engines.prediction import Plan, decided, jobs_s
+from scenarios.engines.prediction import Plan, decisions_of, jobs_s
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -48,7 +48,7 @@ def setting(*jobs, head=HEAD, tail=""):
 def there_s(found, mode="base"):
     """When each job is over by the model, s after the round's beginning."""
     conditions = conditions_of(found)  # faults included
-    decisions = decided(found, mode, conditions, start=0, count=1)
+    decisions = decisions_of(found, mode, conditions, start=0, count=1)
     arrives_s = Plan(found, mode, decisions, conditions).times().arrives_s
     spans = found.workload.jobs
     return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}

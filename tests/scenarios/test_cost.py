@@ -9,7 +9,7 @@ import pytest
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import workload
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies import cost
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -84,7 +84,7 @@ def test_waits_are_the_same_however_the_work_is_cut() -> None:
     for mode in ("joint", "each"):
         whole, *parts = (
             Plan(
-                setting, mode, decided(setting, mode, conditions, start=a, count=b - a), conditions, a
+                setting, mode, decisions_of(setting, mode, conditions, start=a, count=b - a), conditions, a
             ).reconfiguring_s()
             for a, b in ((0, 40), (0, 7), (7, 25), (25, 40))
         )
@@ -98,7 +98,7 @@ def test_a_choice_that_costs_more_than_it_gains_is_not_made() -> None:
     chosen = {}
     for horizon in (1, 1_000_000):
         (setting,) = scenario_of(f"{dear}{of}horizon = {horizon}").settings()
-        decisions = decided(setting, "weighs", conditions_of(setting), start=0, count=30)
+        decisions = decisions_of(setting, "weighs", conditions_of(setting), start=0, count=30)
         chosen[horizon] = int(decisions.reembedded.sum())
     assert chosen[1] == 0
     assert chosen[1_000_000] > 10

@@ -21,7 +21,7 @@ from scenarios.policies.decide import Chooser, Decisions, decide, most_shared, s
 from scenarios.policies.policy import MODES
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, cable
+from topologies.fabric.failures import NO_CABLES, cable
 from topologies.fabric.wan import WanSpec
 
 CHUNK = 8_000_000
@@ -234,7 +234,7 @@ def test_the_controller_chooses_as_planned(name: str, algorithm: tuple[str, str]
             chunk_bytes=load.largest_message_bytes,
             best=True,
         )
-        chosen = dict(zip(crossings, choose(fabric, request, NONE), strict=True))
+        chosen = dict(zip(crossings, choose(fabric, request, NO_CABLES), strict=True))
         assert [chosen.get(pair, -1) for pair in ends] == decisions.path[k].tolist()
 
 

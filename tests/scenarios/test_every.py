@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scenarios.engines.model import Batch, Model, rows_of
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import ScenarioError, resolved, scenario_of
 from tests.fakes import commands
@@ -64,7 +64,7 @@ def test_a_ring_over_one_slow_link_takes_what_its_rates_carry() -> None:
     slow = "conditions.links={wan = {rate = '1-2 Gbit/s', delay = '0 s'}}"
     asked = scenario(slow, "conditions.intra_delay=1 ns", "conditions.every=100 ms", "conditions.sampler=ar1")
     conditions = conditions_of(asked)
-    decisions = decided(asked, "base", conditions, start=0, count=20)
+    decisions = decisions_of(asked, "base", conditions, start=0, count=20)
     found_s = Plan(asked, "base", decisions, conditions).completion_s()
     ((first, second),) = {tuple(sorted(set(row[row >= 0]))) for row in decisions.path}
     both = [conditions.fabric.paths[path].links[0] for path in (first, second)]
@@ -82,7 +82,7 @@ def test_a_ring_over_one_slow_link_takes_what_its_rates_carry() -> None:
 def test_times_by_transfer_end_with_the_completion() -> None:
     asked = scenario("collective.kind=alltoall", "conditions.every=2 ms")
     conditions = conditions_of(asked)
-    decisions = decided(asked, "joint", conditions, start=3, count=20)
+    decisions = decisions_of(asked, "joint", conditions, start=3, count=20)
     found = Plan(asked, "joint", decisions, conditions, 3).times()
     completion_s = Plan(asked, "joint", decisions, conditions, 3).completion_s()
     assert (found.arrives_s.max(axis=0) == completion_s).all()

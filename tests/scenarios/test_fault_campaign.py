@@ -9,7 +9,7 @@ import pytest
 
 from scenarios import vm
 from scenarios.engines import emulation
-from scenarios.engines.prediction import Expectations
+from scenarios.engines.prediction import PointPredictor
 from scenarios.spec.faults import KINDS
 from scenarios.spec.load import scenario_of
 from scenarios.testbed import launch
@@ -38,7 +38,7 @@ def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> No
 
 def rows(count=6, change=lambda found: found, outcomes=(WELL,)):
     """The VM's output for `count` collectives that went as planned, the last one changed, and what faults led to."""
-    expected = Expectations(scenario_of(DRILL.text), DRILL.mode)
+    expected = PointPredictor(scenario_of(DRILL.text), DRILL.mode)
     for k in range(count):
         found = row(expected.of(k), k)
         yield change(found) if k == count - 1 else found

@@ -14,7 +14,7 @@ from analysis.results.reader import open_run
 from scenarios.engines.base import Slice
 from scenarios.engines.emulation import Watchdog
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import Expectations
+from scenarios.engines.prediction import PointPredictor
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, faults
@@ -97,7 +97,7 @@ def test_what_is_down_has_no_rate_and_what_is_slow_a_part_of_it() -> None:
     down, slow = load(
         {"at": "collective 1", "what": "switch s0b1 down"}, {"at": "collective 1", "what": "agent 2 slow 4x"}
     )
-    found = faults.known(rates, [down, slow], FABRIC)
+    found = faults.planned_rates_bps(rates, [down, slow], FABRIC)
     for link in FABRIC.links:
         wanted = 0.0 if "s0b1" in (link.src, link.dst) else 0.25e9 if link.src == "g2" else 1e9
         assert found[link.index] == wanted
@@ -110,7 +110,7 @@ def test_what_is_expected_of_a_collective_goes_by_the_faults_that_were_in_force(
     link = next(link.index for link in FABRIC.links if link.name == "s0b0>s1b0")
     planned = conditions_of(setting)
     assert [k for k in range(10) if planned.rates_bps(k, 1)[0, link] == 0] == [2, 3, 4]
-    expected, healthy = Expectations(setting, "base"), Expectations(plain, "base")
+    expected, healthy = PointPredictor(setting, "base"), PointPredictor(plain, "base")
     for k in range(8):
         faults = [0] if k in (3, 4, 5) else []
         found, usual = expected.of(k, faults), healthy.of(k)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import decided
+from scenarios.engines.prediction import decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import ScenarioError, axis, load_scenario
 from tests.fakes.commands import scenario, times
@@ -52,7 +52,7 @@ def test_a_gpu_has_one_nic(kind: str) -> None:
 def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
     setting = scenario(PHYSICAL, "collective.count=20", MODES)
     conditions = conditions_of(setting)
-    decisions = decided(setting, "base", conditions, start=0, count=20)
+    decisions = decisions_of(setting, "base", conditions, start=0, count=20)
     src = decisions.placement
     ways = conditions.passed(0, src, np.roll(src, -1, axis=1), decisions.path)
     assert max(np.unique(row[row >= 0], return_counts=True)[1].max() for row in ways) == 1

@@ -19,13 +19,13 @@ from scenarios.engines.base import Slice
 from scenarios.engines.emulation import check_chunks
 from scenarios.engines.host_capacity import check_vm
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, classes
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
-from scenarios.spec.scenario import Axis, Scenario, described, from_json, to_json
+from scenarios.spec.scenario import Axis, Scenario, from_json, settings_as_json, to_json
 from scenarios.vm import NoRoomError
 from tests.conftest import PROJECT
 from tests.fakes.runs import ended, measured_as_recorded
@@ -63,7 +63,7 @@ def test_what_is_declared_is_read_and_written_back_the_same():
     assert scenario_of(resolved(found)) == found
     (one,) = found.settings()
     assert from_json(to_json(one)) == one
-    assert [job["name"] for job in described(found)[0]["jobs"]] == [job.name for job in found.jobs]
+    assert [job["name"] for job in settings_as_json(found)[0]["jobs"]] == [job.name for job in found.jobs]
     assert one.workload.jobs[1].start_s == 1e-3 and one.workload.jobs[4].is_background
 
 
@@ -172,7 +172,7 @@ def test_background_alone_is_refused():
 def test_background_of_exponential_sizes_is_carried_at_a_rate_scale_a_byte_at_least():
     whole = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"})
     scaled = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"}, run__clock="wall", run__rate_scale="1/1000")
-    sizes, carried = ([one.size for one in sent_of(found.carried)] for found in (whole, scaled))
+    sizes, carried = ([one.size for one in sent_of(found.carried_workload)] for found in (whole, scaled))
     assert min(sizes) < 500 < max(sizes)
     assert carried == [max(1, (2 * size + 1000) // 2000) for size in sizes]
     with pytest.raises(ScenarioError, match="is less than a byte"):
@@ -233,7 +233,7 @@ def test_background_traffic_of_no_message_is_refused():
 
 def modelled(one, mode="base", count=20):
     conditions = conditions_of(one)
-    decisions = decided(one, mode, conditions, start=0, count=count)
+    decisions = decisions_of(one, mode, conditions, start=0, count=count)
     return Plan(one, mode, decisions, conditions).with_jobs_s()
 
 
@@ -274,7 +274,7 @@ def test_a_round_does_not_wait_for_background_which_takes_its_share():
 
 def test_places_are_exchanged_among_those_with_the_same_jobs_alone():
     one = setting(*TENANTS, collective__reembed_every=1)
-    decisions = decided(one, "joint", conditions_of(one), start=0, count=20)
+    decisions = decisions_of(one, "joint", conditions_of(one), start=0, count=20)
     assert len({tuple(row) for row in decisions.placement.tolist()}) > 1
     for place, group in ((0, {0, 1}), (2, {2, 3}), (4, {4, 5}), (6, {6, 7})):
         assert {int(rank) for rank in decisions.placement[:, place : place + 2].ravel()} == group
@@ -288,13 +288,13 @@ def test_places_are_exchanged_among_those_with_the_same_jobs_alone():
 def test_parts_of_a_run_that_was_cut_short_have_its_jobs_and_so_has_its_end(tmp_path):
     found = scenario(*TENANTS, **{"collective__count": 30, "run__modes": ["base"]})
     point = Point("model", 0, "base")
-    (tmp_path / "settings.json").write_text(json.dumps(described(found)))
+    (tmp_path / "settings.json").write_text(json.dumps(settings_as_json(found)))
     (tmp_path / "scenario.toml").write_text(resolved(found))
     known = {"format": 1, "started": "now", "ended": None, "seed": 1, "command": []}
     (tmp_path / "provenance.json").write_text(json.dumps(known))
     slices = [one.rows for one in Model(batch=10).run(found.settings()) if isinstance(one, Slice)]
     for stop in (1, 3):
-        with closing(Writer(tmp_path, described(found), {point: 30})) as writer:
+        with closing(Writer(tmp_path, settings_as_json(found), {point: 30})) as writer:
             for rows in slices[:stop]:
                 writer.add(point, rows)
             writer.flush()
@@ -307,7 +307,7 @@ def test_parts_of_a_run_that_was_cut_short_have_its_jobs_and_so_has_its_end(tmp_
     assert np.allclose(both.to_numpy(), run.collectives.completion_s.to_numpy(), rtol=1e-12)
     next((tmp_path / reader.PARTS).glob("*.jobs.parquet")).unlink()
     with pytest.raises(reader.ResultsError, match="is damaged"):
-        Writer(tmp_path, described(found), {point: 30})
+        Writer(tmp_path, settings_as_json(found), {point: 30})
 
 
 def test_summary_json_report_and_figure_have_every_job(tmp_path, capsys, monkeypatch):

@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 
 from controller.routing.path_choice import Router
 from hosts.collectives.program import moves
-from scenarios.engines.prediction import Expectations, Plan, decided
+from scenarios.engines.prediction import Plan, PointPredictor, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.cost import probing_s
 from scenarios.policies.knowledge import PORTS
 from scenarios.policies.measured import (
     Readings,
-    at_ends,
-    at_ports,
-    at_probes,
     counted_alone,
-    learnt,
+    is_observed,
     links_by_flow,
     links_passed,
     predicted_readings,
     probe_takes_s,
     probed_before,
     probed_links,
+    rates_from_counters,
+    rates_from_messages,
+    rates_from_probes,
     readings,
-    tells,
+    updated_rates,
 )
 from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import active
@@ -105,12 +105,12 @@ def setting_of(more="", count=30):
 def test_messages_tell_the_slowest_link_of_their_way_and_nothing_of_other_links(grain):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"')
     conditions = conditions_of(setting)
-    decisions = decided(setting, "base", conditions, start=0, count=5)
+    decisions = decisions_of(setting, "base", conditions, start=0, count=5)
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
     found = Plan(setting, "base", decisions, conditions).times()
     for row, true_bps in enumerate(conditions.shared_bps(0, 5)):
         ends = {"sent_s": found.begins_s[:, row], "arrived_s": found.arrives_s[:, row]}
-        seen_bps = at_ends(setting.workload, links[row], conditions.shared_delays_s, **ends)
+        seen_bps = rates_from_messages(setting.workload, links[row], conditions.shared_delays_s, **ends)
         used = np.unique(links[row][links[row] >= 0])
         assert (~np.isnan(seen_bps)).nonzero()[0].tolist() == used.tolist()
         assert (seen_bps[used] <= true_bps[used] + 1).all()
@@ -123,11 +123,11 @@ def test_messages_tell_the_slowest_link_of_their_way_and_nothing_of_other_links(
 def test_two_flows_that_share_a_link_tell_its_rate_together():
     setting = setting_of("[fabric]\ngpus = [2, 2]\n[[job]]\nranks = [0, 2]\n[[job]]\nranks = [0, 2]")
     conditions = conditions_of(setting)
-    decisions = decided(setting, "base", conditions, start=0, count=1)
+    decisions = decisions_of(setting, "base", conditions, start=0, count=1)
     (links,) = links_by_flow(setting.workload, decisions, conditions, start=0)
     found = Plan(setting, "base", decisions, conditions).times()
     ends = {"sent_s": found.begins_s[:, 0], "arrived_s": found.arrives_s[:, 0]}
-    seen_bps = at_ends(setting.workload, links, conditions.shared_delays_s, **ends)
+    seen_bps = rates_from_messages(setting.workload, links, conditions.shared_delays_s, **ends)
     (true_bps,) = conditions.shared_bps(0, 1)
     for passed in links:
         slowest = passed[passed >= 0][true_bps[passed[passed >= 0]].argmin()]
@@ -140,9 +140,9 @@ def test_however_the_work_is_cut_the_choices_are_the_same(mode):
     more += '[[policy]]\nname = "probes"\nreroute = "gain 0.1"\nreembed = "every 3"\nknowledge = "probed"\n'
     setting = setting_of(more)
     conditions = conditions_of(setting)
-    whole = decided(setting, mode, conditions, start=0, count=30)
+    whole = decisions_of(setting, mode, conditions, start=0, count=30)
     again = setting_of(more, count=31)
-    part = decided(again, mode, conditions_of(again), start=17, count=9)
+    part = decisions_of(again, mode, conditions_of(again), start=17, count=9)
     for name in ("placement", "path", "reembedded", "rerouted", "alpha_s", "beta_s"):
         assert (getattr(part, name) == getattr(whole, name)[17:26]).all()
     chosen = np.concatenate([whole.placement, whole.path], axis=1)
@@ -151,7 +151,7 @@ def test_however_the_work_is_cut_the_choices_are_the_same(mode):
 
 def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
     setting = setting_of('[[policy]]\nname = "mean"\nreroute = "every 1"\nreembed = "every 2"\nknowledge = "mean"')
-    found = [decided(setting, mode, conditions_of(setting), start=0, count=1) for mode in ("greedy", "mean")]
+    found = [decisions_of(setting, mode, conditions_of(setting), start=0, count=1) for mode in ("greedy", "mean")]
     assert found[0].placement.tolist() == found[1].placement.tolist()
     assert found[0].path.tolist() == found[1].path.tolist()
 
@@ -180,21 +180,23 @@ def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_pa
     conditions = conditions_of(setting)
     collectives, transfers = rows(tmp_path / "run"), pd.read_parquet(tmp_path / "run" / "transfers.parquet")
     for mode, here in collectives.groupby("mode"):
-        expected, chosen = Expectations(setting, mode), set()
+        expected, chosen = PointPredictor(setting, mode), set()
         for row in here.itertuples():
             found = expected.of(row.collective)
             assert found.placement.tolist() == list(row.ring)
             assert found.path.tolist() == list(row.paths)
             chosen.add((tuple(row.ring), tuple(row.paths)))
             ends = transfers[(transfers["mode"] == mode) & (transfers.collective == row.collective)]
-            task = [move.task for move in moves(setting.carried, list(row.ring))]
+            task = [move.task for move in moves(setting.carried_workload, list(row.ring))]
             sent_s, arrived_s = np.empty((2, len(task)))
             sent_s[task], arrived_s[task] = ends.start_s, ends.end_s
             expected.saw(row.collective, sent_s=sent_s, arrived_s=arrived_s)
             (true_bps,) = conditions.shared_bps(row.collective, 1)
             ranks, paths = np.array([row.ring]), np.array([row.paths])
             (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
-            seen_bps = at_ends(setting.workload, links, conditions.shared_delays_s, sent_s=sent_s, arrived_s=arrived_s)
+            seen_bps = rates_from_messages(
+                setting.workload, links, conditions.shared_delays_s, sent_s=sent_s, arrived_s=arrived_s
+            )
             slowest_bps = [true_bps[passed[passed >= 0]].min() for passed in links]
             assert seen_bps[links[:, 0]] == pytest.approx(np.array(slowest_bps), rel=1e-3)
         assert len(chosen) > 2
@@ -218,7 +220,7 @@ def test_counters_never_tell_more_than_a_link_has(rate_bps, parts, every_s, wide
     found = Readings(
         link=np.array([1]), since_s=(read_s - wide)[:, None], until_s=(read_s + wide)[:, None], sent_bytes=sent[:, None]
     )
-    none, seen_bps = at_ports(found, links=2, fair=True)
+    none, seen_bps = rates_from_counters(found, links=2, fair=True)
     assert np.isnan(none)
     assert np.isnan(seen_bps) or 0 < seen_bps <= rate_bps * (1 + 1e-6) + 1
 
@@ -229,7 +231,7 @@ def test_idle_links_keep_what_is_believed_and_the_fullest_of_a_way_is_taken_to_h
     flows = np.array([[1, 2, -1], [3, 1, -1], [4, 5, -1]], dtype=np.int32)
     # Link 2 was the fullest of its way; link 3 proved faster than believed, so it is the fullest of the next; of the
     # last only link 4 is known.
-    assert learnt(PORTS, before_bps, seen_bps, flows).tolist() == [50.0, 40.0, 25.0, 25.0, 80.0, 60.0]
+    assert updated_rates(PORTS, before_bps, seen_bps, flows).tolist() == [50.0, 40.0, 25.0, 25.0, 80.0, 60.0]
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
@@ -237,14 +239,14 @@ def test_idle_links_keep_what_is_believed_and_the_fullest_of_a_way_is_taken_to_h
 def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_all_of_it(grain, kind):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"').with_values({"collective.kind": kind})
     conditions = conditions_of(setting)
-    decisions = decided(setting, "base", conditions, start=0, count=1)
+    decisions = decisions_of(setting, "base", conditions, start=0, count=1)
     (links,) = links_by_flow(setting.workload, decisions, conditions, start=0)
     found = Plan(setting, "base", decisions, conditions).times()
     (true_bps,), names = conditions.shared_bps(0, 1), [link.name for link in conditions.shared.all]
     link = counted_alone(conditions.fabric, links)
     fair = setting.fair_links("base") is not None
     read = predicted_readings(setting.workload, links, true_bps, link, found, every_s=1e-4, fair=fair)
-    seen_bps = at_ports(read, links=len(names), fair=fair)
+    seen_bps = rates_from_counters(read, links=len(names), fair=fair)
     used = set(links[links >= 0].tolist())
     if grain == "physical":  # a port's counter is its own; what a GPU sends is counted before it waits
         assert {names[one] for one in used - set(link.tolist())} == {name for name in names if name.startswith("g")}
@@ -264,7 +266,7 @@ def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp
     assert (fidelity["collectives"], fidelity["drops"]) == (6, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
     assert setting.mode("ports").measure_every_s == 700e-6
-    conditions, expected, chosen = conditions_of(setting), Expectations(setting, "ports"), set()
+    conditions, expected, chosen = conditions_of(setting), PointPredictor(setting, "ports"), set()
     counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
     for row in rows(tmp_path / "run").itertuples():
         found = expected.of(row.collective)
@@ -279,7 +281,7 @@ def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp
         (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
         assert set(read.link.tolist()) == set(links[links >= 0].tolist())
         (true_bps,) = conditions.shared_bps(row.collective, 1)
-        seen_bps = at_ports(read, links=true_bps.size, fair=False)
+        seen_bps = rates_from_counters(read, links=true_bps.size, fair=False)
         slowest = min(read.link.tolist(), key=lambda one: true_bps[one])
         assert (seen_bps[read.link] <= true_bps[read.link] + 1).all()
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=0.15)
@@ -299,7 +301,7 @@ def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wa
     assert crossings == {(3, 4), (7, 0)}
     assert len(probes) == sum(len(conditions.fabric.paths_between[pair]) for pair in ((0, 1), (1, 0)))
     links = probed_links(conditions, 4, probes)
-    seen_bps = at_probes(conditions, 4, probes, probe_takes_s(conditions, 4, probes, 250_000), 250_000)
+    seen_bps = rates_from_probes(conditions, 4, probes, probe_takes_s(conditions, 4, probes, 250_000), 250_000)
     (true_bps,) = conditions.shared_bps(4, 1)
     used = np.unique(links[links >= 0])
     assert (~np.isnan(seen_bps)).nonzero()[0].tolist() == used.tolist()
@@ -311,7 +313,7 @@ def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wa
 def test_with_probes_paths_are_chosen_as_by_an_oracle_where_no_two_share_a_link_of_the_wan():
     setting = setting_of(NEAR.format(every=1), count=200).with_values({"conditions.sampler": "uniform"})
     conditions = conditions_of(setting)
-    probed, known = (decided(setting, mode, conditions, start=0, count=200) for mode in ("near", "wan"))
+    probed, known = (decisions_of(setting, mode, conditions, start=0, count=200) for mode in ("near", "wan"))
     assert (probed.path == known.path).all()
     assert (probed.path[1:] != probed.path[:-1]).any()
 
@@ -341,7 +343,7 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
     setting = setting_of(keys + NEAR.format(every=3), count=7)
     conditions = conditions_of(setting)
     waits_s = Plan(
-        setting, "near", decided(setting, "near", conditions, start=0, count=7), conditions
+        setting, "near", decisions_of(setting, "near", conditions, start=0, count=7), conditions
     ).reconfiguring_s()
     trip_s = 2 * (2e-3 + 2 * 700e-9)
     probing_s = 8 * (8 * 250_000 / 10e9 + trip_s) + 2 * trip_s
@@ -350,7 +352,7 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
     assert waits_s[0] > probing_s + trip_s  # the connections of the ring
     weighs = setting_of("[[policy]]" + PROBES.partition("[[policy]]")[2], count=5)
     waits_s = Plan(
-        weighs, "probes", decided(weighs, "probes", conditions_of(weighs), start=0, count=5), conditions
+        weighs, "probes", decisions_of(weighs, "probes", conditions_of(weighs), start=0, count=5), conditions
     ).reconfiguring_s()
     assert (waits_s > 0).all()  # it has to know before it can decide
 
@@ -359,9 +361,15 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
     ("keys", "says"),
     [
         ('[run]\nclock = "wall"\nmodes = ["near"]', "near uses probed, which the wall clock does not provide"),
-        ('[fabric]\nrouting = "spray"', 'near, which probes, cannot be combined with fabric.routing "spray"; allowed: one of the two'),
+        (
+            '[fabric]\nrouting = "spray"',
+            'near, which probes, cannot be combined with fabric.routing "spray"; allowed: one of the two',
+        ),
         ("[transport]\nline_rate = false", "near, which probes, cannot be combined with transport.line_rate false"),
-        ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near, which probes, cannot be combined with fabric.buffer"),
+        (
+            '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"',
+            "near, which probes, cannot be combined with fabric.buffer",
+        ),
         ('[fabric]\ngpus = 32\n[collective]\nkind = "alltoall"', "near has 2,048 probes, .*; allowed: 400"),
         ('[control]\nprobe = "2 MB"', '"2 MB" is too large; allowed: text with a unit, 10 kB to 1 MB'),
     ],
@@ -376,7 +384,7 @@ def test_every_choice_by_probes_replays_from_the_run_folder_and_their_time_is_as
     fidelity = answer(tmp_path / "run", "probes.toml")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (5, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
-    conditions, expected, chosen = conditions_of(setting), Expectations(setting, "probes"), set()
+    conditions, expected, chosen = conditions_of(setting), PointPredictor(setting, "probes"), set()
     found = rows(tmp_path / "run").set_index(["engine", "collective"]).sort_index()
     assert found.loc["emulation"].reconfigure_s.to_numpy() == pytest.approx(
         found.loc["model"].reconfigure_s.to_numpy(), rel=0.001
@@ -419,11 +427,11 @@ for = "5 collectives"
 @pytest.mark.parametrize("mode", ["greedy", "calm"])
 def test_beside_faults_every_choice_replays_and_goes_round_what_is_down(grain, mode):
     (setting,) = scenario_of(STRUCK.format(count=14)).with_values({"fabric.grain": grain}).settings()
-    conditions, expected = conditions_of(setting), Expectations(setting, mode)
+    conditions, expected = conditions_of(setting), PointPredictor(setting, mode)
     (dead,) = [link.index for link in conditions.fabric.links if link.name == "s0b0>s1b0"]
     over = [path.index for path in conditions.fabric.paths if dead in path.links]
     for k in range(14):
-        planned = decided(setting, mode, conditions, start=k, count=1)
+        planned = decisions_of(setting, mode, conditions, start=k, count=1)
         found = expected.of(k, [index for index, fault in enumerate(setting.faults) if fault in conditions.in_force(k)])
         assert (found.placement.tolist(), found.path.tolist()) == (
             planned.placement[0].tolist(),
@@ -465,7 +473,7 @@ def test_nothing_is_learnt_of_a_collective_in_which_a_cable_is_cut_nor_without_a
         ("1 ms into collective 6", "controller killed", None),
         ("collective 8", "controller killed", "2 collectives"),
     )
-    assert [k for k in range(12) if not tells(faults, active(faults, k), k)] == [2, 8, 9]
+    assert [k for k in range(12) if not is_observed(faults, active(faults, k), k)] == [2, 8, 9]
 
 
 def load_faults(*found):
@@ -480,7 +488,7 @@ def test_probes_go_round_what_is_down_and_tell_what_is_slow(grain):
     of = STRUCK.format(count=14).replace('["greedy", "calm"]', '["near"]').replace("[[fault]]", near, 1)
     (setting,) = scenario_of(of).with_values({"fabric.grain": grain, "conditions.sampler": "uniform"}).settings()
     conditions = conditions_of(setting)
-    probed, known = (decided(setting, mode, conditions, start=0, count=14) for mode in ("near", "wan"))
+    probed, known = (decisions_of(setting, mode, conditions, start=0, count=14) for mode in ("near", "wan"))
     assert (probed.path == known.path).all()
     counts = [len(probed_before(setting, setting.mode("near"), conditions, k, None)) for k in range(14)]
     assert counts == [8] * 3 + [6] * 4 + [8] * 7

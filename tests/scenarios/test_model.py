@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
-from scenarios.engines.pool import Lost, processes, results
+from scenarios.engines.pool import FailedTask, processes, results
 from scenarios.policies.policy import MODES
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario, times
@@ -103,7 +103,7 @@ def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs, ahead):
         0: 0,
         1: 1,
         2: 2,
-        3: Lost("ValueError: no threes"),
+        3: FailedTask("ValueError: no threes"),
         4: 4,
         5: 5,
     }

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.results.reader import ResultsError
 from controller.routing.path_choice import NoPathError
-from scenarios.engines.prediction import decided
+from scenarios.engines.prediction import decisions_of
 from scenarios.experiment.run_directory import recorded
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
@@ -26,7 +26,7 @@ def decisions_of(folder, program, count=40):
     (folder / "mine.py").write_text(program)
     text = f'[collective]\ncount = {count}\n[[policy]]\nname = "mine"\nfunction = "mine.py:mine"'
     (setting,) = scenario_of(text, path=folder / "scenario.toml").settings()
-    return decided(setting, "mine", conditions_of(setting), start=0, count=count)
+    return decisions_of(setting, "mine", conditions_of(setting), start=0, count=count)
 
 
 def test_the_example_of_the_page_chooses_alike_in_both_engines(tmp_path):
@@ -96,9 +96,9 @@ def test_where_no_way_is_left_that_is_no_mistake_of_the_function(tmp_path):
     policy = f'[[policy]]\nname = "mine"\nfunction = "{tmp_path}/mine.py:mine"\n'
     (setting,) = scenario_of(f"[collective]\ncount = 6\n{policy}{cut}").settings()
     conditions = conditions_of(setting)
-    assert len(decided(setting, "mine", conditions, start=0, count=3).path) == 3
+    assert len(decisions_of(setting, "mine", conditions, start=0, count=3).path) == 3
     with pytest.raises(NoPathError, match="no path leads over the WAN"):
-        decided(setting, "mine", conditions, start=3, count=1)
+        decisions_of(setting, "mine", conditions, start=3, count=1)
 
 
 def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):

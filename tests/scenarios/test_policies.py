@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
-from scenarios.engines.prediction import Expectations, decided
+from scenarios.engines.prediction import PointPredictor, decisions_of
 from scenarios.policies import knowledge, policy
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, Decisions, decide
@@ -165,10 +165,10 @@ def test_what_is_kept_is_chosen_anew_where_cables_are_cut_or_come_back(reroute: 
     placement, path, _ = in_turn(
         "mesh", mode, conditions.believed(mode.knowledge), 24, every=4, struck=(3, 5, 7, 9, 20)
     )
-    whole = decided(setting, "mine", conditions, start=0, count=24)
+    whole = decisions_of(setting, "mine", conditions, start=0, count=24)
     assert (whole.placement.tolist(), whole.path.tolist()) == (placement, path)
     assert np.isfinite(whole.beta_s).all()
-    expected = Expectations(setting, "mine")  # collective by collective, as they come from the testbed
+    expected = PointPredictor(setting, "mine")  # collective by collective, as they come from the testbed
     for number in range(24):
         faults = {0: 3 <= number < 9, 1: 5 <= number < 7, 2: number >= 6, 3: number >= 20}
         found = expected.of(number, [fault for fault, is_there in faults.items() if is_there])
@@ -304,13 +304,13 @@ def test_a_policy_may_have_a_ring_objective_of_its_own() -> None:
     (setting,) = scenario_of(f'{tables}[conditions]\nwan_delay = "10 ms"\n[collective]\ncount = 60').settings()
     conditions, chosen = conditions_of(setting), set()
     for place, ring in enumerate(OBJECTIVES):
-        mine = decided(setting, f"p{place}", conditions, start=0, count=60).placement
+        mine = decisions_of(setting, f"p{place}", conditions, start=0, count=60).placement
         of_all = setting.with_values({"collective.ring": ring})
-        assert (mine == decided(of_all, "ccl", conditions, start=0, count=60).placement).all()
+        assert (mine == decisions_of(of_all, "ccl", conditions, start=0, count=60).placement).all()
         chosen.add(mine.tobytes())
     assert len(chosen) > 1
-    of_run = decided(setting, f"p{OBJECTIVES.index(setting.collective.ring)}", conditions, start=0, count=60)
-    assert (of_run.placement == decided(setting, "ccl", conditions, start=0, count=60).placement).all()
+    of_run = decisions_of(setting, f"p{OBJECTIVES.index(setting.collective.ring)}", conditions, start=0, count=60)
+    assert (of_run.placement == decisions_of(setting, "ccl", conditions, start=0, count=60).placement).all()
 
 
 def refused(table: str) -> list[str]:

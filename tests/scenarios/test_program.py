@@ -32,7 +32,7 @@ from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
 from tests.fakes.runs import ended
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 GUEST = PROJECT / "tests" / "guest"
 PYTHON = sys.executable
@@ -204,7 +204,8 @@ def slowest_s(fabric: Fabric, delays_s: np.ndarray, rates_bps: np.ndarray, paths
     """How long the last message from each GPU to each of another site takes, those that take a link sharing it."""
     ends = [(a, b) for a in fabric.gpus for b in fabric.gpus if a.site != b.site]
     links = [
-        shared_by(fabric).of(*map(np.array, (a.rank, b.rank, path))) for (a, b), path in zip(ends, paths, strict=True)
+        links_in_grain(fabric).of(*map(np.array, (a.rank, b.rank, path)))
+        for (a, b), path in zip(ends, paths, strict=True)
     ]
     ways = [[int(link) for link in way if link >= 0] for way in links]
     users = Counter(link for way in ways for link in way)

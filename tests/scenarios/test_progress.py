@@ -79,7 +79,7 @@ def test_without_a_terminal_a_silent_run_prints_what_it_is_at_and_a_busy_one_doe
     monkeypatch.setattr(progress, "_MIN_PACE_S", 0.0)
     with monkeypatch.context() as hurried:
         hurried.setattr(progress, "_SILENT_S", 0.05)
-        assert len(list(progress.shown(silent(), "emulation", settings))) == 1
+        assert len(list(progress.with_progress(silent(), "emulation", settings))) == 1
     assert re.search(r"^\[0/2\] .*, wan: 0 of 4, collective 3: the AllGather, about \d+ s left$", err, re.MULTILINE)
 
     def busy():
@@ -88,5 +88,5 @@ def test_without_a_terminal_a_silent_run_prints_what_it_is_at_and_a_busy_one_doe
             yield Retrying(setting=0, mode="wan", why="it failed")
 
     monkeypatch.setattr(progress, "_SILENT_S", 0.4)
-    list(progress.shown(busy(), "emulation", settings))
+    list(progress.with_progress(busy(), "emulation", settings))
     assert capsys.readouterr().err == "tried once more: it failed\n" * 5

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
 from controller.routing.path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import MODES
 from scenarios.prompt import arguments, text
@@ -23,7 +23,7 @@ from scenarios.prompt.state import State, edges, pairs
 from scenarios.testbed.capture import merge
 from tests.fakes.commands import scenario
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, Cables, around, cable
+from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of
 from topologies.fabric.wan import WanSpec
 from topologies.shaping.rate_scale import RateScale
 
@@ -55,7 +55,7 @@ def read(line: str) -> Any:
     return READERS[verb](rest)
 
 
-def state(*, dead: Cables = NONE, routes: Any = (), fabric: Fabric = FABRIC, rate_bps: float = 5e10) -> State:
+def state(*, dead: Cables = NO_CABLES, routes: Any = (), fabric: Fabric = FABRIC, rate_bps: float = 5e10) -> State:
     links = len(fabric.links)
     status = {"dead": [sorted(ends) for ends in dead], "routes": routes}
     return State(fabric=fabric, set_bps=np.full(links, rate_bps), delays_s=np.full(links, 1e-5), status=status)
@@ -133,7 +133,7 @@ def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None
     wanted = f"collective.kind={kind}", f"fabric.grain={grain}", "conditions.wan_delay=1 ms", "run.seed=3"
     setting = scenario(*wanted, collective__count=1)
     conditions, repeated = conditions_of(setting), setting.workload
-    plan = decided(setting, mode, conditions, start=0, count=1)
+    plan = decisions_of(setting, mode, conditions, start=0, count=1)
     placement, used = plan.placement[0].tolist(), plan.path[0].tolist()
     flows, fabric = pairs(repeated.schedule, placement), conditions.fabric
     routes = [[*ends, path, 1] for ends, path in zip(flows, used, strict=True) if path >= 0]
@@ -182,7 +182,7 @@ def test_failed_links_are_shown_and_never_in_use() -> None:
     ("dead", "pairs", "named"),
     [
         ({cable("g0", "s0l0")}, [(0, 1), (7, 0)], ["g0", "g0 - s0l0"]),
-        (around(FABRIC, "s0l0"), [(7, 0)], ["g0", "g0 - s0l0"]),
+        (cables_of(FABRIC, "s0l0"), [(7, 0)], ["g0", "g0 - s0l0"]),
         ({cable(f"s0b{a}", f"s1b{b}") for a in (0, 1) for b in (0, 1)}, [(3, 4)], ["g4 to g7", "s0b1 - s1b0"]),
         (
             {cable("s0l0", "s0p0"), cable("s0l1", "s0p1"), cable("s0b0", "s1b0"), cable("s1l0", "s1p0")},
@@ -197,8 +197,8 @@ def test_unreachable_gpus_are_named_with_the_cables(
     reason = text.unreachable(FABRIC, pairs, frozenset(dead))
     assert all(word in reason for word in named) and "\n" not in reason
     assert text.unreachable(FABRIC, [(5, 6)], frozenset(dead)) == ""
-    apart = text.unreachable(ROUND, [(0, 4)], NONE)  # no path joins these sites, whatever is up
-    assert "g0" in apart and "g4" in apart and text.unreachable(ROUND, [(0, 2), (7, 0)], NONE) == ""
+    apart = text.unreachable(ROUND, [(0, 4)], NO_CABLES)  # no path joins these sites, whatever is up
+    assert "g0" in apart and "g4" in apart and text.unreachable(ROUND, [(0, 2), (7, 0)], NO_CABLES) == ""
 
 
 DUMP = f"""NXST_FLOW reply (xid=0x4):

@@ -12,7 +12,7 @@ import pexpect
 import psutil
 import pytest
 
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
 from tests.conftest import PROJECT, VM
@@ -77,7 +77,9 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
     assert [(vm.folder / "kept/files" / name).read_text() for name in ("named0", "named1")] == ["g0\n", "g4\n"]
     (saved,) = load_scenario(str(vm.folder / "kept" / "now.toml")).settings()
     conditions = conditions_of(saved)
-    (found_s,) = Plan(saved, "joint", decided(saved, "joint", conditions, start=0, count=1), conditions).completion_s()
+    (found_s,) = Plan(
+        saved, "joint", decisions_of(saved, "joint", conditions, start=0, count=1), conditions
+    ).completion_s()
     assert f"{found_s * 1e3:.2f} ms" == measured
     history = (vm.folder / "state" / "longhaul" / "history").read_text()
     assert "flows s1b0\n" in history and (vm.folder / "state" / "longhaul" / "history").stat().st_mode & 0o777 == 0o600

@@ -12,7 +12,7 @@ from tests.fakes.commands import scenario, times
 from tests.fakes.runs import measured
 from topologies.conditions.sampler import ranges_bps
 from topologies.fabric.fabric import build_fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 FLAT = "conditions.intra_rate=800 Gbit/s", "conditions.wan_rate=10 Tbit/s", "conditions.wan_delay=1 ns"
 ONE = "fabric.grain=physical", *FLAT, "conditions.intra_delay=1 ns", "collective.count=1", 'run.modes=["base"]'
@@ -23,7 +23,7 @@ def ports_bps(setting: Scenario) -> "dict[str, float]":
     fabric = build_fabric(setting.fabric)
     low, high = ranges_bps(fabric, setting.conditions)
     assert (low == high).all()
-    return dict(zip((port.name for port in shared_by(fabric).all), low.tolist(), strict=True))
+    return dict(zip((port.name for port in links_in_grain(fabric).all), low.tolist(), strict=True))
 
 
 def time_s(*values: str, mode: str = "base") -> float:

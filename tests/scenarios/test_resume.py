@@ -21,7 +21,7 @@ import pytest
 
 from analysis.results.reader import ResultsError, load, open_run, read_provenance
 from scenarios.experiment import command
-from scenarios.experiment.place import Place
+from scenarios.experiment.place import RunFolder
 from tests.conftest import AS_NOBODY
 from tests.fakes.processes import await_that
 from tests.fakes.runs import KEY, ended, rows, started
@@ -252,10 +252,10 @@ def test_only_what_a_run_that_was_killed_before_it_began_has_left_is_replaced(tm
 
 
 def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
-    with closing(Place(unfinished)):
+    with closing(RunFolder(unfinished)):
         assert command.run(["--resume", "run"]) == 2
         assert capsys.readouterr().err == "--resume: run is being written to by another run; allowed: one at a time\n"
-    place = Place.new(Path("new"))
+    place = RunFolder.new(Path("new"))
     assert command.run(["--engine", "model", "--out", "new"]) == 2
     assert "--out: new is being written to by another run" in capsys.readouterr().err
     place.close()

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from analysis.model.max_plus import Compiled
+from analysis.model.max_plus import CompiledSchedule
 from controller.routing.path_choice import Router
 from hosts.collectives.algorithms import ring_allgather
 from hosts.embedding.ring import best_rings
@@ -61,12 +61,12 @@ def test_the_ring_of_least_cycle_time_is_within_a_percent_of_the_fastest(setting
         start=0,
         count=count,
     )
-    found_s = Compiled(ring_allgather(n).transfers).completion_s(chosen.alpha_s.T, chosen.beta_s.T)
+    found_s = CompiledSchedule(ring_allgather(n).transfers).completion_s(chosen.alpha_s.T, chosen.beta_s.T)
     if n == 8:
         rings = np.array([leg + other for leg in permutations(range(4)) for other in permutations(range(4, 8))])
         after = np.roll(rings, -1, axis=1)
         parts = (part[:, rings, after].reshape(-1, n).T for part in (alpha_s, beta_s))
-        least_s = Compiled(ring_allgather(n).transfers).completion_s(*parts).reshape(count, -1).min(axis=1)
+        least_s = CompiledSchedule(ring_allgather(n).transfers).completion_s(*parts).reshape(count, -1).min(axis=1)
     else:
         bound_s = alpha_s + (n - 1) * beta_s
         rings = best_rings(bound_s, alpha_s, gpus_per_site=setting.fabric.gpus_per_site).astype(int)
@@ -81,7 +81,7 @@ def test_the_fastest_ring_is_that_of_all_or_has_a_bound(setting: Scenario, mode:
     n, sites = setting.gpus, setting.fabric.gpus_per_site
     found = fastest_rings(alpha_s, beta_s, gpus_per_site=sites)
     own = np.arange(20)[:, None], found.rings, np.roll(found.rings, -1, axis=1)
-    own_s = Compiled(ring_allgather(n).transfers).completion_s(alpha_s[own].T, beta_s[own].T)
+    own_s = CompiledSchedule(ring_allgather(n).transfers).completion_s(alpha_s[own].T, beta_s[own].T)
     assert (own_s == found.completion_s).all()
     assert (found.bound_s <= found.completion_s).all()
     assert found.completion_s.mean() <= 1.01 * found.bound_s.mean()
@@ -89,7 +89,7 @@ def test_the_fastest_ring_is_that_of_all_or_has_a_bound(setting: Scenario, mode:
     orders = [random.permuted(np.tile(part, (500, 1)), axis=1) for part in (np.arange(n // 2), np.arange(n // 2, n))]
     rings = np.concatenate(orders, axis=1)
     parts = (part[:, rings, np.roll(rings, -1, axis=1)].reshape(-1, n).T for part in (alpha_s, beta_s))
-    others_s = Compiled(ring_allgather(n).transfers).completion_s(*parts).reshape(20, -1)
+    others_s = CompiledSchedule(ring_allgather(n).transfers).completion_s(*parts).reshape(20, -1)
     assert (found.bound_s[:, None] <= others_s * (1 + 1e-9)).all()
     if n == 8:
         assert (found.bound_s == found.completion_s).all()

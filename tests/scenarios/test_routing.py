@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.model import fluid
 from hosts.collectives.program import message_bytes
 from hosts.collectives.schedule import Flow
-from scenarios.engines.prediction import Plan, decided, links_by_flow, lower_bound
+from scenarios.engines.prediction import Plan, decisions_of, links_by_flow, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Decisions
 from scenarios.spec.load import ScenarioError, load_scenario
@@ -26,7 +26,7 @@ FLAT = "conditions.intra_rate=80 Gbit/s", "conditions.wan_rate=10 Gbit/s"
 
 def planned(setting: Scenario, mode: str, count: int = 5) -> tuple[Conditions, Decisions]:
     conditions = conditions_of(setting)
-    return conditions, decided(setting, mode, conditions, start=0, count=count)
+    return conditions, decisions_of(setting, mode, conditions, start=0, count=count)
 
 
 def times_s(setting: Scenario, mode: str, count: int = 5) -> "list[float]":

@@ -7,9 +7,9 @@ from hosts.collectives import files
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import Flow
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import planned
+from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
-from scenarios.experiment.place import Place
+from scenarios.experiment.place import RunFolder
 from scenarios.experiment.run_directory import RunDirectory, recorded
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, resolved, scenario_of
@@ -43,7 +43,9 @@ def test_at_a_rate_scale_every_message_is_smaller_and_a_computation_as_long(tmp_
         '[run]\nmodes = ["base"]\nclock = "wall"\nrate_scale = "1/1000"',
         gpus=4,
     )
-    for whole, carried in zip(found.workload.schedule.transfers, found.carried.schedule.transfers, strict=True):
+    for whole, carried in zip(
+        found.workload.schedule.transfers, found.carried_workload.schedule.transfers, strict=True
+    ):
         is_flow = isinstance(found.workload.schedule.flows[whole.flow], Flow)
         assert carried.size == (100 if is_flow else whole.size)
     assert {round(whole.size, 9) for whole in found.workload.schedule.transfers} == {100_000, 5e-6, 0}  # and joins
@@ -119,7 +121,7 @@ def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(t
     )
     assert max(one.size for _, one in ring.sends() if one.adds) == 4_000_000  # of the 8 MB that two ranks sum
     assert max(one.size for _, one in chain.sends() if one.adds) == 8_000_000
-    directory = RunDirectory.begun(Place.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
+    directory = RunDirectory.begun(RunFolder.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
     (tmp_path / "it.2.et").write_bytes(b"")
     (sentence,) = recorded(directory.path).differences(alone, None)
     assert f"{tmp_path / 'it.2.et'} has changed since the run began" in sentence
@@ -167,7 +169,7 @@ def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
     arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
     assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", str(out)]) == 0
     (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).settings()
-    ring = [int(rank) for rank in planned(setting, "joint").decisions.placement[0]]
+    ring = [int(rank) for rank in plan_of(setting, "joint").decisions.placement[0]]
     assert ring != list(range(6))
     flows = files.read(out, kind="messages", gpus=6).flows
     assert {(flow.src, flow.dst) for flow in flows if isinstance(flow, Flow)} == {
@@ -195,7 +197,7 @@ def test_a_run_does_not_go_on_with_a_file_that_has_changed(tmp_path):
     file = tmp_path / "it.xml"
     file.write_bytes((DATA / "msccl/allreduce_ring.xml").read_bytes())
     found = scenario(tmp_path, 'kind = "allreduce"\nschedule = "it.xml"', gpus=4)
-    directory = RunDirectory.begun(Place.new(tmp_path / "run"), found, engines=["model"], command=["run.py"])
+    directory = RunDirectory.begun(RunFolder.new(tmp_path / "run"), found, engines=["model"], command=["run.py"])
     before = recorded(directory.path)
     assert list(before.differences(found, None)) == []
     file.write_bytes((DATA / "msccl/allreduce_hierarchical.xml").read_bytes())

@@ -29,9 +29,9 @@ from scenarios.spec.scenario import (
     KEYS,
     MAX_SETTINGS,
     configuration,
-    described,
     from_json,
     plain_values,
+    settings_as_json,
     to_json,
     values_of,
 )
@@ -119,14 +119,14 @@ def test_a_scenario_survives_being_written_handed_on_and_stored(load, text):
     scenario = load(text)
     Path("again.toml").write_text(resolved(scenario))
     assert load_scenario("again.toml") == scenario
-    stored = json.loads(json.dumps(described(scenario)))
+    stored = json.loads(json.dumps(settings_as_json(scenario)))
     for setting, kept in zip(scenario.settings(), stored, strict=True):
         for again in (from_json(to_json(setting)), configuration(kept["values"], kept["swept"])):
             assert (again, again.at, again.label) == (setting, setting.at, kept["label"])
 
 
 def test_a_stored_configuration_that_lacks_newer_keys_has_their_defaults():
-    (stored,) = described(load_scenario("paper", [assignment("run.seed=7")]))
+    (stored,) = settings_as_json(load_scenario("paper", [assignment("run.seed=7")]))
     older = {key: value for key, value in stored["values"].items() if not key.startswith(("transport.", "run.clock"))}
     assert configuration(older) == load_scenario("paper", [assignment("run.seed=7")])
 

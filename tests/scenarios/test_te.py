@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.results import load
-from scenarios.engines.prediction import Plan, decided
+from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Decisions
-from scenarios.policies.measured import HEADROOM, Readings, wanted_of
+from scenarios.policies.measured import HEADROOM, Readings, measured_demands
 from scenarios.spec.load import ScenarioError, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM
@@ -26,7 +26,7 @@ SEGMENT_BYTES = 65_000  # of TCP, at most
 
 
 def planned(setting: Scenario, count: int = 5, mode: str = "base") -> Decisions:
-    return decided(setting, mode, conditions_of(setting), start=0, count=count)
+    return decisions_of(setting, mode, conditions_of(setting), start=0, count=count)
 
 
 def time_s(setting: Scenario) -> float:
@@ -156,10 +156,10 @@ what = "link R0-R1 down"
 def test_rates_are_kept_until_their_time_is_over_or_a_link_fails(tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS)
     setting = load_scenario(str(tmp_path / "faults.toml"))
-    found = decided(setting, "base", conditions_of(setting), start=0, count=5).limits_bps
+    found = decisions_of(setting, "base", conditions_of(setting), start=0, count=5).limits_bps
     same = [[bool((one == other).all()) for other in found] for one in found]
     assert same[0] == [True, False, True, False, False]
-    parts = [decided(setting, "base", conditions_of(setting), start=k, count=1).limits_bps for k in range(5)]
+    parts = [decisions_of(setting, "base", conditions_of(setting), start=k, count=1).limits_bps for k in range(5)]
     assert (np.concatenate(parts) == found).all()
 
 
@@ -212,7 +212,7 @@ def test_a_demand_that_leaves_what_it_was_given_wants_less_and_one_that_fills_it
     assert found.limits_bps[1:, paths.index((0, 1))] / 1e9 == pytest.approx([3.3] * 5, rel=1e-3)
     round_s = Plan(setting, "base", found, conditions_of(setting)).completion_s()
     assert round_s == pytest.approx(8 * 32e6 / alone_bps, rel=1e-3)
-    parts = [decided(setting, "base", conditions_of(setting), start=k, count=1).limits_bps for k in (4, 1, 5)]
+    parts = [decisions_of(setting, "base", conditions_of(setting), start=k, count=1).limits_bps for k in (4, 1, 5)]
     assert (np.concatenate(parts) == found.limits_bps[[4, 1, 5]]).all()
     (tmp_path / "nic.toml").write_text(NIC.replace("[te]", "[te]\nevery = 2"))
     kept = planned(load_scenario(str(tmp_path / "nic.toml")), 6).limits_bps[:, paths.index((1, 2))]
@@ -238,7 +238,7 @@ def test_what_is_wanted_is_more_than_the_highest_mean_of_all_tunnels_together(
         until_s=np.tile(at_s[:, None], len(sent)),
         sent_bytes=np.array(list(sent.values())).T,
     )
-    ((_, found), nothing) = wanted_of(fabric, workload, read, sample_s=10e-3)[0]
+    ((_, found), nothing) = measured_demands(fabric, workload, read, sample_s=10e-3)[0]
     total = np.sum(list(sent.values()), axis=0)
     windows = [(0, 1), (1, 2), (2, 3), (2, 4)]
     most = max(8 * (total[b] - total[a]) / (at_s[b] - at_s[a]) for a, b in windows)

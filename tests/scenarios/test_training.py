@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import planned
+from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command as experiment
 from scenarios.spec.load import Override, ScenarioError, of_its_time, resolved, scenario_of
 from tests.fakes.commands import times
@@ -135,11 +135,11 @@ def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
 @pytest.mark.parametrize("job", ["", "[[job]]\nkind = 'training'\n"])
 def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
     text = f"[run]\nmodes = ['ccl']\n{job}[training]\n"
-    placement = planned(
+    placement = plan_of(
         scenario(f"{text}replicas = 4\n[collective]\ncount = 40\nreembed_every = 1\n"), "ccl"
     ).decisions.placement
     assert (np.sort(placement[:, :4]) == np.arange(4)).all() and len(np.unique(placement, axis=0)) > 1
-    placement = planned(scenario(f"{text}replicas = 1\n[collective]\ncount = 40\n"), "ccl").decisions.placement
+    placement = plan_of(scenario(f"{text}replicas = 1\n[collective]\ncount = 40\n"), "ccl").decisions.placement
     assert (placement == np.arange(8)).all()
 
 

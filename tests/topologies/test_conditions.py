@@ -16,7 +16,7 @@ from topologies.conditions.sampler import ConditionsSpec, Sampler, check, delays
 from topologies.conditions.trace import MAX_BYTES, read_trace
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import FabricSpec, build_fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 FABRIC = build_fabric(FabricSpec(gpus_per_site=(2, 3)))
 WAN = np.array([link.kind == "wan" for link in FABRIC.links])
@@ -274,7 +274,7 @@ def own(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
 @pytest.mark.parametrize("name", ["uniform", "gaussian", "markov", "ar1"])
 def test_links_have_their_own_range_by_class_pattern_and_name(grain: str, name: str) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
-    all_ = [link.name for link in shared_by(fabric).all]
+    all_ = [link.name for link in links_in_grain(fabric).all]
     special, first = all_.index("s0b1>s1b1"), next(link for link in all_ if link.startswith("g1>"))
     entries = {  # the more special one holds, wherever it stands
         "s0b1>s1b1": {"rate": "5 kbit/s"},
@@ -289,7 +289,7 @@ def test_links_have_their_own_range_by_class_pattern_and_name(grain: str, name: 
     plain = ConditionsSpec(sampler=name)
     rates, delays = sampler(fabric, spec, seed=1).rates_bps(0, 300), delays_s(fabric, spec)
     before, before_s = sampler(fabric, plain, seed=1).rates_bps(0, 300), delays_s(fabric, plain)
-    for index, link in enumerate(shared_by(fabric).all):
+    for index, link in enumerate(links_in_grain(fabric).all):
         column = rates[:, index]
         if index == special:
             assert set(column) == {5000} and delays[index] == 7e-3
@@ -310,7 +310,7 @@ def test_the_classes_of_a_grain_have_every_link_once(grain: str, classes: str) -
     fabric = build_fabric(FabricSpec(gpus_per_site=(3, 2), grain=grain))
     found = resolved(fabric, read({name: {"delay": "1 us"} for name in classes.split()}))
     indices = np.concatenate([indices for _, indices in found])
-    assert sorted(indices) == list(range(len(shared_by(fabric).all)))
+    assert sorted(indices) == list(range(len(links_in_grain(fabric).all)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.flowtables import fabrics, failures, usable
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.failures import NONE, Cables, around, cable, cut_off, failed_links, reachable
+from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of, cut_off, failed_links, reachable
 
 FABRIC = build_fabric(FabricSpec())
 
@@ -72,12 +72,12 @@ APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # the leaves 
     ("failed", "cut"),
     [
         ({cable("g0", "s0l0")}, {(0,): {cable("g0", "s0l0")}}),
-        (around(FABRIC, "s1l0"), {(4,): {cable("g4", "s1l0")}, (5,): {cable("g5", "s1l0")}}),
+        (cables_of(FABRIC, "s1l0"), {(4,): {cable("g4", "s1l0")}, (5,): {cable("g5", "s1l0")}}),
         (LEAF | {cable("s1p0", "s1b0")}, {(2, 3): LEAF}),
         (WAN | {cable("s1l0", "s1p0")}, {(4, 5, 6, 7): WAN}),
-        (around(FABRIC, "s0b0"), {}),
+        (cables_of(FABRIC, "s0b0"), {}),
         (APART, {}),
-        (NONE, {}),
+        (NO_CABLES, {}),
     ],
 )
 def test_which_gpus_are_cut_off(failed: Cables, cut: dict[tuple[int, ...], Cables]) -> None:

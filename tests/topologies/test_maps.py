@@ -21,7 +21,7 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps
 from topologies.errors import FabricError
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import MAX_FILE_BYTES, MAX_ROUTERS, great_circle_km, read_wan, write_wan
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.fabric.wan import KM_PER_MS, MAP_PATHS, WanGraph, WanSpec, candidate_paths, resolve_wan
 
 NOBEL = "topohub:sndlib/nobel-us"
@@ -59,7 +59,9 @@ def test_the_fixed_path_has_the_delay_of_the_shortest_way_over_the_map(
     titles = [node["name"].replace("-", " ").lower() for node in raw["nodes"]]
     src, dst = (titles.index(end.replace("-", " ").lower()) for end in ends)
     expected_s = dijkstra(csr_array(km), directed=False, indices=src)[dst] / KM_PER_MS / 1e3
-    by_name = dict(zip((one.name for one in shared_by(fabric).all), delays_s(fabric, ConditionsSpec()), strict=True))
+    by_name = dict(
+        zip((one.name for one in links_in_grain(fabric).all), delays_s(fabric, ConditionsSpec()), strict=True)
+    )
     for sites in ((0, 1), (1, 0)):
         routers = fabric.paths_between[sites][0].name.split(">")
         found_s = sum(by_name[f"{a}>{b}"] for a, b in pairwise(routers))
@@ -212,7 +214,7 @@ def test_a_graphml_file_gives_places_lengths_and_capacities(tmp_path: Path, grai
     asked = scenario_of(f'{text}fabric.grain = "{grain}"', path=tmp_path / "scenario.toml").settings()[0]
     fabric = build_fabric(asked.fabric)
     assert asked.fabric.wan.routers == ("Zurich", "Geneve", "Ns0b0") and asked.fabric.wan.places == ()
-    names = [one.name for one in shared_by(fabric).all]
+    names = [one.name for one in links_in_grain(fabric).all]
     delay = dict(zip(names, delays_s(fabric, asked.conditions), strict=True))
     rates = dict(zip(names, ranges_bps(fabric, asked.conditions).T.tolist(), strict=True))
     assert delay["Zurich>Geneve"] == pytest.approx(224 / KM_PER_MS / 1e3, rel=0.01)

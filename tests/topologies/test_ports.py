@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.routing.paths import Ways
+from controller.routing.paths import FabricPaths
 from tests.fakes.flowtables import FakeNetwork, fabrics, failures, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.ports import PORT_KINDS, Ports, delays_of, links_of
@@ -39,7 +39,7 @@ def walked(network: FakeNetwork, src: int, dst: int) -> list[str]:
 def test_flows_pass_the_ports_that_packets_pass_by_the_flow_rules(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     dead = data.draw(st.one_of(st.just(frozenset()), failures(fabric)))
-    ways, ports, found = Ways(fabric, dead), Ports(fabric, dead), edges(fabric)
+    ways, ports, found = FabricPaths(fabric, dead), Ports(fabric, dead), edges(fabric)
     network, routes, tunnels = with_default_rules(ways), (), frozenset()
     for generation, (src, dst, path) in enumerate(data.draw(st.permutations(found))[:30], 1):
         wanted = {} if path < 0 else {(src, dst): path}

@@ -16,7 +16,7 @@ from topologies.fabric.fabric import Fabric, FabricSpec, Switch, build_fabric
 from topologies.fabric.wan import WanSpec
 from topologies.shaping import netlink
 from topologies.shaping.classes import VIRTUAL_LATE_S, Buffer, Service, Shaping, classes_of, mismatch, wire_bytes_per_s
-from topologies.shaping.netlink import Inner
+from topologies.shaping.netlink import ChildClass
 from topologies.shaping.rate_scale import MAX_DIVISOR, RateScale, ScaleError
 
 counts = st.integers(1, 3)
@@ -342,7 +342,7 @@ def _inside(fabric: Fabric) -> list[Switch]:
 
 
 def test_a_class_below_another_is_compared_with_its_own_rate_and_its_ceiling() -> None:
-    wanted, inner = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): Inner(rate=250, parent=1, priority=0)}
+    wanted, inner = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): ChildClass(rate=250, parent=1, priority=0)}
     right = {("p", 1): (1000, 1000), ("p", 2): (250, 500)}
     assert mismatch(wanted, right, inner) is None
     found = mismatch(wanted, right | {("p", 2): (500, 500)}, inner)

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies import units
-from topologies.errors import ConditionsError, Mistake, did_you_mean, first_of, shown
+from topologies.errors import ConditionsError, Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 
 Indices = npt.NDArray[np.intp]
 
@@ -86,14 +86,14 @@ def write(entries: Sequence[LinkConditions]) -> dict[str, Any]:
 def _entry_mistakes(values: object) -> Iterator[tuple[str, str]]:
     """Yield the mistakes of an entry's values: the suffix of the scenario key (such as ".rate"), and the text."""
     if not isinstance(values, dict) or not values:
-        what = "is empty" if values == {} else f"{shown(values)} is not a table"
+        what = "is empty" if values == {} else f"{format_value(values)} is not a table"
         yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, at least one"
         return
     for key, value in values.items():
         if key not in WORDS:
             yield f".{key}", f"unknown key of a link, allowed: {', '.join(WORDS)}{did_you_mean(key, WORDS)}"
         elif not isinstance(value, str):
-            yield f".{key}", f"{shown(value)} is not text; allowed: {WORDS[key]}"
+            yield f".{key}", f"{format_value(value)} is not text; allowed: {WORDS[key]}"
         else:
             try:
                 _ = units.parse_rate_range_bps(value) if key == "rate" else _delay_s(value)
@@ -115,7 +115,7 @@ def resolved(fabric: Fabric, entries: Sequence[LinkConditions]) -> list[tuple[Li
     Classes come first, then patterns, then names, each in the given order, so that the more specific entry wins.
     Raises ConditionsError for an entry that matches no link or port in the fabric's grain.
     """
-    grain, links = fabric.spec.grain, shared_by(fabric).all
+    grain, links = fabric.spec.grain, links_in_grain(fabric).all
     classes, names = CLASSES[grain], [link.name for link in links]
     index_of = {name: index for index, name in enumerate(names)}
     of_classes, of_patterns, of_names = (list[tuple[LinkConditions, list[int]]]() for _ in range(3))
@@ -134,7 +134,7 @@ def resolved(fabric: Fabric, entries: Sequence[LinkConditions]) -> list[tuple[Li
             of_patterns.append((entry, indices))
         if not indices:
             kind = "link" if grain == "logical" else "port"
-            allowed = f"{', '.join(classes)}, a {kind} ({first_of(names, 3)}) or a pattern such as {names[0][:2]}>*"
+            allowed = f"{', '.join(classes)}, a {kind} ({list_first(names, 3)}) or a pattern such as {names[0][:2]}>*"
             meant = did_you_mean(name, [*classes, *names])
             text = f"no {kind} of the fabric's {grain} grain has that name; allowed: {allowed}{meant}"
             mistakes.append(Mistake(f"{KEY}.{name}", text))

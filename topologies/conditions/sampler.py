@@ -20,7 +20,7 @@ from topologies.conditions.timed import Timed
 from topologies.conditions.trace import read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by, shares_of_rate
+from topologies.fabric.ports import links_in_grain, shares_of_rate
 
 SAMPLERS = ("uniform", "gaussian", "markov", "ar1", "trace")
 MAX_COEFFICIENT = 0.999999
@@ -104,7 +104,7 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
 
 
 def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
-    links = shared_by(fabric).all
+    links = links_in_grain(fabric).all
     low, high = ranges_bps(fabric, spec)
     if spec.sampler == "gaussian":
         return Gaussian(low, high, mean=spec.mean, deviation=spec.deviation, seed=seed)
@@ -126,7 +126,7 @@ def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
 
     The rate of a WAN link with a declared capacity is constant: that capacity.
     """
-    links, capacity = shared_by(fabric).all, {name: (bps, bps) for name, bps in fabric.wan.capacity_bps.items()}
+    links, capacity = links_in_grain(fabric).all, {name: (bps, bps) for name, bps in fabric.wan.capacity_bps.items()}
     by_kind = {"wan": spec.wan_rate_bps}
     ranges = [capacity.get(link.name, by_kind.get(link.kind, spec.intra_rate_bps)) for link in links]
     low_high = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
@@ -149,7 +149,7 @@ def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
     by_kind = dict.fromkeys(("intra", "to_br", "from_br", "gpu_leaf", "br_spine"), spec.intra_delay_s)
     by_kind["wan"] = spec.wan_delay_s
     of_length = fabric.wan.delay_s
-    delays = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in shared_by(fabric).all])
+    delays = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in links_in_grain(fabric).all])
     for entry, indices in resolved(fabric, spec.links):
         if entry.delay_s is not None:
             delays[indices] = entry.delay_s
@@ -168,7 +168,7 @@ def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
     if spec.sampler != "trace":
         resolved(fabric, spec.links)
         return
-    links = shared_by(fabric).all
+    links = links_in_grain(fabric).all
     mistakes = [
         Mistake(f"conditions.links.{entry.links}.rate", "WAN links have the rates of the trace; allowed: a delay")
         for entry, indices in resolved(fabric, spec.links)

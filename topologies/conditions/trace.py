@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.conditions.synthetic import Uniform
-from topologies.errors import ConditionsError, Mistake, first_of
+from topologies.errors import ConditionsError, Mistake, list_first
 from topologies.units import parse_rate_bps
 
 MAX_BYTES = 256_000_000
@@ -118,7 +118,7 @@ def read_trace(
     unset = [name for name, taken in rows.items() if 0 not in taken and name not in optional]
     if unset and not mistakes:
         rest = "those within sites may be left out, all together" if within_sites else "none may be left out"
-        text = f"no rate at time 0 for {first_of(unset, 3)}; every link of the fabric needs one ({rest})"
+        text = f"no rate at time 0 for {list_first(unset, 3)}; every link of the fabric needs one ({rest})"
         mistakes.append(f"{path}: {text}")
     if mistakes:
         raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
@@ -177,7 +177,7 @@ def _add_row(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) ->
     if time_ns < now_ns:
         raise ValueError(f"time {time} comes after {now_ns / 1e9:g}; times must not decrease")
     if link not in rows:
-        raise ValueError(f"the fabric has no link {link!r}; its links are {first_of(list(rows), 3)}")
+        raise ValueError(f"the fabric has no link {link!r}; its links are {list_first(list(rows), 3)}")
     if time_ns in rows[link]:
         raise ValueError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
     rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)

@@ -13,7 +13,7 @@ from topologies.fabric.fabric import Fabric, LogicalLink
 Cable = frozenset[str]
 Cables = frozenset[Cable]
 
-NONE: Cables = frozenset()
+NO_CABLES: Cables = frozenset()
 
 
 def cable(a: str, b: str) -> Cable:
@@ -21,7 +21,7 @@ def cable(a: str, b: str) -> Cable:
     return frozenset((a, b))
 
 
-def around(fabric: Fabric, node: str) -> Cables:
+def cables_of(fabric: Fabric, node: str) -> Cables:
     """Return all cables of a switch or a GPU."""
     return frozenset(cable(c.a, c.b) for c in fabric.cables if node in (c.a, c.b))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-from topologies.errors import FabricError, Mistake, did_you_mean, first_of, shown
+from topologies.errors import FabricError, Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.wan import WAN_PRESETS, WanSpec, is_router_name
 from topologies.units import UnitError, format_rate, parse_rate_bps
 
@@ -48,14 +48,14 @@ def read_wan(value: object) -> WanSpec:
     if isinstance(value, dict):
         return _table(value)
     if not isinstance(value, str):
-        raise _error(f"{shown(value)}; allowed: {ALLOWED}")
+        raise _error(f"{format_value(value)}; allowed: {ALLOWED}")
     if value in WAN_PRESETS:
         return WanSpec(preset=value)
     if value.startswith(_TOPOHUB):
         return _topohub(value.removeprefix(_TOPOHUB))
     if value.endswith(GRAPHML):
         return _graphml(Path(value))
-    raise _error(f"{shown(value)} is not known; allowed: {ALLOWED}{did_you_mean(value, WAN_PRESETS)}")
+    raise _error(f"{format_value(value)} is not known; allowed: {ALLOWED}{did_you_mean(value, WAN_PRESETS)}")
 
 
 def write_wan(wan: WanSpec) -> str | dict[str, Any]:
@@ -85,23 +85,23 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
     allowed = ("name", "routers", "links", *_COLUMNS)
     for key in table:
         if key not in allowed:
-            raise _error(f"unknown key {shown(key)} of the WAN's table; allowed: {', '.join(allowed)}")
+            raise _error(f"unknown key {format_value(key)} of the WAN's table; allowed: {', '.join(allowed)}")
     name, routers, links = table.get("name", ""), table.get("routers", []), table.get("links")
     if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
-        raise _error(f"name is {shown(name)}; allowed: text of up to {_MAX_NAME_LENGTH} characters")
+        raise _error(f"name is {format_value(name)}; allowed: text of up to {_MAX_NAME_LENGTH} characters")
     if not _are_names(routers):
-        raise _error(f"routers is {shown(routers)}; allowed: a list of names")
+        raise _error(f"routers is {format_value(routers)}; allowed: a list of names")
     if not isinstance(links, list) or not links or not all(_are_names(ends) and len(ends) == 2 for ends in links):
-        lack = "is missing" if links is None else f"is {shown(links)}"
+        lack = "is missing" if links is None else f"is {format_value(links)}"
         raise _error(f'links {lack}; allowed: a list of pairs of names, such as [["s0b0", "s1b0"]]')
     for key, column in _COLUMNS.items():
         given, count = table.get(key, []), len(routers if column.of == "routers" else links)
         if not isinstance(given, list) or (given and len(given) != count):
-            what = f"has {len(given)} entries" if isinstance(given, list) else f"is {shown(given)}"
+            what = f"has {len(given)} entries" if isinstance(given, list) else f"is {format_value(given)}"
             raise _error(f"{key} {what}; allowed: a list of one for each of the {count} {column.of}")
         for entry in given:
             if not column.fits(entry):
-                raise _error(f"{key} has {shown(entry)}; allowed: {column.allowed}")
+                raise _error(f"{key} has {format_value(entry)}; allowed: {column.allowed}")
     return WanSpec(
         preset=None,
         routers=tuple(routers),
@@ -179,9 +179,11 @@ def _topohub(name: str) -> WanSpec:
         import topohub
     except ImportError:
         why = 'the package topohub is not installed; install it by ".venv/bin/pip install topohub"'
-        raise _error(f"{shown(_TOPOHUB + name)}: {why}") from None
+        raise _error(f"{format_value(_TOPOHUB + name)}: {why}") from None
     if not _TOPOHUB_MAP.fullmatch(name):
-        raise _error(f'{shown(name)} is not a map of topohub; allowed: GROUP/MAP, such as "topohub:sndlib/nobel-us"')
+        raise _error(
+            f'{format_value(name)} is not a map of topohub; allowed: GROUP/MAP, such as "topohub:sndlib/nobel-us"'
+        )
     try:
         topology = topohub.get(name)
     except KeyError:
@@ -189,11 +191,10 @@ def _topohub(name: str) -> WanSpec:
         known = sorted(file.stem for file in (data / group).glob("*.json"))
         if not known:
             groups = sorted({str(file.parent.relative_to(data)) for file in data.rglob("*.json")})
-            raise _error(
-                f"topohub has no group {shown(group)}; allowed: {first_of(groups, 8)}{did_you_mean(group, groups)}"
-            ) from None
-        allowed = f"of {group} {first_of(known, 8)}{did_you_mean(last, known)}"
-        raise _error(f"topohub has no map {shown(name)}; allowed: {allowed}") from None
+            allowed = f"{list_first(groups, 8)}{did_you_mean(group, groups)}"
+            raise _error(f"topohub has no group {format_value(group)}; allowed: {allowed}") from None
+        allowed = f"of {group} {list_first(known, 8)}{did_you_mean(last, known)}"
+        raise _error(f"topohub has no map {format_value(name)}; allowed: {allowed}") from None
     nodes = {node["id"]: (node.get("name"), node.get("pos")) for node in topology["nodes"]}
     links = [_Link(ends=(edge["source"], edge["target"]), km=edge.get("dist")) for edge in topology["edges"]]
     return _map_wan(name.rpartition("/")[2], nodes, links)
@@ -207,23 +208,25 @@ def _graphml(path: Path) -> WanSpec:
     label = path.name[:_MAX_NAME_LENGTH]
     try:
         if not path.is_file():
-            raise _error(f"{shown(label)} is not an existing file; allowed: a GraphML file")
+            raise _error(f"{format_value(label)} is not an existing file; allowed: a GraphML file")
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise _error(f"{shown(label)} is too large; allowed: {MAX_FILE_BYTES:,} bytes")
+            raise _error(f"{format_value(label)} is too large; allowed: {MAX_FILE_BYTES:,} bytes")
         text = content.decode()
     except OSError as error:
-        raise _error(f"{shown(label)} cannot be read: {error.strerror}") from None
+        raise _error(f"{format_value(label)} cannot be read: {error.strerror}") from None
     except ValueError as error:
         if isinstance(error, FabricError):
             raise
-        raise _error(f"{shown(label)} is not text in UTF-8; allowed: a GraphML file") from None
+        raise _error(f"{format_value(label)} is not text in UTF-8; allowed: a GraphML file") from None
     _check_xml(text, label)
     try:
         graph = networkx.parse_graphml(text.partition("?>")[2] if text.startswith("<?xml") else text)
     except Exception as error:  # the parser may raise anything for XML that is not GraphML
-        raise _error(f"{shown(label)} is not GraphML ({type(error).__name__}); allowed: a graph in GraphML") from None
+        raise _error(
+            f"{format_value(label)} is not GraphML ({type(error).__name__}); allowed: a graph in GraphML"
+        ) from None
     nodes = {
         node: (values.get("label", node), (values.get("Longitude"), values.get("Latitude")))
         for node, values in graph.nodes(data=True)
@@ -243,21 +246,21 @@ def _check_xml(text: str, label: str) -> None:
         nonlocal depth
         depth += 1
         if depth > _MAX_DEPTH:
-            raise _error(f"{shown(label)} has elements {depth} deep; allowed: {_MAX_DEPTH}")
+            raise _error(f"{format_value(label)} has elements {depth} deep; allowed: {_MAX_DEPTH}")
 
     def end(*_: object) -> None:
         nonlocal depth
         depth -= 1
 
     def doctype(*_: object) -> None:
-        raise _error(f"{shown(label)} has a document type; allowed: XML without one, and so without entities")
+        raise _error(f"{format_value(label)} has a document type; allowed: XML without one, and so without entities")
 
     parser.StartElementHandler, parser.EndElementHandler, parser.StartDoctypeDeclHandler = begin, end, doctype
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
         text = f"line {error.lineno:,}: {expat.ErrorString(error.code)}"
-        raise _error(f"{shown(label)} is not XML, {text}; allowed: a GraphML file") from None
+        raise _error(f"{format_value(label)} is not XML, {text}; allowed: a GraphML file") from None
 
 
 def _map_wan(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable[_Link]) -> WanSpec:
@@ -271,17 +274,17 @@ def _map_wan(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable
             once.setdefault(frozenset(link.ends), link)
     for what, count, most in (("nodes", len(nodes), MAX_ROUTERS), ("links", len(once), MAX_LINKS)):
         if not 1 <= count <= most:
-            raise _error(f"the map {shown(name)} has {count:,} {what}; allowed: 1 to {most:,}")
+            raise _error(f"the map {format_value(name)} has {count:,} {what}; allowed: 1 to {most:,}")
     titles = {key: _title(title, index) for index, (key, (title, _)) in enumerate(nodes.items())}
     routers = dict(zip(nodes, _router_names(titles.values()), strict=True))
     places: dict[Any, Place] = {key: place for key, (_, place) in nodes.items() if _is_place(place)}
     lengths, rates = [], []
     for link in once.values():
         a, b = link.ends
-        about = f"the link {shown(titles[a])} to {shown(titles[b])} of the map {shown(name)}"
+        about = f"the link {format_value(titles[a])} to {format_value(titles[b])} of the map {format_value(name)}"
         if link.km is not None:
             if not _is_number(link.km, 0, MAX_KM):
-                raise _error(f"{about} has dist {shown(link.km)}; allowed: 0 to {MAX_KM:,.0f} km")
+                raise _error(f"{about} has dist {format_value(link.km)}; allowed: 0 to {MAX_KM:,.0f} km")
             lengths.append(float(link.km))
         elif a in places and b in places:
             lengths.append(round(great_circle_km(places[a], places[b]), 3))
@@ -289,7 +292,7 @@ def _map_wan(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable
             raise _error(f"{about} has no length; allowed: a dist in km, or longitude and latitude of both ends")
         rate_bps = 0 if link.rate_bps is None else link.rate_bps
         if not _is_number(rate_bps, 0, 10**15):
-            raise _error(f"{about} has LinkSpeedRaw {shown(rate_bps)}; allowed: 0 to 10^15 bit/s")
+            raise _error(f"{about} has LinkSpeedRaw {format_value(rate_bps)}; allowed: 0 to 10^15 bit/s")
         rates.append(int(rate_bps))
     return WanSpec(
         preset=None,

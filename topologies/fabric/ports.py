@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric, LogicalLink
-from topologies.fabric.failures import NONE, Cables, cable, failed_links, spines
+from topologies.fabric.failures import NO_CABLES, Cables, cable, failed_links, spines
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int32]
@@ -92,7 +92,7 @@ class Ports:
     Flows avoid the cables in `dead` in the same way as the forwarding rules.
     """
 
-    def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
+    def __init__(self, fabric: Fabric, dead: Cables = NO_CABLES) -> None:
         tier = {switch.name: _ABBREVIATED.get(switch.kind, switch.kind) for switch in fabric.switches}
         tier |= {gpu.name: "gpu" for gpu in fabric.gpus}
         ends = [pair for c in fabric.cables for pair in ((c.a, c.b), (c.b, c.a))]
@@ -248,12 +248,12 @@ def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> In
     return links
 
 
-Shared = Links | Ports
+SharedLinks = Links | Ports
 """What flows share, and what has a rate and a delay: the logical links or the ports of a fabric."""
 
 
 @lru_cache(maxsize=64)
-def shared_by(fabric: Fabric, dead: Cables = NONE) -> Shared:
+def links_in_grain(fabric: Fabric, dead: Cables = NO_CABLES) -> SharedLinks:
     """Return what flows share in the fabric's grain while these cables, which the forwarding rules avoid, are dead."""
     return Ports(fabric, dead) if fabric.spec.grain == "physical" else Links(fabric)
 

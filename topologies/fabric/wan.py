@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import combinations, islice, pairwise, permutations, product
 from math import fsum
 
-from topologies.errors import FabricError, Mistake, did_you_mean, first_of, shown
+from topologies.errors import FabricError, Mistake, did_you_mean, format_value, list_first
 
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
@@ -163,16 +163,16 @@ def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[
         text = f"has {len(sites)} for the {count} sites of fabric.gpus; allowed: one node for each site"
         yield Mistake(key, text)
     elif not sites and spec.name:
-        yield Mistake(key, f"is missing; allowed: a node of {spec.name} for each site: {first_of(nodes, 8)}")
+        yield Mistake(key, f"is missing; allowed: a node of {spec.name} for each site: {list_first(nodes, 8)}")
     for name in sites:
         if spec.router(name) is None:
             near = did_you_mean(name, nodes)
-            text = f"{shown(name)} is not a node of this WAN; allowed: {first_of(nodes, 8)}{near}"
+            text = f"{format_value(name)} is not a node of this WAN; allowed: {list_first(nodes, 8)}{near}"
             yield Mistake(key, text)
     routers = [spec.router(name) for name in sites]
     for site, (name, router) in enumerate(zip(sites, routers, strict=True)):
         if router is not None and router in routers[:site]:
-            yield Mistake(key, f"{shown(name)} is the node of two sites; allowed: each node once")
+            yield Mistake(key, f"{format_value(name)} is the node of two sites; allowed: each node once")
 
 
 def _router_mistakes(routers: Sequence[str]) -> Iterator[Mistake]:

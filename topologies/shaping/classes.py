@@ -33,7 +33,7 @@ by their sockets (all packets are in one kernel and refer to their sockets). It 
 1. fq with a `maxrate`: otherwise it sends up to 8 packets in the order of arrival after it has been empty.
 2. Acknowledgements (IP packets of 52 bytes) that bypass the shaper: otherwise those of a flow in the opposite direction
    would take a share.
-3. Delays after the shared links (`ifb`), and flows with little data queued (`hosts.agent.transport.Windows`).
+3. Delays after the shared links (`ifb`), and flows with little data queued (`hosts.agent.transport.FairShareLimits`).
 
 *Finite buffers.* A class with a `Buffer` drops the frames that do not fit its queue. The queue is a bfifo or, if frames
 are marked, an fq_codel with a single flow, which is a FIFO queue with a marking threshold.
@@ -56,9 +56,9 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.shaping.ifb import Ifb, delays, nic_name, nics
-from topologies.shaping.netlink import Inner
+from topologies.shaping.netlink import ChildClass
 
 Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
@@ -86,7 +86,7 @@ FQ = (
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
-TELLING = 100  # a delay below 1/TELLING of the timer lateness cannot be distinguished from none
+NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/TELLING of the timer lateness cannot be distinguished from none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +191,7 @@ class Shaping:
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
         """All classes, port by port; the classes below another class follow it."""
-        wan, links = wan_of(self.fabric), len(shared_by(self.fabric).all)
+        wan, links = wan_of(self.fabric), len(links_in_grain(self.fabric).all)
         classes = []
         for port in classes_of(self.fabric):
             classes.append(port)
@@ -227,7 +227,7 @@ class Shaping:
         """
         if self._delays_after_links:
             return {}
-        least_ns = max(1.0, self.late_s * 1e9 / TELLING)
+        least_ns = max(1.0, self.late_s * 1e9 / NEGLIGIBLE_DELAY_RATIO)
         delays = {htb.key: round(self.delays_s[htb.link] * 1e9) for htb in self.leaves}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
 
@@ -294,7 +294,7 @@ class Shaping:
 
         `rates_bps` are those of links or ports, followed by those of tunnels. Raises ValueError for another shape.
         """
-        count = len(shared_by(self.fabric).all)
+        count = len(links_in_grain(self.fabric).all)
         if rates_bps.shape != (count + len(self.tunnels),):
             tunnels = f" and {len(self.tunnels)} tunnels" if self.tunnels else ""
             raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{tunnels}, one rate each")
@@ -303,7 +303,7 @@ class Shaping:
         parts = {htb.key: ceilings[htb.service] if htb.parent and ceilings else 1 for htb in self.classes}
         return {htb.key: max(1, round(wire[htb.link] * parts[htb.key])) for htb in self.classes}
 
-    def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
+    def inner(self, rates_bps: Floats) -> dict[ClassKey, ChildClass]:
         """Return the parameters of the classes below others under these rates; `wanted` has their ceilings.
 
         With tunnels they include those of the classes above.
@@ -323,8 +323,8 @@ class Shaping:
                 if total[htb.interface] > port * (1 + _ROUNDED):
                     assured[htb.key] = 0
         ports = self._parents if self.tunnels else ()
-        return {key: Inner(ceilings[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
-            htb.key: Inner(max(1, assured[htb.key]), htb.parent, htb.service, self._burst_ns(htb, port))
+        return {key: ChildClass(ceilings[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
+            htb.key: ChildClass(max(1, assured[htb.key]), htb.parent, htb.service, self._burst_ns(htb, port))
             for htb, port in children
         }
 
@@ -335,7 +335,7 @@ class Shaping:
         has_part = self.services and self.services[htb.service].has_part
         return round(1e9 * self.segment_bytes / port) if has_part else 0
 
-    def _class_lines(self, htb: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
+    def _class_lines(self, htb: HtbClass, ceiling: int, inner: ChildClass | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
         rate, parent, priority, _ = inner or (ceiling, 0, 0, 0)
         burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
@@ -359,7 +359,7 @@ class Shaping:
 
 def wan_of(fabric: Fabric) -> frozenset[int]:
     """Return the indices of the WAN links, or in the physical grain of the WAN ports."""
-    return frozenset(link.index for link in shared_by(fabric).all if link.kind == "wan")
+    return frozenset(link.index for link in links_in_grain(fabric).all if link.kind == "wan")
 
 
 def classes_of(fabric: Fabric) -> tuple[HtbClass, ...]:
@@ -399,7 +399,7 @@ def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
     interface |= {(gpu.name, gpu.leaf): nic_name(gpu.rank) for gpu in fabric.gpus}
     return tuple(
         HtbClass(link=port.index, interface=interface[port.src, port.dst], minor=1, match=None)
-        for port in shared_by(fabric).all
+        for port in links_in_grain(fabric).all
     )
 
 
@@ -425,7 +425,7 @@ def class_name(key: ClassKey) -> str:
 def mismatch(
     wanted: Mapping[ClassKey, int],
     held: Mapping[ClassKey, tuple[int, int]],
-    inner: Mapping[ClassKey, Inner] | None = None,
+    inner: Mapping[ClassKey, ChildClass] | None = None,
 ) -> str | None:
     """Describe the first class that differs from its wanted parameters in one sentence; None if there is none.
 

@@ -65,7 +65,7 @@ class Netem(NamedTuple):
     seed: int | None = None
 
 
-class Inner(NamedTuple):
+class ChildClass(NamedTuple):
     """The parameters of an HTB class below another: its assured rate in bytes/s, its parent's minor number, its
     priority (the lowest borrows first), and its burst as a time."""
 
@@ -223,7 +223,7 @@ class RtNetlink(_Socket):
         *,
         burst_ns: int,
         quantum_bytes: int,
-        inner: Mapping[ClassId, Inner] | None = None,
+        inner: Mapping[ClassId, ChildClass] | None = None,
     ) -> dict[ClassId, tuple[int, int]]:
         """Set the rates, bytes/s of frames, of existing HTB classes; return each one's new (rate, ceiling).
 
@@ -384,7 +384,9 @@ def _qdisc(qdisc: _TcObject) -> Qdisc:
     )
 
 
-def _htb_body(class_id: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: Inner | None = None) -> bytes:
+def _htb_body(
+    class_id: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: ChildClass | None = None
+) -> bytes:
     rate, parent, priority, inner_burst_ns = inner or (ceiling, 0, 0, 0)
     specs = [(0, _ETHERNET, 0, 0, 0, min(each, 0xFFFFFFFF)) for each in (rate, ceiling)]
     ticks = max(1, max(burst_ns, inner_burst_ns) // _TICK_NS)

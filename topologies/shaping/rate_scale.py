@@ -63,4 +63,4 @@ class RateScale:
         return carried
 
 
-EVERYTHING = RateScale()
+FULL_SCALE = RateScale()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import shared_by
+from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside
 from topologies.shaping import netlink
 from topologies.shaping.classes import (
@@ -116,7 +116,7 @@ class Shaper:
         The keys are the tunnels' indices, which follow those of links or ports. It may be called from any thread in
         this network namespace.
         """
-        first, leaves = len(shared_by(self.shaping.fabric).all), self.shaping.leaves
+        first, leaves = len(links_in_grain(self.shaping.fabric).all), self.shaping.leaves
         tunnels = {(self._ifindex[htb.interface], htb.minor): htb.link for htb in leaves if htb.link >= first}
         with contextlib.closing(RtNetlink()) as kernel:
             of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
