@@ -93,7 +93,7 @@ def test_two_faults_of_the_same_link_each_get_their_own_detection_and_recovery()
     ]
 
 
-def test_a_failed_collective_is_blamed_on_a_killed_agent_before_a_link_that_is_down() -> None:
+def test_a_failed_collective_is_blamed_on_a_killed_agent_else_on_a_link_that_is_down() -> None:
     cut = injected("link down", cables=("s0b0-s1b0",))
     killed = injected("agent killed", fault=1, at_ns=100)
     over = event("over", 500, fault=0)
