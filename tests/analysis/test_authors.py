@@ -283,7 +283,7 @@ def with_link(a: int, b: int, link: Any) -> Any:
     return found
 
 
-class Runs:
+class MakesFolder:
     """An object whose pickle makes a folder when it is loaded."""
 
     def __init__(self, path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_file_that_is_not_a_draw_is_refused_in_one_sentence(content: Any, what
 def test_reading_a_draw_never_executes_code_in_its_pickle(tmp_path: Path) -> None:
     made = tmp_path / "made"
     with pytest.raises(DrawsError):
-        read(written(tmp_path, Runs(made)), 1)
+        read(written(tmp_path, MakesFolder(made)), 1)
     assert not made.exists()
     pickle.loads((tmp_path / "0.pkl").read_bytes())
     assert made.exists()  # the pickle would have run code

@@ -25,7 +25,7 @@ from tests.conftest import PROJECT
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import Ports, links_of
 
-Links = tuple[tuple[int, ...], ...]  # of every flow
+Links = tuple[tuple[int, ...], ...]  # for each flow, the links that it uses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def alone(sizes: Sequence[float], links: Links, capacities: Sequence[int]) -> Ca
         ((2, 1, 3), ((0, 1), (0,), (1,)), (1, 1), (4, 2, 5)),
         # The same with a second link of twice the capacity: 1/2, 1/2 and 3/2 until 2 s; then 1 and 1 until 3 s; then 2.
         ((2, 1, 6), ((0, 1), (0,), (1,)), (1, 2), (3, 2, 4)),
-        # Three links, four flows, the rates 1/3, 1/3, 1/3 and 2/3 (Bertsekas and Gallager, example 6.3 without a link).
+        # Two links, four flows: the rates 1/3, 1/3, 1/3 and 2/3 (Bertsekas and Gallager, example 6.3, without a link).
         ((1, 1, 1, 2), ((0,), (0,), (0, 1), (1,)), (1, 1), (3, 3, 3, 3)),
     ],
 )

@@ -105,7 +105,7 @@ def test_critical_path_seconds_are_attributed_to_links_as_computed_by_hand() -> 
         Transfer(flow=2, size=7.0, after=(1,)),
         Transfer(flow=1, size=8, after=(2,)),
     ]
-    alpha, beta = np.array([[0.75], [2.0], [0.0]]), np.array([[0.5], [0.125], [1.0]])  # beta: one bit a slot
+    alpha, beta = np.array([[0.75], [2.0], [0.0]]), np.array([[0.5], [0.125], [1.0]])  # beta for slots of one bit
     path = max_plus.critical_path(transfers, max_plus.times(transfers, alpha, beta))
     assert [(step.transfer, step.seconds, step.arrives) for step in path] == [
         (0, 0.5, False),
@@ -130,7 +130,7 @@ def test_critical_path_seconds_go_to_the_shared_bottleneck_and_not_to_a_slower_o
     assert max_plus.seconds_by_link(transfers, path, hops) == {"a": (pytest.approx(16.0), 0.0)}
 
 
-def test_a_measured_critical_path_follows_the_last_dependency_and_counts_gaps_to_the_later_transfer() -> None:
+def test_a_measured_critical_path_follows_last_dependencies_and_includes_waiting_gaps() -> None:
     transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1), Transfer(flow=2, size=1, after=(0, 1))]
     leaves, arrives = np.array([[1.0], [2.0], [5.5]]), np.array([[1.5], [2.5], [6.0]])
     found = max_plus.Times(begins_s=np.array([[0.0], [0.5], [3.0]]), leaves_s=leaves, arrives_s=arrives)

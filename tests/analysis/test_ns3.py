@@ -65,10 +65,12 @@ def ratios() -> Iterator[dict[str, np.ndarray]]:
         ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         found = map(json.loads, ended.stdout.splitlines()[-len(NETWORKS) :])
-        yield {name: compared(one, measured) for (name, one), measured in zip(NETWORKS.items(), found, strict=True)}
+        yield {
+            name: ratios_to_model(one, measured) for (name, one), measured in zip(NETWORKS.items(), found, strict=True)
+        }
 
 
-def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
+def ratios_to_model(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
     assert measured["dropped"] == 0
     arrived_s = np.array(measured["arrived_s"])
     assert (arrived_s > 0).all()

@@ -88,7 +88,7 @@ def test_too_few_collectives_or_blocks_give_no_interval(count: int, block: int) 
 
 
 def test_a_gain_that_depends_on_few_differing_collectives_has_no_interval() -> None:
-    """If a mode rarely differs from base, that it has (or has not) differed yet may be chance."""
+    """For a mode that rarely differs from base, the number of collectives that differ is mostly chance."""
     base = np.random.default_rng(1).uniform(1, 2, 300)
     mode = base.copy()
     assert math.isnan(gain(series(base), series(mode)).low)

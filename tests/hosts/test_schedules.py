@@ -67,7 +67,7 @@ def test_every_algorithm_does_its_collective_under_any_order_of_arrivals(
 CHANGES = ("drop", "duplicate", "slot", "adds", "after", "flow")
 
 
-def broken(found: Schedule, change: str, rng: random.Random) -> Schedule | None:
+def mutated(found: Schedule, change: str, rng: random.Random) -> Schedule | None:
     """Return the schedule with one change of this kind, or None if there is nothing to change."""
     transfers = list(found.transfers)
     fit = {
@@ -104,7 +104,7 @@ def test_a_thousand_mutated_schedules_fail_the_proof_or_still_do_their_collectiv
     done, refused = Counter(), Counter()
     for (kind, algorithm), change in islice(cycle(product(CASES, CHANGES)), 1200):
         sites = rng.choice([(2, 2), (3, 2), (4, 4), (2, 2, 2)])
-        mutant = broken(schedule(kind, algorithm, sites=sites, pieces=rng.choice([1, 2])), change, rng)
+        mutant = mutated(schedule(kind, algorithm, sites=sites, pieces=rng.choice([1, 2])), change, rng)
         if mutant is None:
             continue
         done[change] += 1
