@@ -143,7 +143,7 @@ def test_on_equal_links_an_allgather_takes_one_send_per_chunk_plus_one_path_dela
     assert times_s(rings, capacity, SIZE, 0.0, AUTHORS)[0] >= 2 * 7 * SIZE / 100
 
 
-def test_ccl_and_joint_rebuild_the_ring_every_tenth_collective_and_wan_reroutes_every_time() -> None:
+def test_ccl_and_joint_rebuild_rings_every_tenth_collective_and_wan_reroutes_each_one() -> None:
     weights = weights_s(gaussian(32, 1) * NOMINAL_GBPS, SIZE, DELAY_S)
     rings = best_rings(weights)
     modes = by_mode(rings, rings.at(slice(1)))

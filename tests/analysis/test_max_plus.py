@@ -21,7 +21,7 @@ def completion(found: Schedule, slot_s: float = SLOT) -> float:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16])
-def test_with_constant_rates_every_algorithm_takes_its_closed_form(n: int) -> None:
+def test_with_constant_rates_schedules_take_their_closed_form_times(n: int) -> None:
     sites, whole_s, pieces = (n - 1, 1), SLOT * n, 6
     log = math.log2(n)
     forms = {

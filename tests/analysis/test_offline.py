@@ -56,7 +56,7 @@ def test_no_online_policy_beats_the_offline_optimum(seed: int) -> None:
             assert best_s <= found_s * (1 + 1e-12)
 
 
-def test_the_offline_optimum_always_changes_at_no_cost_and_never_at_a_high_cost() -> None:
+def test_the_offline_optimum_is_the_best_each_time_at_no_cost_and_fixed_at_a_high_cost() -> None:
     times_s = np.random.default_rng(1).random((50, 6))
     assert (offline_optimum(times_s, np.zeros((6, 6))).chosen == times_s.argmin(axis=1)).all()
     fixed = offline_optimum(times_s, 1e3 * (1 - np.eye(6)))

@@ -78,7 +78,7 @@ def completion(collective: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("chunk_bytes", SIZES)
-def test_from_the_first_collective_on_a_ring_with_one_slow_link_takes_its_closed_form(
+def test_a_ring_with_one_slow_link_takes_its_closed_form_from_the_first_collective_on(
     report: Any, chunk_bytes: int
 ) -> None:
     _, options = JOBS[f"one slow link, {chunk_bytes}"]
