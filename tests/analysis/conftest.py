@@ -1,4 +1,4 @@
-"""What every test of figures has."""
+"""Fixtures for every test that draws figures."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from analysis.figures import output
 
 @pytest.fixture(scope="session", autouse=True)
 def few_pixels() -> Iterator[None]:
-    """PNGs of few pixels, which nobody looks at: in full they are a third of what a figure takes."""
+    """Draw PNGs at a low resolution, because no test looks at them and full ones take a third of a figure's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output, "_PNG_DPI", 20)
         yield

@@ -1,11 +1,12 @@
-"""Runs in an environment with PyPI's ns3: TCP flows through switches with fair queues; prints a JSON object a line.
+"""Simulate TCP flows through switches with fair queues in ns-3, in an environment with PyPI's ns3.
 
-`python ns3_flows.py` reads a JSON list of networks from stdin. Of each, `up_bps` and `down_bps` are the rates of the
-hosts' cables to the switch and from it, `delay_s` is a cable's delay, and `flows` are [source, destination, bytes,
-window in bytes], which connect at one instant. With `acks_apart` acknowledgements take cables of their own, so fast
-that they never wait. With `wan_bps` each half of the hosts has a switch of its own, and a cable of those rates, there
-and back, and of the delay `wan_delay_s` joins the two. The result has in `arrived_s` the seconds from that instant
-until the last byte of each flow had arrived, and in `dropped` how many packets were.
+`python ns3_flows.py` reads a JSON list of networks from stdin and prints a JSON object per line and network. In a
+network, `up_bps` and `down_bps` are the rates of the hosts' cables to and from the switch, `delay_s` is the delay of a
+cable, and `flows` are [source, destination, bytes, window in bytes]; all flows connect at one instant. With
+`acks_apart`, acknowledgements have separate cables, so fast that they never queue. With `wan_bps`, each half of the
+hosts has its own switch, and a cable with these two rates and the delay `wan_delay_s` joins the switches. In the
+result, `arrived_s` holds the seconds from that instant to the arrival of each flow's last byte, and `dropped` the
+number of dropped packets.
 """
 
 import json
@@ -63,10 +64,10 @@ ns.cppyy.cppdef(
 
 
 def simulated(wanted: dict[str, Any]) -> dict[str, Any]:
-    """What happens in a network.
+    """Simulate one network and return its result.
 
-    Host h has the addresses 10.0.h.1, from which it sends and to which acknowledgements return, and 10.1.h.1, to which
-    data are sent; both are of its cable to the switch. 10.2.h.1 is that of its cable for acknowledgements.
+    Host h has two addresses on its cable to the switch: 10.0.h.1, from which it sends and to which acknowledgements
+    return, and 10.1.h.1, to which data are sent. Its cable for acknowledgements has the address 10.2.h.1.
     """
     found, routing = ns.cppyy.gbl.flows, ns.Ipv4StaticRoutingHelper()
     count, subnet, host = len(wanted["up_bps"]), ns.Ipv4Mask("255.255.255.0"), ns.Ipv4Mask("255.255.255.255")
@@ -74,7 +75,7 @@ def simulated(wanted: dict[str, Any]) -> dict[str, Any]:
     nodes.Create(count + 3)
     ns.InternetStackHelper().Install(nodes)
     fair = ns.TrafficControlHelper()
-    # CoDel's own law is out of reach, so that this is a queue for each flow, served in turn byte for byte.
+    # CoDel's control law never acts, so that every flow has a queue and the queues are served in turn byte by byte.
     never = ("Target", ns.StringValue("100s"), "Interval", ns.StringValue("100s"))
     room = ("MaxSize", ns.StringValue("1000000p"), "Flows", ns.UintegerValue(65_535))
     fair.SetRootQueueDisc("ns3::FqCoDelQueueDisc", *never, *room)
@@ -82,7 +83,7 @@ def simulated(wanted: dict[str, Any]) -> dict[str, Any]:
     switches = [count, count + 2] if "wan_bps" in wanted else [count]
 
     def joined(number: int, switch: int, rates_bps: list[float], net: int, delay_s: float) -> list[int]:
-        """Join a host or a switch to a switch; the interface at either end."""
+        """Connect a host or a switch to a switch, and return the interface at either end."""
         cable = ns.PointToPointHelper()
         cable.SetQueue("ns3::DropTailQueue", "MaxSize", ns.StringValue("1p"))
         cable.SetDeviceAttribute("Mtu", ns.UintegerValue(MTU_BYTES))
@@ -131,7 +132,7 @@ def main() -> None:
     tcp = {"SegmentSize": SEGMENT_BYTES, "InitialCwnd": 10_000, "DelAckCount": 1, "RcvBufSize": 100_000_000}
     for name, value in tcp.items():
         ns.Config.SetDefault(f"ns3::TcpSocket::{name}", ns.UintegerValue(value))
-    # Acknowledgements arrive at another interface than the one whose address they have.
+    # Acknowledgements arrive at a different interface from the one that has their destination address.
     ns.Config.SetDefault("ns3::Ipv4::StrongEndSystemModel", ns.BooleanValue(False))
     for wanted in json.load(sys.stdin):
         print(json.dumps(simulated(wanted)), flush=True)

@@ -1,4 +1,4 @@
-"""The authors' simulation: rings and times against a plain one of this file, draws, and files that mean harm."""
+"""The authors' simulation: its rings and times against a plain simulation in this file, draws, and hostile files."""
 
 import heapq
 import os
@@ -35,21 +35,21 @@ PLAIN = Semantics(shared_port=False, busy_in_flight=False, cut_through=True)
 
 
 def capacities(count: int, seed: int) -> Any:
-    """Without ties: no capacity is clipped."""
+    """Random capacities, [count, links] in Gbit/s. They have no ties, because none is clipped."""
     return np.random.default_rng(seed).uniform(0.1, 1.0, (count, len(LINKS))) * NOMINAL_GBPS
 
 
-# --- an oracle --------------------------------------------------------------------------------------------------------
+# --- rings and times, against an oracle -------------------------------------------------------------------------------
 
 
 def ring_cost(ring: Rings, weights: Any) -> float:
-    """The sum over all links of a ring's segments."""
+    """Return the sum of the weights of all links that a ring's segments use."""
     nodes = nodes_of(ring)[0]
     return sum(float(weights[LINK[a, b]]) for segment in nodes for a, b in pairwise(segment[segment >= 0]))
 
 
 def cheapest(weights: Any) -> float:
-    """The least cost of any two chains and two bridges, by trying all of them."""
+    """Return the least cost of a ring, by trying every pair of intra-site chains with every pair of bridges."""
     chains = [
         min((sum(weights[LINK[a, b]] for a, b in pairwise(order)), order) for order in permutations(site))
         for site in SITES
@@ -71,7 +71,7 @@ def cheapest(weights: Any) -> float:
 
 
 def simulated(ring: Rings, capacity: Any, semantics: Semantics) -> float:
-    """One AllGather, with a heap of events: the arrival of an owner's chunk at a GPU."""
+    """Return the time of one AllGather, simulated with a heap of events: an owner's chunk arrives at a GPU."""
     segments = {int(one[0]): [int(node) for node in one if node >= 0] for one in nodes_of(ring)[0]}
     sending = {(a, b): SIZE / capacity[LINK[a, b]] for a in range(17) for b in range(17) if LINK[a, b] >= 0}
     delay = {(a, b): delays_s(DELAY_S)[LINK[a, b]] for a, b in sending}
@@ -101,7 +101,7 @@ def simulated(ring: Rings, capacity: Any, semantics: Semantics) -> float:
 
 
 @pytest.mark.parametrize("semantics", [AUTHORS, Semantics(shared_port=False), Semantics(busy_in_flight=False), PLAIN])
-def test_times_are_those_of_a_plain_event_simulation(semantics: Semantics) -> None:
+def test_allgather_times_equal_those_of_a_plain_event_simulation(semantics: Semantics) -> None:
     capacity = capacities(60, seed=4)
     rings = best_rings(weights_s(capacity, SIZE, DELAY_S))
     found = times_s(rings, capacity, SIZE, DELAY_S, semantics)
@@ -112,7 +112,7 @@ def test_times_are_those_of_a_plain_event_simulation(semantics: Semantics) -> No
 
 
 @pytest.mark.parametrize("delay_s", [1e-6, 1e-2])
-def test_no_ring_costs_less_than_the_one_that_is_chosen(delay_s: float) -> None:
+def test_the_chosen_ring_costs_as_little_as_the_best_of_all_rings(delay_s: float) -> None:
     weights = weights_s(capacities(40, seed=7), SIZE, delay_s)
     rings = best_rings(weights)
     for row in range(40):
@@ -121,7 +121,7 @@ def test_no_ring_costs_less_than_the_one_that_is_chosen(delay_s: float) -> None:
         )
 
 
-def test_a_ring_is_a_cycle_over_all_gpus_and_links_that_exist() -> None:
+def test_a_ring_visits_every_gpu_once_and_uses_existing_links_at_most_once() -> None:
     weights = weights_s(gaussian(500, 3) * NOMINAL_GBPS, SIZE, DELAY_S)
     for segments in nodes_of(best_rings(weights)):
         ways = [[int(node) for node in one if node >= 0] for one in segments]
@@ -133,17 +133,17 @@ def test_a_ring_is_a_cycle_over_all_gpus_and_links_that_exist() -> None:
         assert all(GATES[0] in way and GATES[1] in way for way in ways if len(way) > 2)
 
 
-def test_equal_links_take_a_step_for_each_chunk_and_the_way_once() -> None:
-    """Where a segment is one pipe of 100 Gbit/s, a chunk is sent seven times and has the delay of all segments but one:
-    of six links between GPUs, and of two bridges with a GPU's link at either end."""
+def test_on_equal_links_an_allgather_takes_one_send_per_chunk_plus_one_path_delay() -> None:
+    """With cut-through segments of 100 Gbit/s, a chunk is sent seven times and has all segments' delays but one: of six
+    links between GPUs, and of two bridges with a GPU's link at either end."""
     capacity = np.full((1, len(LINKS)), 100.0)
     rings = best_rings(weights_s(capacity, SIZE, 0.0))
     assert times_s(rings, capacity, SIZE, 0.0, PLAIN)[0] == pytest.approx(7 * SIZE / 100 + 9 * 7e-7, rel=1e-12)
-    # By their semantics both bridges send through the same border switches and routers, one chunk after the other.
+    # In the authors' semantics both bridges share border switches and routers, which send one chunk after the other.
     assert times_s(rings, capacity, SIZE, 0.0, AUTHORS)[0] >= 2 * 7 * SIZE / 100
 
 
-def test_modes_rebuild_when_they_do() -> None:
+def test_ccl_and_joint_rebuild_rings_every_tenth_collective_and_wan_reroutes_each_one() -> None:
     weights = weights_s(gaussian(32, 1) * NOMINAL_GBPS, SIZE, DELAY_S)
     rings = best_rings(weights)
     modes = by_mode(rings, rings.at(slice(1)))
@@ -164,7 +164,7 @@ def test_modes_rebuild_when_they_do() -> None:
     assert np.array_equal(late["ccl"].chains[10:20], rings.chains[[10] * 10])
 
 
-def test_joint_knows_the_best_ring_in_every_tenth_collective() -> None:
+def test_ccl_and_joint_use_the_best_ring_in_every_tenth_collective() -> None:
     capacity = gaussian(1001, 5) * NOMINAL_GBPS
     rings = best_rings(weights_s(capacity, SIZE, DELAY_S))
     modes = by_mode(rings, rings.at(slice(1)))
@@ -176,14 +176,14 @@ def test_joint_knows_the_best_ring_in_every_tenth_collective() -> None:
 # --- the study --------------------------------------------------------------------------------------------------------
 
 
-def test_totals_are_near_the_authors_with_other_draws_of_their_distribution() -> None:
-    """All but base and wan, which rest on the initial ring, come within a percent of the published totals."""
+def test_ccl_and_joint_totals_match_the_published_ones_on_other_draws() -> None:
+    """Only ccl and joint are compared (within 1.5 %), because the totals of base and wan depend on the initial ring."""
     found = totals_s(gaussian(20_001, 11), 8, PUBLISHED_DELAY_S)
     for mode in ("ccl", "joint"):
         assert 5 * found[mode] == pytest.approx(PUBLISHED_S[8][mode], rel=0.015)
 
 
-def test_the_authors_totals_come_out_on_their_draws() -> None:
+def test_the_published_totals_are_reproduced_on_the_authors_own_draws() -> None:
     folder = os.environ.get("AUTHORS_DRAWS")
     if folder is None:
         pytest.skip("AUTHORS_DRAWS names no folder with the authors' draws, which are not redistributed")
@@ -192,7 +192,7 @@ def test_the_authors_totals_come_out_on_their_draws() -> None:
         assert totals_s(shares, size, PUBLISHED_DELAY_S) == pytest.approx(published, rel=1e-4)
 
 
-def test_every_variation_is_compared_with_its_own_base() -> None:
+def test_every_variation_reports_gains_over_its_own_base() -> None:
     found = list(variation_results(gaussian(301, 1), (8,), DELAY_S, seed=1))
     assert [line.variation for line in found] == [variation.name for variation in VARIATIONS]
     for line in found:
@@ -210,7 +210,7 @@ def test_every_variation_is_compared_with_its_own_base() -> None:
 # --- draws ------------------------------------------------------------------------------------------------------------
 
 
-def test_draws_have_the_mean_and_the_clipped_shares_of_the_authors() -> None:
+def test_gaussian_draws_have_the_mean_and_clipped_fractions_of_the_authors() -> None:
     found = gaussian(20_000, 1)
     assert found.mean() == pytest.approx(0.518, abs=1e-3)
     assert (found == 0.1).mean() == pytest.approx(0.212, abs=2e-3)
@@ -221,7 +221,7 @@ def test_draws_have_the_mean_and_the_clipped_shares_of_the_authors() -> None:
 
 
 class Graph:
-    """What a pickle of NetworkX's DiGraph holds, under its name."""
+    """Stand-in for NetworkX's DiGraph: pickled under that name, with the same attributes."""
 
 
 Graph.__module__, Graph.__qualname__, Graph.__name__ = "networkx.classes.digraph", "DiGraph", "DiGraph"
@@ -252,9 +252,8 @@ def written(folder: Path, *contents: Any) -> Path:
     return folder
 
 
-def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """The second is like the first but for its numbers; those of the third are Python's; of the others some are shared,
-    or were written by an older protocol."""
+def test_draw_files_are_read_back_with_the_shares_that_were_written(tmp_path: Path) -> None:
+    """The first two files differ only in their numbers; the third holds Python floats instead of NumPy scalars."""
     shares = gaussian(5, 8)
     one, two, four, five = (graph(shares[row]) for row in (0, 1, 3, 4))
     three = graph(shares[2], plain=True)
@@ -284,8 +283,8 @@ def with_link(a: int, b: int, link: Any) -> Any:
     return found
 
 
-class Runs:
-    """A pickle that would make a folder."""
+class MakesFolder:
+    """An object whose pickle makes a folder when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -295,7 +294,7 @@ class Runs:
 
 
 def nested_key() -> bytes:
-    """A dictionary whose key is a pair of the same pair, sixty deep, whose hash would take for ever."""
+    """Return a pickled dictionary whose key is a pair of twice the same pair, sixty deep: its hash would never end."""
     pairs = b"".join(b"h%ch%c\x86\x94" % (number, number) for number in range(60))
     return b"\x80\x04})\x94" + pairs + b"Ns."
 
@@ -327,7 +326,7 @@ def nested_key() -> bytes:
         (graph(np.full(len(LINKS), np.inf)), "has a capacity of inf Gbit/s"),
     ],
 )  # fmt: skip
-def test_files_that_are_no_draws_are_refused_in_a_sentence(content: Any, what: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_draw_is_refused_in_one_sentence(content: Any, what: str, tmp_path: Path) -> None:
     with pytest.raises(DrawsError) as error:
         read(written(tmp_path, content), 1)
     assert what in str(error.value)
@@ -335,18 +334,20 @@ def test_files_that_are_no_draws_are_refused_in_a_sentence(content: Any, what: s
     assert "\n" not in str(error.value)
 
 
-def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
+def test_reading_a_draw_never_executes_code_in_its_pickle(tmp_path: Path) -> None:
     made = tmp_path / "made"
     with pytest.raises(DrawsError):
-        read(written(tmp_path, Runs(made)), 1)
+        read(written(tmp_path, MakesFolder(made)), 1)
     assert not made.exists()
     pickle.loads((tmp_path / "0.pkl").read_bytes())
-    assert made.exists()  # so it was a file that does
+    assert made.exists()  # the pickle would have run code
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_a_damaged_file_is_a_draw_or_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_damaged_draw_file_is_refused_or_read_as_positive_shares(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     whole = bytearray(pickle.dumps(graph(gaussian(1, 1)[0]), protocol=4))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -359,7 +360,7 @@ def test_a_damaged_file_is_a_draw_or_refused(data: st.DataObject, tmp_path_facto
         assert (found > 0).all()
 
 
-def test_a_folder_without_draws_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_missing_draws_or_special_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DrawsError, match=r"has no 0\.pkl"):
         count_draws(tmp_path)
     with pytest.raises(DrawsError, match="cannot be read: No such file"):

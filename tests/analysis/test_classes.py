@@ -1,4 +1,4 @@
-"""The fluid with classes: closed forms on one link, and without classes the other fluid's times."""
+"""The fluid model with traffic classes: closed forms on one link, and one class against the model without classes."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ GB = 8e9
 
 
 def ends(sizes, links, capacity_bps, *, of, serves=(True,), assured=(0.0, 0.0), ceilings=(1.0, 1.0), after=None):
-    """When a message of each of these sizes (GB), on flows of their own, has arrived."""
+    """Return the arrival times in seconds of messages of these sizes (GB), each on a flow of its own."""
     transfers = [
         Transfer(flow=index, size=size, after=() if after is None else after[index]) for index, size in enumerate(sizes)
     ]
@@ -27,39 +27,39 @@ def ends(sizes, links, capacity_bps, *, of, serves=(True,), assured=(0.0, 0.0), 
     return found.arrives_s[:, 0].tolist()
 
 
-def test_gold_is_as_alone_and_bronze_takes_what_it_leaves():
+def test_the_gold_class_completes_as_if_alone_and_bronze_gets_the_remaining_rate():
     assert ends([2, 3], [[0], [0]], [GB], of=[0, 1]) == pytest.approx([2, 5])
-    # Gold of two flows, fair among themselves; bronze has nothing until both are over.
+    # Two gold flows share fairly; bronze gets nothing until both have ended.
     assert ends([2, 1, 1], [[0]] * 3, [GB], of=[0, 0, 1]) == pytest.approx([3, 2, 4])
 
 
-def test_a_ceiling_leaves_the_rest_and_an_assured_part_is_kept():
+def test_a_class_ceiling_frees_rate_for_others_and_an_assured_share_is_guaranteed():
     assert ends([2, 1], [[0], [0]], [GB], of=[0, 1], ceilings=(0.5, 1)) == pytest.approx([4, 2])
-    # Bronze has a quarter: after 4 s gold is over with 3, and bronze has 2 - 1 left.
+    # Bronze has an assured quarter: at 4 s gold's 3 GB have arrived, and bronze has 1 GB of 2 GB left.
     assert ends([3, 2], [[0], [0]], [GB], of=[0, 1], assured=(0, 0.25)) == pytest.approx([4, 5])
 
 
-def test_gold_that_is_slow_elsewhere_leaves_the_link_to_bronze():
-    """Gold passes a link of a quarter before; the other class has three quarters at once."""
+def test_bronze_gets_the_rate_that_gold_cannot_use_behind_a_slower_link():
+    """Gold first crosses a link of a quarter of the rate, so bronze has three quarters of the shared link at once."""
     found = ends([1, 3], [[1, 0], [-1, 0]], [GB, GB / 4], of=[0, 1], serves=(True, False))
     assert found == pytest.approx([4, 4])
 
 
-def test_bronze_that_waits_leaves_its_share_of_a_fair_link_to_gold():
-    """Both leave through one fair link. Where the next is slower, bronze gets nothing of it and gold all of both; as
-    fast, it has nothing to choose from."""
+def test_bronze_blocked_by_a_class_link_leaves_its_share_of_a_fair_link_to_gold():
+    """Both classes cross a fair link, then a link that serves by class. If the second link is slower, gold gets all of
+    it and bronze waits; if it is as fast, no queue forms there, and both classes share the fair link equally."""
     slower = ends([3, 3], [[1, 0], [1, 0]], [0.75 * GB, GB], of=[0, 1], serves=(True, False))
     assert slower == pytest.approx([4, 8], rel=1e-9)
     assert ends([2, 1], [[1, 0], [1, 0]], [GB, GB], of=[0, 1], serves=(True, False)) == pytest.approx([3, 2])
 
 
-def test_on_other_links_classes_are_alike():
+def test_links_that_do_not_serve_by_class_share_fairly_between_classes():
     assert ends([1, 1], [[0], [0]], [GB], of=[0, 1], serves=(False,)) == pytest.approx([2, 2])
 
 
 @settings(max_examples=200, deadline=None, phases=[Phase.generate])
 @given(data=st.data())
-def test_one_class_is_the_fluid_without(data):
+def test_with_a_single_class_times_equal_the_fluid_model_without_classes(data):
     flows, count = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     links = np.array([[rng.permutation(count + 2)[:3] - 2 for _ in range(flows)]], np.int32)
@@ -89,10 +89,10 @@ def test_one_class_is_the_fluid_without(data):
 
 
 @settings(max_examples=500, deadline=None, phases=[Phase.explicit, Phase.generate])
-@example(seed=1_330_694_084)  # half the way swings
+@example(seed=1_330_694_084)  # here the iteration oscillates even with half steps
 @given(seed=st.integers(0, 2**32))
-def test_rates_are_those_of_the_definition(seed):
-    """Every flow passes something full on which none of its class is faster: a link, or what its class has of one."""
+def test_rates_with_classes_satisfy_the_definition_of_prioritised_max_min_fairness(seed):
+    """Every flow crosses a full link, or a full class share of one, on which no flow of its class is faster."""
     rng = np.random.default_rng(seed)
     flows, count, kinds = (int(rng.integers(1, most)) for most in (9, 6, 4))
     links = np.array([rng.permutation(count + 2)[:3] - 2 for _ in range(flows)], np.int32)
@@ -127,6 +127,6 @@ def test_rates_are_those_of_the_definition(seed):
     "change",
     [{"of": [0, 2]}, {"of": [0]}, {"assured": (0.6, 0.6)}, {"ceilings": (1.5, 1)}, {"serves": (True, False)}],
 )
-def test_what_does_not_fit_is_a_sentence(change):
+def test_inconsistent_class_arguments_are_refused_with_the_allowed_values(change):
     with pytest.raises(ValueError, match="allowed"):
         ends([1, 1], [[0], [0]], [GB], **{"of": [0, 1]} | change)

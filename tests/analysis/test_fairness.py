@@ -1,4 +1,4 @@
-"""Fairness of transfers that share links: Jain's index, times under way, and what a run says of fifo queues."""
+"""Fairness of transfers that share links: Jain's index, busy times, and warnings about runs with fifo queues."""
 
 from fractions import Fraction
 
@@ -14,31 +14,31 @@ from hosts.collectives.schedule import Transfer
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
-def test_jains_index_is_its_formula_in_fractions(given_shares: list[int]) -> None:
+def test_jains_index_equals_its_formula_in_exact_fractions(given_shares: list[int]) -> None:
     exact = Fraction(sum(given_shares) ** 2, len(given_shares) * sum(one**2 for one in given_shares))
     assert jain_index(np.array(given_shares, float)) == pytest.approx(float(exact), rel=1e-12)
 
 
-def test_jains_index_of_the_papers_examples() -> None:
-    """k of n users with equal shares and the others with none: k/n."""
+def test_jains_index_of_k_equal_users_among_n_is_k_over_n() -> None:
+    """The paper's examples: k of n users have equal shares, the others none."""
     assert jain_index(np.array([3.0, 3.0, 3.0])) == 1
     assert jain_index(np.array([1.0] * 20 + [0.0] * 80)) == pytest.approx(0.2)
 
 
-def test_a_transfer_is_under_way_since_it_could_begin_or_the_one_before_had_arrived() -> None:
+def test_busy_time_starts_when_a_transfer_may_begin_and_its_predecessor_has_arrived() -> None:
     transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1), Transfer(flow=0, size=1), Transfer(flow=0, size=1)]
     begins, arrives = np.array([0.0, 1.0, 0.0, 9.0]), np.array([4.0, 2.0, 7.0, 10.0])
     assert busy_s(transfers, begins, arrives).tolist() == [4, 1, 3, 1]
     assert begins.tolist() == [0, 1, 0, 9]
 
 
-def test_shares_are_of_the_link_that_is_least_fair() -> None:
+def test_fairness_is_reported_for_the_least_fair_link() -> None:
     fair = np.array([2.0, 2.0, 1.0, 4.0])
-    # On "a" both took twice as long as is fair; on "b" one as long, and one four times as long: shares 1 and 1/4.
+    # On "a" both took twice the fair time; on "b" one took the fair time and one four times as long: shares 1 and 1/4.
     found = shares(np.array([4.0, 4.0, 1.0, 16.0]), fair, {"a": [0, 1], "b": [2, 3]})
     assert (found.quickest, found.slowest, found.link) == (1, 4, "b")
     assert found.fairness == pytest.approx(1.25**2 / (2 * (1 + 1 / 16)))
-    # Of a transfer that arrived with the one before it, on a connection that had waited, nothing is said.
+    # A transfer that arrives together with its predecessor, on a connection that was waiting, has no share.
     found = shares(np.array([4.0, 0.0, 1.0, 16.0]), fair, {"a": [0, 1], "b": [1, 1]})
     assert (found.quickest, found.link, found.fairness) == (0, "a", 1)
     alone = shares(fair, fair, {})
@@ -50,7 +50,7 @@ def rows(**changes: object) -> pd.DataFrame:
     return pd.DataFrame([one | {"slowest_transfer": 1.0, "fairness": np.nan, "fairness_link": ""} | changes])
 
 
-def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> None:
+def test_a_fifo_run_warns_how_far_the_model_is_off_and_names_the_least_fair_link() -> None:
     other = rows(retransmitted_bytes=np.nan)
     one = rows(
         completion_s=1.5, drops=3, retransmitted_bytes=27e3, quickest_transfer=0.5, fairness=0.9, fairness_link="a"
@@ -68,25 +68,25 @@ def test_a_run_in_fifo_queues_says_by_how_much_the_model_is_off_and_where() -> N
         "1.50 to 12.3 times as long as predicted and single transfers 0.50 to 1,240 times, with 5 drops and "
         "0.9 MB retransmitted; shares are least fair on b (Jain's index 0.50 of 1)"
     )
-    assert "predictions for this configuration do not hold" in second  # as other queues were measured, too
+    assert "predictions for this configuration do not hold" in second  # because other queues were measured too
     assert "WARNING: the model does not hold in fifo queues" in str(found)
 
 
-def test_where_transfers_in_fifo_queues_take_what_the_model_says_nothing_is_said() -> None:
+def test_a_fifo_run_within_one_percent_of_the_model_gives_no_warning() -> None:
     near = fidelity([rows(slowest_transfer=1.009)])
     assert near is not None and near.holds and near.warnings == ()
     late = fidelity([rows(quickest_transfer=0.98, fairness=1.0, fairness_link="a")])
     assert late is not None and not late.holds and len(late.warnings) == 1
 
 
-def test_losses_that_are_wanted_are_told_and_no_others() -> None:
+def test_configured_wan_loss_is_reported_and_its_drops_give_no_further_warning() -> None:
     frames = [rows(drops=2)]
     found = fidelity(frames, lossy=True)
     assert found is not None and found.holds
     assert found.warnings == ("WAN links lose frames (fabric.wan_loss), which the model does not include",)
 
 
-def test_drops_in_other_queues_are_still_those_of_a_network_that_is_to_lose_none() -> None:
+def test_drops_outside_fifo_queues_still_warn_of_a_network_that_should_be_lossless() -> None:
     frames = [rows(retransmitted_bytes=np.nan, drops=2), rows(slowest_transfer=9, drops=7)]
     found = fidelity(frames)
     assert found is not None and found.drops == 9

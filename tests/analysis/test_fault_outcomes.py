@@ -1,4 +1,4 @@
-"""Which fault a delay, a loss and a recovery are attributed to: made-up events, and those of a real run."""
+"""Attribution of detections, lost collectives and recoveries to faults: synthetic events, and those of a real run."""
 
 import json
 from pathlib import Path
@@ -35,18 +35,18 @@ def outages(*listed: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> dict[
     return event("outages", outages=forms)
 
 
-def test_the_events_of_a_real_run_give_the_outcomes_that_were_recorded_with_it() -> None:
-    """A link, a switch and an agent fault in an emulated run, with the outcomes as they were then worked out in it."""
+def test_events_of_a_real_run_give_the_outcomes_recorded_with_it() -> None:
+    """An emulated run with a link, a switch and an agent fault; its outcomes were stored together with its events."""
     stored = json.loads(STORED.read_text())
     assert fault_outcomes(stored["events"]) == stored["outcomes"]
 
 
 FALLS = [
-    # seen, done, what died, what came back: the cables of a leaf, the first of which no rule leads over
+    # seen_ns, done_ns, cables that died, cables that came back: the cables of a leaf; no rule uses the first one
     (10, 10, LEAF[:1], ()), (20, 0, LEAF[1:], ()), (30, 50, LEAF[1:], ()),
 ]  # fmt: skip
 RISES = [(900, 910, (), LEAF[:1]), (910, 930, (), LEAF[1:])]
-EARLIER = [(-20, -10, LEAF[:2], ()), (2, 3, (), LEAF[:2])]  # of a fault before, whose end comes late
+EARLIER = [(-20, -10, LEAF[:2], ()), (2, 3, (), LEAF[:2])]  # of an earlier fault, whose end is seen late
 OTHER = [(5, 500, ("s0b0-s1b0",), ()), (940, 990, ("s0b0-s1b0",), ())]
 
 
@@ -58,14 +58,14 @@ OTHER = [(5, 500, ("s0b0-s1b0",), ()), (940, 990, ("s0b0-s1b0",), ())]
         (FALLS + RISES, 0, 50),
         (EARLIER + FALLS, 0, 50),
         (EARLIER, 0, None),
-        (FALLS[:2] + RISES, 0, 930),  # there was none before the switch was back
+        (FALLS[:2] + RISES, 0, 930),  # no detour was complete before the switch was back
         (FALLS + RISES, 1, 930),  # the detour did not help
-        (FALLS, 1, 50),  # or it did, in the end
-        (FALLS[:2], 1, 2000),  # there was none, and yet the collective was completed
+        (FALLS, 1, 50),  # the detour helped in the end
+        (FALLS[:2], 1, 2000),  # no detour was complete, and yet the collective was
         (OTHER, 0, None),
     ],
 )
-def test_a_switch_is_recovered_from_when_its_last_cable_is_avoided_or_it_is_back(
+def test_a_switch_fault_recovers_when_all_its_cables_are_avoided_or_back_up(
     listed: list[Any], lost: int, recovered_ns: int | None
 ) -> None:
     completed = [event("completed", 2000), event("ended", why="")]
@@ -78,7 +78,7 @@ def test_a_switch_is_recovered_from_when_its_last_cable_is_avoided_or_it_is_back
         assert row["detected_s"] == 10 / 1e9
 
 
-def test_the_same_link_down_twice_is_two_faults_each_with_its_own_outage() -> None:
+def test_two_faults_of_the_same_link_each_get_their_own_detection_and_recovery() -> None:
     link = ("s0b0-s1b0",)
     found = fault_outcomes(
         [
@@ -93,7 +93,7 @@ def test_the_same_link_down_twice_is_two_faults_each_with_its_own_outage() -> No
     ]
 
 
-def test_a_failure_is_an_agent_kills_before_a_cut_links_and_a_cut_links_only_while_it_lasts() -> None:
+def test_a_failed_collective_is_blamed_on_a_killed_agent_else_on_a_link_that_is_down() -> None:
     cut = injected("link down", cables=("s0b0-s1b0",))
     killed = injected("agent killed", fault=1, at_ns=100)
     over = event("over", 500, fault=0)
@@ -114,7 +114,7 @@ def test_a_failure_is_an_agent_kills_before_a_cut_links_and_a_cut_links_only_whi
     assert [row["recovered_s"] for row in found] == [800e-9, 200e-9, 100e-9]
 
 
-def test_a_controller_that_died_by_itself_is_an_undeclared_fault_and_one_that_was_killed_is_not() -> None:
+def test_a_controller_restart_without_a_declared_kill_is_an_undeclared_fault() -> None:
     again = restarted("controller", 900, detected_ns=400)
     (row,) = fault_outcomes([injected("controller killed"), again, event("ended", why="")])
     assert (row["fault"], row["detected_s"], row["recovered_s"]) == (0, 400e-9, 900e-9)
@@ -122,7 +122,7 @@ def test_a_controller_that_died_by_itself_is_an_undeclared_fault_and_one_that_wa
     assert (row["fault"], row["what"], row["recovered_s"]) == (-1, "the controller has died", 500e-9)
 
 
-def test_what_is_not_recovered_from_when_a_run_ends_by_an_error_is_aborted() -> None:
+def test_a_fault_without_recovery_when_the_run_ends_with_an_error_is_aborted() -> None:
     lost = [failed(at_ns, "try") for at_ns in (10, 20)]
     found = fault_outcomes([injected("agent killed"), restarted("agents", 5), *lost, event("ended", why="it failed")])
     assert [row["outcome"] for row in found] == ["recovered", "aborted: it failed"]

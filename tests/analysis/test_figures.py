@@ -1,4 +1,4 @@
-"""Figures of stored runs: they show what is stored, a mode looks the same everywhere, and they are written safely."""
+"""Figures of stored runs: they show the stored rows, every mode has one style, and files are written safely."""
 
 import csv
 import itertools
@@ -30,7 +30,7 @@ MODES = ["base", "ccl", "wan", "joint"]
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory) -> Path:
-    """A drawn run of both engines: more collectives predicted than measured, at two chunk sizes."""
+    """A drawn run of both engines with more predicted than measured collectives, at two chunk sizes."""
     folder = tmp_path_factory.mktemp("runs") / "both"
     write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=600, emulated=12)
     draw(folder)
@@ -39,7 +39,7 @@ def both(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory) -> Path:
-    """A drawn run of the model alone, over a WAN of routers between sites of different size."""
+    """A drawn run of the timing model alone, over a five-router WAN between sites of different sizes."""
     folder = tmp_path_factory.mktemp("runs") / "modelled"
     overrides = {"fabric.wan": "five-router", "fabric.gpus": [2, 4], "conditions.wan_delay": "5 ms"}
     write_run(folder, overrides=overrides, modelled=40, engines=("model",))
@@ -56,7 +56,7 @@ def rows_of(folder: Path) -> pd.DataFrame:
     return pq.read_table(folder / "collectives.parquet").to_pandas()
 
 
-def test_a_run_makes_its_figures_each_as_svg_png_and_data(both, modelled):
+def test_every_figure_of_a_run_is_written_as_svg_png_and_csv(both, modelled):
     def found(folder):
         return {path.name for path in (folder / "figures").iterdir()}
 
@@ -66,7 +66,7 @@ def test_a_run_makes_its_figures_each_as_svg_png_and_data(both, modelled):
     assert found(both) == files | {f"paper-fidelity{ending}" for ending in (".svg", ".png", ".csv")}
 
 
-def test_every_svg_is_xml_that_asks_for_nothing_from_elsewhere_and_names_every_mode(both):
+def test_every_svg_is_valid_xml_that_loads_nothing_external_and_labels_every_mode(both):
     for path in (both / "figures").glob("*.svg"):
         root = ET.fromstring(path.read_text())
         text = " ".join(root.itertext())
@@ -76,7 +76,7 @@ def test_every_svg_is_xml_that_asks_for_nothing_from_elsewhere_and_names_every_m
         assert path.stat().st_size < 600_000
 
 
-def test_means_compare_the_engines_on_the_same_collectives_only(both):
+def test_means_and_gains_compare_engines_and_modes_over_the_same_collectives(both):
     drawn, stored = data(both, "paper"), rows_of(both)
     assert {(row["engine"], int(row["collectives"])) for row in drawn} == {
         ("model", 600),  # the paper's form
@@ -101,7 +101,7 @@ def test_means_compare_the_engines_on_the_same_collectives_only(both):
         )
 
 
-def test_a_distribution_holds_every_measured_time_and_the_ends_of_the_modelled(both):
+def test_the_cdf_shows_every_measured_time_and_a_thinned_model_curve_up_to_its_maximum(both):
     drawn, stored = data(both, "paper-cdf"), rows_of(both)
     for (engine, mode, chunk), here in stored.groupby(["engine", "mode", "chunk_bytes"]):
         curve = [
@@ -119,7 +119,7 @@ def test_a_distribution_holds_every_measured_time_and_the_ends_of_the_modelled(b
             assert [time_s for time_s, _ in curve] == times.tolist()
 
 
-def test_the_fidelity_figure_holds_every_measured_collective(both):
+def test_the_fidelity_figure_shows_the_ratio_of_every_measured_collective(both):
     drawn = data(both, "paper-fidelity")
     stored = rows_of(both)
     measured = stored[stored.engine == "emulation"]
@@ -131,7 +131,7 @@ def test_the_fidelity_figure_holds_every_measured_collective(both):
     assert "96 collectives" in (both / "figures" / "paper-fidelity.svg").read_text()
 
 
-def test_drawing_again_gives_the_same_bytes_and_leaves_other_files_alone(both):
+def test_redrawing_gives_identical_files_and_keeps_files_that_are_not_figures(both):
     folder = both / "figures"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "mine.txt").write_text("kept")
@@ -141,7 +141,7 @@ def test_drawing_again_gives_the_same_bytes_and_leaves_other_files_alone(both):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_a_second_swept_key_makes_panels_and_a_third_figures_named_by_it(tmp_path):
+def test_a_second_swept_key_gives_panels_and_a_third_gives_one_figure_per_value(tmp_path):
     sweep = {"sweep.fabric.gpus": [4, 6], "sweep.collective.chunk": ["1 MB", "2 MB", "3 MB"]}
     overrides = sweep | {"sweep.conditions.sampler": ["uniform", "gaussian"]}
     draw(write_run(tmp_path / "run", overrides=overrides, modelled=10, engines=("model",)))
@@ -154,7 +154,7 @@ def test_a_second_swept_key_makes_panels_and_a_third_figures_named_by_it(tmp_pat
     assert all(words in svg for words in ("GPUs 4", "GPUs 6", "chunk size", "gain over base", "conditions uniform"))
 
 
-def test_a_number_that_is_swept_is_an_axis_and_words_are_places():
+def test_a_swept_number_gives_a_numeric_axis_and_other_values_a_categorical_one():
     def group(key, values):
         base = {"collective.chunk": 8_000_000, "conditions.wan_delay": 1e-5, "fabric.gpus": [4, 4]}
         about = {"label": "x", "shared_links": {}}
@@ -173,7 +173,7 @@ def test_a_number_that_is_swept_is_an_axis_and_words_are_places():
     assert group("collective.reembed_every", [1, 10]).x_label == "collectives per embedding"
 
 
-def test_words_of_a_file_are_words_and_its_name_stays_in_the_folder(tmp_path):
+def test_markup_and_paths_in_stored_text_are_drawn_as_text_and_never_leave_the_folder(tmp_path):
     run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=6, engines=("model",))
     for name, old, new in (("settings", "4 GPUs", "$\\\\frac{<b>&$"), ("provenance", '"paper"', '"../../out of/here"')):
         path = run / f"{name}.json"
@@ -184,7 +184,7 @@ def test_words_of_a_file_are_words_and_its_name_stays_in_the_folder(tmp_path):
     assert any("$\\frac{<b>&$" in text for text in texts)
 
 
-def test_the_command_names_what_it_wrote_and_draws_the_collective_asked_for(tmp_path, capsys):
+def test_the_figures_command_prints_written_files_and_draws_the_given_collective(tmp_path, capsys):
     run = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=8, emulated=4)
     assert main([str(run), "--collective", "3"]) == 0
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(str(path) for path in (run / "figures").iterdir())
@@ -198,7 +198,7 @@ def test_the_command_names_what_it_wrote_and_draws_the_collective_asked_for(tmp_
     ("name", "status", "words"),
     [("nowhere", 2, "nowhere"), ("empty", 2, "not a run folder"), ("lacking", 1, "run.seed"), ("taken", 1, "figures")],
 )
-def test_what_cannot_be_drawn_or_written_is_one_sentence(tmp_path, capsys, name, status, words):
+def test_a_run_that_cannot_be_drawn_or_written_gives_one_error_line_and_a_status(tmp_path, capsys, name, status, words):
     run = write_run(tmp_path / "lacking", overrides={"fabric.gpus": 4}, modelled=4, engines=("model",))
     shutil.copytree(run, tmp_path / "taken")
     (tmp_path / "taken" / "figures").write_text("a file")
@@ -211,14 +211,14 @@ def test_what_cannot_be_drawn_or_written_is_one_sentence(tmp_path, capsys, name,
     assert out == "" and words in err and len(err.splitlines()) == 1
 
 
-def test_a_process_that_is_killed_while_it_draws_is_one_sentence(both, monkeypatch, capsys):
+def test_a_drawing_process_that_is_killed_gives_one_error_sentence(both, monkeypatch, capsys):
     monkeypatch.setattr(figures.os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(figures.cdf, "picture", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     assert main([str(both)]) == 1
     assert "a drawing process ended early" in capsys.readouterr().err
 
 
-def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
+def test_ctrl_c_exits_with_status_130_without_a_traceback(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -236,7 +236,7 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def lab(colour: str, seen: str) -> np.ndarray:
-    """A colour in CIE L*a*b* as it is seen."""
+    """Return a colour in CIE L*a*b* as a person with this colour vision sees it."""
     channels = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     white = TO_XYZ @ np.ones(3)
@@ -244,20 +244,20 @@ def lab(colour: str, seen: str) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def test_modes_differ_in_grey_and_with_any_colour_vision():
+def test_mode_colours_differ_in_greyscale_and_with_every_colour_vision_deficiency():
     assert list(MODE_STYLES) == MODES
     for look in (lambda colour: colour, paler):
         least = 12 if look is not paler else 6
         colours = [look(style.colour) for style in MODE_STYLES.values()]
         for one, other in itertools.combinations(colours, 2):
-            assert abs(lab(one, "normal")[0] - lab(other, "normal")[0]) > least  # lightness, all that is left in grey
+            assert abs(lab(one, "normal")[0] - lab(other, "normal")[0]) > least  # lightness, all that greyscale keeps
             for seen in MACHADO:
                 assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > least * 1.3, (one, other, seen)
     for part in ("marker", "hatch", "label"):
         assert len({getattr(style, part) for style in MODE_STYLES.values()}) == len(MODES)
 
 
-def test_a_timeline_of_a_measured_collective_is_what_was_measured(both):
+def test_the_timeline_of_a_measured_collective_shows_its_measured_transfers(both):
     stored = pq.read_table(both / "transfers.parquet").to_pandas()
     stored = stored[(stored.setting == 0) & (stored.collective == 0)]
     rank = {f"g{i}": i for i in range(8)}
@@ -275,7 +275,7 @@ def test_a_timeline_of_a_measured_collective_is_what_was_measured(both):
         assert float(row["end_s"]) - float(row["leaves_s"]) == pytest.approx(on_the_way_s, rel=1e-4)  # stored in ns
 
 
-def test_a_timeline_of_the_model_ends_when_the_model_says_and_takes_the_links_of_the_path(modelled):
+def test_a_model_timeline_ends_at_the_predicted_time_and_follows_the_chosen_paths(modelled):
     drawn, stored = data(modelled, "paper-timeline"), rows_of(modelled)
     settings = json.loads((modelled / "settings.json").read_text())
     joined = {(link["src"], link["dst"]) for link in settings[0]["fabric"]["links"]}
@@ -290,14 +290,14 @@ def test_a_timeline_of_the_model_ends_when_the_model_says_and_takes_the_links_of
             assert (hops[0], hops[-1]) == (move["src"], move["dst"])
             assert set(itertools.pairwise(hops)) <= joined
             held[move["dst"]].add(int(move["chunk"]))
-        assert all(len(chunks) == 5 for chunks in held.values())  # all but its own, each once
+        assert all(len(chunks) == 5 for chunks in held.values())  # every chunk except the GPU's own
     svg = (modelled / "figures" / "paper-timeline.svg").read_text()
     assert "predicted" in svg
     assert "measured" not in svg
 
 
 @pytest.mark.parametrize("kind", ["both", "modelled"])
-def test_the_trace_is_in_the_trace_event_format(kind, request):
+def test_the_timeline_trace_follows_the_trace_event_format_without_overlaps(kind, request):
     folder = request.getfixturevalue(kind)
     trace = json.loads((folder / "figures" / "paper-timeline.json").read_text())
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
@@ -314,7 +314,7 @@ def test_the_trace_is_in_the_trace_event_format(kind, request):
             assert event["ts"] >= 0 and event["dur"] > 0
             spans[thread].append((event["ts"], event["ts"] + event["dur"]))
     assert set(spans) <= named
-    for events in spans.values():  # a viewer drops, or draws wrongly, what overlaps in a thread
+    for events in spans.values():  # viewers drop or misdraw events that overlap in a thread
         assert all(one[1] <= other[0] + 1e-6 for one, other in itertools.pairwise(sorted(events)))
     drawn = data(folder, "paper-timeline")
     assert sum(map(len, spans.values())) == len(drawn)
@@ -323,7 +323,7 @@ def test_the_trace_is_in_the_trace_event_format(kind, request):
     )
 
 
-def test_the_fabrics_data_say_which_links_a_ring_edge_takes(both):
+def test_the_fabric_figure_lists_the_rate_of_every_link_and_the_ring_edges_on_it(both):
     settings, drawn = json.loads((both / "settings.json").read_text()), data(both, "paper-fabric")
     conditions = pq.read_table(both / "conditions.parquet").to_pandas()
     rates = conditions[(conditions.setting == 0) & (conditions.collective == 0)].set_index("link").rate_bps
@@ -347,7 +347,7 @@ FABRICS = {
 
 
 @pytest.mark.parametrize("spec", FABRICS.values(), ids=FABRICS)
-def test_no_node_of_a_fabric_stands_on_another_nor_on_a_link(spec):
+def test_nodes_of_the_fabric_figure_overlap_neither_each_other_nor_foreign_links(spec):
     fabric = build_fabric(spec)
     placed = positions(fabric)
     assert min(math.dist(one, other) for one, other in itertools.combinations(placed.values(), 2)) > 2 * NODE
@@ -359,8 +359,8 @@ def test_no_node_of_a_fabric_stands_on_another_nor_on_a_link(spec):
                 assert np.hypot(*(along - place).T).min() > NODE, (link.name, name)
 
 
-def test_the_map_has_every_wan_link_with_what_was_sent_over_it(tmp_path):
-    """Around a ring each flow carries all blocks but one; the map is drawn of a fabric whose routers have places."""
+def test_the_map_shows_every_wan_link_with_its_utilisation(tmp_path):
+    """Each flow of a ring carries all blocks but one. The run has a map because this WAN's routers have coordinates."""
     overrides = {"fabric.wan": "topohub:sndlib/nobel-us", "fabric.sites": ["Houston", "Seattle"]}
     write_run(tmp_path / "run", overrides={**overrides, "collective.chunk": "1 MB"}, modelled=5, emulated=2)
     assert sum(path.name == "paper-map.svg" for path in draw(tmp_path / "run", collective=1)) == 1

@@ -1,4 +1,4 @@
-"""Figures of any collective: what they say of schedules, of critical paths and of sizes, against what is stored."""
+"""Figures of any collective: their schedules, critical paths and sizes, checked against the stored rows."""
 
 import csv
 import itertools
@@ -43,7 +43,7 @@ def stored(folder: Path, name: str = "collectives") -> pd.DataFrame:
 
 
 def words(folder: Path) -> str:
-    """All words of all figures."""
+    """Return the text of all SVG figures of a run."""
     return "\n".join(" ".join(ET.parse(path).getroot().itertext()) for path in (folder / "figures").glob("*.svg"))
 
 
@@ -68,14 +68,14 @@ def run(request, tmp_path_factory) -> Path:
 
 
 def follows(late: dict[str, str], early: dict[str, str]) -> bool:
-    """Whether a transfer begins where and when another has arrived, or has left the same flow."""
+    """Return whether `late` begins when `early` has arrived at its source GPU, or has left the same flow."""
     begins_s, arrives_s = float(late["leaves_s"]), float(early["end_s"])
     ends = [(move["src"], move["dst"], move.get("channel")) for move in (late, early)]
     waited = early["dst"] == late["src"] and abs(begins_s - arrives_s) < 3e-9  # stored in ns
     return waited or (ends[0] == ends[1] and abs(begins_s - (arrives_s - float(early["delay_s"]))) < 3e-9)
 
 
-def test_a_critical_path_leads_from_the_start_to_the_end_without_a_gap(run):
+def test_the_critical_path_runs_from_start_to_end_without_a_gap(run):
     rows = stored(run).query("engine == 'emulation' and collective == 0").set_index("mode")
     trace = json.loads((run / "figures" / "paper-timeline.json").read_text())
     for place, mode in enumerate(("base", "joint"), 1):
@@ -91,7 +91,7 @@ def test_a_critical_path_leads_from_the_start_to_the_end_without_a_gap(run):
         assert last_s == pytest.approx(rows.predicted_s[mode], abs=2e-9)
 
 
-def test_a_timeline_holds_every_transfer_as_measured(run):
+def test_the_timeline_of_any_collective_shows_every_measured_transfer(run):
     table = stored(run, "transfers").query("collective == 0")
     for mode, here in table.groupby("mode"):
         moves = [row for row in data(run, "paper-timeline") if row["mode"] == mode]
@@ -99,13 +99,13 @@ def test_a_timeline_holds_every_transfer_as_measured(run):
         drawn = sorted((int(m["step"]), m["src"], m["dst"], float(m["start_s"]), float(m["end_s"])) for m in moves)
         measured = zip(*(here[name] for name in ("step", "src", "dst", "start_s", "end_s")), strict=True)
         assert drawn == sorted((step, f"g{src}", f"g{dst}", *times) for step, src, dst, *times in measured)
-        if "transfer" in moves[0]:  # in program order, of which the table is
+        if "transfer" in moves[0]:  # an index in program order, which is the order of the table
             blocks = {int(m["transfer"]): m["block"] for m in moves}
             assert [blocks[i] or "-1" for i in range(len(here))] == [str(chunk) for chunk in here.chunk]
 
 
 @pytest.mark.parametrize("grain", GRAINS)
-def test_the_rates_over_time_of_a_message_carry_all_of_it_and_fill_no_link_beyond_its_rate(tmp_path, grain):
+def test_timeline_rates_carry_every_message_in_full_and_exceed_no_link_rate(tmp_path, grain):
     values = {"fabric.gpus": 6, "fabric.grain": grain, "collective.kind": "alltoall"}
     write_run(tmp_path / "run", overrides=values | {"run.modes": ["base"]}, modelled=3, emulated=2)
     run = open_run(tmp_path / "run")
@@ -128,7 +128,7 @@ def test_the_rates_over_time_of_a_message_carry_all_of_it_and_fill_no_link_beyon
 
 
 @pytest.mark.parametrize("engines", [("model",), ("model", "emulation")])
-def test_of_jobs_with_classes_there_is_a_timeline_with_the_rates_that_classes_leave(tmp_path, engines):
+def test_the_timeline_of_jobs_with_classes_shows_the_rates_their_classes_get(tmp_path, engines):
     jobs = [
         {"name": "a", "ranks": [0, 2], "class": "gold", "size": "4 MB"},
         {"name": "b", "ranks": [1, 3], "class": "bronze", "size": "4 MB"},
@@ -143,13 +143,13 @@ def test_of_jobs_with_classes_there_is_a_timeline_with_the_rates_that_classes_le
     (one,) = collectives_of(run, points_of(run, [configuration]), configuration, number=1)
     assert one.measured == ("emulation" in engines)
     shares = {(one.flows[move.flow].src, move.transfer): one.spans[move.transfer] for move in one.moves}
-    # Both directions of both jobs at once: gold has three quarters until it is over, bronze then has all.
+    # Both directions of both jobs at once: gold has three quarters until it ends; then bronze has all of the link.
     gold, bronze = ([spans for (src, _), spans in shares.items() if src in those] for those in ((0, 2), (1, 3)))
     assert all([round(share, 9) for _, _, share in spans] == [0.75] for spans in gold)
     assert all([round(share, 9) for _, _, share in spans] == [0.25, 1] for spans in bronze)
 
 
-def test_what_is_not_an_allgather_is_not_called_one_nor_its_messages_chunks(run):
+def test_only_allgather_figures_and_reports_speak_of_chunks_and_ring_edges(run):
     kind = json.loads((run / "settings.json").read_text())[0]["values"]["collective.kind"]
     page = (run / "report.html").read_text()
     page = re.sub(r"base64,[^\"]*|<pre>.*?</pre>|<style>.*?</style>", "", page, flags=re.DOTALL)
@@ -158,7 +158,7 @@ def test_what_is_not_an_allgather_is_not_called_one_nor_its_messages_chunks(run)
         assert found == ({"AllGather", "chunk", "ring edge"} if kind == "allgather" else set())
 
 
-def test_the_fabrics_data_say_which_flows_take_a_link(run):
+def test_the_fabric_figure_lists_the_flows_that_use_each_link(run):
     timeline = data(run, "paper-timeline")
     for mode in ("base", "joint"):
         via: dict[tuple[str, str], set[tuple[str, ...]]] = defaultdict(set)
@@ -172,7 +172,7 @@ def test_the_fabrics_data_say_which_flows_take_a_link(run):
                 assert len(flows) == len(via[link["src"], link["dst"]])
 
 
-def test_equal_links_give_a_pipelined_chain_its_closed_form(tmp_path):
+def test_on_equal_links_a_pipelined_chain_timeline_equals_its_closed_form(tmp_path):
     """Hop h of piece p begins after h hops and p pieces, and the last piece crosses all of them."""
     pieces, size = 4, 40_000_000
     chain = {"collective.kind": "broadcast", "collective.algorithm": "chain", "collective.pieces": pieces}
@@ -196,7 +196,7 @@ def test_equal_links_give_a_pipelined_chain_its_closed_form(tmp_path):
     assert sum(cost["sending_s"] for cost in spent.values()) == pytest.approx((2 + pieces) * piece_s)
 
 
-def test_of_many_flows_those_of_the_critical_path_are_drawn_and_the_caption_counts_the_others(tmp_path):
+def test_a_timeline_of_many_flows_draws_the_critical_path_and_counts_omitted_rows(tmp_path):
     overrides = {"fabric.gpus": 16, "collective.kind": "alltoall"} | MODES
     run = write_run(tmp_path / "run", overrides=overrides, modelled=3, engines=("model",))
     draw(run)
@@ -204,13 +204,13 @@ def test_of_many_flows_those_of_the_critical_path_are_drawn_and_the_caption_coun
     assert "176 of 240 rows are left out" in svg
     labels = re.findall(r"(g\d+) → (g\d+)", svg)
     moves = data(run, "paper-timeline")
-    assert len(moves) == 2 * 240  # the data have all
+    assert len(moves) == 2 * 240  # the CSV has all transfers
     critical = {(move["src"], move["dst"]) for move in moves if move["critical"] == "True"}
     assert critical <= {*labels} and 64 <= len({*labels}) < 2 * 70
 
 
 def by_hand(tmp_path: Path, schedule: dict[str, object], *, completion_s: float, paths: list[int]) -> Path:
-    """A run over equal links with this schedule in place of its own, and this time of every collective."""
+    """Write a run over equal links whose schedule, completion time and paths are replaced by these."""
     overrides = EQUAL | {"fabric.gpus": 4, "run.modes": ["base"]}
     run = write_run(tmp_path / "run", overrides=overrides, modelled=2, engines=("model",))
     settings = json.loads((run / "settings.json").read_text())
@@ -235,10 +235,10 @@ SCHEDULE = {
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_a_computation_has_a_row_of_its_own_and_its_gpu_what_it_cost(tmp_path, measured):
+def test_a_computation_has_its_own_timeline_row_and_its_time_on_the_critical_path(tmp_path, measured):
     """10 MB to g1 take 1 ms and a delay; g1 computes for 250 ms; 20 MB go over the WAN to g2."""
     run = by_hand(tmp_path, SCHEDULE, completion_s=0.253004, paths=[-1, -1, 0])
-    if measured:  # computations are not among the transfers
+    if measured:  # computations are not in the transfers table
         table = pq.read_table(run / "collectives.parquet")
         field = table.schema.field("engine")
         table = table.set_column(0, field, pa.array(["emulation"] * len(table), field.type))
@@ -281,14 +281,14 @@ def test_a_computation_has_a_row_of_its_own_and_its_gpu_what_it_cost(tmp_path, m
         {"algorithm": None},
     ],
 )
-def test_a_damaged_schedule_is_one_sentence(tmp_path, capsys, change):
+def test_a_damaged_stored_schedule_gives_one_error_sentence(tmp_path, capsys, change):
     run = by_hand(tmp_path, SCHEDULE | change, completion_s=0.253004, paths=[-1, -1, 0])
     assert main([str(run)]) == 1
     out, err = capsys.readouterr()
     assert out == "" and "setting 0 of its settings.json" in err and len(err.splitlines()) == 1
 
 
-def test_a_run_without_schedules_is_drawn_as_the_ring_allgathers_that_it_has(tmp_path):
+def test_a_run_stored_without_schedules_is_drawn_as_ring_allgathers(tmp_path):
     run = shutil.copytree(OLD, tmp_path / "old")
     assert "schedule" not in json.loads((run / "settings.json").read_text())[0]
     draw(run)
@@ -302,7 +302,7 @@ def test_a_run_without_schedules_is_drawn_as_the_ring_allgathers_that_it_has(tmp
     assert "a chunk in transit over a ring edge" in words(run)
 
 
-def test_algorithms_by_size_are_compared_in_times_and_as_nccl_tests_does_it(tmp_path):
+def test_an_algorithm_and_size_sweep_gives_times_and_the_bus_bandwidth_of_nccl_tests(tmp_path):
     sweep = {"sweep.collective.algorithm": ["ring", "direct"], "sweep.collective.size": ["1 MB", "64 MB"]}
     overrides = {"fabric.gpus": 4, "collective.kind": "allreduce"} | MODES | sweep
     run = write_run(tmp_path / "run", overrides=overrides, modelled=70, emulated=3)
@@ -320,7 +320,7 @@ def test_algorithms_by_size_are_compared_in_times_and_as_nccl_tests_does_it(tmp_
     assert times == {(name, size) for name in ("ring", "direct") for size in ("1000000", "64000000")}
 
 
-def test_six_algorithms_stand_in_one_figure(tmp_path):
+def test_six_swept_algorithms_get_a_panel_each_in_one_figure(tmp_path):
     names = ["ring", "direct", "hierarchical", "hierarchical-direct", "tree", "double-tree"]
     sweep = {"sweep.collective.algorithm": names, "sweep.collective.chunk": ["1 MB", "4 MB"]}
     run = write_run(
@@ -335,7 +335,7 @@ def test_six_algorithms_stand_in_one_figure(tmp_path):
     assert sorted(title.strip() for title in titles) == sorted(f"algorithm {name}" for name in names)
 
 
-def test_kinds_are_compared_by_name_and_counted_as_collectives(tmp_path):
+def test_swept_kinds_are_labelled_by_name_and_counted_as_collectives(tmp_path):
     overrides = {"fabric.gpus": 4, "sweep.collective.kind": ["allgather", "reduce"]} | MODES
     run = write_run(tmp_path / "run", overrides=overrides, modelled=10, engines=("model",))
     draw(run)

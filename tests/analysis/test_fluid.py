@@ -1,6 +1,6 @@
-"""The timing model of flows that share links, against hand-computed cases, the definition of max-min fairness, a
-lexicographic linear programme, an exact lock-step simulation, a simulation by small steps, one by packets, and max-plus
-where nothing is shared."""
+"""The fluid timing model of flows that share links, against hand-computed cases, the definition of max-min fairness, a
+lexicographic linear programme, an exact lock-step simulation, a time-stepped simulation, a packet simulation, and the
+max-plus model where no link is shared."""
 
 import random
 import subprocess
@@ -25,12 +25,12 @@ from tests.conftest import PROJECT
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import Ports, links_of
 
-Links = tuple[tuple[int, ...], ...]  # of every flow
+Links = tuple[tuple[int, ...], ...]  # for each flow, the links that it uses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One instance: slots are of one bit, so that capacities are in slots a second."""
+    """One instance. A slot is one bit, so that capacities are in slots per second."""
 
     transfers: tuple[Transfer, ...]
     links: Links
@@ -42,14 +42,14 @@ class Case:
 
 
 def arrays(cases: Sequence[Case]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Links [K, F, H], capacities [K, links] and delays [K, F] of cases with as many flows and links each."""
+    """Return links [K, F, H], capacities [K, links] and delays [K, F] of K cases that have as many flows and links."""
     most = max(1, *(len(links) for case in cases for links in case.links))
     links = [[[*own, *[-1] * (most - len(own))] for own in case.links] for case in cases]
     return np.array(links), np.array([c.capacities for c in cases], float), np.array([c.delays for c in cases], float)
 
 
 def alone(sizes: Sequence[float], links: Links, capacities: Sequence[int]) -> Case:
-    """One transfer on every flow, all at time 0, without delay."""
+    """Return a case with one transfer per flow, all at time 0, without delays."""
     transfers = tuple(Transfer(flow=flow, size=size) for flow, size in enumerate(sizes))
     return Case(transfers=transfers, links=links, capacities=tuple(capacities), delays=(0.0,) * len(links))
 
@@ -62,22 +62,22 @@ def alone(sizes: Sequence[float], links: Links, capacities: Sequence[int]) -> Ca
     [
         ((4, 4), ((0,), (0,)), (1,), (8, 8)),
         ((2, 6), ((0,), (0,)), (1,), (4, 8)),
-        # Flow 0 gets 2 behind link 1; flow 1 has the other 8 until it is done, and flow 0 gets no more then.
+        # Link 1 limits flow 0 to 2; flow 1 gets the other 8 until it ends, and flow 0 gets no more after that.
         ((4, 8), ((0, 1), (0,)), (10, 2), (2, 1)),
         # The parking lot: a flow over both links, and one over each.
         ((2, 1, 3), ((0, 1), (0,), (1,)), (1, 1), (4, 2, 5)),
-        # ... the second of twice the capacity: 1/2, 1/2 and 3/2 until 2 s; then 1 and 1 until 3 s; then 2.
+        # The same with a second link of twice the capacity: 1/2, 1/2 and 3/2 until 2 s; then 1 and 1 until 3 s; then 2.
         ((2, 1, 6), ((0, 1), (0,), (1,)), (1, 2), (3, 2, 4)),
-        # Three links, four flows, the rates 1/3, 1/3, 1/3 and 2/3 (Bertsekas and Gallager, example 6.3 without a link).
+        # Two links, four flows: the rates 1/3, 1/3, 1/3 and 2/3 (Bertsekas and Gallager, example 6.3, without a link).
         ((1, 1, 1, 2), ((0,), (0,), (0, 1), (1,)), (1, 1), (3, 3, 3, 3)),
     ],
 )
-def test_flows_share_as_computed_by_hand(sizes, links, capacities, leaves) -> None:
+def test_fair_shares_of_small_networks_equal_hand_computed_times(sizes, links, capacities, leaves) -> None:
     np.testing.assert_allclose(alone(sizes, links, capacities).times().leaves_s[:, 0], leaves, rtol=1e-12)
 
 
-def test_a_flow_that_comes_later_shares_from_then_on_and_what_waits_for_it_begins_when_it_arrives() -> None:
-    # Flow 0 has sent 3 of 5 at 3 s; then both send at 1/2; flow 0 is done at 7 s with 2 of flow 1's 4 sent.
+def test_a_later_flow_shares_from_its_start_and_dependents_begin_at_its_arrival() -> None:
+    # Flow 0 has sent 3 of 5 at 3 s; then flows 0 and 2 send at 1/2 each; flow 0 ends at 7 s with 2 of flow 2's 4 sent.
     case = Case(
         transfers=(
             Transfer(flow=0, size=5),
@@ -96,8 +96,8 @@ def test_a_flow_that_comes_later_shares_from_then_on_and_what_waits_for_it_begin
     assert [step.transfer for step in max_plus.critical_path(case.transfers, found)] == [1, 2, 3]
 
 
-def test_the_bottleneck_is_the_link_that_limits_a_transfer_for_longest() -> None:
-    # Link 0 gives flow 0 a rate of 2 until flow 1 is done at 1 s; then link 1 gives it 3 for 3 s.
+def test_the_bottleneck_is_the_link_that_limits_a_transfer_for_the_longest_time() -> None:
+    # Link 0 limits flow 0 to a rate of 2 until flow 1 ends at 1 s; then link 1 limits it to 3 for 3 s.
     found = alone((11, 2, 100), ((0, 1), (0,), (2,)), (4, 3, 50)).times()
     assert found.leaves_s[:, 0].tolist() == [4, 1, 2]
     assert found.bottleneck[:, 0].tolist() == [1, 0, 2]
@@ -108,7 +108,7 @@ def test_the_bottleneck_is_the_link_that_limits_a_transfer_for_longest() -> None
     assert (found.bottleneck[1, 0], found.bottleneck_s[1, 0]) == (1, 5)
 
 
-def test_over_a_failed_link_nothing_ever_arrives_and_the_rest_is_as_without_it() -> None:
+def test_transfers_over_a_failed_link_never_arrive_and_others_are_unaffected() -> None:
     case = Case(
         transfers=(
             Transfer(flow=0, size=2),
@@ -129,7 +129,7 @@ def test_over_a_failed_link_nothing_ever_arrives_and_the_rest_is_as_without_it()
     assert fluid.completion_s(case.transfers, *arrays([case]), slot_bytes=1).tolist() == [never]
 
 
-def test_empty_transfers_take_no_time_and_hold_nobody_up() -> None:
+def test_empty_transfers_take_no_time_and_delay_no_other_transfer() -> None:
     chain = tuple(Transfer(flow=index % 2, size=0, after=(index - 1,) if index else ()) for index in range(50))
     case = Case(
         transfers=(*chain, Transfer(flow=0, size=3, after=(49,)), Transfer(flow=1, size=3)),
@@ -161,7 +161,7 @@ def test_empty_transfers_take_no_time_and_hold_nobody_up() -> None:
         ({"transfers": [Transfer(flow=0, size=1, after=(0,))]}, "transfer 0 waits for transfer 0"),
     ],
 )
-def test_what_cannot_be_is_refused(change: Mapping[str, object], says: str) -> None:
+def test_invalid_arguments_of_the_fluid_model_are_refused(change: Mapping[str, object], says: str) -> None:
     right = {"links": [[[0, 1]]], "capacity_bps": [[1, 1]], "delay_s": [[0]], "slot_bytes": 1}
     given = {"transfers": [Transfer(flow=0, size=1)], **right, **change}
     given |= {name: np.array(given[name]) for name in ("links", "capacity_bps", "delay_s")}
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused(change: Mapping[str, object], says: str) -> N
         fluid.times(**given)
 
 
-def test_numba_is_not_imported_before_it_is_used() -> None:
+def test_importing_the_fluid_model_does_not_import_numba() -> None:
     code = "import sys, analysis.model.fluid; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=False).returncode == 0
 
@@ -186,8 +186,8 @@ def networks(draw: st.DrawFn) -> tuple[Links, tuple[int, ...]]:
 
 @settings(deadline=None, max_examples=1000)
 @given(networks())
-def test_rates_are_max_min_fair_by_definition(network: tuple[Links, tuple[int, ...]]) -> None:
-    """No link carries more than it can, and every flow passes one that is full and on which none is faster."""
+def test_rates_satisfy_the_definition_of_max_min_fairness(network: tuple[Links, tuple[int, ...]]) -> None:
+    """No link exceeds its capacity, and every flow crosses a full link on which no other flow is faster."""
     links, capacities = network
     padded, capacity_bps, _ = arrays([alone([1] * len(links), links, capacities)])
     rates, bottleneck = fluid.fair_rates(padded[0], capacity_bps[0])
@@ -201,18 +201,18 @@ def test_rates_are_max_min_fair_by_definition(network: tuple[Links, tuple[int, .
 
 
 def lexicographic_rates(links: Links, capacities: Sequence[int]) -> np.ndarray:
-    """The rates whose least is the highest possible, then their next least, and so on, by linear programmes.
+    """Return the lexicographically greatest sorted rates: the lowest is as high as possible, then the next, and so on.
 
-    Each finds the highest common least rate of the flows that are not fixed yet, and fixes those that have this rate in
-    all of its solutions: those whose bound has a dual price (complementary slackness). Max-min fair rates are
-    the lexicographically greatest (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2).
+    Each linear programme maximises the lowest rate of the flows that are not fixed yet, and fixes the flows that have
+    this rate in all of its solutions: those whose bound has a dual price (complementary slackness). Max-min fair rates
+    are the lexicographically greatest (Bertsekas and Gallager, "Data Networks", 2nd edition, 6.5.2).
     """
     rates = np.zeros(len(links))
     on = np.array([[link in own for own in links] for link in range(len(capacities))], float)
     free = np.arange(len(links))
     while free.size:
         room = np.array(capacities, float) - on @ rates
-        # Variables: the free flows' rates, and their least. Each link has room for the rates, and no rate is less.
+        # Variables: the free flows' rates, and their minimum. No link exceeds its room, no rate is below the minimum.
         least_first = np.hstack([-np.eye(free.size), np.ones((free.size, 1))])
         found = linprog(
             [0.0] * free.size + [-1.0],
@@ -230,8 +230,8 @@ def lexicographic_rates(links: Links, capacities: Sequence[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
 @pytest.mark.parametrize("sites", [(2, 2), (4, 4), (3, 2, 2)], ids=lambda sites: "+".join(map(str, sites)))
-def test_rates_are_those_of_the_lexicographic_linear_programme(grain: str, sites: tuple[int, ...]) -> None:
-    """168 random instances of each, 1,008 in all: flows between any GPUs over any paths, and capacities with ties."""
+def test_rates_equal_the_solution_of_the_lexicographic_linear_programme(grain: str, sites: tuple[int, ...]) -> None:
+    """168 random instances per case, 1,008 in all: flows between any GPUs over any paths, capacities with ties."""
     fabric = build_fabric(FabricSpec(gpus_per_site=sites))
     ports, rng, shared = Ports(fabric), np.random.default_rng(len(fabric.gpus)), 0
     for instance in range(168):
@@ -242,21 +242,21 @@ def test_rates_are_those_of_the_lexicographic_linear_programme(grain: str, sites
         )
         ways = ports.of(src, dst, path) if grain == "physical" else links_of(fabric, src, dst, path)
         count = len(ports.all) if grain == "physical" else len(fabric.links)
-        most = 4 if instance % 2 else 10**6  # of which few or hardly any are alike
+        most = 4 if instance % 2 else 10**6  # capacities with many ties, or with hardly any
         capacities = rng.integers(1, most, count, endpoint=True).tolist()
         links = tuple(tuple(int(link) for link in way if link >= 0) for way in ways)
         rates, _ = fluid.fair_rates(ways, np.array(capacities, float))
         np.testing.assert_allclose(rates, lexicographic_rates(links, capacities), rtol=1e-9)
         alone_bps = [min(capacities[link] for link in own) for own in links]
         shared += bool((rates < np.array(alone_bps) * 0.99).any())
-    assert shared > 84, "hardly anything is shared"
+    assert shared > 84, "flows share a link in half of the instances or fewer"
 
 
 # --- whole schedules against other simulations -----------------------------------------------------------------------
 
 
 def random_case(rng: random.Random, *, flows: int, links: int, delays: Sequence[float]) -> Case:
-    """A random graph of transfers with many ties: small whole sizes and capacities."""
+    """Return a random graph of transfers whose small whole sizes and capacities give many ties."""
     own = tuple(tuple(rng.sample(range(links), rng.randint(0, min(3, links)))) for _ in range(flows))
     return Case(
         transfers=tuple(
@@ -274,7 +274,7 @@ def random_case(rng: random.Random, *, flows: int, links: int, delays: Sequence[
 
 
 def filled(flows: frozenset[int], case: Case) -> dict[int, Fraction]:
-    """The rates of these flows, all raised together from 0; a flow stops when a link on its way is full."""
+    """Return the rates of these flows by progressive filling: all rise together, until a link of a flow is full."""
     rates, rising = dict.fromkeys(flows, Fraction(0)), {flow for flow in flows if case.links[flow]}
     while rising:
         room = {}
@@ -299,19 +299,21 @@ def lock_step(
     every: float = 0,
     moves: Sequence[tuple[float, Case]] = (),
 ) -> tuple[list[Fraction], list[Fraction]]:
-    """When every transfer leaves and arrives, exactly: all rates anew at every event. Of rows of capacities the first
-    holds until `until`, each of the others for `every` and the last for ever. From each of `moves` on flows have the
-    links and delays of that case, and what they have sent before still comes first."""
+    """Return when every transfer leaves and arrives, exactly: all rates are computed again at every event.
+
+    The first of `rows` of capacities holds until `until`, each later one for `every`, and the last for ever. From the
+    instant of each of `moves` on, flows have the links and delays of its case; a flow still delivers in order.
+    """
     queues = [deque(i for i, one in enumerate(case.transfers) if one.flow == f) for f in range(len(case.links))]
     left = [Fraction(one.amount) for one in case.transfers]
     leaves: dict[int, Fraction] = {}
     arrives: dict[int, Fraction] = {}
     changes = [Fraction(until) + row * Fraction(every) for row in range(len(rows) - 1)]
     now, left_to_move = Fraction(0), [(Fraction(at), other) for at, other in moves]
-    last = [Fraction(0)] * len(case.links)  # when all that each flow has sent has arrived
+    last = [Fraction(0)] * len(case.links)  # for each flow, when everything that it has sent has arrived
     while len(leaves) < len(case.transfers):
         begun = True
-        while begun:  # empty transfers leave at once, and others may begin then
+        while begun:  # empty transfers leave at once, which may let others begin
             begun, serving = False, {}
             for flow, queue in enumerate(queues):
                 if queue and all(arrives.get(one, now + 1) <= now for one in case.transfers[queue[0]].after):
@@ -341,7 +343,7 @@ def lock_step(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> None:
+def test_fluid_times_equal_an_exact_lock_step_simulation_of_random_graphs(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
         flows, links = rng.randint(1, 6), rng.randint(1, 5)
@@ -363,7 +365,7 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
     ("kind", "algorithm"),
     [("allgather", "ring"), ("allreduce", "hierarchical"), ("alltoall", "direct")],
 )
-def test_it_is_the_exact_lock_step_simulation_on_physical_ports(kind: str, algorithm: str) -> None:
+def test_fluid_times_equal_an_exact_lock_step_simulation_on_physical_ports(kind: str, algorithm: str) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(3, 3)))
     ports, found = Ports(fabric), schedule(kind, algorithm, sites=(3, 3))
     rng = np.random.default_rng(11)
@@ -382,12 +384,12 @@ def test_it_is_the_exact_lock_step_simulation_on_physical_ports(kind: str, algor
     leaves = np.array(lock_step(case)[0], float)
     np.testing.assert_allclose(case.times().leaves_s[:, 0], leaves, rtol=1e-9)
     alone_s = np.array([one.amount / min(case.capacities[p] for p in case.links[one.flow]) for one in case.transfers])
-    assert (leaves - case.times().begins_s[:, 0] > 1.01 * alone_s).sum() >= 5, "hardly anything is shared"
+    assert (leaves - case.times().begins_s[:, 0] > 1.01 * alone_s).sum() >= 5, "fewer than 5 transfers share a port"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_is_the_limit_of_a_simulation_by_10000_steps(seed: int) -> None:
-    """Every transfer in turn may begin and leave a step late."""
+def test_fluid_times_agree_with_a_simulation_in_10000_time_steps(seed: int) -> None:
+    """In the simulation every transfer may begin a step late and leave a step late, hence the tolerance."""
     rng = random.Random(1000 + seed)
     case = random_case(rng, flows=5, links=4, delays=(0, 0.3, 1.1))
     found = case.times()
@@ -421,18 +423,18 @@ PACKETS = 400  # in a slot
 
 
 def packet_leaves(case: Case) -> list[float]:
-    """When the last packet of every transfer has left its last link: links serve their flows in turn, a packet each.
+    """Return when the last packet of every transfer leaves its last link. Links serve flows in turn, one packet each.
 
-    A flow has a window of two packets for each of its links: its bottleneck then has one to send at every turn, and it
-    takes little more from the links before. There is no delay (Hahne, "Round-robin scheduling for max-min fairness in
-    data networks", IEEE JSAC 1991).
+    A flow has a window of two packets for each of its links. So its bottleneck has a packet to send at every turn, and
+    the flow takes little more than that rate from earlier links. There is no delay (Hahne, "Round-robin scheduling for
+    max-min fairness in data networks", IEEE JSAC 1991).
     """
     queues = [deque(i for i, one in enumerate(case.transfers) if one.flow == f) for f in range(len(case.links))]
     unsent = [int(one.amount * PACKETS) for one in case.transfers]
     not_through = list(unsent)
     leaves: dict[int, float] = {}
     in_flight = [0] * len(case.links)
-    waiting: list[dict[int, deque[int]]] = [{} for _ in case.capacities]  # of each link, by flow: transfers' packets
+    waiting: list[dict[int, deque[int]]] = [{} for _ in case.capacities]  # per link and flow: each packet's transfer
     turn: list[deque[int]] = [deque() for _ in case.capacities]
     busy = [False] * len(case.capacities)
     events: list[tuple[float, int, int, int, int]] = []
@@ -485,7 +487,7 @@ def packet_leaves(case: Case) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_packets_in_turn_at_every_link_take_as_long(seed: int) -> None:
+def test_fluid_times_agree_with_a_round_robin_packet_simulation(seed: int) -> None:
     rng = random.Random(2000 + seed)
     flows = 5
     links = tuple(tuple(rng.sample(range(4), rng.randint(1, 3))) for _ in range(flows))
@@ -502,7 +504,9 @@ def test_packets_in_turn_at_every_link_take_as_long(seed: int) -> None:
     st.integers(1, 10**9),
     st.floats(0.1, 1e6),
 )
-def test_a_single_bottleneck_is_never_idle(sent: list[tuple[int, int]], capacity: int, slot_bytes: float) -> None:
+def test_a_single_shared_bottleneck_is_busy_until_all_bytes_are_sent(
+    sent: list[tuple[int, int]], capacity: int, slot_bytes: float
+) -> None:
     transfers = [Transfer(flow=flow, size=size) for flow, size in sent]
     links = np.stack([np.arange(1, 7), np.zeros(6), np.arange(7, 13)], axis=-1)[None]  # own links around the shared one
     capacities = np.array([[capacity] + [2 * capacity] * 12], float)
@@ -510,14 +514,14 @@ def test_a_single_bottleneck_is_never_idle(sent: list[tuple[int, int]], capacity
     assert found[0] == pytest.approx(8 * slot_bytes * sum(size for _, size in sent) / capacity, rel=1e-9)
 
 
-# --- where nothing is shared, and many at once -----------------------------------------------------------------------
+# --- without shared links, and in batches -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("kind", "algorithm", "pieces"),
     [("allgather", "ring", 1), ("allreduce", "double-tree", 4), ("alltoall", "direct", 1)],
 )
-def test_where_nothing_is_shared_it_is_max_plus(kind: str, algorithm: str, pieces: int) -> None:
+def test_without_shared_links_fluid_times_equal_the_max_plus_model(kind: str, algorithm: str, pieces: int) -> None:
     found = schedule(kind, algorithm, sites=(4, 4), pieces=pieces)
     rng = np.random.default_rng(7)
     flows, count = len(found.flows), 50
@@ -531,15 +535,15 @@ def test_where_nothing_is_shared_it_is_max_plus(kind: str, algorithm: str, piece
     np.testing.assert_array_equal(ours.bottleneck, slowest.T[[one.flow for one in found.transfers]])
 
 
-def test_a_link_that_could_carry_all_at_once_is_as_good_as_not_shared() -> None:
+def test_a_link_faster_than_all_its_flows_together_does_not_limit_them() -> None:
     case = alone((3, 4, 5), ((0, 1), (0, 2), (0, 3)), (6, 1, 2, 3))
     found = case.times()
     np.testing.assert_allclose(found.leaves_s[:, 0], (3, 2, 5 / 3), rtol=1e-12)
     assert found.bottleneck[:, 0].tolist() == [1, 2, 3]
 
 
-def test_instances_do_not_disturb_each_other() -> None:
-    """Of a batch, some with failed links in some places and unlike ways, each is as it is alone, to the last bit."""
+def test_every_instance_of_a_batch_has_the_times_it_has_alone() -> None:
+    """Bit for bit, although the instances differ in links, rates and delays and some have failed links."""
     rng = random.Random(3)
     transfers = random_case(rng, flows=6, links=5, delays=(0,)).transfers
     cases = [random_case(rng, flows=6, links=5, delays=(0, 0.5)) for _ in range(100)]

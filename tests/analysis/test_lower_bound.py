@@ -1,4 +1,4 @@
-"""The lower bound: never beaten, and reached where a schedule can reach it."""
+"""The lower bound on completion times: no schedule beats it, and it is tight where a schedule can reach it."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def uniform_rates(fabric: Fabric, *, intra_bps: float, wan_bps: float) -> np.nda
     st.sampled_from([4, 10_000, 64_000_000]),
     st.integers(0, 2**32),
 )
-def test_no_algorithm_in_no_mode_beats_it(
+def test_no_algorithm_beats_the_lower_bound_in_any_mode(
     collective: tuple[str, str], gpus: tuple[int, ...], five: bool, wan_delay_s: float, block: int, seed: int
 ) -> None:
     kind, algorithm = collective
@@ -66,13 +66,13 @@ def test_no_algorithm_in_no_mode_beats_it(
         choices = Chooser(Router(fabric, delays), mode, repeated, "cycle time")
         plan = decide(choices, conditions, reembed_every=10, start=0, count=20)
         found_s = completion_s(repeated.schedule.transfers, plan.alpha_s.T, plan.beta_s.T)
-        # Flows that share a link get the whole of it each, and together more than there is.
+        # The max-plus model gives every flow of a shared link its whole rate, so it can beat the bound there.
         if not shared_links(fabric, repeated, mode):
             assert (found_s >= bound * (1 - 1e-12)).all()
 
 
-def test_with_one_link_into_every_gpu_it_is_what_the_kind_must_bring_there() -> None:
-    """Constant rates and no delay: what must come into a GPU over its links from the others, by hand."""
+def test_the_bound_is_the_bytes_a_kind_must_bring_into_each_gpu_over_its_links() -> None:
+    """Constant rates and no delay: the blocks that must enter or leave a GPU, counted by hand, over its links' rate."""
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
     rates = uniform_rates(fabric, intra_bps=8e9, wan_bps=8e15)
     none = np.zeros(len(fabric.links))
@@ -80,13 +80,13 @@ def test_with_one_link_into_every_gpu_it_is_what_the_kind_must_bring_there() -> 
     blocks_into = {"allgather": 3, "reducescatter": 1, "allreduce": 4, "alltoall": 3, "broadcast": 1, "gather": 3}
     for kind, count in blocks_into.items():
         found = lower_bound_s(fabric, rates, delays_s=none, block_bytes=10**6, kind=kind)[0]
-        # out of a GPU must go as much: an allgather's and a gather's one block, a reducescatter's three sums
+        # A GPU must also send: one block in an allgather or a gather, three sums in a reducescatter.
         out = {"reducescatter": 3}.get(kind, 0)
         assert found == pytest.approx(max(count, out) * 10**6 / into, rel=1e-9), kind
 
 
-def test_direct_sending_over_every_link_at_once_does_not_beat_it() -> None:
-    """A schedule unlike a ring: every chunk straight to everyone, its WAN part in equal shares over all WAN links."""
+def test_direct_sending_over_all_wan_links_is_within_its_intra_site_time_of_the_bound() -> None:
+    """Unlike in a ring, every chunk is sent directly to every GPU, in equal shares over all WAN links."""
     fabric = build_fabric(FabricSpec(gpus_per_site=(4, 4)))
     rates, delays = uniform_rates(fabric, intra_bps=200e9, wan_bps=10e9), delays_s(fabric, ConditionsSpec())
     bound = lower_bound_s(fabric, rates, delays_s=delays, block_bytes=CHUNK)[0]
@@ -100,7 +100,7 @@ BITS = 8 * CHUNK
 FORMS = {  # GPUs, routers or WAN, (inner, WAN) bit/s, (inner, WAN) delay, narrow links and their rate, the closed form
     "a narrow WAN": ((5, 3), 1, (1e15, 1e9), (0.7e-6, 1e-3), None, 5 * BITS / 1e9 + 1e-3 + 2 * 0.7e-6),
     "into a narrow GPU": ((3, 3), 2, (1e12, 1e12), (1e-6, 1e-5), (">g4", 1e9), 5 * BITS / (4 * 1e9) + 1e-6),
-    # its chunk has to reach the far site too
+    # the chunk of this GPU has to reach the far site too
     "out of a narrow GPU": ((3, 3), 2, (1e12, 1e12), (1e-6, 1e-5), ("g4>", 1e8), BITS / (4 * 1e8) + 2e-6 + 10e-6),
     # four chunks over two links between transit routers
     "a narrow place in the WAN": ((4, 4), FIVE, (1e13, 1e12), (0, 0), ("R1>R2 R0>R4", 1e9), 4 * BITS / 2e9),
@@ -110,7 +110,7 @@ FORMS = {  # GPUs, routers or WAN, (inner, WAN) bit/s, (inner, WAN) delay, narro
 
 
 @pytest.mark.parametrize(("gpus", "wan", "rates", "delays", "narrow", "form"), FORMS.values(), ids=FORMS)
-def test_it_is_the_closed_form(gpus, wan, rates, delays, narrow, form) -> None:
+def test_the_bound_equals_its_closed_form_for_each_kind_of_bottleneck(gpus, wan, rates, delays, narrow, form) -> None:
     chosen = {"wan": wan} if isinstance(wan, WanSpec) else {"border_routers": wan}
     fabric = build_fabric(FabricSpec(gpus_per_site=gpus, **chosen))
     rates_bps = uniform_rates(fabric, intra_bps=rates[0], wan_bps=rates[1])
@@ -130,7 +130,7 @@ def round_bound_s(fabric: Fabric, rates_bps: np.ndarray, *demands: RoundJob) -> 
     return float(found[0])
 
 
-def test_the_bound_of_one_job_on_all_gpus_is_that_of_the_collective() -> None:
+def test_the_bound_of_one_job_on_all_gpus_equals_that_of_its_collective() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(3, 5)))
     rates, delays = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 1), delays_s(fabric, ConditionsSpec())
     for kind in ALGORITHMS:
@@ -140,8 +140,8 @@ def test_the_bound_of_one_job_on_all_gpus_is_that_of_the_collective() -> None:
         assert round_bound_s(fabric, rates, replace(job, start_s=1.0)) == pytest.approx(1 + alone, rel=1e-12)
 
 
-def test_jobs_that_meet_on_the_wan_have_it_together() -> None:
-    """Four border links of 1 GB/s; an alltoall of two and two GPUs sends four blocks of 1 MB each way."""
+def test_the_bound_of_several_jobs_adds_up_their_bytes_on_the_wan() -> None:
+    """Four border links of 1 GB/s; an alltoall of 2+2 GPUs sends four blocks of 1 MB in each direction."""
     fabric = build_fabric(FabricSpec(gpus_per_site=(4, 4)))
     rates = uniform_rates(fabric, intra_bps=8e15, wan_bps=8e9)
     jobs = [RoundJob(kind="alltoall", block_bytes=CHUNK, gpus=gpus) for gpus in ((0, 1, 4, 5), (2, 3, 6, 7))]
@@ -154,7 +154,7 @@ def test_jobs_that_meet_on_the_wan_have_it_together() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32), grain=st.sampled_from(GRAINS))
-def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
+def test_no_round_of_jobs_beats_the_lower_bound_in_any_mode(seed: int, grain: str) -> None:
     rng = np.random.default_rng(seed)
     jobs = []
     for number in range(rng.integers(1, 4)):
@@ -184,7 +184,7 @@ def test_no_round_of_jobs_in_no_mode_beats_it(seed: int, grain: str) -> None:
     st.sampled_from(OBJECTIVES),
     st.integers(0, 2**32),
 )
-def test_nothing_beats_it_where_flows_share_links_or_ports(
+def test_no_fluid_time_over_shared_links_or_ports_beats_the_lower_bound(
     collective: tuple[str, str], gpus: list[int], grain: str, wan: str, wan_delay: str, ring: str, seed: int
 ) -> None:
     keys = {"fabric.gpus": gpus, "fabric.grain": grain, "conditions.wan_delay": wan_delay, "run.seed": seed}

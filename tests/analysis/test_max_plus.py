@@ -1,4 +1,4 @@
-"""The timing model of schedules, against closed forms, an event loop and the recursion of the ring."""
+"""The max-plus timing model of schedules, against closed forms, an event loop and the recursion of the ring."""
 
 import heapq
 import math
@@ -21,7 +21,7 @@ def completion(found: Schedule, slot_s: float = SLOT) -> float:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 16])
-def test_constant_rates_give_the_closed_forms(n: int) -> None:
+def test_with_constant_rates_schedules_take_their_closed_form_times(n: int) -> None:
     sites, whole_s, pieces = (n - 1, 1), SLOT * n, 6
     log = math.log2(n)
     forms = {
@@ -39,7 +39,7 @@ def test_constant_rates_give_the_closed_forms(n: int) -> None:
 
 
 def ring_recursion_s(alpha: list[float], beta: list[float]) -> float:
-    """F(s, r) = max(A(s-1, r-1), F(s-1, r)) + beta_r; A(s, r) = F(s, r) + alpha_r; the greatest A(n-1, .)."""
+    """Return the greatest A(n-1, .): F(s, r) = max(A(s-1, r-1), F(s-1, r)) + beta_r; A(s, r) = F(s, r) + alpha_r."""
     left, arrived = [0.0] * len(alpha), [0.0] * len(alpha)
     for _ in range(len(alpha) - 1):
         left = [max(arrived[r - 1], left[r]) + beta[r] for r in range(len(alpha))]
@@ -48,7 +48,7 @@ def ring_recursion_s(alpha: list[float], beta: list[float]) -> float:
 
 
 @pytest.mark.parametrize("n", [2, 3, 8, 16])
-def test_on_a_ring_it_is_the_recursion_of_the_ring_bit_for_bit(n: int) -> None:
+def test_max_plus_times_of_a_ring_equal_the_ring_recursion_bit_for_bit(n: int) -> None:
     found = schedule("allgather", "ring", sites=(n - 1, 1))
     alpha, beta = np.random.default_rng(5).uniform(0, 1, (2, 50, n))
     right = [ring_recursion_s(*edges) for edges in zip(alpha.tolist(), beta.tolist(), strict=True)]
@@ -58,12 +58,12 @@ def test_on_a_ring_it_is_the_recursion_of_the_ring_bit_for_bit(n: int) -> None:
 
 @pytest.mark.parametrize(("kind", "algorithm"), [(kind, one) for kind, found in ALGORITHMS.items() for one in found])
 @pytest.mark.parametrize(("sites", "pieces"), [((4, 4), 1), ((3, 2), 3), ((2, 3, 2), 1)])
-def test_compiled_schedules_end_with_the_last_arrival(
+def test_the_completion_of_a_compiled_schedule_is_its_last_arrival(
     kind: str, algorithm: str, sites: tuple[int, ...], pieces: int
 ) -> None:
     found = schedule(kind, algorithm, sites=sites, pieces=pieces)
     rng = np.random.default_rng(len(found.transfers))
-    alpha, beta = rng.choice([0.1, 0.2, 0.7, 1.3], (2, len(found.flows), 9001))  # equal times too
+    alpha, beta = rng.choice([0.1, 0.2, 0.7, 1.3], (2, len(found.flows), 9001))  # with ties
     compiled = max_plus.CompiledSchedule(found.transfers)
     ends_s = compiled.completion_s(alpha, beta)
     assert (ends_s == max_plus.times(found.transfers, alpha, beta).arrives_s.max(axis=0)).all()
@@ -72,7 +72,7 @@ def test_compiled_schedules_end_with_the_last_arrival(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_graphs_take_as_long_as_in_an_event_loop(seed: int) -> None:
+def test_max_plus_times_of_random_graphs_equal_an_event_loop(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(100):
         flows = rng.randint(1, 5)
@@ -96,8 +96,8 @@ def test_random_graphs_take_as_long_as_in_an_event_loop(seed: int) -> None:
         assert sum(cost.seconds for cost in costs) == pytest.approx(last_s[0], rel=1e-12)
 
 
-def test_the_seconds_of_a_path_are_those_of_its_links_by_hand() -> None:
-    """Two messages one behind the other over a and b, then the answer over c, after a computation."""
+def test_critical_path_seconds_are_attributed_to_links_as_computed_by_hand() -> None:
+    """Two successive messages cross links a and b; after a computation on g1, an answer crosses c."""
     hops = [[Hop("a", 4.0, 0.25), Hop("b", 2.0, 0.5)], [Hop("c", 8.0, 2.0)], [Hop("g1", math.inf, 0.0)]]
     transfers = [
         Transfer(flow=0, size=1),
@@ -105,7 +105,7 @@ def test_the_seconds_of_a_path_are_those_of_its_links_by_hand() -> None:
         Transfer(flow=2, size=7.0, after=(1,)),
         Transfer(flow=1, size=8, after=(2,)),
     ]
-    alpha, beta = np.array([[0.75], [2.0], [0.0]]), np.array([[0.5], [0.125], [1.0]])  # beta: one bit a slot
+    alpha, beta = np.array([[0.75], [2.0], [0.0]]), np.array([[0.5], [0.125], [1.0]])  # beta for slots of one bit
     path = max_plus.critical_path(transfers, max_plus.times(transfers, alpha, beta))
     assert [(step.transfer, step.seconds, step.arrives) for step in path] == [
         (0, 0.5, False),
@@ -118,8 +118,8 @@ def test_the_seconds_of_a_path_are_those_of_its_links_by_hand() -> None:
     assert list(found) == ["g1", "c", "b", "a"]
 
 
-def test_a_shared_link_that_limits_a_message_has_its_seconds_although_another_is_slower() -> None:
-    """Two messages of 80 bits meet on a link of 10 bit/s: each has 5, although the first one's own link has 8."""
+def test_critical_path_seconds_go_to_the_shared_bottleneck_and_not_to_a_slower_own_link() -> None:
+    """Two messages of 80 bits share a link of 10 bit/s: each gets 5, although the first one's own link has 8 bit/s."""
     transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1)]
     links, capacity = np.array([[[0, 1], [1, 2]]], np.int32), np.array([[8.0, 10.0, 100.0]])
     found = fluid.times(transfers, links, capacity, np.zeros((1, 2)), slot_bytes=10)
@@ -130,7 +130,7 @@ def test_a_shared_link_that_limits_a_message_has_its_seconds_although_another_is
     assert max_plus.seconds_by_link(transfers, path, hops) == {"a": (pytest.approx(16.0), 0.0)}
 
 
-def test_a_measured_path_is_what_each_transfer_waited_for_last_and_gaps_are_the_later_ones() -> None:
+def test_a_measured_critical_path_follows_last_dependencies_and_includes_waiting_gaps() -> None:
     transfers = [Transfer(flow=0, size=1), Transfer(flow=1, size=1), Transfer(flow=2, size=1, after=(0, 1))]
     leaves, arrives = np.array([[1.0], [2.0], [5.5]]), np.array([[1.5], [2.5], [6.0]])
     found = max_plus.Times(begins_s=np.array([[0.0], [0.5], [3.0]]), leaves_s=leaves, arrives_s=arrives)
@@ -143,7 +143,9 @@ def test_a_schedule_without_transfers_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [((2, 3), (2, 4)), ((2,), (2,)), ((1, 3), (1, 3))])
-def test_arrays_that_do_not_fit_the_flows_are_refused(alpha: tuple[int, ...], beta: tuple[int, ...]) -> None:
+def test_alpha_and_beta_arrays_that_do_not_match_the_flows_are_refused(
+    alpha: tuple[int, ...], beta: tuple[int, ...]
+) -> None:
     transfers = [Transfer(flow=0, size=1.0), Transfer(flow=1, size=1.0)]
     for evaluated in (max_plus.completion_s, max_plus.times):
         with pytest.raises(ValueError, match="flows 2 or more"):
@@ -151,7 +153,7 @@ def test_arrays_that_do_not_fit_the_flows_are_refused(alpha: tuple[int, ...], be
 
 
 def event_loop_s(transfers: list[Transfer], alpha: np.ndarray, beta: np.ndarray) -> float:
-    """When the last transfer arrives, by events in the order of their times; `alpha` and `beta` are [flows, 1]."""
+    """Return when the last transfer arrives in an event simulation; `alpha` and `beta` are [flows, 1], in seconds."""
     flows = len(alpha)
     queues = {flow: [i for i, one in enumerate(transfers) if one.flow == flow] for flow in range(flows)}
     busy, arrived, events, now = set(), set(), [], 0.0

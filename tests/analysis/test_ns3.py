@@ -1,7 +1,6 @@
 """The timing model of flows that share links against ns-3's TCP with fair queues: ``pytest -m ns3``.
 
-ns-3 is installed for the occasion from the package index, in an environment of its own (500 MB; it wants a C++
-compiler).
+The tests install ns-3 from the package index into an environment of its own (500 MB; needs a C++ compiler).
 """
 
 import json
@@ -31,7 +30,7 @@ ENDS = np.array([(flow.src, flow.dst) for flow in DIRECT.flows])
 
 
 def network(seed: int, *, segments: int, acks_apart: bool) -> dict[str, Any]:
-    """A switch with random rates to and from each GPU; every two GPUs are sources and destinations of a flow."""
+    """Return a switch with random rates to and from each GPU, and a flow between every ordered pair of GPUs."""
     up_bps, down_bps = np.random.default_rng(seed).uniform(20e9, 200e9, (2, GPUS)).tolist()
     flows = [[src, dst, MESSAGE_BYTES, segments * SEGMENT_BYTES] for src, dst in ENDS.tolist()]
     rates = {"up_bps": up_bps, "down_bps": down_bps}
@@ -39,8 +38,8 @@ def network(seed: int, *, segments: int, acks_apart: bool) -> dict[str, Any]:
 
 
 def two_sites(seed: int, *, wan_delay_s: float) -> dict[str, Any]:
-    """Half of the GPUs at either end of a WAN cable; what crosses has one segment more on its way, and as many as are
-    within the delay at the rate of the cable's fair share."""
+    """Return a network with half of the GPUs at either end of a WAN cable. The window of a flow that crosses has one
+    segment more, and the bandwidth-delay product of its fair share of the cable."""
     found = network(seed, segments=2, acks_apart=True)
     found["wan_bps"] = np.random.default_rng([seed, 1]).uniform(10e9, 100e9, 2).tolist()
     for flow, (src, dst) in zip(found["flows"], ENDS.tolist(), strict=True):
@@ -59,17 +58,19 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def ratios() -> Iterator[dict[str, np.ndarray]]:
-    """Of each network, when every message has arrived in ns-3 over when it has by the model; and of the last."""
+    """For each network, the ratio of ns-3's to the model's arrival time of every message, and of the last arrival."""
     with own_python([NS3]) as python:
         command = [python, PROJECT / "tests/analysis/ns3_flows.py"]
         asked = json.dumps(list(NETWORKS.values()))
         ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         found = map(json.loads, ended.stdout.splitlines()[-len(NETWORKS) :])
-        yield {name: compared(one, measured) for (name, one), measured in zip(NETWORKS.items(), found, strict=True)}
+        yield {
+            name: ratios_to_model(one, measured) for (name, one), measured in zip(NETWORKS.items(), found, strict=True)
+        }
 
 
-def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
+def ratios_to_model(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
     assert measured["dropped"] == 0
     arrived_s = np.array(measured["arrived_s"])
     assert (arrived_s > 0).all()
@@ -79,7 +80,7 @@ def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
     wan = np.where((site[:, 0] != site[:, 1]) & bool(wan_bps), 2 * GPUS + site[:, 0], -1)
     links = np.column_stack([ENDS + np.array([0, GPUS]), wan]).astype(np.int32)
     delay_s = (2 * one["delay_s"] + (wan >= 0) * one.get("wan_delay_s", 0))[None]
-    # A connection is set up by a packet that takes the delay of the WAN, and its answer over a cable of its own.
+    # The handshake of a connection that crosses takes the WAN's delay once: its answer has a cable of its own.
     wait, set_up = Transfer(flow=len(links), size=one.get("wan_delay_s", 0.0)), (wan >= 0).tolist()
     transfers = [wait, *(replace(task, after=(0,)) if set_up[task.flow] else task for task in DIRECT.transfers)]
     links, delay_s = np.vstack([links, [[-1] * 3]]).astype(np.int32), np.append(delay_s, [[0.0]], axis=1)
@@ -89,7 +90,9 @@ def compared(one: dict[str, Any], measured: dict[str, Any]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if "apart" in name])
-def test_every_message_arrives_when_the_fluid_says(ratios: dict[str, np.ndarray], name: str) -> None:
+def test_ns3_messages_at_one_switch_arrive_when_the_fluid_model_predicts(
+    ratios: dict[str, np.ndarray], name: str
+) -> None:
     *messages, completion = ratios[name] - 1
     assert len(messages) == GPUS * (GPUS - 1)
     assert abs(completion) < 0.002
@@ -97,16 +100,20 @@ def test_every_message_arrives_when_the_fluid_says(ratios: dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if "sites" in name])
-def test_over_two_sites_messages_arrive_when_the_fluid_says(ratios: dict[str, np.ndarray], name: str) -> None:
-    """Within a site messages have smaller windows than those that cross, with which they share ports, and are off."""
+def test_ns3_messages_that_cross_the_wan_arrive_when_the_fluid_model_predicts(
+    ratios: dict[str, np.ndarray], name: str
+) -> None:
+    """Messages within a site are left out: crossing flows, with which they share ports, have larger windows."""
     *messages, completion = ratios[name] - 1
     crosses = (ENDS[:, 0] < GPUS // 2) != (ENDS[:, 1] < GPUS // 2)
     assert abs(completion) < 0.005
     assert np.abs(np.array(messages)[crosses]).max() < 0.02
 
 
-def test_acknowledgements_among_data_take_their_share_of_the_links(ratios: dict[str, np.ndarray]) -> None:
-    """Each port carries an acknowledgement for every full frame: 0.6 %. Messages are off as these wait their turn."""
+def test_ns3_acknowledgements_among_data_slow_completion_by_their_share_of_the_bytes(
+    ratios: dict[str, np.ndarray],
+) -> None:
+    """Each port carries an acknowledgement for every full frame: 0.6 %. Queued ones make single messages deviate."""
     *messages, completion = ratios["acknowledgements among data"] - 1
     assert completion == pytest.approx(ACK_BYTES / FRAME_BYTES, abs=0.001)
     assert abs(np.median(messages)) < 0.01

@@ -1,4 +1,4 @@
-"""The offline optimum: against every sequence of candidates, and against online policies."""
+"""The offline optimum, against all sequences of candidates and against online policies."""
 
 from itertools import pairwise, product
 
@@ -17,7 +17,9 @@ def total_s(chosen: list[int], times_s: np.ndarray, switch_s: np.ndarray, first_
 
 @settings(deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4), st.floats(0, 3), st.booleans(), st.integers(0, 2**32))
-def test_it_is_the_best_of_all_sequences(count: int, candidates: int, cost: float, cannot: bool, seed: int) -> None:
+def test_the_offline_optimum_equals_the_best_of_all_sequences_of_candidates(
+    count: int, candidates: int, cost: float, cannot: bool, seed: int
+) -> None:
     random = np.random.default_rng(seed)
     times_s, first_s = random.random((count, candidates)), random.random(candidates)
     times_s[:, 1:] = np.where(cannot & (random.random((count, candidates - 1)) < 0.3), np.inf, times_s[:, 1:])
@@ -31,8 +33,8 @@ def test_it_is_the_best_of_all_sequences(count: int, candidates: int, cost: floa
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_no_online_policy_beats_it(seed: int) -> None:
-    """Every K-th collective the best so far, or only for a gain of more than a share of the cost, as it goes."""
+def test_no_online_policy_beats_the_offline_optimum(seed: int) -> None:
+    """The policies take the best candidate in every K-th collective, always or only if the gain repays the cost."""
     random = np.random.default_rng(seed)
     count, candidates = 60, 12
     stay = random.random()
@@ -54,7 +56,7 @@ def test_no_online_policy_beats_it(seed: int) -> None:
             assert best_s <= found_s * (1 + 1e-12)
 
 
-def test_with_no_cost_it_is_the_best_each_time_and_with_much_it_never_changes() -> None:
+def test_the_offline_optimum_is_the_best_each_time_at_no_cost_and_fixed_at_a_high_cost() -> None:
     times_s = np.random.default_rng(1).random((50, 6))
     assert (offline_optimum(times_s, np.zeros((6, 6))).chosen == times_s.argmin(axis=1)).all()
     fixed = offline_optimum(times_s, 1e3 * (1 - np.eye(6)))
@@ -72,6 +74,6 @@ def test_with_no_cost_it_is_the_best_each_time_and_with_much_it_never_changes() 
         (np.array([[1.0, 1.0], [np.inf, np.inf]]), np.ones((2, 2)), "collective 1 has no candidate"),
     ],
 )
-def test_what_makes_no_sense_is_refused(times_s: np.ndarray, switch_s: np.ndarray, says: str) -> None:
+def test_invalid_times_and_switching_costs_are_refused(times_s: np.ndarray, switch_s: np.ndarray, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         offline_optimum(times_s, switch_s)

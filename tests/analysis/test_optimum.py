@@ -1,4 +1,4 @@
-"""The best schedules: against all schedules of three GPUs, and between the lower bound and what is known."""
+"""The best schedules, against all schedules of three GPUs, and between the lower bound and the ring."""
 
 from itertools import permutations, product
 
@@ -14,8 +14,8 @@ from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 CHUNK = 8_000_000
 
 
-def test_transfers_are_on_a_link_at_once_where_their_rates_fit() -> None:
-    """A link of 10 bit/s between them: two of 6 bit/s one after the other, of 4 and 6 at once; 60 bits each."""
+def test_transfers_overlap_on_a_link_only_if_their_rates_fit_together() -> None:
+    """60 bits each over a link of 10 bit/s: two of 6 bit/s are sent one after the other, of 4 and 6 bit/s at once."""
     rates_bps = np.array([10.0, 6.0, 6.0, 4.0])
     blocks = [Block(source=gpu, sinks=(3,)) for gpu in range(3)]
     fast, also_fast, slow = (
@@ -28,18 +28,18 @@ def test_transfers_are_on_a_link_at_once_where_their_rates_fit() -> None:
 
     assert ends_s(fast, also_fast) == [11.0, 21.0]
     assert ends_s(fast, slow) == [11.0, 16.0]
-    assert ends_s(fast, slow, also_fast) == [11.0, 16.0, 21.0]  # it has to wait for the first alone
+    assert ends_s(fast, slow, also_fast) == [11.0, 16.0, 21.0]  # the last one has to wait only for the first
     with pytest.raises(ValueError, match="GPU 0 sends block 1, which it does not have"):
         assign_times([(1, 0)], [fast], blocks, rates_bps, 60)
 
 
-def test_what_adds_is_refused() -> None:
+def test_a_kind_that_adds_up_data_is_refused() -> None:
     with pytest.raises(ValueError, match="the best schedule of allreduce; allowed: allgather"):
         blocks_of("allreduce", 4)
 
 
 def three_gpus(random: np.random.Generator) -> tuple[list[GpuPath], np.ndarray]:
-    """Ways between three GPUs, some by two ways, that share some links; and the links' rates in bit/s."""
+    """Return ways between three GPUs, which share some links, with up to two ways from GPU 0 to 1; and link rates."""
     rates_bps = random.uniform(1e9, 10e9, 8)
     ways = []
     for a, b in permutations(range(3), 2):
@@ -53,21 +53,21 @@ def three_gpus(random: np.random.Generator) -> tuple[list[GpuPath], np.ndarray]:
 
 
 def trees(block: int, ways: list[GpuPath]) -> list[list[tuple[int, int]]]:
-    """Every choice of ways by which a block of an allgather gets from its GPU to both others."""
+    """Return every choice of ways by which a block of an allgather gets from its GPU to both others."""
     into = [[index for index, way in enumerate(ways) if way.dst == gpu] for gpu in range(3) if gpu != block]
     chosen = [pair for pair in product(*into) if any(ways[index].src == block for index in pair)]
     return [[(block, index) for index in pair] for pair in chosen]
 
 
 def brute_force_s(ways: list[GpuPath], rates_bps: np.ndarray, known_s: float) -> float:
-    """The least time of all trees in all orders; each transfer as early as it can, as that makes nothing later."""
+    """Return the least time of all trees in all orders. Each transfer is as early as possible: that delays no other."""
     blocks, bits, best_s = blocks_of("allgather", 3), 8 * CHUNK, known_s
     for choice in product(*(trees(block, ways) for block in range(3))):
         transfers = [one for tree in choice for one in tree]
         busy_s = np.zeros(len(rates_bps))
         for _, way in transfers:
             busy_s[list(ways[way].links)] += bits / rates_bps[list(ways[way].links)]
-        if busy_s.max() >= best_s:  # a link carries no more than its rate
+        if busy_s.max() >= best_s:  # a link is busy for at least as long as its bits take at its rate
             continue
         pending: list[list[tuple[int, int]]] = [[]]
         while pending:
@@ -85,7 +85,7 @@ def brute_force_s(ways: list[GpuPath], rates_bps: np.ndarray, known_s: float) ->
 
 @pytest.mark.optimum
 @pytest.mark.parametrize("seed", range(200))
-def test_it_is_the_best_of_all_schedules_of_three_gpus(seed: int) -> None:
+def test_the_best_schedule_equals_brute_force_over_all_schedules_of_three_gpus(seed: int) -> None:
     ways, rates_bps = three_gpus(np.random.default_rng(seed))
     direct = [
         next(index for index, way in enumerate(ways) if (way.src, way.dst) == ends)
@@ -102,7 +102,7 @@ def test_it_is_the_best_of_all_schedules_of_three_gpus(seed: int) -> None:
 
 
 def allgather(fabric: Fabric, rates_bps: np.ndarray, seconds: float, delays: np.ndarray) -> tuple[Best, float, float]:
-    """The best AllGather under some conditions, [links]; the time of a ring; and the lower bound."""
+    """Return the best AllGather for link rates [links], the best ring's time and the lower bound, both in seconds."""
     n, sites = len(fabric.gpus), fabric.gpu_sites
     ways = []
     for a, b in permutations(range(n), 2):
@@ -135,7 +135,7 @@ def allgather(fabric: Fabric, rates_bps: np.ndarray, seconds: float, delays: np.
 @pytest.mark.optimum
 @pytest.mark.parametrize("wan_delay_s", [10e-6, 10e-3])
 @pytest.mark.parametrize(("gpus", "seconds"), [((2, 2), 60), ((3, 3), 200), ((4, 4), 60)])
-def test_it_is_between_the_bound_and_the_ring_and_proven_for_up_to_six_gpus(
+def test_the_best_schedule_lies_between_bound_and_ring_and_is_proven_for_up_to_six_gpus(
     gpus: tuple[int, int], seconds: float, wan_delay_s: float
 ) -> None:
     fabric, spec = build_fabric(FabricSpec(gpus_per_site=gpus)), ConditionsSpec(wan_delay_s=wan_delay_s)

@@ -1,4 +1,4 @@
-"""The figure of periods: its table names the period with the least total of every policy, as the rows have it."""
+"""The figure of periods: its table marks the period with the least mean time of every policy in the stored rows."""
 
 import csv
 
@@ -8,7 +8,7 @@ from analysis.results.reader import load
 from scenarios.experiment import command
 
 
-def test_the_best_period_of_each_policy_is_marked(tmp_path, monkeypatch, capsys):
+def test_the_periods_figure_marks_the_best_period_of_each_policy(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     wanted = ["--sweep", "collective.reembed_every=1,5,40", "--wan-delay", "10 us,10 ms", "--collectives", "200"]
     assert command.run(["policies", "--engine", "model", "--out", "run", *wanted]) == 0
@@ -25,7 +25,7 @@ def test_the_best_period_of_each_policy_is_marked(tmp_path, monkeypatch, capsys)
             assert (row["best"] == "True") == (of_policy.idxmin() == int(row["period"]))
     best = {(row["panel"], row["mode"]): int(row["period"]) for row in found if row["best"] == "True"}
     assert best["10 µs", "oracle"] == 1
-    assert best["10 ms", "oracle"] > 1  # new connections take longer than what a new ring saves
+    assert best["10 ms", "oracle"] > 1  # new connections cost more than a new ring saves
     assert ("10 µs", "base") not in best
     assert (tmp_path / "run" / "figures" / "policies-periods.svg").exists()
     assert "policies-periods" in (tmp_path / "run" / "report.html").read_text()

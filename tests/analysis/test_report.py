@@ -1,4 +1,4 @@
-"""The report of a run: one page that holds everything, loads nothing from elsewhere and fits any screen."""
+"""The report of a run: one self-contained page that loads nothing external and fits any screen."""
 
 import base64
 import csv
@@ -24,7 +24,7 @@ SIZES = [(1200, 900), (390, 844)]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A reported run of both engines whose words try to be markup."""
+    """A reported run of both engines, with HTML markup in its label, provenance and scenario."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     write_run(folder, overrides={"sweep.collective.chunk": ["1 MB", "2 MB"]}, modelled=1200, emulated=12)
     settings = json.loads((folder / "settings.json").read_text())
@@ -39,7 +39,7 @@ def run(tmp_path_factory) -> Path:
 
 
 class Elements(html.parser.HTMLParser):
-    """Every element of a page with its attributes, and all text outside of style."""
+    """Parser that collects every element of a page with its attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def page(run) -> Elements:
     return Elements((run / "report.html").read_text())
 
 
-def test_the_page_runs_nothing_and_refers_to_nothing_but_itself(page):
+def test_the_report_contains_no_scripts_and_no_external_references(page):
     assert not {"script", "iframe", "img", "object", "embed", "form", "base"} & {tag for tag, _ in page.found}
     for tag, attributes in page.found:
         assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
@@ -71,7 +71,7 @@ def test_the_page_runs_nothing_and_refers_to_nothing_but_itself(page):
     assert not re.search(r"url\((?!#)", (page.words))
 
 
-def test_no_two_elements_share_an_id_and_every_reference_is_to_one(page):
+def test_element_ids_are_unique_and_every_internal_reference_resolves(page):
     ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     for _, attributes in page.found:
@@ -80,13 +80,13 @@ def test_no_two_elements_share_an_id_and_every_reference_is_to_one(page):
         assert set(wanted) <= set(ids)
 
 
-def test_words_of_files_are_words(page):
+def test_markup_in_stored_text_appears_as_text_in_the_report(page):
     label, image = "<script>alert('label')</script>", "<img src=http://x/>"
     assert all(words in page.words for words in (label, image, "</pre><iframe src=x></iframe>", "<b>bold</b>"))
 
 
 def links(page: Elements) -> dict[str, bytes]:
-    """What the page offers for download, by name."""
+    """Return the (decompressed) contents of the page's downloads by file name."""
     found = {}
     for tag, attributes in page.found:
         if tag == "a" and "download" in attributes:
@@ -95,7 +95,7 @@ def links(page: Elements) -> dict[str, bytes]:
     return found
 
 
-def test_every_row_of_every_point_can_be_downloaded(run, page):
+def test_all_rows_and_figure_data_can_be_downloaded_from_the_report(run, page):
     stored = pq.read_table(run / "collectives.parquet").to_pandas()
     files = links(page)
     for (engine, setting, mode), here in stored.groupby(["engine", "setting", "mode"]):
@@ -109,20 +109,20 @@ def test_every_row_of_every_point_can_be_downloaded(run, page):
     assert files["paper-timeline.json"] == (run / "figures" / "paper-timeline.json").read_bytes()
 
 
-def test_the_page_opens_with_the_answer_and_then_the_fidelity(page):
+def test_the_report_begins_with_the_answer_followed_by_the_fidelity(page):
     answer, fidelity, figures = (page.words.index(w) for w in ("joint is fastest", "median of measured", "Figures"))
     assert answer < fidelity < figures
     assert "compared over 1,200 AllGathers each (timing model), 2 configurations" in page.words
 
 
-def test_the_summary_says_what_is_stored(run, page):
+def test_the_report_summary_shows_the_stored_means_and_totals(run, page):
     stored = pq.read_table(run / "collectives.parquet").to_pandas()
     for _, here in stored.groupby(["engine", "setting", "mode"]):
         assert f"{here.completion_s.mean() * 1e3:,.3f}" in page.words
         assert f"{here.completion_s.sum():,.3f}" in page.words
 
 
-def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch):
+def test_a_report_that_omits_rows_or_figures_names_what_it_omits(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=300, engines=("model",))
     monkeypatch.setattr(report, "MOST_ROWS", 100)
     monkeypatch.setattr(report, "MOST_FIGURES", 60_000)
@@ -133,7 +133,7 @@ def test_a_run_too_large_for_a_page_says_where_the_rest_is(tmp_path, monkeypatch
     assert "paper-fabric" in page.words.partition("are also: ")[2]
 
 
-def test_drops_a_machine_too_slow_and_a_model_that_does_not_hold_are_said_at_once(tmp_path, page):
+def test_the_report_warns_of_drops_a_slow_machine_and_a_model_that_does_not_hold(tmp_path, page):
     warnings = ("lost in a network that should lose none", "too slow", "measured times differ from the model's")
     assert not any(words in page.words for words in warnings)
     faulty = {"drops": 1, "late": True, "off": 0.05}
@@ -147,8 +147,8 @@ def test_drops_a_machine_too_slow_and_a_model_that_does_not_hold_are_said_at_onc
     assert warnings[2] in Elements(report.write(folder).read_text()).words
 
 
-def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
-    """As power failing leaves it: parts in place of tables, one mode further than the others."""
+def test_an_unfinished_run_is_reported_up_to_its_last_stored_collective(tmp_path):
+    """As a power failure leaves it: parts in place of tables, and one mode further than the others."""
     shorter = dict.fromkeys(["ccl", "wan", "joint"], 25)
     overrides = {"fabric.gpus": 4}
     folder = write_run(tmp_path / "run", overrides=overrides, modelled=50, engines=("model",), unfinished=shorter)
@@ -158,19 +158,19 @@ def test_a_run_that_is_not_finished_is_reported_as_far_as_it_got(tmp_path):
     assert len(links(page)["model-0-base.csv"].splitlines()) == 51
     with (folder / "figures" / "paper.csv").open() as file:
         drawn = {row["mode"]: row for row in csv.DictReader(file)}
-    assert {row["collectives"] for row in drawn.values()} == {"25"}  # what all have
+    assert {row["collectives"] for row in drawn.values()} == {"25"}  # the collectives that all modes have
     rows = load(folder)
     total_s = rows[(rows["mode"] == "base") & (rows.collective < 25)].completion_s.sum()
     assert float(drawn["base"]["total_s"]) == pytest.approx(total_s)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
-def test_a_browser_shows_it_without_complaint_and_within_the_screen(run, tmp_path, size):
+def test_a_browser_renders_the_report_without_errors_overflow_or_overlapping_labels(run, tmp_path, size):
     _, errors = browser.run(tmp_path, (run / "report.html").as_uri(), size)
     assert browser.console(errors) == []
     found, asked = browser.measured(tmp_path, run / "report.html", size)
     assert asked == []
-    assert found["width"] in range(size[0] - 20, size[0] + 1)  # less a scroll bar
+    assert found["width"] in range(size[0] - 20, size[0] + 1)  # minus a scroll bar
     assert found["wanted"] == found["width"]
     assert all(wanted <= width for width, wanted in found["tables"] if size[0] >= 1200)
     assert len(found["drawings"]) == 5
@@ -186,8 +186,8 @@ def test_a_browser_shows_it_without_complaint_and_within_the_screen(run, tmp_pat
     assert all(urlsplit(address).scheme == "data" for _, address in found["links"])
 
 
-def test_the_browser_tells_of_errors_requests_and_pages_that_are_too_wide(tmp_path):
-    """So that the test above can fail."""
+def test_the_browser_helper_detects_console_errors_requests_and_overflow(tmp_path):
+    """This shows that the test above can fail."""
     page = tmp_path / "bad.html"
     body = "<body><script>console.error('seen')</script><img src='asked.png'><div style='width: 3000px'>wide</div>"
     page.write_text(f"<!DOCTYPE html><title>bad</title>{body}")

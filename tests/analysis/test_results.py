@@ -1,4 +1,4 @@
-"""Run directories: rows arrive in parts in any order and are read back whole, once; damage is one sentence."""
+"""Run folders: rows are written in parts in any order and read back whole, each once; damage gives one sentence."""
 
 import json
 import random
@@ -30,7 +30,7 @@ BASE, MEASURED = Point("model", 0, "base"), Point("emulation", 0, "base")
 
 
 def begun(path: Path, count: int, point: Point = BASE) -> Writer:
-    """A writer of one point into a directory that is a run's."""
+    """Return a writer of one point into a new run folder."""
     path.mkdir(exist_ok=True)
     known = {"format": 1, "ended": None, "started": "", "seed": 1, "command": []}
     (path / "provenance.json").write_text(json.dumps(known))
@@ -41,7 +41,7 @@ def begun(path: Path, count: int, point: Point = BASE) -> Writer:
 
 @pytest.mark.parametrize(("point", "measured"), [(BASE, False), (MEASURED, True)])
 @pytest.mark.parametrize("n", [2, 200])
-def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
+def test_stored_rows_are_read_back_unchanged(tmp_path, point, measured, n):
     rows = some_rows(0, 5, n=n, measured=measured)
     with closing(begun(tmp_path, 5, point)) as writer:
         for start, stop in ((0, 2), (2, 3), (3, 5)):
@@ -72,7 +72,7 @@ def test_rows_come_back_as_they_were(tmp_path, point, measured, n):
 
 
 @pytest.mark.parametrize("measured", [False, True])
-def test_parts_that_are_joined_are_the_whole(measured):
+def test_joining_the_parts_of_rows_gives_the_original_rows(measured):
     rows = some_rows(7, 5, n=16, measured=measured)
     again = joined([rows.part(7, 9), rows.part(9, 10), rows.part(10, 12)])
     for name in (field.name for field in fields(rows)):
@@ -83,7 +83,7 @@ def test_parts_that_are_joined_are_the_whole(measured):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_batches_in_any_order_are_there_once_and_a_run_goes_on_where_it_was_cut(tmp_path_factory, data):
+def test_batches_in_any_order_are_stored_once_and_an_interrupted_run_resumes(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("run")
     cuts = sorted(data.draw(st.sets(st.integers(1, 39), max_size=8)))
     whole = some_rows(0, 40, measured=True)
@@ -104,7 +104,7 @@ def test_batches_in_any_order_are_there_once_and_a_run_goes_on_where_it_was_cut(
     assert len(open_run(path).transfers) == 120 == len(pq.read_table(path / "transfers.parquet"))
 
 
-def test_a_point_that_takes_long_is_on_the_disk_before_it_is_whole(tmp_path, monkeypatch):
+def test_parts_of_a_long_point_are_written_to_disk_before_it_is_complete(tmp_path, monkeypatch):
     writer = begun(tmp_path, 100)
     writer.add(BASE, some_rows(0, 10))
     assert load(tmp_path).empty
@@ -113,7 +113,7 @@ def test_a_point_that_takes_long_is_on_the_disk_before_it_is_whole(tmp_path, mon
     assert len(load(tmp_path)) == 20
 
 
-def test_parts_that_are_damaged_missing_or_of_another_run_are_refused(tmp_path):
+def test_damaged_missing_or_foreign_parts_are_refused(tmp_path):
     with closing(begun(tmp_path / "run", 30, MEASURED)) as writer:
         writer.add(MEASURED, some_rows(0, 10, measured=True))
     with closing(begun(tmp_path / "run", 30, MEASURED)) as writer:
@@ -157,7 +157,7 @@ def run(stored, tmp_path):
     return tmp_path / "run"
 
 
-def test_a_run_is_read_back_with_its_ring_and_its_paths(stored):
+def test_a_stored_run_is_read_back_with_valid_rings_paths_and_decisions(stored):
     run = open_run(stored)
     assert run.complete
     frame = run.collectives
@@ -179,13 +179,13 @@ def test_a_run_is_read_back_with_its_ring_and_its_paths(stored):
     assert len(run.transfers) == 2 * 5 * 3 * 4 and set(run.conditions.collective) == set(range(5))
 
 
-def test_only_the_columns_asked_for_are_read(stored):
+def test_load_reads_only_the_requested_columns(stored):
     assert list(load(stored, columns=["mode", "completion_s"]).columns) == ["mode", "completion_s"]
     with pytest.raises(ResultsError, match="no column completion; allowed: engine, setting"):
         load(stored, columns=["completion"])
 
 
-def test_a_run_that_is_not_complete_is_read_as_far_as_it_goes(tmp_path, stored):
+def test_an_unfinished_run_is_read_up_to_its_last_stored_collective(tmp_path, stored):
     directory = write_run(
         tmp_path / "half", overrides=SCENARIO, modelled=40, emulated=5, unfinished={"base": 3, "joint": 2}
     )
@@ -197,7 +197,7 @@ def test_a_run_that_is_not_complete_is_read_as_far_as_it_goes(tmp_path, stored):
     assert there.completion_s.equals(there.completion_s_whole)
 
 
-def test_a_directory_without_a_run_is_a_sentence(tmp_path, run):
+def test_a_folder_that_is_not_a_run_is_refused_in_one_sentence(tmp_path, run):
     with pytest.raises(ResultsError, match="nowhere is not a run folder: there is no such folder"):
         load(tmp_path / "nowhere")
     (tmp_path / "other").mkdir()
@@ -212,8 +212,8 @@ def test_a_directory_without_a_run_is_a_sentence(tmp_path, run):
         load(run)
 
 
-def test_a_damaged_table_is_a_sentence_and_never_wrong_numbers(run, stored):
-    """Any file is tried in test_fuzz.py; here, that a table that is still read is the one that was stored."""
+def test_a_damaged_table_is_refused_in_one_sentence_and_never_gives_wrong_numbers(run, stored):
+    """test_fuzz.py damages every file; this test checks that a damaged table that can be read still has its values."""
     whole, dice = (run / "collectives.parquet").read_bytes(), random.Random(1)
     for _ in range(40):
         damaged = bytearray(whole)
@@ -230,7 +230,7 @@ def test_a_damaged_table_is_a_sentence_and_never_wrong_numbers(run, stored):
         open_run(run)
 
 
-def test_a_run_of_an_earlier_version_is_read_and_drawn(tmp_path):
+def test_a_run_stored_by_an_earlier_version_is_read_drawn_and_reported(tmp_path):
     shutil.copytree(OLD, tmp_path / "run")
     run = open_run(tmp_path / "run")
     assert [round(time_s * 1e9) for time_s in run.collectives.completion_s] == [7213153, 10753517, 7688110]
@@ -242,7 +242,7 @@ def test_a_run_of_an_earlier_version_is_read_and_drawn(tmp_path):
     assert (tmp_path / "run/figures/paper-timeline.svg").exists() and write_report(tmp_path / "run").exists()
 
 
-def test_what_an_earlier_version_left_unfinished_is_refused_not_shown_as_empty(run):
+def test_an_unfinished_run_of_an_earlier_version_is_refused_instead_of_read_as_empty(run):
     known = json.loads((run / "provenance.json").read_text())
     (run / "provenance.json").write_text(json.dumps(known | {"ended": None}))
     (run / "points").mkdir()

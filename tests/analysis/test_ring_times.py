@@ -1,4 +1,4 @@
-"""The timing model of a ring AllGather against a simulation by events that knows nothing of it, and closed forms."""
+"""The timing model of a ring AllGather, against an independent event simulation and closed forms."""
 
 import heapq
 
@@ -14,14 +14,14 @@ times = st.floats(1e-9, 10.0)
 
 
 def completion_s(alpha_s: np.ndarray, beta_s: np.ndarray) -> np.ndarray:
-    """The model's times of rings whose edges have these delays and times for a chunk, [K, n]: [K]."""
+    """Return the model's times of rings, [K], whose edges have these delays and times per chunk, [K, n]."""
     return max_plus.completion_s(ring_allgather(alpha_s.shape[1]).transfers, alpha_s.T, beta_s.T)
 
 
 def simulate(alpha_s: list[float], beta_s: list[float]) -> list[list[tuple[float, float]]]:
-    """The AllGather played out: every rank queues what it receives, its one sender takes the queue in turn.
+    """Simulate an AllGather: every rank queues the chunks that it receives, and its one sender sends them in turn.
 
-    Returns when each of its transfers left and arrived, in order, for every rank's edge.
+    Returns for every rank's edge when each of its transfers left and arrived, in order.
     """
     n = len(alpha_s)
     queues: list[list[int]] = [[] for _ in range(n)]
@@ -53,7 +53,7 @@ def simulate(alpha_s: list[float], beta_s: list[float]) -> list[list[tuple[float
             post(now + alpha_s[rank], "arrived", (rank + 1) % n, chunk)
         else:
             held[rank].add(chunk)
-            if chunk != (rank + 1) % n:  # the successor began with that chunk: it has gone all the way round
+            if chunk != (rank + 1) % n:  # the successor's own chunk has gone all the way round
                 queues[rank].append(chunk)
         offer(rank)
     assert all(len(chunks) == n for chunks in held)
@@ -66,7 +66,7 @@ def end_s(moves: list[list[tuple[float, float]]]) -> float:
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(times, times), min_size=2, max_size=12))
-def test_the_model_is_what_a_simulation_by_events_gives(edges: list[tuple[float, float]]) -> None:
+def test_ring_allgather_times_equal_an_event_simulation(edges: list[tuple[float, float]]) -> None:
     alpha, beta = zip(*edges, strict=True)
     moves = simulate([*alpha], [*beta])
     assert completion_s(np.array([alpha]), np.array([beta]))[0] == pytest.approx(end_s(moves), rel=1e-9)
@@ -77,7 +77,7 @@ def test_the_model_is_what_a_simulation_by_events_gives(edges: list[tuple[float,
     assert pytest.approx(np.array([[move[1] for move in edge] for edge in moves]), rel=1e-9) == arrives
 
 
-def test_the_model_is_what_a_simulation_gives_at_the_delays_and_rates_of_the_paper() -> None:
+def test_ring_allgather_times_equal_a_simulation_at_the_papers_rates_and_delays() -> None:
     random = np.random.default_rng(5)
     for n in (4, 8, 16):
         alpha = np.where(random.random((60, n)) < 0.2, random.choice([1e-5, 1e-4, 1e-3, 1e-2], (60, n)), 0.7e-6)
@@ -87,15 +87,17 @@ def test_the_model_is_what_a_simulation_gives_at_the_delays_and_rates_of_the_pap
 
 
 @given(st.integers(2, 12), st.floats(1e-6, 1e-3), st.floats(1e-3, 1.0), st.floats(0.0, 0.1))
-def test_two_crossings_add_their_delay_once_each(n: int, alpha: float, beta: float, extra: float) -> None:
-    """The last chunk to finish travels all edges but one: of those chunks, one meets both crossings."""
+def test_each_of_two_wan_crossings_adds_its_delay_once_to_a_ring_allgather(
+    n: int, alpha: float, beta: float, extra: float
+) -> None:
+    """A chunk travels all edges but one, so some chunk that arrives last has crossed both slow edges."""
     alphas = np.full((1, 2 * n), alpha)
     alphas[0, [n - 1, 2 * n - 1]] += extra
     expected = (2 * n - 1) * (alpha + beta) + 2 * extra
     assert completion_s(alphas, np.full((1, 2 * n), beta))[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_batches_do_not_show() -> None:
+def test_batch_size_does_not_change_completion_times() -> None:
     alpha, beta = np.random.default_rng(1).random((2, 9000, 4))
     alone = np.concatenate([completion_s(alpha[k : k + 7], beta[k : k + 7]) for k in range(0, 9000, 7)])
     assert (completion_s(alpha, beta) == alone).all()

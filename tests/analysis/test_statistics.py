@@ -1,4 +1,4 @@
-"""Statistics of completion times: right values, intervals that hold as often as they say, claims, answer, fidelity."""
+"""Statistics of completion times: values, the coverage of confidence intervals, claims, the answer and fidelity."""
 
 import math
 from dataclasses import replace
@@ -27,13 +27,13 @@ def series(times, block=1, first=0) -> Series:
 
 
 def grouped(random: np.random.Generator, count: int, block: int = 10) -> np.ndarray:
-    """Completion times as re-embedding makes them: a part shared by those of one ring, a part of their own."""
+    """Return completion times as re-embedding makes them: a part shared by a ring's collectives, and an own part."""
     shared = np.repeat(random.gamma(4.0, 1.0, -(-count // block)), block)[:count]
     return 1.0 + shared + random.gamma(2.0, 0.5, count)
 
 
-def test_the_interval_of_independent_times_is_the_textbooks() -> None:
-    """Mean and deviation over the root of the number, times Student's t for 99 degrees of freedom: 1.98422."""
+def test_the_interval_of_independent_times_is_students_t_interval() -> None:
+    """The mean +- the standard error times Student's t for 99 degrees of freedom, 1.98422."""
     times = np.random.default_rng(4).normal(10.0, 1.0, 100)
     half = 1.984217 * times.std(ddof=1) / 10
     found = summarise(series(times))
@@ -43,13 +43,13 @@ def test_the_interval_of_independent_times_is_the_textbooks() -> None:
     assert gain(series(times), series(times / 4)).value == pytest.approx(0.75)
 
 
-def test_collectives_that_share_a_ring_are_not_counted_as_independent() -> None:
+def test_collectives_of_the_same_ring_widen_the_interval_as_dependent_samples() -> None:
     times = grouped(np.random.default_rng(1), 900)
     honest, naive = summarise(series(times, 10)).mean_s, summarise(series(times)).mean_s
     assert honest.high - honest.low > 2 * (naive.high - naive.low)
 
 
-def test_shared_luck_cancels_out_of_a_gain() -> None:
+def test_variation_common_to_base_and_mode_cancels_out_of_the_gain() -> None:
     random = np.random.default_rng(2)
     base = series(grouped(random, 4000), 10)
     paired = gain(base, series(0.7 * base.completion_s, 10))
@@ -59,7 +59,7 @@ def test_shared_luck_cancels_out_of_a_gain() -> None:
     assert unpaired.high - unpaired.low > 0.005
 
 
-def test_a_gain_has_the_blocks_of_the_mode_whose_are_longer() -> None:
+def test_a_gain_uses_the_longer_block_length_of_its_two_modes() -> None:
     random = np.random.default_rng(2)
     base, mode = 9 + random.random(600), grouped(random, 600)
     assert (
@@ -67,8 +67,8 @@ def test_a_gain_has_the_blocks_of_the_mode_whose_are_longer() -> None:
     )
 
 
-def test_collectives_are_paired_by_their_number() -> None:
-    """Whatever slices the times of either came in, and in whatever order the base and the mode got ahead."""
+def test_a_gain_pairs_collectives_by_their_index() -> None:
+    """Only collectives that both modes have count, whichever parts of either are stored."""
     random = np.random.default_rng(5)
     base = grouped(random, 1000)
     mode = 0.7 * base * random.uniform(0.9, 1.1, 1000)
@@ -80,15 +80,15 @@ def test_collectives_are_paired_by_their_number() -> None:
 
 
 @pytest.mark.parametrize(("count", "block"), [(1, 1), (LEAST_COLLECTIVES - 1, 1), (400, 100), (10, 10)])
-def test_too_few_collectives_or_blocks_have_no_interval(count: int, block: int) -> None:
+def test_too_few_collectives_or_blocks_give_no_interval(count: int, block: int) -> None:
     interval = summarise(series(grouped(np.random.default_rng(1), count), block)).mean_s
     assert interval.value > 0
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
 
 
-def test_a_gain_that_rests_on_few_collectives_has_no_interval() -> None:
-    """A mode that differs from base once in a hundred collectives may not have differed yet, or by chance."""
+def test_a_gain_that_depends_on_few_differing_collectives_has_no_interval() -> None:
+    """For a mode that rarely differs from base, the number of collectives that differ is mostly chance."""
     base = np.random.default_rng(1).uniform(1, 2, 300)
     mode = base.copy()
     assert math.isnan(gain(series(base), series(mode)).low)
@@ -96,10 +96,10 @@ def test_a_gain_that_rests_on_few_collectives_has_no_interval() -> None:
     assert math.isnan(gain(series(base), series(mode)).low)
     mode[:50] *= 0.9
     assert gain(series(base), series(mode)).low > 0
-    assert gain(series(np.ones(300)), series(np.ones(300))).high == 0  # nothing varies, so nothing is left to chance
+    assert gain(series(np.ones(300)), series(np.ones(300))).high == 0  # without variation there is no uncertainty
 
 
-def test_times_of_a_trace_are_correlated_as_long_as_they_resemble_each_other() -> None:
+def test_the_block_length_of_a_trace_grows_with_the_correlation_of_its_times() -> None:
     def block(times: np.ndarray) -> int:
         return block_length(times, ring_shared_by=1, sampler="trace", memory=1)
 
@@ -117,16 +117,16 @@ DRAWN = {
     "ar1": {"conditions.coefficient": 0.5, "collective.reembed_every": 5},
     "trace": {},
 }
-# The collectives of a draw: the least number that has intervals, and one that is typical.
+# Collectives per draw: the least number that has intervals, and a typical number.
 LEAST = {"uniform": 60, "gaussian": 60, "markov": 150, "ar1": 150, "trace": 200}
 TYPICAL = {"uniform": 200, "gaussian": 200, "markov": 300, "ar1": 300}
 SLOW = [pytest.param(sampler, count, marks=pytest.mark.slow) for sampler, count in TYPICAL.items()]
 
 
 @pytest.mark.parametrize(("sampler", "count"), [*((sampler, LEAST[sampler]) for sampler in SAMPLERS), *SLOW])
-def test_intervals_hold_in_95_of_100_draws(sampler: str, count: int) -> None:
-    """Over a thousand draws of every mode; the truth is the mean of them all. 3 standard errors are 2 %."""
-    # A trace is a recording: here of a network whose conditions are drawn afresh each time.
+def test_95_percent_intervals_contain_the_true_value_in_95_percent_of_draws(sampler: str, count: int) -> None:
+    """Over a thousand draws of every mode. The true value is that of all draws; three standard errors are 2 %."""
+    # A trace is a recording; here it records a network with independent conditions in every collective.
     values = {"conditions.sampler": "uniform" if sampler == "trace" else sampler, "collective.count": DRAWS * count}
     (setting,) = scenario(**values, **DRAWN[sampler]).settings()
     slices: dict[str, list[np.ndarray]] = {}
@@ -144,7 +144,7 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str, count: int) -> None:
             found.append((summarise(drawn[mode]).mean_s, gain(drawn["base"], drawn[mode])))
         for intervals, value in zip(zip(*found, strict=True), truth, strict=True):
             if mode == "base" and intervals[0].value == value == 0:
-                continue  # of base over itself
+                continue  # the gain of base over itself
             ends = np.array([(i.low, i.high) for i in intervals if not math.isnan(i.low)])
             held = ((ends[:, 0] <= value) & (value <= ends[:, 1])).mean()
             assert len(ends) > 0.8 * DRAWS, (mode, count)
@@ -152,7 +152,7 @@ def test_intervals_hold_in_95_of_100_draws(sampler: str, count: int) -> None:
 
 
 def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.0, count=4000):
-    """Claims of series of these modes, whose times are those shares of the base's."""
+    """Return the claims for series of these modes, whose mean times are `shares` of the base's."""
     rng = np.random.default_rng(3)
     times = {
         mode: share + noise * rng.standard_normal(count) for mode, share in zip(order.split(), shares, strict=False)
@@ -167,19 +167,19 @@ def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.
         ({"order": "base wan ccl joint"}, False, True),
         ({"shares": (1.0, 0.97, 0.93, 0.9)}, True, False),
         ({"shares": (1.0, 1.0, 1.0, 0.999999), "noise": 0.5}, None, False),
-        # Three clear steps do not make up for two modes that cannot be distinguished.
+        # The order stays open if two modes cannot be distinguished, however clear the other steps are.
         ({"shares": (1.0, 1.0, 0.7, 0.67), "noise": 0.01}, None, True),
         ({"order": "base joint", "shares": (1.0, 0.67)}, None, True),
         ({"order": "ccl wan"}, None, None),
         ({"count": 3}, None, None),  # too few for an interval
     ],
 )
-def test_claims_are_held_not_held_or_open(arguments, order_holds, joint_holds):
+def test_each_claim_holds_does_not_hold_or_stays_open(arguments, order_holds, joint_holds):
     found = claims_of(**arguments)
     assert (found.order_holds, found.joint_holds) == (order_holds, joint_holds)
 
 
-def test_collectives_hang_together_that_share_a_ring_or_conditions():
+def test_block_lengths_cover_collectives_that_share_a_ring_or_correlated_conditions():
     def blocks(setting):
         return [series_of(setting, mode, np.arange(9), np.ones(9)).block for mode in ("base", "ccl", "wan", "joint")]
 
@@ -187,7 +187,7 @@ def test_collectives_hang_together_that_share_a_ring_or_conditions():
     assert blocks(scenario(conditions__sampler="gaussian", collective__reembed_every=7)) == [1, 7, 1, 7]
     markov = blocks(scenario(conditions__sampler="markov", conditions__mean_stay=3, collective__reembed_every=7))
     ar1 = blocks(scenario(conditions__sampler="ar1", conditions__coefficient=2 / 3, collective__reembed_every=7))
-    assert ar1 == pytest.approx(markov, abs=7)  # a stay of three collectives is forgotten as fast
+    assert ar1 == pytest.approx(markov, abs=7)  # a mean stay of 3 decorrelates as fast as a coefficient of 2/3
     assert min(markov) >= 30 and markov[0] == markov[2]
     assert markov[1] == markov[3] and markov[1] % 7 == 0 <= markov[1] - markov[0] < 7
 
@@ -197,7 +197,7 @@ def papers(name, *assignments):
     return {is_paper_configuration(plain_values(setting), setting.run.modes) for setting in settings}
 
 
-def test_the_papers_figures_are_its_own_whatever_is_none_of_its_business():
+def test_the_papers_scenarios_are_recognised_with_any_spines_seed_count_and_routers():
     for name in ("paper", "fig4a", "fig4b", "fig5a", "fig5b"):
         assert papers(name, "fabric.spines=4", "run.seed=7", "collective.count=33", "fabric.border_routers=[2, 2]") == {
             True
@@ -215,12 +215,12 @@ def test_the_papers_figures_are_its_own_whatever_is_none_of_its_business():
         'fault=[{ at = "collective 2", what = "agent 3 killed" }]',
     ],
 )
-def test_whatever_is_not_the_papers_is_not_held_against_its_claims(text):
+def test_scenarios_that_differ_from_the_paper_are_not_compared_with_its_claims(text):
     assert papers("paper", text) == {False}
 
 
-def test_claims_are_of_the_collectives_that_all_modes_have():
-    """An unfinished mode must not look faster because less of it is there."""
+def test_claims_compare_only_collectives_that_all_modes_have():
+    """An unfinished mode must not look faster because fewer of its collectives are stored."""
     luck = np.random.default_rng(3).uniform(0.9, 1.1, 1000)
     shares = {"base": 1.0, "ccl": 0.9, "wan": 0.7, "joint": 0.67}
     parts = {"base": slice(0, 400), "ccl": slice(0, 1000), "wan": slice(200, 1000), "joint": slice(0, 900)}
@@ -239,7 +239,7 @@ def contest(times, count=400, **changes):
     return Comparison(times=series, **about | changes)
 
 
-def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure():
+def test_the_answer_names_the_comparison_the_winner_its_gain_and_the_interval():
     text = answer([contest({"base": 1.0, "wan": 0.8, "joint": 0.7})])
     for part in ("base, wan and joint", "400 AllGathers", "timing model", "8 GPUs", "joint is fastest", "30.0 % below"):
         assert part in text
@@ -256,7 +256,7 @@ def test_the_answer_says_what_was_compared_which_wins_by_how_much_and_how_sure()
 
 
 @pytest.mark.parametrize(("modelled", "engine"), [(20, "measured"), (21, "timing model")])
-def test_the_answer_is_of_the_measured_times_unless_the_model_has_more(modelled, engine):
+def test_the_answer_uses_measured_times_unless_the_model_has_more_collectives(modelled, engine):
     both = [contest({"base": 1.0, "wan": 0.8}, modelled), contest({"base": 1.0, "wan": 0.8}, 20, is_measured=True)]
     for order in (both, both[::-1]):
         text = answer(order)
@@ -269,15 +269,15 @@ def measured(measured_s, predicted_s, drops=0, late=False, collective=0):
     return pd.DataFrame([of_point | times | {"drops": drops, "late": late, "retransmitted_bytes": np.nan}])
 
 
-def test_fidelity_is_the_median_ratio_the_tail_and_the_drops():
+def test_fidelity_reports_the_median_ratio_the_p99_error_and_the_drops():
     assert fidelity([]) is None
-    assert fidelity([measured(1.0, 1.0)[:0]]) is None  # a fault struck every one of them
+    assert fidelity([measured(1.0, 1.0)[:0]]) is None  # every collective was struck by a fault
     found = fidelity([measured(1.01, 1.0), measured(2.0, 2.0, 3), measured(2.94, 3.0)])
     assert (found.collectives, found.median_ratio, found.drops, found.late) == (3, 1.0, 3, None)
     assert 0.0198 <= found.p99_abs_error <= 0.02
 
 
-def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
+def test_the_model_holds_by_median_and_p99_error_and_drops_give_a_warning():
     for parts, holds, warned in (
         ([measured(1.0, 1.0)], True, False),
         ([measured(1.000004, 1.0)] * 3, True, False),
@@ -289,8 +289,8 @@ def test_the_model_holds_by_median_and_tail_and_drops_are_warned_of_beside_it():
         assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
 
 
-def test_a_job_that_is_off_in_a_round_that_is_not_is_told_and_no_other():
-    rounds = [measured(1.0, 1.0, collective=k) for k in (0, 1, 3)]  # a fault struck the one between
+def test_only_jobs_that_deviate_from_the_model_are_named_in_an_accurate_round():
+    rounds = [measured(1.0, 1.0, collective=k) for k in (0, 1, 3)]  # round 2 was struck by a fault
     times = {"near": [1.0, 1.0, 5.0, 1.009], "late": [0.16, 0.16, 5.0, 0.1]}
     jobs = pd.concat(
         measured(took, {"near": 1.0, "late": 0.1}[job], collective=k).assign(job=job)
@@ -305,7 +305,7 @@ def test_a_job_that_is_off_in_a_round_that_is_not_is_told_and_no_other():
     assert fidelity(rounds, jobs[jobs["job"] == "near"]).jobs is None
 
 
-def test_on_the_wall_clock_collectives_that_the_machine_was_too_slow_for_are_counted():
+def test_in_wall_clock_time_late_collectives_of_a_slow_machine_are_counted():
     found = fidelity([measured(1.0, 1.0, late=True), measured(1.0, 1.0), measured(1.0, 1.0, late=True)], is_real=True)
     assert found.late == 2 and "too slow for 2 collectives" in str(found)
     punctual = fidelity([measured(1.0, 1.0)], is_real=True)

@@ -1,4 +1,4 @@
-"""The figures of training: the bars of the pipeline diagram, and what overlapping saves by distance."""
+"""The figures of training: the bars of the pipeline diagram, and the savings of overlapping by distance."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ def table(path):
         return list(csv.DictReader(file))
 
 
-def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
+def test_the_training_figures_agree_with_the_stored_iteration_times(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     swept = "conditions.wan_delay=1 us,9.8 ms", "conditions.wan_rate=1.25 Gbit/s,3 Gbit/s"
     assert command.run([*WANTED, *(part for one in swept for part in ("--sweep", one))]) == 0
@@ -55,9 +55,9 @@ def test_the_figures_say_what_the_rows_say(tmp_path, monkeypatch, capsys):
     assert "geopipe-stages" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_each_job_of_training_has_a_diagram_of_its_own(tmp_path, monkeypatch):
-    """Two jobs on GPUs in an order of their own, of which one begins later and one does two iterations of two replicas:
-    the GPUs and computations of each, and as long a time as jobs.parquet has."""
+def test_every_training_job_gets_its_own_pipeline_diagram(tmp_path, monkeypatch):
+    """Two jobs with GPU orders of their own; one begins later, one does two iterations of two replicas. Each diagram
+    has the GPUs and computations of its job and ends within its time in jobs.parquet."""
     monkeypatch.chdir(tmp_path)
     jobs = (
         "{kind='training', name='late', ranks=[5, 1], start='40 ms'}, {kind='allgather', name='other'}, "
@@ -78,6 +78,6 @@ def test_each_job_of_training_has_a_diagram_of_its_own(tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "figures" / "paper-stages.csv").exists()
 
 
-def test_a_level_is_crossed_between_the_points_around_it():
+def test_crossings_of_a_level_are_interpolated_between_the_neighbouring_points():
     assert crossings([0, 10, 20, 30], [1, 3, 5, 2], 4) == pytest.approx([15, 20 + 10 / 3])
     assert crossings([0, 10], [1, 3], 4) == []

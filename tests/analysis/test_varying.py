@@ -1,5 +1,5 @@
-"""The timing model of rates that change at instants, against hand-computed cases, an exact lock-step simulation, one by
-packets, and the model of rates that do not change."""
+"""The timing model of rates that change at instants, against hand-computed cases, an exact lock-step simulation, a
+packet simulation, and the model of constant rates."""
 
 import random
 from collections import defaultdict
@@ -24,8 +24,8 @@ def times(
     moves: Sequence[tuple[float, Case]] = (),
     packet: float = 0,
 ) -> TransferTimes:
-    """The case under rows of capacities, of which the last holds for ever, with the links and delays of others from
-    instants on."""
+    """Return the times of a case under rows of capacities; the last row holds for ever. From the instant of each of
+    `moves` on, flows have the links and delays of its case."""
     (links,), _, (delay,) = arrays([case])
     model = TimeVaryingModel(case.transfers, flows=len(case.links), slot_bytes=1 / 8, packet_bytes=packet / 8)
 
@@ -33,7 +33,7 @@ def times(
         return np.array([rows[min(row, len(rows) - 1)] for row in range(count)], float).reshape(count, -1)
 
     def moved(count: int) -> PathChanges:
-        """Those before the first row that is not there."""
+        """Return the moves before the first row that is not known yet."""
         known = [one for one in moves if one[0] < until + (count - 1) * every]
         ways = [(found[0][0], found[2][0]) for found in (arrays([one]) for _, one in known)]
         width = max([links.shape[1], *(way.shape[1] for way, _ in ways)])
@@ -51,15 +51,15 @@ def times(
     [
         ((10,), ((0,),), [(1,), (4,)], 2, [4]),  # 2 in 2 s, then 8 at 4
         ((10,), ((0,),), [(1,), (2,), (3,)], 3, [6]),  # 3, then 2 for 2 s, then 3
-        ((2,), ((0,),), [(1,), (9,)], 2, [2]),  # over as rates change
-        ((8,), ((0, 1),), [(2, 9), (9, 1)], 3, [5]),  # another link limits it
-        # Two share link 0 at 1 each until 2 s; then at 2 until the first is done at 4 s; then the other has 4.
+        ((2,), ((0,),), [(1,), (9,)], 2, [2]),  # ends at the instant of the change
+        ((8,), ((0, 1),), [(2, 9), (9, 1)], 3, [5]),  # the bottleneck moves to the other link
+        # Two share link 0 at 1 each until 2 s; then at 2 each until the first ends at 4 s; then the other has 4.
         ((6, 10), ((0,), (0,)), [(2,), (4,)], 2, [4, 5]),
-        # The parking lot at 1/2 each; from 2 s link 1 has 3: its flows have 1/2 and 5/2.
+        # The parking lot at 1/2 each; from 2 s on link 1 has 3, so that its flows have 1/2 and 5/2.
         ((4, 4, 6), ((0, 1), (0,), (1,)), [(1, 1), (1, 3)], 2, [8, 8, 4]),
     ],
 )
-def test_what_is_left_is_served_at_the_new_rates(sizes, links, rows, until, leaves) -> None:
+def test_the_rest_of_a_transfer_is_sent_at_the_new_rates_after_a_change(sizes, links, rows, until, leaves) -> None:
     case = alone(sizes, links, rows[0])
     found = times(case, rows, until=until, every=2)
     np.testing.assert_allclose(found.leaves_s, leaves, rtol=1e-12)
@@ -68,32 +68,32 @@ def test_what_is_left_is_served_at_the_new_rates(sizes, links, rows, until, leav
 @pytest.mark.parametrize(
     ("sizes", "links", "rows", "leaves"),
     [
-        ((12,), ((0, 1),), [(9, 1), (1, 9)], [9]),  # 2 in 2 s; two packets wait behind link 0 then, which sends one
-        ((12,), ((0, 1),), [(1, 9), (9, 1)], [11]),  # all but what link 1 sends at once are before it
-        ((12,), ((0, 1),), [(1, 9), (2, 9)], [7]),  # the same link
-        # The first flow had 1 of link 1, and then has half of link 0; the packet that this sends is half its own.
+        ((12,), ((0, 1),), [(9, 1), (1, 9)], [9]),  # 2 in 2 s; two packets have passed link 0, which sends one
+        ((12,), ((0, 1),), [(1, 9), (9, 1)], [11]),  # only the packet that link 1 sends at once is past it
+        ((12,), ((0, 1),), [(1, 9), (2, 9)], [7]),  # the bottleneck stays
+        # The first flow had 1 of link 1, then has half of link 0; the packet that this sends at once is half its own.
         ((12, 16), ((0, 1), (0,)), [(4, 1), (2, 9)], [9.5, 10.75]),
         # It shares link 0, and then has 1 of link 1. Its two packets pass link 0 before others of the second flow.
         ((12, 16), ((0, 1), (0,)), [(2, 9), (4, 1)], [11, 2 + 16 / 3]),
     ],
 )
-def test_packets_that_are_queued_behind_a_new_bottleneck_have_passed_it(sizes, links, rows, leaves) -> None:
+def test_packets_already_past_a_new_bottleneck_do_not_cross_it_again(sizes, links, rows, leaves) -> None:
     case = alone(sizes, links, rows[0])
     found = times(case, rows, until=2, every=2, packet=1)
     np.testing.assert_allclose(found.leaves_s, leaves, rtol=1e-12)
 
 
-PACKETS = 600  # of a message
+PACKETS = 600  # in a message
 
 
 def packet_leaves(ways: Sequence[Sequence[int]], rows: np.ndarray, *, until: float, every: float) -> list[float]:
-    """When the last of each flow's PACKETS has left its last link; rows of rates are in packets/s.
+    """Return when the last of each flow's PACKETS leaves its last link; rows of rates are in packets/s.
 
-    Links serve flows in turn, a packet each, and send it on as its time begins. What is left of that time when rates
-    change is as many bytes as before. A flow has two packets under way, and sends the next when one has left the last
-    link. There is no delay.
+    Links serve flows in turn, one packet each, and forward a packet when its sending time begins. If rates change, the
+    rest of this time is scaled so that the bytes stay the same. A flow has two packets under way, and sends the next
+    when one has left the last link. There is no delay.
     """
-    waiting = [defaultdict[int, list[int]](list) for _ in rows[0]]  # of each link, in turn by flow: packets' hops
+    waiting = [defaultdict[int, list[int]](list) for _ in rows[0]]  # per link, in turn by flow: the hops of packets
     free, unsent, passed = [0.0] * len(rows[0]), [PACKETS] * len(ways), [0] * len(ways)
     leaves: dict[int, float] = {}
     row, change, now = 0, until, 0.0
@@ -131,9 +131,9 @@ def packet_leaves(ways: Sequence[Sequence[int]], rows: np.ndarray, *, until: flo
     return [leaves[flow] for flow in range(len(ways))]
 
 
-def test_packets_in_turn_at_every_link_whose_rates_change_take_as_long() -> None:
-    """Flows over the same links, and others that leave them or join them, 15 to 20 changes; without packets in the
-    model they end 1 to 3 % before it says."""
+def test_times_under_changing_rates_agree_with_a_round_robin_packet_simulation() -> None:
+    """Flows over the same links, and others that leave or join them, under 15 to 20 changes. A model that ignores
+    packets (`packet` 0) predicts ends that are 1 to 3 % too late."""
     off = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -153,8 +153,8 @@ def test_packets_in_turn_at_every_link_whose_rates_change_take_as_long() -> None
     assert abs(queued).max() < 0.01 and abs(queued).mean() < 0.25 * fluid.mean()
 
 
-def test_delays_computations_and_what_waits_are_not_touched_by_a_change() -> None:
-    # 2 of 4 until 2 s, the rest at 2 until 3 s; on the way for 5 s, in which rates change once more; 1 s of computing.
+def test_rate_changes_affect_neither_delays_computations_nor_waiting_transfers() -> None:
+    # 2 of 4 until 2 s, the rest at 2 until 3 s; then 5 s of delay, in which rates change again; then 1 s of computing.
     case = Case(
         transfers=(
             Transfer(flow=0, size=4),
@@ -173,7 +173,7 @@ def test_delays_computations_and_what_waits_are_not_touched_by_a_change() -> Non
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> None:
+def test_times_under_changing_rates_equal_an_exact_lock_step_simulation(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(60):
         flows, links = rng.randint(1, 6), rng.randint(1, 5)
@@ -185,8 +185,8 @@ def test_it_is_the_exact_lock_step_simulation_on_random_graphs(seed: int) -> Non
         np.testing.assert_allclose((found.leaves_s, found.arrives_s), np.array(exact, float), rtol=1e-9)
 
 
-def test_whole_seconds_take_what_is_compiled_for_others() -> None:
-    """Set-up compiles what takes 8 s, for numbers of one type."""
+def test_integer_and_float_instants_use_the_same_compiled_kernel() -> None:
+    """Compilation takes 8 s and is done at set-up, for arguments of one type."""
     case = Case(transfers=(Transfer(flow=0, size=4),), links=((0,),), capacities=(1,), delays=(0,))
     for until, every in ((1, 1), (0.5, 0.5)):
         times(case, [(1,), (2,), (3,)], until=until, every=every)
@@ -194,15 +194,15 @@ def test_whole_seconds_take_what_is_compiled_for_others() -> None:
 
 
 def _elsewhere(case: Case, other: Case) -> Case:
-    """A case with the links and delays of another; what is a computation stays one."""
+    """Return a case with the links and delays of another; computations stay computations."""
     ways = tuple(b or a if a else () for a, b in zip(case.links, other.links, strict=True))
     delays = tuple(b if way else a for way, a, b in zip(ways, case.delays, other.delays, strict=True))
     return replace(case, links=ways, delays=delays)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_flows_that_take_other_ways_meanwhile_are_the_exact_lock_step_simulation(seed: int) -> None:
-    """At random instants at which nothing else happens: what was sent before comes first, on whatever way."""
+def test_times_of_rerouted_flows_equal_an_exact_lock_step_simulation(seed: int) -> None:
+    """Flows move at random instants at which nothing else happens, and deliver in order over the old and new ways."""
     rng = random.Random(seed)
     for _ in range(60):
         flows, links = rng.randint(1, 5), rng.randint(1, 5)
@@ -218,8 +218,8 @@ def test_flows_that_take_other_ways_meanwhile_are_the_exact_lock_step_simulation
         np.testing.assert_allclose((found.leaves_s, found.arrives_s), np.array(exact, float), rtol=1e-9)
 
 
-def test_a_message_that_moves_comes_whole_over_both_ways() -> None:
-    """10 bits at 1 bit/s: 4 over a way of 5 s, and then 6 over one without delay; the message behind it waits, too."""
+def test_a_message_rerouted_midway_arrives_when_the_parts_on_both_ways_have_arrived() -> None:
+    """10 bits: 4 at 1 bit/s over a way of 30 s, then 6 at 2 bit/s over one without delay; later messages wait, too."""
     case = Case(
         transfers=(Transfer(flow=0, size=10), Transfer(flow=0, size=1), Transfer(flow=0, size=9)),
         links=((0,),),
@@ -233,7 +233,7 @@ def test_a_message_that_moves_comes_whole_over_both_ways() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rates_that_change_to_what_they_were_are_those_of_the_fluid(seed: int) -> None:
+def test_times_under_unchanged_rates_equal_the_fluid_model(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(60):
         case = random_case(rng, flows=5, links=4, delays=(0, 1e-7, 1.5))
@@ -246,6 +246,8 @@ def test_rates_that_change_to_what_they_were_are_those_of_the_fluid(seed: int) -
     ("rows", "until", "says"),
     [([(0,)], 1.0, "a rate of 0 bit/s; allowed: more than 0"), ([(1,)], 0.0, "after 0 s")],
 )
-def test_what_cannot_be_is_refused(rows: Sequence[Sequence[int]], until: float, says: str) -> None:
+def test_a_rate_of_zero_or_a_first_interval_of_zero_is_refused(
+    rows: Sequence[Sequence[int]], until: float, says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         times(alone([1], ((0,),), (1,)), rows, until=until, every=1.0)

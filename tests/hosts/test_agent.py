@@ -1,4 +1,4 @@
-"""The parts of an agent, without a VM: payload, messages, handshake, TCP limits and routes."""
+"""The parts of an agent, without a VM: payload, sums, messages, handshake, TCP limits and imports."""
 
 import json
 import socket
@@ -54,7 +54,7 @@ def first_wrong(data: bytearray, payload: Payload, collective: int, terms: list[
 
 
 @given(ranks, collectives)
-def test_a_chunk_has_its_length_and_is_the_same_for_every_rank(rank: int, collective: int) -> None:
+def test_a_chunk_has_its_size_and_every_rank_generates_the_same_bytes_for_it(rank: int, collective: int) -> None:
     data = chunk(rank, collective)
     assert len(data) == CHUNK
     assert first_difference(data, rank, collective, SAME_PAYLOAD) is None
@@ -65,7 +65,9 @@ def test_a_chunk_has_its_length_and_is_the_same_for_every_rank(rank: int, collec
 @example(0, 0, {(CHUNK - 1, 7)})
 @example(0, 0, {(PIECE_BYTES - 1, 0)})
 @example(0, 0, {(PIECE_BYTES, 0)})
-def test_the_first_wrong_bit_is_found(rank: int, collective: int, wrong: set[tuple[int, int]]) -> None:
+def test_flipped_bits_of_a_chunk_are_found_at_the_first_wrong_byte(
+    rank: int, collective: int, wrong: set[tuple[int, int]]
+) -> None:
     data = chunk(rank, collective)
     for byte, bit in wrong:
         data[byte] ^= 1 << bit
@@ -73,7 +75,7 @@ def test_the_first_wrong_bit_is_found(rank: int, collective: int, wrong: set[tup
 
 
 @given(ranks, ranks, collectives, st.integers(0, 3))
-def test_the_chunk_of_another_rank_or_an_earlier_collective_is_found_in_its_first_bytes(
+def test_a_chunk_of_another_rank_or_collective_is_detected_within_its_first_8_bytes(
     rank: int, other: int, collective: int, age: int
 ) -> None:
     if (other, age) == (rank, 0):
@@ -83,7 +85,7 @@ def test_the_chunk_of_another_rank_or_an_earlier_collective_is_found_in_its_firs
 
 
 @given(ranks, collectives, st.sampled_from(list(combinations(range(3), 2))))
-def test_pieces_in_another_order_are_found(rank: int, collective: int, swap: tuple[int, int]) -> None:
+def test_swapped_pieces_of_a_chunk_are_detected(rank: int, collective: int, swap: tuple[int, int]) -> None:
     data = chunk(rank, collective)
     a, b = (slice(piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES) for piece in swap)
     data[a], data[b] = data[b], data[a]
@@ -91,7 +93,7 @@ def test_pieces_in_another_order_are_found(rank: int, collective: int, swap: tup
     assert found is not None and found - swap[0] * PIECE_BYTES in range(8)
 
 
-def test_no_two_pieces_of_many_collectives_are_equal() -> None:
+def test_all_pieces_of_many_ranks_and_collectives_differ() -> None:
     payload = Payload(windows=16, window_bytes=64_000_000)
     pieces = [
         bytes(view[:64])
@@ -116,11 +118,11 @@ def sums(multiplier: int = 1, windows: int = RANKS, size: int = CHUNK) -> Sums:
     st.lists(st.tuples(ranks, st.integers(0, 2**32 - 1)), min_size=1, max_size=5),
     st.none() | st.tuples(st.integers(0, CHUNK - 1), st.integers(0, 7)),
 )
-def test_a_sum_of_ranks_data_is_checked_to_the_last_bit(
+def test_a_sum_of_ranks_data_is_verified_to_the_last_bit(
     collective: int, parts: list[tuple[int, int]], flip: tuple[int, int] | None
 ) -> None:
     total = 0
-    for window, multiplier in parts:  # apart from numpy: each word has 16 bytes of one number, which no carry leaves
+    for window, multiplier in parts:  # without numpy: each word has 16 bytes of one integer, so no carry leaves it
         own, words = chunk(window, collective), bytearray(4 * CHUNK)
         for place in range(4):
             words[place::16] = own[place::4]
@@ -136,7 +138,7 @@ def test_a_sum_of_ranks_data_is_checked_to_the_last_bit(
     assert first_wrong(data, sums(), collective, sorted(terms.items())) == (None if flip is None else flip[0])
 
 
-def test_own_data_is_added_to_a_part_as_it_is_sent() -> None:
+def test_a_rank_adds_its_own_data_to_received_parts_as_it_would_send_it() -> None:
     rank = sums(multiplier=7)
     sent = b"".join(rank.views(3, collective=9, size_bytes=CHUNK))
     assert first_wrong(bytearray(sent), sums(), 9, [(3, 7)]) is None
@@ -158,7 +160,9 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield a, b
 
 
-def test_control_messages_arrive_one_by_one(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_control_messages_of_any_size_arrive_in_order_with_their_boundaries(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     sent: list[dict[str, Any]] = [
         {"do": "abort"},
         {},
@@ -166,7 +170,7 @@ def test_control_messages_arrive_one_by_one(pair: tuple[socket.socket, socket.so
         {"do": "run"},
     ]
     thread = threading.Thread(target=lambda: [messages.send(pair[0], message) for message in sent])
-    thread.start()  # the large one is more than the socket holds
+    thread.start()  # the large message is more than the socket holds
     assert [messages.receive(pair[1]) for _ in sent] == sent
     thread.join()
     pair[0].close()
@@ -176,14 +180,16 @@ def test_control_messages_arrive_one_by_one(pair: tuple[socket.socket, socket.so
 @pytest.mark.parametrize(
     "data", [b".\xff", b".[]", b".5", b'.{"do"', b"{}", b"." + b" " * 2 * messages.PACKET_BYTES + b"{}"]
 )
-def test_what_is_not_a_control_message_is_refused(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
+def test_malformed_control_messages_are_refused(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
     pair[0].send(data)
     with pytest.raises(ValueError):
         messages.receive(pair[1])
 
 
 @given(ranks, ranks, collectives, collectives, st.integers(1, 10**12), st.integers(1, 10**12))
-def test_a_label_is_right_for_its_own_message_alone(a: int, b: int, j: int, k: int, length: int, other: int) -> None:
+def test_a_label_is_accepted_only_for_its_own_collective_task_and_size(
+    a: int, b: int, j: int, k: int, length: int, other: int
+) -> None:
     data = messages.label(collective=j, task=a, size_bytes=length)
     assert len(data) == messages.LABEL_BYTES == 24
     assert messages.label_fault(data, collective=j, task=a, size_bytes=length) is None
@@ -201,7 +207,7 @@ def test_random_bytes_are_neither_a_label_nor_a_hello(label: bytes, hello: bytes
 
 
 class Peers:
-    """A listener on loopback, connections to it, and its log."""
+    """A listener on loopback, with its log and with connections to it."""
 
     def __init__(self) -> None:
         bound = socket.create_server(("127.0.0.1", 0))
@@ -227,11 +233,11 @@ def hello(epoch: int = 3, rank: int = 4, channel: int = 1, token: bytes = TOKEN)
 
 
 def admit(peers: Peers, timeout_s: float = 20) -> socket.socket | None:
-    """The connection of rank 4 on channel 1 in epoch 3."""
+    """Return the connection of rank 4 on channel 1 in epoch 3, or None if it does not come in time."""
     return peers.listener.admit([(3, 4, 1)], timeout_s=timeout_s).get((3, 4, 1))
 
 
-def test_a_peer_with_the_token_is_admitted_and_what_it_sends_next_is_kept(peers: Peers) -> None:
+def test_a_peer_with_the_token_is_admitted_and_bytes_after_its_hello_are_kept(peers: Peers) -> None:
     with closing(peers.connect(hello() + b"more")):
         admitted = admit(peers)
         assert admitted is not None and admitted.getblocking()
@@ -254,7 +260,9 @@ def test_a_peer_with_the_token_is_admitted_and_what_it_sends_next_is_kept(peers:
         (hello(channel=0), "no such connection"),
     ],
 )
-def test_another_peer_is_refused_in_one_line_and_the_expected_one_admitted(peers: Peers, data: bytes, why: str) -> None:
+def test_an_unexpected_peer_is_refused_with_one_log_line_and_the_expected_one_admitted(
+    peers: Peers, data: bytes, why: str
+) -> None:
     with closing(peers.connect(data)) as stranger, closing(peers.connect(hello())):
         admitted = admit(peers)
         assert admitted is not None
@@ -265,7 +273,7 @@ def test_another_peer_is_refused_in_one_line_and_the_expected_one_admitted(peers
     assert peers.log[0].startswith("GPU 5: refused ")
 
 
-def test_of_several_peers_those_that_came_are_admitted_in_the_order_asked_for(peers: Peers) -> None:
+def test_the_peers_that_connected_are_admitted_in_the_requested_order(peers: Peers) -> None:
     wanted = [(3, rank, channel) for rank in range(4) for channel in range(2)]
     made = [peers.connect(hello(rank=rank, channel=channel)) for _, rank, channel in reversed(wanted[1:])]
     found = peers.listener.admit(wanted, timeout_s=1)
@@ -278,7 +286,7 @@ def test_of_several_peers_those_that_came_are_admitted_in_the_order_asked_for(pe
     assert peers.log == []
 
 
-def test_a_flood_is_refused_in_a_few_lines_and_does_not_keep_the_expected_one_out(peers: Peers) -> None:
+def test_a_flood_of_silent_peers_is_logged_in_few_lines_and_the_expected_one_admitted(peers: Peers) -> None:
     silent = [peers.connect(b"") for _ in range(BACKLOG - 4)]
     admitted = list[socket.socket | None]()
     thread = threading.Thread(target=lambda: admitted.append(admit(peers, 30)))
@@ -293,7 +301,7 @@ def test_a_flood_is_refused_in_a_few_lines_and_does_not_keep_the_expected_one_ou
     assert 8 <= len(peers.log) <= 20
 
 
-def test_the_wait_for_a_peer_and_for_a_hello_has_an_end(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_peer_or_for_its_hello_times_out(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     assert admit(peers, 0.2) is None
     assert peers.listener.wait_s() is None
     monkeypatch.setattr("hosts.agent.handshake.HELLO_S", 0.0)
@@ -307,17 +315,17 @@ def test_the_wait_for_a_peer_and_for_a_hello_has_an_end(peers: Peers, monkeypatc
 
 
 @given(st.integers(2, 16), st.integers(1, 64_000_024))
-def test_the_buffers_hold_all_that_can_be_queued(ranks: int, message_bytes: int) -> None:
+def test_socket_buffers_and_windows_hold_all_bytes_that_a_flow_can_queue(ranks: int, message_bytes: int) -> None:
     most = (ranks - 1) * message_bytes
     limit = limits(Transport(), flow_bytes=most)
     assert most < limit.send_buffer_bytes <= MAX_BUFFER_BYTES
     assert min(most, 2**30) <= limit.window_bytes <= 2**30
-    # A Linux receiver announces half of its buffer at first.
+    # The first window that a Linux receiver announces is half of its buffer.
     assert limit.window_bytes - 2**20 <= limit.receive_buffer_bytes // 2 <= MAX_BUFFER_BYTES // 2
     assert limit.initial_segments * (9000 - 52) >= limit.window_bytes
 
 
-def test_an_agent_imports_little() -> None:
+def test_the_agent_launcher_imports_no_heavy_modules() -> None:
     script = "import json, sys, hosts.agent.launcher; print(json.dumps(list(sys.modules)))"
     ran = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, check=True, cwd=PROJECT)
     own = {name for name in json.loads(ran.stdout) if name.startswith("topologies")}

@@ -1,4 +1,4 @@
-"""Chakra traces: ASTRA-sim's times of its own examples, the same collective alone, and a sentence for all else."""
+"""Chakra traces: times against ASTRA-sim and against single collectives, and one sentence for every invalid trace."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,11 +12,11 @@ from hosts.collectives.kinds import ALGORITHMS, TRACE, Workload, contents, workl
 from hosts.collectives.schedule import Flow, ScheduleError, Stream, final_contents
 from tests.conftest import PROJECT
 
-DATA = PROJECT / "tests" / "data" / "chakra"  # the README beside it says where the files are from
+DATA = PROJECT / "tests" / "data" / "chakra"  # its README names the sources of the files
 
-# When the last rank is done, as ASTRA-sim (commit c459ab6, analytical backend 599a047, congestion unaware) prints of
-# these files on one switch of 4 NPUs, 5 GB/s (of 2^30 bytes) and 500 ns a link: rings, all-to-all direct, endpoint
-# delay 1, one chunk.
+# The time at which the last rank ends, as ASTRA-sim (commit c459ab6, analytical backend 599a047, congestion unaware)
+# prints it for these files on one switch of 4 NPUs, with 5 GB/s (of 2^30 bytes) and 500 ns per link: rings, all-to-all
+# direct, endpoint delay 1, one chunk.
 ASTRA_SIM_NS = {
     "all_reduce": 300442,
     "all_gather": 588940,
@@ -29,19 +29,19 @@ LINK_S, BYTE_S = 2 * 500e-9, 1 / (5 * 2**30)
 
 
 def arrivals_s(found: Workload) -> np.ndarray:
-    """When each transfer has arrived where all flows are alike, each with a link of its own."""
+    """Return when each transfer arrives if every flow has an equal link of its own."""
     is_flow = [[isinstance(server, Flow)] for server in found.schedule.flows]
     alpha, beta = np.where(is_flow, LINK_S, 0.0), np.where(is_flow, BYTE_S, 1.0)
     return times(found.schedule.transfers, alpha, beta).arrives_s[:, 0]
 
 
 @pytest.mark.parametrize("name", ASTRA_SIM_NS)
-def test_a_trace_takes_as_long_as_astra_sim_says(name: str) -> None:
+def test_a_trace_takes_the_time_that_astra_sim_reports(name: str) -> None:
     found = chakra.read(DATA / f"{name}.*.et", sites=(2, 2))
     assert 1e9 * arrivals_s(found).max() == pytest.approx(ASTRA_SIM_NS[name], rel=0.01)
 
 
-def test_the_nodes_of_a_step_are_done_when_their_sizes_say() -> None:
+def test_a_trace_of_a_training_step_ends_at_the_hand_computed_times() -> None:
     """Two stages of two replicas, by hand: 300 us, 2 MB there, 900 us, 2 MB back, 600 us, sums of 8 MB, 100 us."""
     found = chakra.read(DATA / "step.*.et", sites=(2, 2))
     act, half = LINK_S + 2e6 * BYTE_S, LINK_S + 4e6 * BYTE_S
@@ -59,7 +59,7 @@ def test_the_nodes_of_a_step_are_done_when_their_sizes_say() -> None:
     }
 
 
-# --- files as the format says, written apart from what reads them ----------------------------------------------------
+# --- files in the trace format, written independently of the reader ---------------------------------------------------
 
 
 def varint(number: int) -> bytes:
@@ -123,7 +123,7 @@ def all_reduce(number: int = 0, size: int = 999, **more: object) -> bytes:
 
 
 def called(kind: int, caller: str, first: int = 0, **values: object) -> tuple[bytes, ...]:
-    """A message and those that call it, as Chakra's converter writes PyTorch's: the caller's name says the ranks."""
+    """Return a message node and its callers, as Chakra's converter writes PyTorch's: a caller's name has the ranks."""
     return (
         node(first, COMP, name=caller, is_cpu_op=True),
         node(first + 1, COMP, name="record_param_comms", control=[first], data=[first], is_cpu_op=True),
@@ -138,12 +138,12 @@ KINDS = ["allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "
     ("kind", "algorithm"),
     [(kind, name) for kind in KINDS for name in (None, "hierarchical", "direct") if name in (None, *ALGORITHMS[kind])],
 )
-def test_a_trace_of_one_collective_is_that_collective(tmp_path: Path, kind: str, algorithm: str | None) -> None:
+def test_a_trace_of_one_collective_equals_that_collective(tmp_path: Path, kind: str, algorithm: str | None) -> None:
     each = file_of(node(0, COLL, comm_type=KINDS.index(kind), comm_size=60_000))
     found = chakra.read(trace(tmp_path, *[each] * 5), sites=(3, 2), algorithm=algorithm)
     size = 60_000 * (5 if kind in ("allgather", "gather") else 1)
     alone = workload(kind, algorithm or ALGORITHMS[kind][0], sites=(3, 2), size_bytes=size)
-    # Its flows have a channel of their own.
+    # The flows of a traced collective have a channel of their own, 1.
     mine = {
         flow: [
             (one.slots, one.adds, one.size)
@@ -174,7 +174,7 @@ def test_a_trace_of_one_collective_is_that_collective(tmp_path: Path, kind: str,
         assert all(content == want for content, want in zip(row, right, strict=True) if want)
 
 
-def test_groups_are_by_name_and_by_dimension_and_those_apart_share_slots(tmp_path: Path) -> None:
+def test_groups_form_by_name_or_dimension_and_disjoint_groups_share_slots(tmp_path: Path) -> None:
     ranks = [
         file_of(
             all_reduce(0, pg_name="in" + str(rank // 2)),
@@ -188,7 +188,7 @@ def test_groups_are_by_name_and_by_dimension_and_those_apart_share_slots(tmp_pat
     found = chakra.read(trace(tmp_path, *ranks), sites=(2, 2))
     flows = {flow for flow in found.schedule.flows if isinstance(flow, Flow)}
     inside = {(0, 1), (1, 0), (2, 3), (3, 2)}
-    # The names' groups have channel 1, those over sites, of other pairs but the same ranks, 2, and so on.
+    # Named groups have channel 1; groups across sites, which pair the same ranks differently, have 2; and so on.
     assert {(flow.src, flow.dst) for flow in flows if flow.channel in (1, 3)} == inside
     assert {(flow.src, flow.dst) for flow in flows if flow.channel == 2} == {(0, 2), (2, 0), (1, 3), (3, 1)}
     assert {(flow.src, flow.dst) for flow in flows if flow.channel == 4} == {(0, 1), (1, 2), (2, 3), (3, 0)}
@@ -199,14 +199,14 @@ def test_groups_are_by_name_and_by_dimension_and_those_apart_share_slots(tmp_pat
         assert row[0] == ends[place ^ 1][0] and row[2] == ends[place ^ 2][2] and row[9] == ends[0][9]
 
 
-def test_a_rank_begins_a_groups_next_collective_when_it_is_done_with_the_one_before(tmp_path: Path) -> None:
+def test_a_rank_starts_a_groups_next_collective_after_completing_the_previous_one(tmp_path: Path) -> None:
     both = file_of(all_reduce(7, 8_000), all_reduce(3, 8_000))
     found = chakra.read(trace(tmp_path, both, both), sites=(1, 1))
     one = LINK_S + 4_000 * BYTE_S
     assert arrivals_s(found).max() == pytest.approx(4 * one, rel=1e-12)
 
 
-def test_a_barrier_is_a_sum_of_a_word_and_sizes_beside_sums_are_words(tmp_path: Path) -> None:
+def test_a_barrier_sums_one_word_and_message_sizes_next_to_sums_round_up_to_words(tmp_path: Path) -> None:
     ends = [
         node(0, SEND, comm_dst=1, comm_size=5, comm_tag=-3),
         node(0, RECV, comm_src=0, comm_size=5, comm_tag=-3),
@@ -218,12 +218,12 @@ def test_a_barrier_is_a_sum_of_a_word_and_sizes_beside_sums_are_words(tmp_path: 
     assert [transfer.size for _, transfer in found.schedule.sends()] == [5.0]
 
 
-def test_computations_take_their_time_or_that_of_their_operations_on_gpu_and_cpu(tmp_path: Path) -> None:
+def test_computations_take_their_duration_or_operations_over_tflops_on_gpu_and_cpu(tmp_path: Path) -> None:
     ranks = [
         file_of(
             node(0, COMP, us=30, num_ops=7_000_000),
             node(1, COMP, us=20, is_cpu_op=True),
-            node(2, COLL, us=10, is_cpu_op=True),  # what a CPU does to begin one
+            node(2, COLL, us=10, is_cpu_op=True),  # the CPU's work to launch a collective
             node(3, 1, data=[0]),
             node(4, SEND, data=[3], control=[2], comm_size=1000, comm_src=0, comm_dst=1),
         ),
@@ -236,8 +236,8 @@ def test_computations_take_their_time_or_that_of_their_operations_on_gpu_and_cpu
     assert found.schedule.flows == (Stream(0, 0), Stream(0, 1), Flow(0, 1))
 
 
-def test_a_rank_computes_what_comes_first_in_its_file_and_not_what_waits_for_a_sum(tmp_path: Path) -> None:
-    """A backward pass of 30 layers beside the sum of the first one's gradients, whose optimizer is at its end."""
+def test_a_rank_computes_in_file_order_without_stalling_for_a_node_that_awaits_a_sum(tmp_path: Path) -> None:
+    """A backward pass of 30 layers overlaps the sum of its first gradients; their optimizer comes last in the file."""
     chain = [node(one, COMP, us=10, data=[one - 1] if one else []) for one in range(30)]
     each = file_of(*chain, all_reduce(50, 800_000, data=[0]), node(51, COMP, us=5, data=[50]))
     found = chakra.read(trace(tmp_path, each, each), sites=(1, 1))
@@ -245,7 +245,7 @@ def test_a_rank_computes_what_comes_first_in_its_file_and_not_what_waits_for_a_s
     assert arrivals_s(found).max() == pytest.approx(305e-6, rel=1e-12)
 
 
-def test_in_files_of_chakras_converters_ctrl_deps_are_callers_and_not_waited_for(tmp_path: Path) -> None:
+def test_ctrl_deps_in_files_of_chakras_converters_are_callers_and_not_dependencies(tmp_path: Path) -> None:
     sent = [node(0, COMP, us=50, control=[77]), node(1, SEND, control=[0, 1], comm_dst=1, comm_size=8)]
     end = file_of(node(1, RECV, comm_src=0, comm_size=8))
     schema = field(2, field(1, "schema") + field(29, "1.0.2-chakra.0.0.4"))
@@ -255,7 +255,7 @@ def test_in_files_of_chakras_converters_ctrl_deps_are_callers_and_not_waited_for
         chakra.read(trace(tmp_path, file_of(*sent), end), sites=(1, 1))
 
 
-def test_a_trace_as_goal_takes_the_same_time() -> None:
+def test_a_trace_exported_as_goal_takes_the_same_time() -> None:
     for name in ("step", "layers"):
         found = chakra.read(DATA / f"{name}.*.et", sites=(2, 2))
         again = goal.read(Path("it"), goal.text(found.schedule, placement=range(4), slot_bytes=1))
@@ -266,7 +266,7 @@ def test_a_trace_as_goal_takes_the_same_time() -> None:
 
 
 def alone(*messages: bytes) -> tuple[bytes, bytes]:
-    """Two ranks that sum something, of which the first has more."""
+    """Return the files of two ranks in one AllReduce; the first rank has these messages as well."""
     return file_of(*messages, all_reduce(99)), file_of(all_reduce(99))
 
 
@@ -331,15 +331,15 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
         ((file_of(all_reduce(0, pg_name="a")), file_of(all_reduce(0, pg_name="b"))), "has no message"),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_is_a_sentence(tmp_path: Path, ranks: tuple[bytes, ...], words: str) -> None:
+def test_an_invalid_trace_is_refused_in_one_sentence(tmp_path: Path, ranks: tuple[bytes, ...], words: str) -> None:
     path = trace(tmp_path, *ranks)
     with pytest.raises(ScheduleError, match=words) as refused:
         chakra.read(path, sites=(1, 1))
     assert str(refused.value).startswith(str(tmp_path)) and "\n" not in str(refused.value)
 
 
-def test_messages_of_groups_are_between_the_ranks_that_callers_or_groups_of_two_say(tmp_path: Path) -> None:
-    """A pipeline of ranks 1 to 3, and a pair of 0 and 3 without callers; the same as with the peers in the nodes."""
+def test_peers_of_group_messages_come_from_caller_names_or_groups_of_two_ranks(tmp_path: Path) -> None:
+    """A pipeline of ranks 1 to 3, and a pair of 0 and 3 without caller names: the same as with peers in the nodes."""
 
     def files(peers: bool) -> Workload:
         def one(kind: int, group: str, mine: int, other: int, peer: int, first: int) -> tuple[bytes, ...]:
@@ -365,7 +365,7 @@ def test_messages_of_groups_are_between_the_ranks_that_callers_or_groups_of_two_
     assert {(flow.src, flow.dst) for flow in flows} == {(0, 3), (1, 2), (2, 3)}
 
 
-def test_ranks_that_wait_for_one_another_are_a_sentence(tmp_path: Path) -> None:
+def test_a_trace_whose_ranks_wait_for_each_other_is_refused(tmp_path: Path) -> None:
     def rank(peer: int) -> bytes:
         received = node(0, RECV, comm_src=peer, comm_size=8)
         return file_of(received, node(1, SEND, data=[0], comm_dst=peer, comm_size=8))
@@ -374,7 +374,9 @@ def test_ranks_that_wait_for_one_another_are_a_sentence(tmp_path: Path) -> None:
         chakra.read(trace(tmp_path, rank(1), rank(0)), sites=(1, 1))
 
 
-def test_what_is_too_large_or_does_not_fit_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_over_a_limit_or_unfit_for_the_sites_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = trace(tmp_path, *alone())
     with pytest.raises(ScheduleError, match="allowed: a name with one \\*"):
         chakra.read(tmp_path / "t.0.et", sites=(1, 1))
@@ -402,6 +404,6 @@ def test_what_is_too_large_or_does_not_fit_is_a_sentence(tmp_path: Path, monkeyp
         chakra.read(path, sites=(1, 1))
 
 
-def test_the_kind_is_a_trace_whose_ranks_stay(tmp_path: Path) -> None:
+def test_a_trace_becomes_a_workload_of_kind_trace_with_fixed_ranks(tmp_path: Path) -> None:
     found = chakra.read(trace(tmp_path, *alone()), sites=(1, 1))
     assert (found.kind, found.algorithm, found.slot_bytes, found.groups) == (TRACE, "t.*.et", 1, ())

@@ -1,6 +1,6 @@
-"""Rings of agents in the VM: what arrives, how long it takes, what a ring leaves, and what happens when one dies.
+"""Rings of agents in the VM: delivered bytes, completion times, cleanup, and the failure of an agent.
 
-tests/guest/ring.py runs inside, all of JOBS in one boot and the first once more in another.
+tests/guest/ring.py runs all of JOBS inside the VM, in one boot.
 """
 
 import json
@@ -32,7 +32,7 @@ FLIPS: list[list[int]] = [[], [0, 1, 0], [7, 7, 299_999], [5, 3, 262_144], []]  
 
 
 def transfer(rank: int, step: int) -> int:
-    """The transfer that a rank receives in a step: each step has one from every place to the next."""
+    """Return the transfer that a rank receives in a step: every step has one transfer from each place to the next."""
     return 8 * (step - 1) + (FLIPPED_RING.index(rank) - 1) % 8
 
 
@@ -58,13 +58,13 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> dict[str, Any]:
-    """What the jobs returned."""
+    """The results of all JOBS in the VM."""
     found: dict[str, Any] = module_vm.report("ring", json.dumps(JOBS))
     return found
 
 
 def model_s(ring: list[int], edges: dict[str, list[float]], chunk_bytes: int) -> float:
-    """The timing model's prediction for a ring all of whose other edges are infinitely fast."""
+    """Return the timing model's prediction for a ring with these slow edges, whose other edges are infinitely fast."""
     slow = [edges.get(str(rank), [np.inf, 0.0]) for rank in [*ring[1:], ring[0]]]  # the edge into each successor
     alpha, beta = np.array([[[delay] for _, delay in slow], [[8 * chunk_bytes / rate] for rate, _ in slow]])
     return float(completion_s(schedule("allgather", "ring", sites=(len(ring) - 1, 1)).transfers, alpha, beta)[0])
@@ -78,7 +78,9 @@ def completion(collective: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("chunk_bytes", SIZES)
-def test_a_collective_takes_what_its_slow_link_takes_from_the_first_on(report: Any, chunk_bytes: int) -> None:
+def test_a_ring_with_one_slow_link_takes_its_closed_form_from_the_first_collective_on(
+    report: Any, chunk_bytes: int
+) -> None:
     _, options = JOBS[f"one slow link, {chunk_bytes}"]
     for edges, collectives in zip(options["edges"], report[f"one slow link, {chunk_bytes}"], strict=True):
         ((rate_bps, delay_s),) = edges.values()
@@ -89,24 +91,24 @@ def test_a_collective_takes_what_its_slow_link_takes_from_the_first_on(report: A
             assert completion(collective) == pytest.approx(closed_form_s, rel=0.003)
 
 
-def test_a_ring_of_slow_links_stores_and_forwards_as_the_model_predicts(report: Any) -> None:
+def test_a_ring_of_slow_links_takes_the_time_that_the_model_predicts(report: Any) -> None:
     for edges, collectives in zip(EDGES, report["slow links"], strict=True):
         for collective in collectives:
-            # After a pause a link lets its burst of 64 KB pass at once, of the 8 MB that all links carry each step.
+            # After a pause a link passes its burst of 64 KB at once, out of the 8 MB that each link carries per step.
             assert completion(collective) == pytest.approx(model_s(OTHER_RING, edges, SIZES[0]), rel=0.01)
 
 
-def test_without_line_rate_the_first_collective_is_slower_by_slow_start(report: Any) -> None:
+def test_without_line_rate_slow_start_delays_the_first_collective(report: Any) -> None:
     ((first, *_, last),) = report["slow start"]
     least_s = model_s(RANK_ORDER, EDGE[2], SIZES[0])
-    assert completion(first) > 1.5 * least_s  # ten segments at first, doubled every 10 ms
+    assert completion(first) > 1.5 * least_s  # the window begins with ten segments and doubles every 10 ms
     assert least_s * 0.99 < completion(last) < completion(first)
 
 
 # --- bytes ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_byte_is_found_wherever_it_is_forwarded(report: Any) -> None:
+def test_a_flipped_byte_is_reported_by_every_rank_to_which_it_is_forwarded(report: Any) -> None:
     for flip, faults in zip(FLIPS, report["damage"], strict=True):
         wanted = []
         if flip:
@@ -118,14 +120,14 @@ def test_a_wrong_byte_is_found_wherever_it_is_forwarded(report: Any) -> None:
                 (rank, transfer(rank, step), FLIPPED_RING[FLIPPED_RING.index(rank) - 1]) for rank, step in receivers
             ]
             assert {fault["text"] for fault in faults} == {f"byte {byte} of slot {slot} is wrong"}
-        assert [(fault["rank"], fault["task"], fault["src"]) for fault in faults] == wanted  # as it was forwarded
+        assert [(fault["rank"], fault["task"], fault["src"]) for fault in faults] == wanted  # in forwarding order
     assert report["odd"] == [[], []]  # unequal sites, chunks of one byte
 
 
 # --- rings ----------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_of_an_old_ring(report: Any) -> None:
+def test_reconnecting_leaves_no_sockets_or_routes_of_the_previous_ring(report: Any) -> None:
     (before, routes_before), *on_rings, (after, routes_after) = report["rings"]
     assert before == after == [[]] * 8
     assert routes_before == routes_after
@@ -158,7 +160,7 @@ def test_nothing_is_left_of_an_old_ring(report: Any) -> None:
         ("stopped", "collective 1 failed: GPU 2 did not answer within 5 s", 5, 20),
     ],
 )
-def test_a_failed_agent_is_named_and_nothing_is_left(
+def test_the_error_names_a_failed_agent_and_no_process_or_socket_remains(
     report: Any, job: str, error: str, least_s: float, most_s: float
 ) -> None:
     found = report[job]
@@ -167,7 +169,7 @@ def test_a_failed_agent_is_named_and_nothing_is_left(
     assert found["left"] == [] and found["sockets"] == [[]] * 8
 
 
-def test_an_agent_that_cannot_start_is_named(report: Any) -> None:
+def test_the_error_names_an_agent_that_cannot_start_and_the_reason(report: Any) -> None:
     no_host, mtu, congestion = report["refusals"]
     assert "GPU 7" in no_host and "999999" in no_host
     assert "GPU 0" in mtu and "g0-eth0" in mtu and "9000" in mtu and "1500" in mtu
@@ -175,7 +177,7 @@ def test_an_agent_that_cannot_start_is_named(report: Any) -> None:
 
 
 @pytest.mark.parametrize("ring", [[0, 1, 2], [*range(7), 6], [*range(8), 0]])
-def test_a_ring_without_each_rank_once_is_refused(ring: list[int]) -> None:
+def test_a_ring_that_does_not_contain_each_rank_once_is_refused(ring: list[int]) -> None:
     communicator = Communicator.__new__(Communicator)
     communicator._workload = allgather(FABRIC, 1)
     with pytest.raises(ValueError, match="each once"):
@@ -187,7 +189,7 @@ def test_chunks_too_large_for_sockets_are_refused_before_anything_starts() -> No
         Communicator(FABRIC, host_pids=[1] * 8, workload=allgather(FABRIC, 10**9))
 
 
-def test_a_schedule_of_other_gpus_is_refused_before_anything_starts() -> None:
+def test_a_schedule_for_another_number_of_gpus_is_refused_before_anything_starts() -> None:
     other = workload("allreduce", "tree", sites=(4, 5), size_bytes=1000)
     with pytest.raises(ValueError, match="9 places; allowed: 8"):
         Communicator(FABRIC, host_pids=[1] * 8, workload=other)

@@ -1,4 +1,4 @@
-"""The choice of a ring, compared with all rings, with random ones, and with itself in other batches."""
+"""The exact choice of a ring, against all rings, against random rings, and against itself in other batches."""
 
 from itertools import permutations, product
 from typing import Any
@@ -20,7 +20,7 @@ def ranks_of(sizes: tuple[int, ...]) -> list[list[int]]:
 
 
 def all_rings(sizes: tuple[int, ...]) -> npt.NDArray[np.intp]:
-    """Every ring that visits every site once, from its first GPU in site 0, in the order in which ties are broken."""
+    """Return all rings that visit every site once, from their first GPU in site 0, in the order of tie-breaking."""
     sites = ranks_of(sizes)
     keyed = []
     for cycle in permutations(range(1, len(sizes))):
@@ -66,7 +66,9 @@ def instances(kind: str, count: int, n: int) -> tuple[Floats, Floats]:
         *[((2, 2, 2), 100), ((3, 2, 2), 60), ((2, 2, 2, 2), 30)],
     ],
 )
-def test_the_ring_is_the_first_of_the_best_of_all(sizes: tuple[int, ...], count: int, kind: str) -> None:
+def test_the_slowest_edge_ring_is_the_first_of_the_best_of_all_rings(
+    sizes: tuple[int, ...], count: int, kind: str
+) -> None:
     cost, delay = instances(kind, count, sum(sizes))
     rings = all_rings(sizes)
     if kind == "missing edges":
@@ -84,12 +86,14 @@ def test_the_ring_is_the_first_of_the_best_of_all(sizes: tuple[int, ...], count:
     ("sizes", "count"), [((2, 2), 300), ((2, 4), 200), ((4, 4), 150), ((5, 3), 100), ((2, 2, 2), 100), ((2, 3, 2), 60)]
 )
 @pytest.mark.parametrize(("objective", "messages"), [("cycle time", 1.0), ("cycle time", 0.3), ("sum", 1.0)])
-def test_the_ring_of_an_objective_is_the_first_of_the_best_of_all(
+def test_the_ring_of_every_other_objective_is_the_first_of_the_best_of_all_rings(
     sizes: tuple[int, ...], count: int, kind: str, objective: str, messages: float
 ) -> None:
     slot, delay = instances(kind, count, sum(sizes))
     slot = slot * 1e-6
-    delay = delay * np.random.default_rng(1).integers(0, 9, (count, 1, 1))  # either part of the cycle time decides
+    delay = delay * np.random.default_rng(1).integers(
+        0, 9, (count, 1, 1)
+    )  # so that either term of the cycle time can decide
     rings = all_rings(sizes)
     whole = np.isfinite(slot[:, rings, np.roll(rings, -1, axis=1)]).all(axis=2).any(axis=1)
     cost, delay = (slot + delay)[whole], delay[whole]
@@ -99,7 +103,7 @@ def test_the_ring_of_an_objective_is_the_first_of_the_best_of_all(
         assert chosen[k].tolist() == brute_force(cost[k], delay[k], rings, objective, messages)
 
 
-def test_costs_of_any_size_are_added_exactly_enough() -> None:
+def test_scaling_all_costs_does_not_change_the_ring_of_the_least_sum() -> None:
     cost = np.random.default_rng(1).uniform(1, 2, (50, 8, 8))
     rings = [
         best_rings(scale * cost, 0 * cost, gpus_per_site=(4, 4), objective="sum").tolist() for scale in (1, 1e3, 1e12)
@@ -108,7 +112,7 @@ def test_costs_of_any_size_are_added_exactly_enough() -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 40), (12, 3)])
-def test_no_random_ring_and_none_a_swap_away_is_better(size: int, count: int) -> None:
+def test_no_random_ring_and_no_swap_of_two_gpus_beats_the_chosen_ring(size: int, count: int) -> None:
     n, tries = 2 * size, 4000
     random = np.random.default_rng(size)
     cost = random.random((count, n, n))
@@ -144,7 +148,7 @@ def test_the_ring_of_an_instance_does_not_depend_on_its_batch(
     cost = random.integers(1, 5, (30, n, n)).astype(float)
     delay: Floats = random.integers(0, 3, (30, n, n)) * 1e-6
     if equal:
-        delay[:-1] = 1e-6  # all but one instance: that one must not change how the others come out
+        delay[:-1] = 1e-6  # all but the last instance, which must not change the rings of the others
     together = best_rings(cost, delay, gpus_per_site=tuple(sizes), objective=objective)
     alone = [
         best_rings(cost[k : k + 1], delay[k : k + 1], gpus_per_site=tuple(sizes), objective=objective)[0]
@@ -158,7 +162,7 @@ def test_the_ring_of_an_instance_does_not_depend_on_its_batch(
     ).all()
 
 
-def test_the_example_of_the_module_gives_its_ring() -> None:
+def test_the_example_in_the_module_docstring_gives_its_ring() -> None:
     cost = np.array([[[0, 1, 9, 9], [1, 0, 3, 9], [9, 9, 0, 1], [5, 9, 1, 0]]], dtype=float)
     assert best_rings(cost, np.zeros_like(cost), gpus_per_site=(2, 2))[0].tolist() == [0, 1, 2, 3]
 
@@ -172,7 +176,7 @@ def test_delays_are_compared_in_picoseconds() -> None:
     assert best_rings(cost, delay, gpus_per_site=(2, 2))[0].tolist() != first
 
 
-def test_impossible_inputs_are_refused() -> None:
+def test_instances_without_a_ring_and_invalid_arguments_are_refused() -> None:
     square = np.ones((1, 4, 4))
     with pytest.raises(ValueError, match="no ring"):
         best_rings(np.full_like(square, np.inf), square, gpus_per_site=(2, 2))

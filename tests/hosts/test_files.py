@@ -1,4 +1,4 @@
-"""Files of schedules are told apart by their contents; others are refused in a sentence (any bytes: test_fuzz)."""
+"""Schedule files: their format is detected from the contents, and others are refused (arbitrary bytes: test_fuzz)."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from tests.conftest import PROJECT
 DATA = PROJECT / "tests" / "data"
 
 
-def test_a_file_is_taken_for_what_is_in_it_whatever_it_is_called(tmp_path: Path) -> None:
+def test_the_format_of_a_schedule_file_is_detected_from_its_contents_not_its_name(tmp_path: Path) -> None:
     path = tmp_path / "schedule.txt"
     ring = schedule("allgather", "ring", sites=(2, 2))
     path.write_text("\n" + goal.text(ring, placement=range(4), slot_bytes=7))
@@ -38,13 +38,15 @@ def test_a_file_is_taken_for_what_is_in_it_whatever_it_is_called(tmp_path: Path)
         ("goal", "allgather", 8, "not a regular file"),
     ],
 )
-def test_another_kind_or_number_of_gpus_is_a_sentence(name: str, kind: str, gpus: int, words: str) -> None:
+def test_a_schedule_file_for_another_kind_or_number_of_gpus_is_refused(
+    name: str, kind: str, gpus: int, words: str
+) -> None:
     with pytest.raises(ScheduleError, match=words) as refused:
         files.read(DATA / name, kind=kind, gpus=gpus)
     assert str(refused.value).startswith(str(DATA / name))
 
 
-def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_socket_or_device_is_refused_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
@@ -53,7 +55,7 @@ def test_what_is_not_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> Non
                 files.read(path, kind="messages", gpus=2)
 
 
-def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_a_schedule_file_over_the_size_limit_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ScheduleError, match=f"allowed: {text_file.MOST_BYTES:,} bytes"):

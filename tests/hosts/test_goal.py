@@ -1,4 +1,4 @@
-"""Schedules as GOAL and back: the text says what the schedule does, and LogGOPSim's times are the model's."""
+"""Schedules written as GOAL and read back: the text has the schedule's times, and LogGOPSim's times are the model's."""
 
 import heapq
 import itertools
@@ -19,9 +19,9 @@ from tests.hosts.test_schedules import CASES
 
 SLOT_BYTES, DELAY_NS = 100_000.0, 1000.0
 
-# What LogGOPSim (commit 76451de of its public repository) prints of this text, converted by its txt2bin, with
-# -L 1000 -o 0 -g 0 -G 1 -O 0 -S 1000000000: a network in which each rank has one port each way of 8 Gbit/s, and s bytes
-# take s - 1 ns. These are the schedules in which a rank sends and receives one message at a time.
+# The times that LogGOPSim (commit 76451de of its public repository) prints for this text, converted by its txt2bin,
+# with -L 1000 -o 0 -g 0 -G 1 -O 0 -S 1000000000: each rank has one port of 8 Gbit/s in each direction, and s bytes
+# take s - 1 ns. In these schedules a rank sends and receives one message at a time.
 LOGGOPSIM_NS = {
     ((2, 2), "allgather", "ring"): 302997,
     ((2, 2), "allgather", "halving-doubling"): 301998,
@@ -43,13 +43,13 @@ LOGGOPSIM_NS = {
 
 
 def last_ns(found: Schedule) -> float:
-    """When the last transfer has arrived by the model."""
+    """Return when the last transfer arrives by the timing model, in ns."""
     flows = len(found.flows), 1
     return float(times(found.transfers, np.full(flows, DELAY_NS), np.full(flows, SLOT_BYTES)).arrives_s.max())
 
 
 @pytest.mark.parametrize("case", LOGGOPSIM_NS, ids=str)
-def test_the_model_takes_as_long_as_loggopsim(case: tuple[tuple[int, ...], str, str]) -> None:
+def test_model_times_of_schedules_equal_those_of_loggopsim(case: tuple[tuple[int, ...], str, str]) -> None:
     sites, kind, algorithm = case
     found = schedule(kind, algorithm, sites=sites)
     model_ns = last_ns(found)
@@ -57,7 +57,7 @@ def test_the_model_takes_as_long_as_loggopsim(case: tuple[tuple[int, ...], str, 
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_the_text_alone_gives_the_same_times(kind: str) -> None:
+def test_the_goal_text_of_a_schedule_gives_the_times_of_the_model(kind: str) -> None:
     for algorithm in ALGORITHMS[kind]:
         found = schedule(kind, algorithm, sites=(3, 2), pieces=2)
         placement = [3, 0, 4, 1, 2]
@@ -67,9 +67,9 @@ def test_the_text_alone_gives_the_same_times(kind: str) -> None:
 
 
 def last_arrival_ns(text: str, *, ranks: int) -> float:
-    """When the last message has arrived by a GOAL text, each pair of ranks with a link of its own, a byte a ns.
+    """Return when the last message of a GOAL text arrives, in ns, with a link of 1 byte/ns for every pair of ranks.
 
-    A send that requires the one before it begins when that has left.
+    A send that requires the previous send begins when that one has left.
     """
     assert text.startswith(f"num_ranks {ranks}\n")
     size, left, arrived, waits = {}, {}, {}, {}
@@ -90,16 +90,16 @@ def last_arrival_ns(text: str, *, ranks: int) -> float:
     return max(arrived.values())
 
 
-def test_a_placement_that_is_none_is_refused() -> None:
+def test_a_placement_that_is_not_a_permutation_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[0, 0\]"):
         goal.text(schedule("allgather", "ring", sites=(1, 1)), placement=[0, 0], slot_bytes=1)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
 
-DATA = PROJECT / "tests" / "data" / "goal"  # the README above it says where the files are from
+DATA = PROJECT / "tests" / "data" / "goal"  # the README above it names the sources of the files
 
-# What LogGOPSim (above) prints of files of its own generator, of each rank.
+# The times that LogGOPSim (as above) prints for each rank, for files of its own generator.
 SCHEDGEN_NS = {
     "allreduce_ring": [1413986] * 8,
     "allreduce_ring_calc": [635994] * 4,
@@ -112,30 +112,30 @@ SCHEDGEN_NS = {
 
 
 def model_ns(found: Schedule) -> float:
-    """When the last task of a schedule in bytes is over on links of 1 byte a ns."""
+    """Return when the last task of a schedule in bytes ends on links of 1 byte/ns, in ns."""
     is_flow = [[isinstance(server, Flow)] for server in found.flows]
     alpha, beta = np.where(is_flow, DELAY_NS, 0.0), np.where(is_flow, 1.0, 1e9)
     return float(times(found.transfers, alpha, beta).arrives_s.max())
 
 
-# In an alltoall every rank sends several messages at a time, and so would need the one port that LogGOPSim gives it.
+# In an alltoall every rank sends several messages at once. LogGOPSim sends them one by one; the model here does not.
 @pytest.mark.parametrize("name", [name for name in SCHEDGEN_NS if name != "alltoall_linear"])
-def test_a_file_of_schedgen_takes_as_long_as_loggopsim_says(name: str) -> None:
+def test_a_schedgen_file_takes_the_time_that_loggopsim_reports(name: str) -> None:
     found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
     assert model_ns(found) == pytest.approx(max(SCHEDGEN_NS[name]), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", SCHEDGEN_NS)
-def test_over_one_port_for_each_rank_every_rank_is_done_when_loggopsim_says(name: str) -> None:
+def test_with_one_port_per_rank_every_rank_ends_when_loggopsim_reports(name: str) -> None:
     found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
     assert one_port_ns(found) == SCHEDGEN_NS[name]
 
 
 def one_port_ns(found: Schedule) -> list[int]:
-    """When each rank is done where it has one port each way and receives, computes and sends in turn (LogGOPS).
+    """Return when each rank ends, in ns, if it has one port in each direction and does one task at a time (LogGOPS).
 
-    Events in the order of their times, those of one time in the order in which they were listed; o, O and g are 0, and
-    s bytes take s - 1 ns of a port.
+    Events are processed in the order of their times, ties in the order of insertion; o, O and g are 0, and s bytes
+    occupy a port for s - 1 ns.
     """
     tasks, servers = found.transfers, found.flows
     cpu, out, done = ([0] * found.places for _ in range(3))
@@ -185,7 +185,7 @@ def one_port_ns(found: Schedule) -> list[int]:
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_what_is_written_as_goal_and_read_again_takes_the_same_times(
+def test_a_schedule_written_as_goal_and_read_back_has_the_same_times(
     kind: str, algorithm: str, data: st.DataObject
 ) -> None:
     sites = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
@@ -206,7 +206,7 @@ def test_what_is_written_as_goal_and_read_again_takes_the_same_times(
         np.testing.assert_allclose(ours.arrives_s[mine], theirs.arrives_s[same], rtol=1e-12)
 
 
-def test_computations_and_messages_come_back_the_same() -> None:
+def test_computations_and_messages_written_as_goal_are_read_back_unchanged() -> None:
     text = read_text(
         "l1: calc 1500 cpu 2\nl2: send 10b to 1 tag 7 nic 3\nl2 requires l1\n"
         "l3: recv 5b from 1\nl4: calc 20\nl4 requires l3",
@@ -224,7 +224,7 @@ def read_text(*ranks: str) -> str:
     return f"num_ranks {len(ranks)}\n{blocks}"
 
 
-def test_comments_spaces_and_labels_are_as_txt2bin_reads_them() -> None:
+def test_comments_spaces_and_labels_are_parsed_as_by_txt2bin() -> None:
     plain = read_text("a: send 8b to 1 tag 3", "a: recv 8b from 0 tag 3\nb: calc 5\nb requires a")
     odd = (
         "/* a comment\n rank 9 { */ num_ranks  2 // two\r\nrank 0{ send 8 b to 1 tag 3 cpu 0 nic 0\r\n }rank 1 {\n\n"
@@ -237,17 +237,17 @@ def test_comments_spaces_and_labels_are_as_txt2bin_reads_them() -> None:
 @pytest.mark.parametrize(
     ("rank_0", "ns"),
     [
-        # It sends when what is received is there.
+        # The send begins when the message has been received.
         ("r: recv 100b from 1\ns: send 10b to 1\ns requires r", 100 + DELAY_NS + 10 + DELAY_NS),
-        # It sends when it begins to wait.
+        # The send begins when the receive begins to wait.
         ("r: recv 100b from 1\ns: send 10b to 1\ns irequires r", 100 + DELAY_NS),
-        # A send is done at once, so what requires it waits for what it waits for.
+        # Dependencies are transitive: a computation waits for the receive, or the receive for a computation.
         (
             "r: recv 100b from 1\nt: calc 7\ns: send 10b to 1\nt requires r\ns requires t",
             107 + DELAY_NS + 10 + DELAY_NS,
         ),
         ("t: calc 700\nr: recv 100b from 1\ns: send 10b to 1\nr requires t\ns irequires r", 710 + DELAY_NS),
-        # A computation begins when the one before it on its CPU is over, and not at once.
+        # A computation begins when the previous one on its CPU has ended.
         (
             "t: calc 5000\nu: calc 100\ns: send 10b to 1\nr: recv 100b from 1\nu requires t\ns irequires u",
             5010 + DELAY_NS,
@@ -256,7 +256,7 @@ def test_comments_spaces_and_labels_are_as_txt2bin_reads_them() -> None:
         ("t: calc 5000\nu: calc 100 cpu 1\ns: send 10b to 1\nr: recv 100b from 1\ns irequires u", 5000),
     ],
 )
-def test_requires_waits_for_the_end_and_irequires_for_the_beginning(rank_0: str, ns: float) -> None:
+def test_requires_waits_for_the_end_of_an_operation_and_irequires_for_its_beginning(rank_0: str, ns: float) -> None:
     found = goal.read(Path("it"), read_text(rank_0, "s: send 100b to 0\nr: recv 10b from 0"))
     assert model_ns(found) == pytest.approx(ns)
 
@@ -305,32 +305,32 @@ def test_requires_waits_for_the_end_and_irequires_for_the_beginning(rank_0: str,
         (read_text("/* and so on", ""), "ends within a rank"),
     ],
 )  # fmt: skip
-def test_a_text_that_is_none_is_a_sentence_with_its_line(text: str, words: str) -> None:
+def test_an_invalid_goal_text_is_refused_in_one_sentence_with_its_line(text: str, words: str) -> None:
     with pytest.raises(ScheduleError, match=words) as refused:
         goal.read(Path("a.goal"), text)
     assert str(refused.value).startswith("a.goal")
     assert "\n" not in str(refused.value)
 
 
-def test_two_ranks_that_send_before_they_receive_do_not_wait_for_one_another() -> None:
+def test_ranks_that_send_when_their_receive_begins_do_not_deadlock() -> None:
     each = "r: recv 8b from {other}\ns: send 8b to {other}\ns irequires r"
     found = goal.read(Path("it"), read_text(each.format(other=1), each.format(other=0)))
     assert model_ns(found) == 8 + DELAY_NS
 
 
-def test_more_than_is_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_goal_file_with_too_many_operations_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(goal, "MOST_OPERATIONS", 3)
     with pytest.raises(ScheduleError, match="line 6: more than 3 operations"):
         goal.read(Path("a.goal"), read_text("calc 1\ncalc 1\ncalc 1\ncalc 1", ""))
 
 
-def test_waits_that_are_too_many_to_follow_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_goal_file_with_too_many_dependencies_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # 9 messages arrive at rank 0, and each of 20 that it sends requires all of them.
     out = [f"s{j}: send 1b to 1\n" + "\n".join(f"s{j} requires r{i}" for i in range(1, 10)) for j in range(20)]
     ranks = ["\n".join([*(f"r{i}: recv 1b from {i}" for i in range(1, 10)), *out]), "recv 1b from 0\n" * 20, *[""] * 8]
     text = read_text(*(block if rank == 0 else block + "send 1b to 0" for rank, block in enumerate(ranks)))
     (last,) = {transfer.after for transfer in goal.read(Path("it"), text).transfers if transfer.after}
-    assert len(last) == 9  # once: what the first has waited for is there
+    assert len(last) == 9  # only the first: the dependencies of later sends are then met
     monkeypatch.setattr(operations, "MOST_WAITS", 150)
     with pytest.raises(ScheduleError, match=r"line \d+: the operations up to here have more than 150 dependencies"):
         goal.read(Path("a.goal"), text)

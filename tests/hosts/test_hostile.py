@@ -1,4 +1,4 @@
-"""What strangers do to a running experiment, and that it goes on: agents' listeners, the controller, its ports."""
+"""Attacks on a running experiment: strangers contact the agents' listeners, the controller and its ports."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import sys
 from tests.conftest import PROJECT, VM
 
 
-def test_an_experiment_goes_on_whatever_strangers_do(vm: VM) -> None:
+def test_an_experiment_continues_unharmed_under_attacks_on_agents_and_controller(vm: VM) -> None:
     scenario = str(PROJECT / "scenarios" / "paper.toml")
     environment = {"SETUPTOOLS_USE_DISTUTILS": "stdlib"}
     command = [sys.executable, "-m", "tests.guest.hostile", scenario]

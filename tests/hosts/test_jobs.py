@@ -1,4 +1,4 @@
-"""Several jobs as one workload: what each delivers, when by the model, and every byte of it over loopback."""
+"""Several jobs as one workload: what each job delivers, its time by the model, and its bytes over loopback."""
 
 import math
 import random
@@ -26,7 +26,7 @@ def job(kind="allgather", algorithm="ring", places=(0, 1, 2), *, size=240, **set
 
 
 def messages(*sizes: float, places=(0, 1), **settings) -> Job:
-    """Messages from the first place to the second, one after the other."""
+    """Return a job that sends messages of these sizes from its first place to its second, one after the other."""
     schedule = Schedule(
         places=2, slots=0, flows=(Flow(0, 1),), transfers=tuple(Transfer(flow=0, size=one) for one in sizes)
     )
@@ -46,7 +46,7 @@ def some_jobs(draw):
 
 
 def wanted_of(jobs: Sequence[Job], union: Workload) -> list[list[int]]:
-    """What each job must have delivered, as the definition of its kind has it, among the slots of all."""
+    """Return what each job must deliver by the definition of its kind, among the slots of all jobs."""
     total = union.schedule.slots
     wanted = [[0] * total for _ in range(union.schedule.places)]
     first = 0
@@ -66,7 +66,7 @@ def wanted_of(jobs: Sequence[Job], union: Workload) -> list[list[int]]:
 
 @settings(max_examples=60)
 @given(jobs=some_jobs(), data=st.data())
-def test_every_job_delivers_what_its_kind_says_whatever_the_others_do(jobs, data):
+def test_every_concurrent_job_delivers_the_result_of_its_kind(jobs, data):
     union = combine(jobs, SITES)
     prove(union.schedule, union.holds, wanted_of(jobs, union))
     placement = data.draw(st.permutations(range(7)))
@@ -75,8 +75,8 @@ def test_every_job_delivers_what_its_kind_says_whatever_the_others_do(jobs, data
 
 @settings(max_examples=60)
 @given(jobs=some_jobs(), seed=st.integers(0, 2**32))
-def test_a_job_that_shares_no_link_takes_as_long_as_it_does_alone(jobs, seed):
-    """Without sharing a collective's time is a function of its own flows' rates."""
+def test_a_job_that_shares_no_link_takes_the_same_time_as_alone(jobs, seed):
+    """Without shared links the time of a collective depends only on the rates of its own flows."""
     union = combine(jobs, SITES)
     rng = np.random.default_rng(seed)
     of_pair = {(a, b): (rng.uniform(0, 1e-3), rng.uniform(1e-6, 1e-5)) for a in range(7) for b in range(7)}
@@ -93,13 +93,13 @@ def test_a_job_that_shares_no_link_takes_as_long_as_it_does_alone(jobs, seed):
     for one, span in zip(jobs, union.jobs, strict=True):
         if one.count == 1:
             sizes = {union.bytes_of(slot) for t in span.transfers for slot, _ in union.schedule.transfers[t].slots}
-            (slot_bytes,) = sizes  # rounded up to words where another job makes sums
+            (slot_bytes,) = sizes  # rounded up to words if another job makes sums
             alone_s = arrivals_s(one.workload, one.places, slot_bytes).max()
             assert math.isclose(max(arrives_s[t] for t in span.transfers) - one.start_s, alone_s, rel_tol=1e-9)
 
 
 def fluid_ends(union: Workload, links: Sequence[Sequence[int]], capacity_bps: Sequence[float]) -> list[float]:
-    """When each job ends by the fluid, from its start."""
+    """Return the time of each job by the fluid model, from its start to its end."""
     seen = fluid.times(
         union.schedule.transfers,
         np.array([links], dtype=np.int32),
@@ -111,21 +111,21 @@ def fluid_ends(union: Workload, links: Sequence[Sequence[int]], capacity_bps: Se
 
 
 @pytest.mark.parametrize("tenants", [1, 2, 5])
-def test_equal_jobs_on_one_link_take_as_many_times_as_long(tenants):
+def test_n_equal_jobs_on_one_link_take_n_times_as_long(tenants):
     union = combine([messages(3e6, 5e6) for _ in range(tenants)], (1, 1))
     assert fluid_ends(union, [[0]] * tenants, [8e9]) == pytest.approx([tenants * 8e-3] * tenants, rel=1e-12)
 
 
-def test_a_later_job_shares_only_what_is_left_by_processor_sharing():
-    """8 MB at 1 GB/s alone for 2 ms, then both at half; the second, of 3 MB, is over at 8 ms, and then the first has
-    3 MB left."""
+def test_a_later_job_shares_the_link_from_its_start_on_by_processor_sharing():
+    """8 MB at 1 GB/s alone for 2 ms, then both jobs at half the rate. The second, of 3 MB, ends at 8 ms, when the first
+    has 3 MB left."""
     union = combine([messages(8e6), messages(3e6, start_s=0.002)], (1, 1))
     streams = [isinstance(flow, Stream) for flow in union.schedule.flows]
     links = [[-1] if is_stream else [0] for is_stream in streams]
     assert fluid_ends(union, links, [8e9]) == pytest.approx([0.011, 0.006], rel=1e-12)
 
 
-def test_collectives_back_to_back_take_as_long_as_one_after_the_other():
+def test_three_successive_collectives_of_a_job_take_three_times_as_long_as_one():
     union = combine([job(places=(0, 1, 2, 3), size=4000, start_s=0.5, count=3)], (2, 2))
     streams = [isinstance(flow, Stream) for flow in union.schedule.flows]
     alpha_s = np.array([0 if stream else 1e-3 for stream in streams])[:, None]
@@ -134,7 +134,7 @@ def test_collectives_back_to_back_take_as_long_as_one_after_the_other():
     assert completion_s[0] == pytest.approx(0.5 + 3 * 3 * (1e-3 + 1000e-6), rel=1e-12)
 
 
-def test_a_place_begins_the_next_collective_when_it_has_received_all_of_the_one_before():
+def test_a_place_starts_its_next_collective_after_receiving_all_of_the_previous_one():
     union = combine([job("alltoall", "direct", (0, 2, 4), count=2)], SITES)
     transfers, flows = union.schedule.transfers, union.schedule.flows
     half = [index for index, one in enumerate(transfers) if isinstance(flows[one.flow], Flow)]
@@ -142,13 +142,13 @@ def test_a_place_begins_the_next_collective_when_it_has_received_all_of_the_one_
     for index in second:
         src = flows[transfers[index].flow].src
         reached = {index}
-        for one in range(index, -1, -1):  # all that it waits for, whatever the network does
+        for one in range(index, -1, -1):  # all transfers that it depends on
             if one in reached:
                 reached.update(transfers[one].after)
         assert {one for one in first if flows[transfers[one].flow].dst == src} <= reached
 
 
-def test_sizes_sums_and_messages_of_several_jobs_are_carried_and_every_flipped_bit_is_found():
+def test_concurrent_jobs_run_over_loopback_and_every_flipped_bit_is_found_in_its_job():
     jobs = [
         job("allgather", "direct", (6, 0, 1), size=3 * 70_001),
         job("allreduce", "ring", (0, 1, 2, 3), size=4 * 9_000, start_s=0.002, count=2),
@@ -171,7 +171,7 @@ def test_sizes_sums_and_messages_of_several_jobs_are_carried_and_every_flipped_b
             rank = _flow(union, task).dst
             assert task in receives(of_ranks[rank])
             assert (rank, task) in [(rank, task) for rank, task, _ in faults]
-            assert {task for _, task, _ in faults} <= {*span.transfers}  # no other job is touched
+            assert {task for _, task, _ in faults} <= {*span.transfers}  # other jobs are unaffected
     assert agents.run()[1] == []
     assert {union.bytes_of(slot) for slot in range(union.schedule.slots)} == {70_004, 9_000, 1_300_000}
 
@@ -180,20 +180,20 @@ def _flow(union: Workload, task: int) -> Flow | Stream:
     return union.schedule.flows[union.schedule.transfers[task].flow]
 
 
-def test_jobs_between_the_same_two_gpus_have_connections_of_their_own():
+def test_jobs_between_the_same_two_gpus_have_separate_connections():
     union = combine([messages(1e6), messages(2e6), job(places=(0, 1, 2))], SITES)
     flows = [flow for flow in union.schedule.flows if (flow.src, flow.dst) == (0, 1)]
     assert len(flows) == 3 and flow_bytes(union) == 2_000_000 + 24
 
 
-def test_places_exchange_their_ranks_where_they_are_alike():
+def test_only_places_of_a_site_with_the_same_role_in_every_job_may_swap_ranks():
     two = [job(places=(0, 1, 3, 4)), job("broadcast", "tree", (3, 4, 5, 6))]
     assert combine(two, SITES).groups == ((0, 1), (2,), (4,), (5, 6))  # 3 is a root, 2 idle
     fixed = messages(1.0, places=(5, 6), is_background=True)
     assert combine([job(places=range(7)), fixed], SITES).groups == ((0, 1, 2), (3, 4))
 
 
-def test_what_is_waited_for_leaves_background_out():
+def test_the_transfers_that_a_round_waits_for_exclude_background_jobs():
     union = combine([messages(1.0, is_background=True), job(places=(0, 1, 2))], SITES)
     assert union.waited_for == tuple(union.schedule.transfers[t] for t in union.jobs[1].transfers)
     assert [one.is_background for one in union.jobs] == [True, False]
@@ -210,6 +210,6 @@ def test_what_is_waited_for_leaves_background_out():
         ([job("alltoall", "direct", range(7), count=1000)], "14,000 slots|98,000 slots"),
     ],
 )
-def test_what_cannot_be_together_is_a_sentence(jobs, words):
+def test_jobs_that_cannot_be_combined_are_refused_with_the_reason(jobs, words):
     with pytest.raises(ScheduleError, match=words):
         combine(jobs, SITES)

@@ -1,4 +1,4 @@
-"""MSCCL's XML: what msccl-tools writes is read, does its collective, and is the same once written and read again."""
+"""MSCCL's XML: programs of msccl-tools are read, do their collective, and stay the same when written and read back."""
 
 import random
 import re
@@ -15,10 +15,10 @@ from hosts.collectives.schedule import Flow, Schedule, ScheduleError
 from tests.conftest import PROJECT
 from tests.hosts.test_schedules import CASES, carried_out
 
-DATA = PROJECT / "tests" / "data" / "msccl"  # the README above it says where the files are from
+DATA = PROJECT / "tests" / "data" / "msccl"  # the README above it names the sources of the files
 
-# Of n GPUs a ring sends 2 n (n-1) messages; allpairs 2 n (n-1); two nodes of two GPUs: within each node two rings of
-# two for either half of the buffer (2 x 2 x 2 x 2 messages), across two for either GPU (2 x 2 x 2).
+# Kind, GPUs and messages. A ring and allpairs of n GPUs send 2 n (n-1) messages. With two nodes of two GPUs, each node
+# has two rings of two GPUs for either half of the buffer (2 x 2 x 2 x 2 messages); across nodes there are 2 x 2 x 2.
 PROGRAMS = {
     "allreduce_ring": ("allreduce", 4, 24),
     "allreduce_allpairs": ("allreduce", 4, 24),
@@ -36,7 +36,7 @@ def same(a: Schedule, b: Schedule) -> bool:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_of_msccl_tools_does_its_collective_and_comes_back_the_same(name: str, tmp_path: Path) -> None:
+def test_a_program_of_msccl_tools_does_its_collective_and_survives_a_round_trip(name: str, tmp_path: Path) -> None:
     kind, gpus, messages = PROGRAMS[name]
     found = files.read(DATA / f"{name}.xml", kind=kind, gpus=gpus)
     assert len(found.transfers) == messages
@@ -50,7 +50,9 @@ def test_a_program_of_msccl_tools_does_its_collective_and_comes_back_the_same(na
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_any_schedule_comes_back_the_same(kind: str, algorithm: str, data: st.DataObject) -> None:
+def test_any_schedule_written_as_msccl_xml_is_read_back_equivalent(
+    kind: str, algorithm: str, data: st.DataObject
+) -> None:
     sites = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
     channels = data.draw(st.integers(1, 3)) if algorithm == "ring" else 1
     found = schedule(kind, algorithm, sites=sites, channels=channels, pieces=data.draw(st.integers(1, 3)))
@@ -60,7 +62,7 @@ def test_any_schedule_comes_back_the_same(kind: str, algorithm: str, data: st.Da
         placement = data.draw(st.permutations(placement))
     read_kind, again = msccl.read(Path("it"), msccl.text(found, kind=kind, placement=placement))
     assert (read_kind, again.slots) == (kind, found.slots)
-    # Apart from the writer: the same messages between the ranks, each behind as many others on its flow.
+    # Independent of the writer: the same messages between the ranks, at the same positions on their flows.
     assert sorted(described(again)) == sorted(described(found, placement))
     assert same(msccl.canonical(again), again)
     carried_out(again, kind, sites, data.draw(st.integers(0, 99)))
@@ -69,7 +71,7 @@ def test_any_schedule_comes_back_the_same(kind: str, algorithm: str, data: st.Da
 
 
 def described(found: Schedule, placement: list[int] | None = None) -> list[object]:
-    """Every message by its ranks and its number on its flow, with those that it waits for in the same words."""
+    """Return every message as its ranks, channel and position on its flow, with its dependencies in the same form."""
     ranks = placement or range(found.places)
     counts: dict[int, int] = {}
     names = []
@@ -84,7 +86,7 @@ def described(found: Schedule, placement: list[int] | None = None) -> list[objec
     ]
 
 
-def test_what_is_written_has_the_form_that_msccl_reads() -> None:
+def test_the_written_xml_has_the_form_that_msccl_reads() -> None:
     found = schedule("alltoall", "direct", sites=(2, 1))
     root = ElementTree.fromstring(msccl.text(found, kind="alltoall", placement=[2, 0, 1]))
     assert {key: root.get(key) for key in ("ngpus", "coll", "nchunksperloop", "inplace")} == {
@@ -102,7 +104,7 @@ def test_what_is_written_has_the_form_that_msccl_reads() -> None:
         )  # fmt: skip
         for block in gpu:
             for step in block:
-                if step.get("type") == "s":  # chunk q of the input goes to where chunk p of the output is
+                if step.get("type") == "s":  # chunk q of rank p's input goes to chunk p of rank q's output
                     assert step.get("srcoff") == block.get("send") and step.get("dstoff") == str(rank)
 
 
@@ -136,19 +138,19 @@ def swapped(text: str, old: str, new: str) -> str:
         (re.sub(r'type="s".*?/>', 'type="nop" cnt="0"/>', RING, count=1), "is not sent at the other end"),
         (swapped(ALLPAIRS, 'cnt="4"', 'cnt="3"'), "it receives 4 chunks, but GPU 0 sends 3"),
         (swapped(ALLPAIRS, 'depid="2" deps="1"', 'depid="77" deps="1"'), "step 1 of threadblock 77"),
-        (swapped(ALLPAIRS, 'type="re" srcbuf="s"', 'type="re" srcbuf="i"'), "are both in the buffer already"),
-        # It keeps in scratch what would have to be added while the chunk is still being sent.
+        (swapped(ALLPAIRS, 'type="re" srcbuf="s"', 'type="re" srcbuf="i"'), "are in the buffer already"),
+        # This program keeps in scratch what would have to be added while the chunk is still being sent.
         ((DATA / "allreduce_1step.xml").read_text(), "read as messages, .* it does not do its allreduce"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_none_is_a_sentence(text: str, words: str) -> None:
+def test_an_invalid_msccl_file_is_refused_in_one_sentence(text: str, words: str) -> None:
     with pytest.raises(ScheduleError, match=words) as refused:
         msccl.read(Path("a.xml"), text)
     assert str(refused.value).startswith("a.xml")
     assert "\n" not in str(refused.value)
 
 
-def test_threadblocks_that_wait_for_one_another_are_refused_with_the_line() -> None:
+def test_threadblocks_that_deadlock_are_refused_with_the_line() -> None:
     def gpu(number: int) -> str:
         step = 'srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1"'
         return (
@@ -161,7 +163,7 @@ def test_threadblocks_that_wait_for_one_another_are_refused_with_the_line() -> N
         msccl.read(Path("a.xml"), text)
 
 
-def test_what_has_no_form_in_xml_is_refused() -> None:
+def test_a_schedule_that_msccl_xml_cannot_express_is_refused() -> None:
     found = schedule("allgather", "ring", sites=(2, 2))
     with pytest.raises(ScheduleError, match=r"\[0, 0, 1, 2\]"):
         msccl.text(found, kind="allgather", placement=[0, 0, 1, 2])
@@ -169,7 +171,7 @@ def test_what_has_no_form_in_xml_is_refused() -> None:
         msccl.text(found, kind="messages", placement=range(4))
 
 
-def test_a_changed_program_is_refused_or_does_its_collective() -> None:
+def test_a_randomly_changed_program_is_refused_or_still_does_its_collective() -> None:
     rng = random.Random(5)
     refused = 0
     for _ in range(400):

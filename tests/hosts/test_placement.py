@@ -1,4 +1,4 @@
-"""The choice of a placement: against all placements, against its neighbours, and against itself in other batches."""
+"""The choice of a placement, against all placements, against its neighbours, and against itself in other batches."""
 
 from itertools import combinations, permutations
 
@@ -42,7 +42,7 @@ def best(found: Schedule, delay_s: Floats, slot_s: Floats, **options: object) ->
 
 
 def time_s(found: Schedule, ranks: npt.ArrayLike, delay_s: Floats, slot_s: Floats) -> float:
-    """The time of one placement of one instance; `delay_s` and `slot_s` are [n, n]."""
+    """Return the time of one placement of one instance; `delay_s` and `slot_s` are [n, n]."""
     ranks = np.asarray(ranks)
     edges = [(ranks[src], ranks[dst]) for src, dst in map(ends, found.flows)]
     is_stream = [isinstance(flow, Stream) for flow in found.flows]
@@ -59,7 +59,7 @@ def is_allowed(ranks: tuple[int, ...], *, sites: tuple[int, ...] | None, root_st
 
 
 @pytest.mark.parametrize(("kind", "algorithm", "pieces"), ALGORITHMS)
-def test_of_few_gpus_it_is_nearly_always_the_best_of_all_placements(kind: str, algorithm: str, pieces: int) -> None:
+def test_the_placement_of_few_gpus_is_nearly_always_the_best_of_all(kind: str, algorithm: str, pieces: int) -> None:
     sites, count = (3, 2), 40
     found = schedule(kind, algorithm, sites=sites, pieces=pieces)
     held = {"sites": sites if algorithm == "hierarchical" else None, "root_stays": kind == "broadcast"}
@@ -77,7 +77,7 @@ def test_of_few_gpus_it_is_nearly_always_the_best_of_all_placements(kind: str, a
 @pytest.mark.parametrize(("kind", "algorithm", "pieces"), ALGORITHMS)
 @settings(deadline=None, max_examples=5)
 @given(seed=st.integers(0, 2**32), n=st.integers(2, 9), starts=st.integers(1, 3))
-def test_it_is_no_slower_than_the_start_and_no_swap_makes_it_faster(
+def test_a_placement_is_no_slower_than_its_start_and_no_swap_makes_it_faster(
     kind: str, algorithm: str, pieces: int, seed: int, n: int, starts: int
 ) -> None:
     sites = (n - n // 2, n // 2)
@@ -110,10 +110,10 @@ def test_the_placement_of_an_instance_does_not_depend_on_its_batch(seed: int, eq
     shuffled = random.permutation(20)
     assert (best(found, delay_s[shuffled], slot_s[shuffled]) == together[shuffled]).all()
     if equal:
-        assert (together[3:] == np.arange(6)).all()  # nothing is better than the start
+        assert (together[3:] == np.arange(6)).all()  # no placement is better than the start
 
 
-def test_missing_edges_are_not_used_where_a_placement_can_do_without() -> None:
+def test_a_placement_avoids_missing_edges_if_one_without_them_exists() -> None:
     found = schedule("broadcast", "chain", sites=(3, 3))
     delay_s, slot_s = matrices(50, 6, seed=1)
     random = np.random.default_rng(2)
@@ -126,8 +126,8 @@ def test_missing_edges_are_not_used_where_a_placement_can_do_without() -> None:
     assert not missing[np.arange(50)[:, None], chosen[:, :-1], chosen[:, 1:]].any()
 
 
-def test_computations_take_their_seconds_wherever_they_are() -> None:
-    """A place computes and then sends over the one fast edge: how long it computes does not depend on its rank."""
+def test_computation_times_do_not_depend_on_the_placement() -> None:
+    """A place computes and then sends over the one fast edge; its computation takes as long on every rank."""
     found = Schedule(
         places=3,
         slots=1,
@@ -140,7 +140,7 @@ def test_computations_take_their_seconds_wherever_they_are() -> None:
     assert ranks[:2] == [2, 1] and time_s(found, ranks, delay_s[0], slot_s[0]) == 6.0
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_arguments_and_instances_without_a_placement_are_refused() -> None:
     found = schedule("broadcast", "chain", sites=(2, 2))
     delay_s, slot_s = matrices(2, 4, seed=1)
     with pytest.raises(ValueError, match=r"both must be \[K, 4, 4\]"):

@@ -1,4 +1,4 @@
-"""Programs of ranks: carried out on numbers, and by the agents' own code over loopback, where every damage is found."""
+"""Programs of ranks: executed on numbers, and by the agents' own code over loopback, where all damage is found."""
 
 import random
 import socket
@@ -32,9 +32,9 @@ WORD = 1 << 32
 
 
 def on_numbers(found: Workload, of_ranks: Sequence[Program], seed: int) -> list[dict[int, int]]:
-    """What the slots of every rank hold at the end, each one number, with messages in a random order.
+    """Return what the slots of every rank hold at the end, with one number per slot and messages in a random order.
 
-    Own code, apart from the agents': a buffer is there only from the arrival that begins a use to its last task.
+    Independent of the agents' code. A buffer exists only from the arrival that begins its use until its last task.
     """
     rng = random.Random(seed)
     count, _ = windows(found)
@@ -42,7 +42,7 @@ def on_numbers(found: Workload, of_ranks: Sequence[Program], seed: int) -> list[
     holds = [{slot: one.multiplier * pool[window] % WORD for slot, window in one.own} for one in of_ranks]
     done: list[set[int]] = [set() for _ in of_ranks]
     left = [[use.tasks for use in one.uses] for one in of_ranks]
-    kept: list[dict[int, int]] = [{} for _ in of_ranks]  # by slot, the use that it is in
+    kept: list[dict[int, int]] = [{} for _ in of_ranks]  # by slot, its current use
     out = {(a, b, c): list(sends) for a, one in enumerate(of_ranks) for b, c, sends in one.sends}
     flying: dict[tuple[int, int, int], list[list[int]]] = {key: [] for key in out}
     due = {(b, a, c): list(tasks) for a, one in enumerate(of_ranks) for b, c, tasks in one.receives}
@@ -64,7 +64,7 @@ def on_numbers(found: Workload, of_ranks: Sequence[Program], seed: int) -> list[
         if key in sendable and (not flying[key] or rng.random() < 0.5):
             send = out[key].pop(0)
             for slot in send.slots:
-                assert slot not in kept[src] or left[src][kept[src][slot]] > 0, "it has been given back"
+                assert slot not in kept[src] or left[src][kept[src][slot]] > 0, "a sent slot has given back its buffer"
             flying[key].append([holds[src][slot] for slot in send.slots])
             for slot in send.slots:
                 if slot in kept[src]:
@@ -74,7 +74,9 @@ def on_numbers(found: Workload, of_ranks: Sequence[Program], seed: int) -> list[
         for slot, use, value, terms in zip(receive.slots, receive.uses, values, receive.terms, strict=True):
             assert value == sum(factor * pool[window] for window, factor in terms) % WORD
             if kept[dst].get(slot) != use:
-                assert slot not in kept[dst] or left[dst][kept[dst][slot]] == 0, "it is still needed"
+                assert slot not in kept[dst] or left[dst][kept[dst][slot]] == 0, (
+                    "a buffer is reused while tasks still need it"
+                )
                 kept[dst][slot] = use
             holds[dst][slot] = (holds[dst].get(slot, 0) + value) % WORD if receive.adds else value
             finish(dst, slot)
@@ -86,7 +88,7 @@ def on_numbers(found: Workload, of_ranks: Sequence[Program], seed: int) -> list[
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_the_programs_of_all_ranks_do_the_collective(kind: str, algorithm: str, data: st.DataObject) -> None:
+def test_the_programs_of_all_ranks_together_do_the_collective(kind: str, algorithm: str, data: st.DataObject) -> None:
     sites = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
     channels = data.draw(st.integers(1, 3)) if algorithm == "ring" else 1
     pieces, n = data.draw(st.integers(1, 3)), sum(sites)
@@ -105,7 +107,7 @@ def test_the_programs_of_all_ranks_do_the_collective(kind: str, algorithm: str, 
     }
     before, wanted = contents(kind, places=n, slots=slots)
     assert begins.keys() == {(placement[p], s) for p in range(n) for s in range(slots) if before[p][s]}
-    if not has_sums(found):  # no two ranks' data can be mistaken for each other
+    if not has_sums(found):  # every slot has its own window, so that no two ranks' data can be confused
         assert sorted(window for one in of_ranks for _, window in one.own) == list(range(len(begins)))
     for place in range(n):
         for slot, bits in enumerate(wanted[place]):
@@ -116,12 +118,12 @@ def test_the_programs_of_all_ranks_do_the_collective(kind: str, algorithm: str, 
 
 
 @pytest.mark.parametrize("placement", [[0, 1, 2], [0, 1, 2, 2], [1, 2, 3, 4]])
-def test_what_is_not_every_rank_once_is_refused(placement: list[int]) -> None:
+def test_a_placement_that_does_not_contain_each_rank_once_is_refused(placement: list[int]) -> None:
     with pytest.raises(ValueError, match="each once"):
         programs(workload("allgather", "ring", sites=(2, 2), size_bytes=4), placement)
 
 
-def test_a_slot_that_holds_nothing_is_not_sent() -> None:
+def test_a_schedule_that_sends_an_empty_slot_is_refused() -> None:
     builder = Builder(places=2, slots=2)
     builder.send(0, 1, [1])
     broken = Workload(kind="allgather", algorithm="own", schedule=builder.done(), slot_bytes=4)
@@ -129,13 +131,13 @@ def test_a_slot_that_holds_nothing_is_not_sent() -> None:
         programs(broken, [0, 1])
 
 
-def test_a_ring_keeps_one_chunk_and_others_what_they_have_yet_to_send() -> None:
-    """Counted by hand: what a rank has received and has still to send, or has begun to add up, at its most."""
+def test_the_number_of_receive_buffers_per_rank_equals_a_hand_count() -> None:
+    """The most blocks that a rank holds at once because it has yet to forward them or has begun to add them up."""
     for kind, algorithm, most in (
         ("allgather", "ring", [1] * 8),
         ("allreduce", "ring", [1] * 8),
         ("alltoall", "direct", [0] * 8),
-        ("allgather", "halving-doubling", [3] * 8),  # of what it receives, 1 + 2 + 4 blocks, it sends the first 3 on
+        ("allgather", "halving-doubling", [3] * 8),  # a rank receives 1 + 2 + 4 blocks and forwards the first 3
         ("broadcast", "direct", [0] * 8),
         ("broadcast", "chain", [0, *[1] * 6, 0]),
     ):
@@ -144,8 +146,8 @@ def test_a_ring_keeps_one_chunk_and_others_what_they_have_yet_to_send() -> None:
 
 
 @given(st.permutations(range(9)).flatmap(lambda ranks: st.integers(2, 9).map(lambda n: ranks[:n])))
-def test_the_moves_of_a_ring_are_its_steps(order: list[int]) -> None:
-    """In step s the rank at place p sends on what the rank s - 1 places before it began with."""
+def test_the_moves_of_a_ring_name_its_step_ranks_and_chunk(order: list[int]) -> None:
+    """In step s the rank at place p forwards the chunk that the rank s - 1 places before it began with."""
     n = len(order)
     ring = [sorted(order).index(rank) for rank in order]
     found = moves(workload("allgather", "ring", sites=(n - 1, 1), size_bytes=n), ring)
@@ -154,7 +156,7 @@ def test_the_moves_of_a_ring_are_its_steps(order: list[int]) -> None:
     ]
 
 
-def test_the_moves_of_other_collectives_name_the_block_and_the_longest_chain() -> None:
+def test_moves_of_other_collectives_name_the_block_and_the_depth_in_the_longest_chain() -> None:
     alltoall = moves(workload("alltoall", "direct", sites=(2, 1), size_bytes=3), [2, 0, 1])
     assert {(one.step, one.src, one.dst, one.chunk) for one in alltoall} == {
         (1, src, dst, dst) for src in range(3) for dst in range(3) if src != dst
@@ -169,7 +171,7 @@ def test_the_moves_of_other_collectives_name_the_block_and_the_longest_chain() -
 
 @contextmanager
 def connections(of_ranks: Sequence[Program]) -> Iterator[tuple[dict[Any, socket.socket], dict[Any, socket.socket]]]:
-    """A TCP connection over loopback for every flow: the senders' and the receivers' ends."""
+    """Open a TCP connection over loopback for every flow, and yield the senders' and the receivers' ends."""
     outgoing, incoming = {}, {}
     with socket.create_server(("127.0.0.1", 0)) as server:
         for src, one in enumerate(of_ranks):
@@ -186,7 +188,7 @@ def connections(of_ranks: Sequence[Program]) -> Iterator[tuple[dict[Any, socket.
 
 
 class Agents:
-    """The agents' code over loopback, each rank a thread."""
+    """The agents' code over loopback, with a thread for each rank."""
 
     def __init__(self, found: Workload, of_ranks: Sequence[Program]) -> None:
         self.found, self.of_ranks = found, of_ranks
@@ -202,7 +204,7 @@ class Agents:
     def run(
         self, flip: Sequence[int] = (), *, receive_buffer: int | None = None
     ) -> tuple[list[Any], list[tuple[int, int, str]]]:
-        """The answers of all ranks, and the faults as (rank, task, text) in the order in which they arrived."""
+        """Return the answers of all ranks, and the faults as (rank, task, text) in the order of the arrivals."""
         self.collective += 1
         answers: list[Any] = [None] * len(self.of_ranks)
 
@@ -244,7 +246,7 @@ def receives(one: Program) -> dict[int, Receive]:
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 def test_every_flipped_bit_is_found_with_its_rank_and_transfer(kind: str, algorithm: str) -> None:
-    """Seven for each of the algorithms, so more than 200 in all."""
+    """Seven flipped bits for each algorithm, more than 200 in all."""
     rng = random.Random(f"{kind} {algorithm}")
     found = workload(kind, algorithm, sites=(3, 3), size_bytes=6 * rng.randrange(4, 4000), pieces=rng.choice([1, 2]))
     placement = rng.sample(range(6), 6)
@@ -267,23 +269,23 @@ def test_every_flipped_bit_is_found_with_its_rank_and_transfer(kind: str, algori
         _, faults = agents.run([task, byte])
         assert (rank, task, f"byte {at} of slot {slot} is wrong") in faults
         assert {text.split(" is ")[1] for _, _, text in faults} == {"wrong"}
-        # A wrong byte stays where it is in its slot, whatever it is added to.
+        # A wrong byte keeps its offset in the slot through all sums.
         assert {int(text.split()[1]) // 4 for _, _, text in faults} == {at // 4}
     assert agents.run()[1] == []
     for buffers, one in zip(agents.buffers, of_ranks, strict=True):
         assert buffers.made <= sum(use.tasks > 1 for use in one.uses)  # after nine collectives
 
 
-def test_a_message_that_its_window_does_not_hold_is_received_all_the_same() -> None:
-    """Its connection is readable before it is whole, and the rest, its label at last, must still wake the reader."""
+def test_a_message_larger_than_the_receive_window_is_received_completely() -> None:
+    """The connection is readable before the message is complete; its rest, with the label, must wake the reader too."""
     found = workload("alltoall", "direct", sites=(2, 1), size_bytes=900_000)
     agents = Agents(found, programs(found, range(3)))
     for _ in range(5):
         assert agents.run(receive_buffer=20_000)[1] == []
 
 
-def test_what_is_sent_without_a_copy_is_not_written_before_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The receiver's window is small, so that most of a message stays in the sender's memory until it is read."""
+def test_a_buffer_sent_without_copying_is_not_reused_before_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver's window is small, so that most of a message stays in the sender's memory until it is received."""
     found = workload("allgather", "ring", sites=(2, 2), size_bytes=4 * 400_000)
     of_ranks = programs(found, range(4))
     agents = Agents(found, of_ranks)
@@ -296,7 +298,7 @@ def test_what_is_sent_without_a_copy_is_not_written_before_it_is_received(monkey
 
     def faults() -> list[tuple[int, int, str]]:
         for buffers, one in zip(agents.buffers, of_ranks, strict=True):
-            buffers.prepare(one.buffers)  # as for new connections
+            buffers.prepare(one.buffers)  # as the agent does for new connections
         return agents.run(receive_buffer=20_000)[1]
 
     keep = Buffers.lend
@@ -304,13 +306,13 @@ def test_what_is_sent_without_a_copy_is_not_written_before_it_is_received(monkey
     assert [faults() for _ in range(3)] == [[], [], []]
     assert lent >= 3 * 4
     assert all(buffers.made <= one.buffers + LENT + 1 for buffers, one in zip(agents.buffers, of_ranks, strict=True))
-    # Without the wait, the next message is in the buffer too early.
+    # Without lending, the next message is written into the buffer too early.
     monkeypatch.setattr(Buffers, "lend", lambda self, buffer, _: self.give_back(buffer))
     assert any(faults() for _ in range(3))
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), SUMS)
-def test_a_sum_that_lacks_a_contributor_is_found(kind: str, algorithm: str) -> None:
+def test_a_sum_without_one_of_its_contributions_is_detected(kind: str, algorithm: str) -> None:
     rng = random.Random(f"{kind} {algorithm}")
     found = workload(kind, algorithm, sites=(3, 3), size_bytes=6 * rng.randrange(4, 4000))
     of_ranks = list(programs(found, range(6)))
@@ -327,21 +329,21 @@ def test_a_sum_that_lacks_a_contributor_is_found(kind: str, algorithm: str) -> N
         assert faults, f"rank {rank} overwrites with transfer {task}"
 
 
-def test_sums_over_different_slots_are_checked_too() -> None:
+def test_sums_across_different_slots_are_verified() -> None:
     builder = Builder(places=3, slots=2)
     builder.send(0, 1, [(0, 1)], adds=True)
     builder.send(1, 2, [(1, 0)], adds=True)
     builder.send(2, 0, [0])
     found = Workload(kind="allreduce", algorithm="own", schedule=builder.done(), slot_bytes=400)
     of_ranks = programs(found, [0, 1, 2])
-    assert len(receives(of_ranks[0])[2].terms[0]) == 2  # windows: slot 0 of places 0 and 2, and slot 1 of place 1
+    assert len(receives(of_ranks[0])[2].terms[0]) == 2  # two windows: slot 0 of places 0 and 2, slot 1 of place 1
     agents = Agents(found, of_ranks)
     assert agents.run()[1] == []
     assert agents.run([1, 7])[1] == [(2, 1, "byte 7 of slot 0 is wrong"), (0, 2, "byte 7 of slot 0 is wrong")]
 
 
 def exchange() -> Workload:
-    """Messages between two places with computations between them."""
+    """Return a workload of messages between two places, with computations between the messages."""
     flows = (Flow(0, 1), Stream(1), Flow(1, 0), Flow(0, 1, 2), Stream(0, 1))
     transfers = (
         Transfer(flow=0, size=3.0),
@@ -357,7 +359,7 @@ def exchange() -> Workload:
     return Workload(kind=MESSAGES, algorithm="own", schedule=schedule, slot_bytes=1000)
 
 
-def test_messages_wait_for_computations_and_computations_for_messages() -> None:
+def test_agents_delay_messages_until_computations_end_and_vice_versa() -> None:
     found = exchange()
     assert flow_bytes(found) == 3000 + 24
     agents = Agents(found, programs(found, [1, 0]))
@@ -369,7 +371,7 @@ def test_messages_wait_for_computations_and_computations_for_messages() -> None:
         assert sent[task] >= max((arrived[one] for one in transfer.after), default=0)
         if isinstance(found.schedule.flows[transfer.flow], Stream):
             assert arrived[task] - sent[task] >= transfer.size * 1e9
-    assert sent[2] == arrived[1] and sent[6] == arrived[5]  # a stream computes one thing at a time
+    assert sent[2] == arrived[1] and sent[6] == arrived[5]  # a stream does one computation at a time
     assert sent[7] == arrived[6]
     assert agents.run([0, 2999])[1] == [(0, 0, "byte 2999 is wrong")]
     assert agents.run([7, 0])[1] == [(0, 7, "byte 0 is wrong")]

@@ -1,4 +1,4 @@
-"""Rings that are searched for, and values that no ring is below: against all rings, and against CP-SAT."""
+"""Rings found by search, and lower bounds on the objective of any ring: against all rings, and against CP-SAT."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ Floats = npt.NDArray[Any]
 
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites of any size are too large for the exact choice."""
+    """Make sites of every size too large for the exact choice, so that rings are searched for."""
     monkeypatch.setattr(module, "MAX_EXACT_GPUS", 1)
 
 
 def instances(n: int, count: int, seed: int, *, missing: float = 0.0) -> tuple[Floats, Floats]:
-    """Costs and delays, [count, n, n] s, in which either can decide."""
+    """Return random costs and delays, [count, n, n] s, in which either can decide the objective."""
     random = np.random.default_rng(seed)
     delay_s = random.choice([1e-6, 1e-4, 1e-2], (count, n, n))
     cost_s = delay_s + random.choice([1e-4, 1e-3, 1e-2], (count, 1, 1)) * random.uniform(0.1, 1, (count, n, n))
@@ -38,7 +38,7 @@ def instances(n: int, count: int, seed: int, *, missing: float = 0.0) -> tuple[F
     st.sampled_from([0.0, 0.3]),
     st.integers(0, 2**32),
 )
-def test_no_ring_is_below_the_bound(
+def test_no_ring_is_below_the_lower_bound_of_its_objective(
     sizes: tuple[int, ...], objective: str, messages: float, missing: float, seed: int
 ) -> None:
     cost_s, delay_s = instances(sum(sizes), 5, seed, missing=missing)
@@ -52,7 +52,7 @@ def test_no_ring_is_below_the_bound(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (3, 2, 3), (4, 3, 4, 3, 4)])
-def test_a_searched_ring_is_on_average_within_half_a_percent_of_the_best(
+def test_searched_rings_are_on_average_within_half_a_percent_of_the_best(
     sizes: tuple[int, ...], objective: str, request: pytest.FixtureRequest
 ) -> None:
     cost_s, delay_s = instances(sum(sizes), 60, 1)
@@ -81,9 +81,9 @@ def test_a_searched_ring_does_not_depend_on_its_batch(objective: str) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_where_there_is_no_ring_none_is_found_and_the_bound_is_infinite(objective: str) -> None:
+def test_an_instance_without_a_ring_is_refused_and_its_bound_is_infinite(objective: str) -> None:
     cost_s, delay_s = instances(28, 2, 3)
-    cost_s[1, 5, :] = np.inf  # nothing leaves it
+    cost_s[1, 5, :] = np.inf  # GPU 5 has no outgoing edge
     given = {"gpus_per_site": (14, 14), "objective": objective}
     with pytest.raises(ValueError, match="no ring"):
         best_rings(cost_s, delay_s, **given)
@@ -91,8 +91,8 @@ def test_where_there_is_no_ring_none_is_found_and_the_bound_is_infinite(objectiv
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_at_8_sites_of_32_gpus_rings_are_within_2_percent_of_the_bound(objective: str) -> None:
-    """At the paper's rates, with another delay between every two sites."""
+def test_rings_over_8_sites_of_32_gpus_are_within_2_percent_of_the_bound(objective: str) -> None:
+    """At the paper's rates, with a different delay between every two sites."""
     random, site = np.random.default_rng(5), np.repeat(np.arange(8), 32)
     crosses = site[:, None] != site
     delay_s = np.where(crosses, random.uniform(1e-3, 20e-3, (8, 8))[site][:, site], 0.7e-6)[None]
@@ -107,8 +107,8 @@ def test_at_8_sites_of_32_gpus_rings_are_within_2_percent_of_the_bound(objective
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_of_many_orders_of_sites_one_that_is_possible_is_found(objective: str) -> None:
-    """All shortest crossings lead from a GPU that they lead to as well: none of the promising orders is possible."""
+def test_a_feasible_order_of_sites_is_found_where_the_promising_ones_are_infeasible(objective: str) -> None:
+    """All short crossings leave a site from the GPU at which they enter it, so that no promising order is feasible."""
     random, site = np.random.default_rng(6), np.repeat(np.arange(5), 26)
     cost_s, delay_s = random.uniform(1e-3, 2e-3, (1, 130, 130)), np.full((1, 130, 130), 1e-6)
     crosses, first = site[:, None] != site, np.flatnonzero(np.diff(site, prepend=-1))
@@ -125,10 +125,10 @@ def test_of_many_orders_of_sites_one_that_is_possible_is_found(objective: str) -
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("chunk", [8e6, 64e6])
 @pytest.mark.parametrize("delay", [10e-6, 10e-3])
-def test_at_32_gpus_a_site_rings_are_within_2_percent_of_the_bound_of_cp_sat(
+def test_rings_over_2_sites_of_32_gpus_are_within_2_percent_of_the_cp_sat_bound(
     delay: float, chunk: float, seed: int
 ) -> None:
-    """The cycle time as CP-SAT has it: a circuit with two crossings, whose edges are below a limit that it chooses."""
+    """The cycle time in CP-SAT: a circuit with two crossings that minimises an upper limit on its terms."""
     from ortools.sat.python import cp_model
 
     size, n = 32, 64

@@ -1,4 +1,4 @@
-"""Schedules of collectives: what they deliver, and that a broken one is found."""
+"""Schedules of collectives: what they deliver, and the detection of broken schedules."""
 
 import random
 from collections import Counter
@@ -18,9 +18,9 @@ CASES = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algori
 
 
 def carried_out(found: Schedule, kind: str, sites: tuple[int, ...], seed: int) -> None:
-    """Carry a schedule out on numbers, in a random order that flows and dependencies allow, and check every sum.
+    """Execute a schedule on numbers, in a random order that flows and dependencies allow, and check every sum.
 
-    Apart from the proof: real buffers, real additions, messages in flight that arrive when they like.
+    Independent of `prove`: real buffers, real additions, and messages that are in flight for any time.
     """
     n, rng = sum(sites), random.Random(seed)
     values = np.random.default_rng(seed).integers(1, 1 << 40, (n, found.slots))
@@ -55,7 +55,7 @@ def carried_out(found: Schedule, kind: str, sites: tuple[int, ...], seed: int) -
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_algorithm_does_its_collective_whatever_the_network_does(
+def test_every_algorithm_does_its_collective_under_any_order_of_arrivals(
     kind: str, algorithm: str, data: st.DataObject
 ) -> None:
     sites = tuple(data.draw(st.lists(st.integers(1, 4), min_size=2, max_size=3)))
@@ -67,8 +67,8 @@ def test_every_algorithm_does_its_collective_whatever_the_network_does(
 CHANGES = ("drop", "duplicate", "slot", "adds", "after", "flow")
 
 
-def broken(found: Schedule, change: str, rng: random.Random) -> Schedule | None:
-    """The schedule with one thing in it changed, None where there is nothing of that kind to change."""
+def mutated(found: Schedule, change: str, rng: random.Random) -> Schedule | None:
+    """Return the schedule with one change of this kind, or None if there is nothing to change."""
     transfers = list(found.transfers)
     fit = {
         "after": [index for index, t in enumerate(transfers) if t.after],
@@ -99,12 +99,12 @@ def broken(found: Schedule, change: str, rng: random.Random) -> Schedule | None:
     return replace(found, transfers=tuple(transfers))
 
 
-def test_a_thousand_broken_schedules_fail_the_proof_or_are_as_good() -> None:
+def test_a_thousand_mutated_schedules_fail_the_proof_or_still_do_their_collective() -> None:
     rng = random.Random(7)
     done, refused = Counter(), Counter()
     for (kind, algorithm), change in islice(cycle(product(CASES, CHANGES)), 1200):
         sites = rng.choice([(2, 2), (3, 2), (4, 4), (2, 2, 2)])
-        mutant = broken(schedule(kind, algorithm, sites=sites, pieces=rng.choice([1, 2])), change, rng)
+        mutant = mutated(schedule(kind, algorithm, sites=sites, pieces=rng.choice([1, 2])), change, rng)
         if mutant is None:
             continue
         done[change] += 1
@@ -113,13 +113,13 @@ def test_a_thousand_broken_schedules_fail_the_proof_or_are_as_good() -> None:
         except ScheduleError:
             refused[change] += 1
             continue
-        for seed in range(20):  # what is not refused is as good: such as a copy that is made twice
+        for seed in range(20):  # accepted mutants are correct, e.g. with a duplicate copy
             carried_out(mutant, kind, sites, seed)
     assert done.total() >= 1000 and set(done) == set(CHANGES)
     assert refused["drop"] == done["drop"] and all(refused[change] > 0 for change in CHANGES), (refused, done)
 
 
-def test_what_cannot_be_is_one_sentence() -> None:
+def test_unknown_kinds_algorithms_and_options_are_refused() -> None:
     for asked, words in (
         ({"kind": "allsum", "algorithm": "ring"}, "allsum"),
         ({"kind": "alltoall", "algorithm": "ring"}, "direct"),
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_one_sentence() -> None:
             schedule(**{"sites": (2, 2)} | asked)
 
 
-def test_a_deadlock_and_a_place_that_is_not_there_are_refused() -> None:
+def test_a_schedule_with_invalid_flows_slots_or_dependencies_is_refused() -> None:
     ring = ring_allgather(3)
     for transfer, words in (
         (Transfer(flow=9, slots=((0, 0),)), "flow 9"),
@@ -142,6 +142,6 @@ def test_a_deadlock_and_a_place_that_is_not_there_are_refused() -> None:
             prove(replace(ring, transfers=(*ring.transfers, transfer)), *contents("allgather", places=3, slots=3))
 
 
-def test_schedules_that_race_one_after_the_other_are_refused() -> None:
+def test_chained_schedules_that_race_with_each_other_are_refused() -> None:
     with pytest.raises(ScheduleError, match="may still send"):
         then(ring_allgather(4), ring_allgather(4))  # the second could overwrite a block that the first has yet to send

@@ -1,4 +1,4 @@
-"""Spraying: the pieces of messages deliver what the messages did, in the same bytes, over connections of their own."""
+"""Spraying: the pieces of messages deliver the same data as the messages, over connections of their own."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ KINDS = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algori
 
 @st.composite
 def workloads(draw: st.DrawFn) -> Workload:
-    """A collective, or several jobs at once."""
+    """Draw the workload of one collective or of several concurrent jobs."""
     if draw(st.booleans()):
         return combine(draw(some_jobs()), SITES)
     kind, algorithm = draw(st.sampled_from(KINDS))
@@ -31,7 +31,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 
 def some_pieces(draw: st.DrawFn, whole: Workload) -> "list[int]":
-    """How many pieces each flow's messages are cut into; those of a pair of GPUs alike."""
+    """Draw the number of pieces per message for each flow; flows between the same GPUs have the same number."""
     numbers: dict[object, int] = {}
     return [
         1 if isinstance(flow, Stream) else numbers.setdefault((flow.src, flow.dst), draw(st.integers(1, 4)))
@@ -40,7 +40,7 @@ def some_pieces(draw: st.DrawFn, whole: Workload) -> "list[int]":
 
 
 def contributions(contents: "list[list[int]]", slots: int) -> "list[list[set[tuple[int, int]]]]":
-    """What each slot of each place holds, as places and slots."""
+    """Return for each slot of each place the (place, slot) pairs whose data it holds."""
     return [
         [{divmod(bit, slots) for bit in range(bits.bit_length()) if bits >> bit & 1} for bits in of_place]
         for of_place in contents
@@ -49,7 +49,7 @@ def contributions(contents: "list[list[int]]", slots: int) -> "list[list[set[tup
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_each_part_of_a_slot_ends_with_that_part_of_what_the_slot_would_have(data: st.DataObject) -> None:
+def test_every_part_of_a_slot_ends_with_the_same_part_of_the_unsprayed_result(data: st.DataObject) -> None:
     whole = data.draw(workloads())
     pieces = some_pieces(data.draw, whole)
     found = sprayed(whole, pieces, width=4, ranks=4)
@@ -65,7 +65,7 @@ def test_each_part_of_a_slot_ends_with_that_part_of_what_the_slot_would_have(dat
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_message_is_cut_evenly_and_its_pieces_are_on_channels_of_their_own(data: st.DataObject) -> None:
+def test_a_message_is_cut_evenly_into_pieces_on_separate_channels(data: st.DataObject) -> None:
     whole = data.draw(workloads())
     pieces = some_pieces(data.draw, whole)
     found = sprayed(whole, pieces, width=4, ranks=4)
@@ -80,11 +80,11 @@ def test_a_message_is_cut_evenly_and_its_pieces_are_on_channels_of_their_own(dat
     for key, sizes in sent.items():
         mine = [one for flow, one in whole.schedule.sends() if flow == key]
         total = sum(message_bytes(whole, one) for one in mine)
-        room = sum(len(one.slots) for one in mine) * parts * unit  # every part is rounded up
+        room = sum(len(one.slots) for one in mine) * parts * unit  # the most that rounding up the parts adds
         assert total <= sum(sizes) < total + max(1, room)
 
 
-def test_what_waits_for_a_message_waits_for_all_of_its_pieces() -> None:
+def test_a_dependent_of_a_message_waits_for_all_of_its_pieces() -> None:
     whole = workload("broadcast", "chain", sites=(2, 1), size_bytes=1000)
     found = sprayed(whole, [2, 4], width=4, ranks=4)
     assert [len(one.after) for one in found.schedule.transfers] == [0, 0, 2, 2, 2, 2]
@@ -96,22 +96,22 @@ def messages(*sizes: int) -> Workload:
     return Workload(kind=MESSAGES, algorithm="own", schedule=schedule, slot_bytes=1)
 
 
-def test_the_sizes_of_messages_without_slots_differ_by_a_byte_and_none_is_empty() -> None:
+def test_pieces_of_messages_without_slots_differ_by_at_most_a_byte_and_none_is_empty() -> None:
     found = sprayed(messages(10, 3, 1, 0), [4], width=4, ranks=4)
     sizes = [(found.schedule.flows[one.flow].channel, one.size) for one in found.schedule.transfers]  # type: ignore[union-attr]
     assert sizes == [(0, 3), (1, 3), (2, 2), (3, 2), (0, 1), (1, 1), (2, 1), (0, 1), (0, 0)]
 
 
 @pytest.mark.parametrize(("links", "seconds"), [([0, 0, 0, 0], 8e-3), ([0, 1, 2, 3], 2e-3), ([0, 0, 1, 1], 4e-3)])
-def test_pieces_take_what_the_links_that_they_share_have_left(links: Sequence[int], seconds: float) -> None:
-    """8 Mbit over links of 1 Gbit/s, in quarters."""
+def test_pieces_take_the_time_given_by_the_links_that_they_share(links: Sequence[int], seconds: float) -> None:
+    """8 Mbit in four pieces over links of 1 Gbit/s."""
     found = sprayed(messages(1_000_000), [4], width=4, ranks=4)
     on = np.array(links, np.int32)[None, :, None]
     time_s = fluid.completion_s(found.schedule.transfers, on, np.full((1, 4), 1e9), np.zeros((1, 4)), slot_bytes=1)
     assert time_s[0] == pytest.approx(seconds)
 
 
-def test_too_many_pieces_are_refused_with_their_number() -> None:
+def test_pieces_that_need_too_many_connections_or_channels_are_refused() -> None:
     whole = workload("alltoall", "direct", sites=(8, 8), size_bytes=16_000)
     with pytest.raises(ScheduleError, match="has 122,880 connections; allowed: 65,536"):
         sprayed(whole, [512] * 240, width=512, ranks=4)
@@ -120,7 +120,7 @@ def test_too_many_pieces_are_refused_with_their_number() -> None:
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [("alltoall", "direct"), ("allreduce", "ring"), ("broadcast", "chain")])
-def test_real_agents_carry_the_pieces(kind: str, algorithm: str) -> None:
+def test_agents_over_loopback_deliver_every_piece_without_faults(kind: str, algorithm: str) -> None:
     whole = workload(kind, algorithm, sites=(2, 2), size_bytes=40_004)
     found = sprayed(whole, [1 + flow % 3 for flow in range(len(whole.schedule.flows))], width=3, ranks=4)
     answers, faults = Agents(found, programs(found, (2, 0, 3, 1))).run()

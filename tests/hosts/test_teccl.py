@@ -1,4 +1,4 @@
-"""TE-CCL's schedules: its own for meshes, and files that are none."""
+"""TE-CCL's schedules: its own schedules of meshes, and invalid files."""
 
 import json
 
@@ -10,14 +10,14 @@ from hosts.collectives import files
 from hosts.collectives.schedule import ScheduleError
 from tests.conftest import PROJECT
 
-DATA = PROJECT / "tests" / "data"  # its README says where the files are from
+DATA = PROJECT / "tests" / "data"  # its README names the sources of the files
 
 
 @pytest.mark.parametrize(("side", "seconds"), [(4, 8.0), (6, 18.0)])
-def test_its_schedule_of_a_mesh_is_an_allgather_that_takes_as_long_as_it_says(side: int, seconds: float) -> None:
+def test_te_ccls_mesh_schedule_is_an_allgather_that_takes_its_stated_time(side: int, seconds: float) -> None:
     path = DATA / f"teccl_mesh_{side}.json"
     found = files.read(path, kind="allgather", gpus=side * side)
-    flows = len(found.flows), 1  # a chunk takes a link for a second, without delay
+    flows = len(found.flows), 1  # a chunk occupies a link for 1 s, without delay
     took_s = times(found.transfers, np.zeros(flows), np.ones(flows)).arrives_s.max()
     assert took_s == json.loads(path.read_text())["4-Collective_Finish_Time"] == seconds
 
@@ -37,7 +37,7 @@ def test_its_schedule_of_a_mesh_is_an_allgather_that_takes_as_long_as_it_says(si
         ('{"7-Flows": ["Chunk 0 from 1 traveled over 1->0 in epoch 0"]}', "does not do its allgather"),
     ],
 )
-def test_a_file_that_is_none_is_a_sentence(tmp_path, text: str, words: str) -> None:
+def test_an_invalid_te_ccl_file_is_refused_in_one_sentence(tmp_path, text: str, words: str) -> None:
     path = tmp_path / "schedule.json"
     path.write_text(text)
     with pytest.raises(ScheduleError, match=words) as refused:

@@ -1,4 +1,4 @@
-"""Training iterations: closed forms without transfer times, an event simulation written apart with them, and memory."""
+"""Training iterations: closed forms without transfer times, an independent event simulation with them, and memory."""
 
 import heapq
 from collections import deque
@@ -31,7 +31,7 @@ SIZES = [(p, m) for p in (2, 4, 8) for m in (p, 2 * p, 4 * p)]
 
 
 def time_s(found, delay_s=None, byte_s=None):
-    """How long an iteration takes by the model with these delays and times for a byte from place to place, or none."""
+    """Return the model's time of an iteration with these delays and times per byte between places; None means zero."""
     streams = [isinstance(flow, Stream) for flow in found.schedule.flows]
     n = found.schedule.places
     delay_s, byte_s = (np.zeros((n, n)) if one is None else one for one in (delay_s, byte_s))
@@ -46,14 +46,14 @@ def bubble(training, stages, **options):
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
-def test_without_transfer_times_the_bubble_is_the_closed_form(p: int, m: int) -> None:
+def test_without_transfer_times_the_pipeline_bubble_equals_its_closed_form(p: int, m: int) -> None:
     for pipeline, more in (("gpipe", 0), ("1f1b", 0), ("overlapped", 0), ("overlapped", 3)):
         found = bubble(Training(pipeline=pipeline, micro_batches=m), p, more=more)
         assert found == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
     for v in (2, 4):
         found = bubble(Training(pipeline="interleaved", micro_batches=m, chunks=v), p)
         assert found == pytest.approx((p - 1) / (v * m + p - 1), abs=1e-12)
-    for backward_s in (10e-3, 15e-3, 20e-3):  # Qi et al., table 2: (p - 1) (F + B - W) of all
+    for backward_s in (10e-3, 15e-3, 20e-3):  # Qi et al., table 2: (p - 1) (F + B - W) is idle
         found = bubble(Training(pipeline="zero-bubble", micro_batches=m, backward_s=backward_s), p)
         idle_s = (p - 1) * FORWARD_S
         assert found == pytest.approx(idle_s / (m * (FORWARD_S + backward_s) + idle_s), abs=1e-12)
@@ -64,11 +64,11 @@ def test_without_transfer_times_the_bubble_is_the_closed_form(p: int, m: int) ->
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)
-def test_activations_in_flight_are_as_the_formulas_say(p: int, m: int) -> None:
+def test_activations_in_flight_equal_the_formulas_of_each_pipeline(p: int, m: int) -> None:
     for stage in range(p):
         of = {name: in_flight(Training(pipeline=name, micro_batches=m), stage, p) for name in PIPELINES}
         assert (of["gpipe"], of["1f1b"], of["overlapped"]) == (m, min(m, p - stage), min(m, p - stage))
-        assert of["zero-bubble"] == p  # of the first stage, as 1F1B; the others wait with weight gradients
+        assert of["zero-bubble"] == p  # as 1F1B's first stage, because the others defer weight gradients
         assert in_flight(Training(micro_batches=m), stage, p, 2) == min(m, p - stage + 2)
         for v in (2, 4):
             ahead = 2 * (p - stage - 1) + (v - 1) * p + 1
@@ -77,10 +77,10 @@ def test_activations_in_flight_are_as_the_formulas_say(p: int, m: int) -> None:
 
 
 def simulated_s(training, limits, delay_s, byte_s):
-    """The time of an iteration of one replica on places in order, by events; written without the module's orders.
+    """Simulate an iteration of one replica on consecutive places by events, and return its time in seconds.
 
-    A stage does a forward while fewer than `limits` of its chunks' micro-batches are in flight, and else a backward,
-    and waits for it; a connection sends one message at a time.
+    This does not use the orders of the module. A stage takes a forward while fewer than `limits` of its chunks'
+    micro-batches are in flight, else a backward, and waits for its input. A connection sends one message at a time.
     """
     p, v, m = len(limits), training.chunks, training.micro_batches
     parts = {"F": training.forward_s / v, "B": training.backward_s / v, "W": 0.0}
@@ -155,7 +155,7 @@ def simulated_s(training, limits, delay_s, byte_s):
 
 @st.composite
 def trainings(draw):
-    """A training of one replica, the stages of its two sites, and delays and times for a byte from place to place."""
+    """Draw a training of one replica, the stages in its two sites, and delays and times per byte between places."""
     pipeline, p = draw(st.sampled_from(PIPELINES)), draw(st.integers(2, 7))
     chunks = draw(st.integers(2, 4)) if pipeline == "interleaved" else 1
     m = p * draw(st.integers(1, 3)) if chunks > 1 else draw(st.integers(1, 12))
@@ -178,7 +178,7 @@ def trainings(draw):
 
 @settings(max_examples=1000, deadline=None)
 @given(trainings(), st.integers(0, 6))
-def test_a_simulation_by_events_gives_the_same_times(case, more) -> None:
+def test_training_iteration_times_equal_an_independent_event_simulation(case, more) -> None:
     training, sites, delay_s, byte_s = case
     p, m, v = sum(sites), training.micro_batches, training.chunks
     more = more if training.pipeline == "overlapped" else 0
@@ -191,8 +191,8 @@ def test_a_simulation_by_events_gives_the_same_times(case, more) -> None:
     assert found_s == pytest.approx(simulated_s(training, limits, delay_s, byte_s), rel=1e-12)
 
 
-def test_sums_of_gradients_are_an_allreduce_behind_the_backward_and_in_buckets_the_last_of_them() -> None:
-    """One stage whose replicas all have the same to do: what is behind the backward is the AllReduce alone."""
+def test_gradient_sums_add_the_time_of_the_last_buckets_allreduce_to_an_iteration() -> None:
+    """A pipeline of one stage, whose replicas all end their backward at once, before the last AllReduce."""
     n, byte_s, delay_s = 4, np.full((4, 4), 1e-9), np.full((4, 4), 1e-3)
     training = Training(replicas=n, gradient_bytes=1_600_000)
     computing_s = training.micro_batches * (FORWARD_S + BACKWARD_S)
@@ -208,7 +208,7 @@ def test_sums_of_gradients_are_an_allreduce_behind_the_backward_and_in_buckets_t
 
 @pytest.mark.parametrize("across", ["pipeline", "data"])
 @pytest.mark.parametrize("gradients", ["ring", "hierarchical"])
-def test_every_replica_ends_with_the_sum_of_its_stages_gradients_and_no_other(across: str, gradients: str) -> None:
+def test_every_replica_ends_with_exactly_the_sum_of_its_stages_gradients(across: str, gradients: str) -> None:
     training = Training(replicas=4, across=across, gradients=gradients, buckets=2, micro_batches=2)
     found = workload(training, (4, 4))
     slots = found.schedule.slots
@@ -232,8 +232,10 @@ def test_every_replica_ends_with_the_sum_of_its_stages_gradients_and_no_other(ac
     st.integers(1, 100),
     st.one_of(st.none(), st.integers(2, 12)),
 )
-def test_overlapped_is_never_slower_never_over_memory_and_the_best_of_all(each, m, forward_s, delay_s, rate, room):
-    """Against all numbers of forwards before the cut, timed by the simulation under what is planned for."""
+def test_overlapped_uses_the_fastest_number_of_early_forwards_that_fits_in_memory(
+    each, m, forward_s, delay_s, rate, room
+):
+    """Against all numbers of forwards before the cut, timed by the event simulation under the planned conditions."""
     sites = (each, each)
     training = Training(
         pipeline="overlapped",
@@ -264,7 +266,7 @@ def test_overlapped_is_never_slower_never_over_memory_and_the_best_of_all(each, 
     assert training.memory_bytes is None or max(held) * training.activation_bytes <= training.memory_bytes
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_inconsistent_or_too_large_trainings_are_refused() -> None:
     for changes, sites, says in (
         ({"replicas": 3}, (4, 4), "3 replicas on 8 GPUs"),
         ({"chunks": 2}, (4, 4), "1f1b with 2 chunks"),
