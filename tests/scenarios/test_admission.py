@@ -72,7 +72,7 @@ def mix(seed):
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_what_is_promised_is_kept_whatever_the_mix(grain):
+def test_admitted_and_deferred_transfers_of_random_mixes_arrive_in_time(grain):
     outcomes = set()
     for seed in range(5):
         found = setting(*mix(seed), head=HEAD.replace("gpus = 8", f'gpus = 8\ngrain = "{grain}"'))
@@ -84,7 +84,7 @@ def test_what_is_promised_is_kept_whatever_the_mix(grain):
     assert outcomes == {"admitted", "deferred", "refused"}
 
 
-def test_protected_promises_are_kept_whichever_wan_link_is_down():
+def test_protected_transfers_arrive_in_time_whichever_wan_link_is_down():
     requests = [
         COPY | {"size": "6 MB", "deadline": "40 ms"},
         STREAM | {"rate": "1.5 Gbit/s", "start": "5 ms"},
@@ -100,7 +100,7 @@ def test_protected_promises_are_kept_whichever_wan_link_is_down():
         assert all(at_s[one.job.name] <= one.due_s for one in down.transfers if one.workload is not None)
 
 
-def test_with_a_recovery_a_link_may_fail_at_any_time_as_senders_do_the_same_and_are_done_so_much_earlier():
+def test_a_recovery_time_is_kept_free_before_deadlines_and_a_fault_changes_no_schedule():
     requests = COPY | {"size": "6 MB", "deadline": "240 ms"}, STREAM | {"rate": "1 Gbit/s", "start": "5 ms"}
     tail = '[admission]\nprotect = "link"\nrecovery = "200 ms"\n'
     found = setting(*requests, tail=tail)
@@ -117,7 +117,7 @@ def test_with_a_recovery_a_link_may_fail_at_any_time_as_senders_do_the_same_and_
         assert [one.due_s for one in struck.transfers] == [one.due_s for one in found.transfers]
 
 
-def test_promises_that_are_not_protected_are_told_that_a_link_breaks_them():
+def test_a_link_failure_breaks_only_those_unprotected_transfers_that_no_longer_fit():
     asks = [STREAM | {"rate": "1.8 Gbit/s"}, STREAM | {"name": "second", "ranks": [2, 5], "rate": "100 Mbit/s"}]
     wan = '"five-router"'
     found = setting(*asks, head=HEAD.replace("gpus = 8", f"gpus = 8\nwan = {wan}").replace("1-4 Gbit/s", "1 Gbit/s"))
@@ -129,7 +129,7 @@ def test_promises_that_are_not_protected_are_told_that_a_link_breaks_them():
     assert there_s(down)["second"] <= second.due_s
 
 
-def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
+def test_a_transfer_of_the_first_class_arrives_in_time_beside_a_large_alltoall():
     classes = '[[class]]\nname = "first"\npriority = 0\n[[class]]\nname = "rest"\npriority = 1\nshare = 0.1'
     noise = {"kind": "alltoall", "name": "noise", "ranks": [2, 3, 6, 7], "size": "40 MB"}
     asked = COPY | {"class": "first", "size": "8 MB", "deadline": "40 ms"}
@@ -139,7 +139,7 @@ def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
     assert max(there_s(found).values()) > copy.due_s  # the other one is under way all the time
 
 
-def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
+def test_with_classes_a_transfer_is_due_later_by_one_segment_of_another_class():
     """A mesh crosses one WAN link, of 1 Gbit/s at least: 64 kB before the deadline there must be nothing left."""
     gold = '[[class]]\nname = "gold"\npriority = 0'
     asked = STREAM | {"duration": "5 ms"}
@@ -147,19 +147,19 @@ def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
     assert beside.due_s - alone.due_s == pytest.approx(8 * 64_000 / 1e9, rel=1e-6)
 
 
-def test_a_byte_is_promised_beside_a_fast_transfer():
+def test_a_one_byte_transfer_beside_a_fast_transfer_arrives_in_time():
     byte = COPY | {"name": "byte", "size": "1 B", "deadline": "40 s"}
     found = setting(COPY, byte)
     assert [there_s(found)[one.job.name] <= one.due_s for one in found.transfers] == [True, True]
 
 
-def test_the_answer_to_a_deferred_transfer_is_written_as_json():
+def test_the_outcome_of_a_deferred_transfer_can_be_written_as_json():
     (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
     assert found.outcome == "deferred"
     assert json.loads(json.dumps(found.as_json() | found.kept(1e-3)))["kept"] is True
 
 
-def test_every_byte_of_a_promise_is_in_its_messages():
+def test_message_sizes_of_a_transfer_add_up_to_the_bytes_of_its_calendar():
     found = setting(*mix(1))
     for one in found.transfers:
         if one.workload is not None:
@@ -168,13 +168,13 @@ def test_every_byte_of_a_promise_is_in_its_messages():
             assert 8 * sum(sizes) == pytest.approx(bits, abs=16)
 
 
-def test_a_stored_scenario_asks_the_same():
+def test_transfers_and_admission_survive_writing_and_reading_a_scenario():
     found = scenario_of(resolved(setting(COPY, STREAM | {"latest": "60 ms"}, tail='[admission]\nprotect = "link"')))
     assert found.jobs[1].latest_s == pytest.approx(0.06) and found.admission.protect == "link"
     assert found.jobs[0].deadline_s == pytest.approx(0.02)
 
 
-def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure_compares_both(tmp_path, capsys):
+def test_without_admission_the_urgent_transfer_is_late_and_figures_compare_both_ways(tmp_path, capsys):
     """Two transfers over one link of 1 Gbit/s: sharing it, the urgent one takes the time of 4 MB and is late; with a
     calendar it goes first, and 6 MB are there in time for the other one."""
     scenario, shares = tmp_path / "asks.toml", ("single", "ecmp", "te")
@@ -209,7 +209,7 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
         assert written.count(words) == 2
 
 
-def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_fault():
+def test_without_admission_transfers_use_the_paths_of_the_mode_and_any_fault_is_allowed():
     """The fixed path has the one slow link, of 1 Gbit/s, on which 4 MB take 32 ms; others have 2."""
     slow = HEAD.replace('"spray"', '"single"').replace("1-4 Gbit/s", "2 Gbit/s")
     tail = '[conditions.links]\n"s0b0>s1b0" = { rate = "1 Gbit/s" }\n'
@@ -263,19 +263,19 @@ def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_f
         ([COPY], HEAD + '[admission]\nrecovery = "1 s"', "recovery: does nothing here"),
     ],
 )
-def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
+def test_an_impossible_transfer_or_admission_table_is_refused_with_the_reason(jobs, head, says):
     with pytest.raises(ScenarioError) as caught:
         setting(*jobs, head=head)
     assert says in str(caught.value)
 
 
-def test_a_transfer_is_put_off_to_an_end_at_which_it_fits():
+def test_a_transfer_is_deferred_to_a_deadline_at_which_it_fits_despite_rounding():
     """The least end that its linear programme finds does not fit itself, by rounding."""
     found = mixes.mix(212)
     assert [one.outcome for one in found.transfers] == ["deferred", "deferred"]
 
 
-def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in_breaks_a_promise(vm):
+def test_in_the_vm_transfers_arrive_in_time_unless_a_refused_one_is_forced_in(vm):
     """Over rails and over logical links, and with a link down that promises are protected from."""
     found = vm.report("mixes", "1,2,12")
     every = [one for mix in found for one in mix["promised"]]
@@ -287,7 +287,7 @@ def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in
     assert forced and all(one["late"] for one in forced)
 
 
-def test_the_prompt_carries_out_what_it_admits_beside_what_the_scenario_asks(vm):
+def test_transfers_admitted_at_the_prompt_arrive_in_time_beside_those_of_the_scenario(vm):
     answers = {
         "demand": "copy is admitted: 20 MB by 10 ms",
         "admit 10 MB g2 g6 by 40 ms": "admit4 is admitted: 10 MB by 40 ms",
@@ -311,7 +311,7 @@ def test_the_prompt_carries_out_what_it_admits_beside_what_the_scenario_asks(vm)
     assert all(line[-1] == "kept" for line in promised)
 
 
-def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
+def test_transfers_measured_in_the_vm_arrive_in_time_and_the_calendar_figure_shows_them(tmp_path, capsys):
     """Two transfers in the VM, beside a third that is refused, with a link down that they are protected from."""
     scenario = tmp_path / "asks.toml"
     third = STREAM | {"name": "third", "rate": "30 Gbit/s"}
@@ -334,7 +334,7 @@ def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
         assert by_job[job, True] == pytest.approx(whole, rel=1e-6)
 
 
-def test_more_paths_refuse_nothing_and_small_messages_wait_for_no_acknowledgement(tmp_path, capsys):
+def test_a_transfer_stays_admitted_with_more_paths_and_many_messages_arrive_in_time(tmp_path, capsys):
     """With paths of other delays beside the shortest, and 256 messages on one connection."""
     job = {"kind": "transfer", "name": "far", "ranks": [0, 4], "size": "5 MB", "deadline": "28 ms"}
     on_map = '[fabric]\nrouting = "spray"\nwan = "topohub:sndlib/nobel-us"\nsites = ["Palo Alto", "Princeton"]\n'

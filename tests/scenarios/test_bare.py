@@ -119,7 +119,7 @@ def provisioner() -> str:
     return str(found[0])
 
 
-def test_vagrant_finds_nothing_wrong_with_the_vagrantfile(tmp_path: Path) -> None:
+def test_vagrant_validate_accepts_the_vagrantfile(tmp_path: Path) -> None:
     shutil.copy(PROJECT / "Vagrantfile", tmp_path)
     environment = os.environ | {"VAGRANT_HOME": str(tmp_path / "home"), "VAGRANT_DEFAULT_PROVIDER": "libvirt"}
     command = ["vagrant", "validate"]
@@ -138,7 +138,7 @@ def test_a_bare_machine_is_set_up_and_runs_the_command_as_written(run: Run) -> N
     assert done.returncode == 0, done.stdout
 
 
-def test_the_vms_kernel_can_be_built_there(run: Run) -> None:
+def test_the_vms_kernel_compiles_on_the_bare_machine(run: Run) -> None:
     # Until a folder is compiled: by then every tool but the last linking has been used.
     script = r"""
         cd longhaul && trap 'kill $build; wait $build' EXIT

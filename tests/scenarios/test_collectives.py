@@ -20,7 +20,7 @@ GOAL = str(PROJECT / "tests" / "data" / "goal" / "allreduce_ring.goal")
 RATE, N = 10e9, 8  # bytes a second, GPUs
 
 
-def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ring_allreduce_over_equal_links_takes_its_closed_form_time(capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(
         main, capsys, *CONSTANT, "--kind", "allreduce", "--algorithms", "ring", "--from", "8 MB", "--to", "64 MB"
     )
@@ -35,7 +35,7 @@ def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixtur
         assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
 
 
-def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shared_wan_link_is_named_and_its_rate_is_divided_among_the_flows(capsys: pytest.CaptureFixture[str]) -> None:
     """Rates of the WAN so low that the crossings of an alltoall are all that counts: 16 messages over one link."""
     slow = ["--set", "conditions.wan_rate=80 Mbit/s", "--set", "conditions.intra_rate=80 Gbit/s"]
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *slow]
@@ -60,7 +60,7 @@ def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_pa
         assert f"{grain} grain" in (tmp_path / f"{grain}.svg").read_text()
 
 
-def test_the_best_of_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_algorithm_marked_best_for_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB", "--factor", "64"]
     found = printed(main, capsys, *asked)
     assert main(asked) == 0
@@ -93,11 +93,13 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--schedule", GOAL, "--kind", "messages"], "--from: does nothing here"),
     ],
 )
-def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
+def test_an_invalid_argument_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
     assert_refused(main, capsys, arguments, word)
 
 
-def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_measured(
+def test_without_a_vm_predictions_are_printed_with_the_reason_for_no_measurements(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGHAUL_KERNEL", "/nonexistent")
@@ -113,7 +115,7 @@ def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_meas
     assert said.out == "" and "/nonexistent" in said.err
 
 
-def test_what_was_found_is_printed_where_another_point_fails(
+def test_results_of_the_other_points_are_printed_if_one_point_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FailsOnce(Model):

@@ -94,7 +94,7 @@ def has_vm(worker):
     return False
 
 
-def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_ends_the_run(tmp_path, monkeypatch):
+def test_a_killed_worker_changes_no_result_and_a_killed_scheduler_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(*MODEL, "--out", "here")
     with cluster(tmp_path / "dask") as (address, workers, scheduler):
@@ -112,7 +112,7 @@ def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_
     assert rows("there").equals(rows("here"))
 
 
-def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_interrupted(tmp_path, monkeypatch):
+def test_points_of_a_dead_worker_are_emulated_again_and_ctrl_c_stops_the_workers_vms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wanted = ["--no-report", "--modes", "base,joint", "--collectives", "3", "--seed", "3", "--engine", "emulation"]
     with cluster(tmp_path / "dask") as (address, workers, _):
@@ -137,7 +137,7 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
     assert open_run("there").provenance["vm"]["after"] is not None
 
 
-def test_a_result_that_is_being_fetched_when_the_scheduler_dies_is_not_waited_for(tmp_path):
+def test_fetching_a_result_fails_without_a_timeout_if_the_scheduler_dies(tmp_path):
     with cluster(tmp_path / "dask") as (address, _, scheduler):
         there = Cluster(address)
         try:
@@ -151,7 +151,7 @@ def test_a_result_that_is_being_fetched_when_the_scheduler_dies_is_not_waited_fo
             there.shutdown()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, capsys):
+def test_an_unreachable_scheduler_is_refused_in_one_sentence_and_so_is_jobs_beside_dask(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     address = f"tcp://127.0.0.1:{free_port()}"
     run("--engine", "model", "--dask", address, status=1)

@@ -26,7 +26,9 @@ def every(module_vm: VM) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_is_as_the_model_says_and_the_same_to_the_nanosecond_in_every_boot(every: dict[str, Any], name: str) -> None:
+def test_a_collective_takes_the_predicted_time_and_the_same_nanoseconds_in_every_boot(
+    every: dict[str, Any], name: str
+) -> None:
     found = every[name]
     assert_recorded(name, found["arrived_ns"])
     assert found["drops"] == 0
@@ -36,13 +38,13 @@ def test_it_is_as_the_model_says_and_the_same_to_the_nanosecond_in_every_boot(ev
     assert found["measured_s"] == pytest.approx(found["predicted_s"], rel=within, abs=7 * VIRTUAL_LATE_S)
 
 
-def test_both_kinds_of_links_were_seen(every: dict[str, Any]) -> None:
+def test_the_collectives_include_some_with_and_some_without_shared_links(every: dict[str, Any]) -> None:
     assert sorted(every) == sorted([*WORKLOADS, CHANNELS, "computation"])
     assert {every[name]["shared"] for name in WORKLOADS} == {False, True}
 
 
 @pytest.mark.parametrize("name", [*WORKLOADS, CHANNELS])
-def test_every_byte_is_right_and_a_wrong_one_is_found(every: dict[str, Any], name: str) -> None:
+def test_every_byte_is_delivered_right_and_a_flipped_byte_is_reported(every: dict[str, Any], name: str) -> None:
     found, done, placement = every[name], (WORKLOADS | {CHANNELS: in_channels()})[name], placement_of(name)
     transfers, whole = done.schedule.transfers, found["whole"]
     assert whole["faults"] == []
@@ -64,7 +66,7 @@ def test_every_byte_is_right_and_a_wrong_one_is_found(every: dict[str, Any], nam
     assert first | {"text": f"byte {at} of slot {transfers[flip.task].slots[number][1]} is wrong"} in found["damaged"]
 
 
-def test_a_computation_takes_its_time_and_messages_wait_for_it(every: dict[str, Any]) -> None:
+def test_a_computation_takes_its_configured_time_and_dependent_messages_wait_for_it(every: dict[str, Any]) -> None:
     found = every["computation"]
     (there, computed, back), (sent_there, begun, sent_back) = found["arrived_ns"], found["sent_ns"]
     assert found["faults"] == []

@@ -67,7 +67,7 @@ UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
         (rows(2, change=lambda one: one | {"path": one["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
     ],
 )
-def test_every_ending_has_its_name(monkeypatch, said, status, words, ended):
+def test_every_way_a_drill_can_end_is_classified_with_its_reason(monkeypatch, said, status, words, ended):
     def testbed(_arguments, *, stdout, stderr, **_):
         for line in said:
             stdout.write(json.dumps(line).encode() + b"\n")
@@ -92,7 +92,7 @@ def campaign(*arguments: str, status: int, **environment: str) -> "subprocess.Co
     return done
 
 
-def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
+def test_a_campaign_with_policies_draws_the_same_faults_as_one_with_modes() -> None:
     of_modes, of_policies = (
         [random_drill(number, 1, 2, policies=some) for number in range(40)] for some in (False, True)
     )
@@ -103,19 +103,19 @@ def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
     assert any(one.keeps_paths for (one,) in found) and not all(one.is_periodic for (one,) in found)
 
 
-def test_a_scenario_of_a_campaign_can_be_shown() -> None:
+def test_show_prints_one_scenario_of_a_campaign_and_refuses_an_unknown_number() -> None:
     assert campaign("--show", "3", "--seed", "5", status=0).stdout == random_drill(3, 5, fault_counts(20, 5)[3]).text
     assert "--show: 99 " in campaign("--show", "99", status=2).stderr
 
 
-def test_a_small_campaign_ends_well() -> None:
+def test_a_small_campaign_in_vms_has_no_hung_or_wrong_drill() -> None:
     total = campaign("--count", "3", "--seed", "11", status=0).stdout.splitlines()[-1]
     recovered, ridden_out, aborted, hung, wrong, _ = map(int, total.strip("| ").split(" | ")[1:])
     assert recovered + ridden_out + aborted >= 3 and hung == wrong == 0
     assert recovered >= 1  # which an aborted run would not have
 
 
-def test_a_machine_that_cannot_run_the_vm_is_named_and_no_fault_counts_as_ended_well() -> None:
+def test_without_a_vm_a_campaign_exits_with_status_3_and_prints_no_outcome() -> None:
     done = campaign("--count", "3", status=3, LONGHAUL_KERNEL="/nonexistent")
     assert done.stdout == "" and done.stderr.startswith("campaign.py: ") and "/nonexistent" in done.stderr
 
@@ -123,7 +123,7 @@ def test_a_machine_that_cannot_run_the_vm_is_named_and_no_fault_counts_as_ended_
 @pytest.mark.parametrize(
     ("outcome", "leaves", "status"), [("hung", False, 1), ("recovered", True, 1), ("aborted", False, 0)]
 )
-def test_a_bad_end_or_a_process_left_behind_is_status_1(monkeypatch, outcome, leaves, status):
+def test_a_hung_drill_or_a_leftover_process_gives_exit_status_1(monkeypatch, outcome, leaves, status):
     left = []
 
     def drill(*_):

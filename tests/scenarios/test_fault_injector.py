@@ -54,7 +54,7 @@ def ends(a: str, b: str) -> set[str]:
     return {p.interface for s in FABRIC.switches for p in s.ports if (s.name, p.peer) in ((a, b), (b, a))}
 
 
-def test_a_link_is_down_for_as_long_as_it_says_and_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_link_is_down_for_its_duration_and_then_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
     seen = []
     for collective in range(5):
@@ -63,7 +63,7 @@ def test_a_link_is_down_for_as_long_as_it_says_and_up_again(monkeypatch: pytest.
     assert seen == [(False, 0, 0), (True, 1, 1), (False, 1, 1), (True, 0, 0), (False, 0, 0)]
 
 
-def test_an_attempt_that_is_lost_counts_for_how_long_a_fault_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_attempt_at_a_collective_counts_towards_the_duration_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
     for collective, down in ((0, 0), (1, 1), (1, 1), (1, 0)):  # collective 1 is begun three times
         noted.attempt(collective)
@@ -72,7 +72,7 @@ def test_an_attempt_that_is_lost_counts_for_how_long_a_fault_lasts(monkeypatch: 
     assert noted.events == [("injected", 0, ["s0b0-s1b0"]), ("over", 0, None)]
 
 
-def test_a_link_loses_in_both_directions_what_it_is_to_and_then_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossy_link_drops_its_share_in_both_directions_until_the_fault_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(
         monkeypatch,
         Fault(collective=0, kind="link loss", target="s0b0-s1b0", amount=0.01, lasts=3),
@@ -87,7 +87,7 @@ def test_a_link_loses_in_both_directions_what_it_is_to_and_then_nothing(monkeypa
     assert seen == [dict.fromkeys(both, share) for share in (0.01, 0.2, 0.01, 0.0, 0.0)]
 
 
-def test_what_another_fault_keeps_down_stays_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interface_stays_down_while_another_fault_keeps_it_down(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(
         monkeypatch,
         Fault(collective=0, kind="switch down", target="s0b0", lasts=2),
@@ -103,7 +103,7 @@ def test_what_another_fault_keeps_down_stays_down(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("lasts", "held"), [(None, [0, 0, 0, 0]), (2, [0, 1, 1, 0])])
-def test_a_controller_stays_dead_for_as_long_as_it_says(
+def test_a_killed_controller_stays_dead_for_the_duration_of_the_fault(
     monkeypatch: pytest.MonkeyPatch, lasts: int | None, held: list[int]
 ) -> None:
     noted = Noted(monkeypatch, Fault(collective=1, kind="controller killed", lasts=lasts))

@@ -47,14 +47,14 @@ def test_drops_retransmissions_and_fairness_are_in_rows_summary_json_and_report(
     assert "sent again (MB)" in printed and f"{point['fairness_link']} {point['fairness']:.2f}" in printed
 
 
-def test_the_fairest_link_is_not_named_where_none_is_shared(testbeds):
+def test_no_fairness_link_is_named_if_no_link_is_shared(testbeds):
     testbeds(FakeTestbeds(changes=lambda row, _: {"retransmitted_bytes": 0}))
     run("--engine", "emulation", *FIFO, "--modes", "base", "--collectives", "1", "--no-report", "--out", "run")
     (row,) = load("run").to_dict("records")
     assert row["fairness_link"] == "" and row["fairness"] != row["fairness"]
 
 
-def test_other_queues_say_nothing_of_it(testbeds, capsys):
+def test_runs_with_fair_queues_report_no_fairness_and_no_retransmissions(testbeds, capsys):
     testbeds(FakeTestbeds())
     run("--engine", "emulation", *DIRECT, "--modes", "base", "--collectives", "1", "--json", "--out", "run")
     answer = json.loads(capsys.readouterr().out)
@@ -72,7 +72,7 @@ def measured(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_model_does_not_hold(tmp_path):
+def test_cubic_with_finite_buffers_drops_and_retransmits_and_the_run_warns_of_the_model(tmp_path):
     answer = measured(tmp_path / "run", "--wan-delay", "10 ms", "--set", "fabric.buffer=1 MB")
     fifo, rows = answer["fidelity"]["fifo"], load(tmp_path / "run")
     assert fifo["least_ratio"] > 2 and fifo["slowest_transfer"] > 2
@@ -83,7 +83,7 @@ def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_m
     assert any("does not hold in fifo queues" in warning for warning in answer["fidelity"]["warnings"])
 
 
-def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
+def test_losses_in_one_collective_do_not_change_the_time_of_the_next(tmp_path):
     """With conditions that stay, times do, too; only the first finds switches that have seen nothing yet."""
     calm = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=100 Gbit/s")
     measured(tmp_path / "run", "--set", "fabric.buffer=500 kB", "--chunk", "2 MB", *calm, "--collectives", "3")
@@ -93,7 +93,7 @@ def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
     assert rows.drops[1] == rows.drops[2]
 
 
-def test_dctcp_marks_in_place_of_losses(tmp_path):
+def test_dctcp_with_ecn_has_less_than_a_fiftieth_of_the_drops_of_cubic(tmp_path):
     start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false", "--collectives", "1")
     cubic = measured(tmp_path / "cubic", *start)["fidelity"]["fifo"]
     marking = ("--set", "transport.congestion_control=dctcp", "--set", "transport.ecn_threshold=200 kB")
@@ -103,7 +103,7 @@ def test_dctcp_marks_in_place_of_losses(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_buffer_of_one_frame_is_survived(tmp_path):
+def test_collectives_complete_with_a_buffer_of_one_frame(tmp_path):
     answer = measured(tmp_path / "run", "--set", "fabric.buffer=9014 B", "--chunk", "200 kB")
     assert answer["fidelity"]["fifo"]["retransmitted_bytes"] > 0
     assert answer["fidelity"]["collectives"] == 2

@@ -18,7 +18,7 @@ from tests.fakes.runs import ended, measured, measured_as_recorded
 PHYSICAL, MODES = "fabric.grain=physical", 'run.modes=["base"]'
 
 
-def test_conditions_are_of_ports_and_in_their_ranges() -> None:
+def test_in_the_physical_grain_every_port_has_a_rate_in_its_configured_range() -> None:
     setting = scenario(PHYSICAL, "conditions.wan_rate=1-2 Gbit/s", "conditions.intra_rate=30-40 Gbit/s")
     conditions = conditions_of(setting)
     drawn, ports = conditions.shared_bps(0, 50), conditions.shared.all
@@ -36,7 +36,7 @@ def test_conditions_are_of_ports_and_in_their_ranges() -> None:
 
 
 @pytest.mark.parametrize("kind", ["alltoall", "gather", "scatter", "broadcast"])
-def test_a_gpu_has_one_nic(kind: str) -> None:
+def test_in_the_physical_grain_all_messages_of_a_gpu_share_one_nic(kind: str) -> None:
     """Seven messages pass a GPU's port; of logical links that to or from a border router has most, four."""
     values = f"collective.kind={kind}", "collective.algorithm=direct", "collective.chunk=8 MB", "collective.count=1"
     wide = "conditions.intra_rate=10 Gbit/s", "conditions.wan_rate=1000 Gbit/s"
@@ -49,7 +49,7 @@ def test_a_gpu_has_one_nic(kind: str) -> None:
     assert logical == pytest.approx(4 * message_s + delay_s, rel=1e-3)
 
 
-def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
+def test_in_the_physical_grain_no_two_edges_of_a_ring_share_a_port() -> None:
     setting = scenario(PHYSICAL, "collective.count=20", MODES)
     conditions = conditions_of(setting)
     decisions = decided(setting, "base", conditions, start=0, count=20)
@@ -59,7 +59,7 @@ def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
     assert np.isfinite(times([setting], Model())[0, "base"]).all() and setting.shared_links("base") == ()
 
 
-def test_every_output_names_its_grain_and_no_sweep_has_two(tmp_path: Path) -> None:
+def test_labels_and_link_names_show_the_grain_and_a_sweep_over_grains_is_refused(tmp_path: Path) -> None:
     assert scenario(PHYSICAL).label.endswith(", physical grain") and "grain" not in scenario().label
     answer = json.loads(ended("--dry-run", "--json", "--set", PHYSICAL, cwd=tmp_path)[0])
     assert {point["grain"] for point in answer["points"]} == {"physical"}
@@ -91,7 +91,7 @@ what = "agent 1 slow 10x"
 """
 
 
-def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) -> None:
+def test_shared_ports_are_measured_as_predicted_while_faults_are_active(tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS)
     answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=8, p99=0.01)
     times: dict[str, dict[str, float]] = {}
@@ -112,7 +112,7 @@ def test_over_ports_every_boot_is_the_same_and_as_the_model_says(tmp_path: Path,
     measured_as_recorded(tmp_path / "run", *command, sets=values, p99=0.01)
 
 
-def test_where_paths_differ_in_delay_a_flow_holds_the_last_port_before_its_delay(tmp_path: Path) -> None:
+def test_over_paths_of_unequal_delay_shared_ports_are_measured_as_predicted(tmp_path: Path) -> None:
     """With the delay of the WAN before that port, messages from within the site had it first: 0.8 of the time."""
     of_wan = "fabric.wan=five-router", "conditions.wan_delay=1 ms", 'conditions.links={"*>g*"={rate="5-10 Gbit/s"}}'
     values = PHYSICAL, "fabric.gpus=4", "collective.kind=alltoall", *of_wan

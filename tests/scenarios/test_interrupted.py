@@ -42,7 +42,7 @@ def interrupted(folder: Path, after_s: float, *, begun: bool) -> tuple[int, floa
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
-def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path, part: int) -> None:
+def test_ctrl_c_at_random_instants_leaves_no_process_and_a_run_that_can_be_resumed(tmp_path: Path, part: int) -> None:
     chance = random.Random(20260101 + part)
     unfinished = []
     for number in range(10 if part else 2):
@@ -108,7 +108,7 @@ def ended(program: str, hangup: str = "SIG_DFL") -> tuple[int, str, str]:
         ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nend()", 130),  # a call that takes long
     ],
 )
-def test_a_signal_ends_a_command_in_one_line(program: str, status: int) -> None:
+def test_a_signal_ends_a_command_with_its_status_and_one_line_of_output(program: str, status: int) -> None:
     began = time.monotonic()
     found, out, err = ended(program)
     assert found == status
@@ -117,7 +117,7 @@ def test_a_signal_ends_a_command_in_one_line(program: str, status: int) -> None:
     assert err == ("-c: interrupted\n" if status else "")
 
 
-def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
+def test_other_ends_of_a_command_keep_their_exit_status_and_error_output() -> None:
     assert ended("print('done')\nreturn 7") == (7, "done\n", "")
     status, _, err = ended("raise ValueError('Invalid bounding box')")
     assert status == 1 and "ValueError: Invalid bounding box" in err
@@ -127,7 +127,7 @@ def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
     assert ended("sys.exit(2)") == (2, "", "")
 
 
-def test_a_command_of_a_caller_that_ignores_the_end_of_its_children_ends() -> None:
+def test_a_command_ends_although_its_caller_ignores_sigchld() -> None:
     ignoring = ["env", "--ignore-signal=CHLD", *runs.RUN, "--dry-run"]
     found = subprocess.run(ignoring, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
     assert found.returncode == 0 and "nothing was run" in found.stdout
@@ -143,7 +143,7 @@ time.sleep(60)
 """
 
 
-def test_no_process_is_left_of_a_command_that_had_to_be_killed() -> None:
+def test_no_process_remains_of_a_command_that_had_to_be_killed() -> None:
     """Those of its group are killed; who cleans up at its parent's death is waited for."""
     with started(FAMILY) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
@@ -163,12 +163,12 @@ def test_a_command_dies_with_its_supervisor() -> None:
         assert below and not set(below) & living().keys()
 
 
-def test_a_command_below_nohup_goes_on_when_the_terminal_closes() -> None:
+def test_a_command_under_nohup_survives_a_hangup() -> None:
     program = "os.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(2.5)\nprint('done')\nreturn 0"
     assert ended(program, "SIG_IGN") == (0, "done\n", "")
 
 
-def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
+def test_ctrl_z_stops_a_command_and_sigcont_resumes_it() -> None:
     def states() -> str:
         pids = [process.pid, *descendants(process.pid)]
         return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids)
@@ -181,7 +181,7 @@ def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
         assert process.wait(15) == 0 and process.stdout.read() == "done\n"
 
 
-def test_an_interrupt_while_modules_are_imported_leaves_no_trace() -> None:
+def test_an_interrupt_during_imports_prints_no_traceback() -> None:
     for command, said in (((runs.RUN[1], "--engine", "model"), "run.py: interrupted\n"), (("-m", "scenarios.vm"), "")):
         # Python tells of every module once it is imported: so it is known when.
         watched = [sys.executable, "-X", "importtime", *command, "--", "true"]
