@@ -1,4 +1,4 @@
-"""The Python API against the command: the same rows as a run folder's, and gains as a reader would compute them."""
+"""The Python API: `run` returns the rows that the command stores, and `compare` gains as computed from these rows."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ VALUES = {"sweep.fabric.gpus": [6, 8], "run.modes": ["joint", "base"], "collecti
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run folder, and one of a WAN with more paths."""
+    """Return the run folders `two` and `three`, which have that many border routers; `three` has more WAN paths."""
     folders = {name: tmp_path_factory.mktemp("runs") / name for name in ("two", "three")}
     assert command([*SHORT, "--out", str(folders["two"])]) == 0
     assert command([*SHORT, "--set", "fabric.border_routers=3", "--out", str(folders["three"])]) == 0

@@ -1,4 +1,4 @@
-"""`run.py authors`: what it prints, what it leaves, and what it refuses."""
+"""`run.py authors`: what it prints, which files it writes, and which arguments it refuses."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ def test_the_output_folder_holds_the_printed_results_and_a_seed_repeats_them(
     found = printed(main, capsys, *FEW, "--seed", "3", "--out", str(tmp_path / "one"))
     assert json.loads((tmp_path / "one" / "authors.json").read_text()) == found
     assert (found["draws"], found["seed"], found["collectives"], found["wan_delay_s"]) == ("own", 3, 40, 1e-5)
-    assert {row["published_s"] for row in found["totals"]} == {None}  # theirs are of 100,000
+    assert {row["published_s"] for row in found["totals"]} == {None}  # the published totals are of 100,000 collectives
     with (tmp_path / "one" / "figures" / "authors.csv").open() as file:
         rows = {(row["size_mb"], row["variation"], row["mode"]): row for row in csv.DictReader(file)}
     for line in found["sensitivity"]:
@@ -76,7 +76,7 @@ def test_an_invalid_argument_is_refused_in_one_sentence_and_leaves_no_files(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert_refused(main, capsys, [*FEW, *arguments], sentence)
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]  # nothing is left behind
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]  # the command has left no files
 
 
 def test_too_few_draws_and_unreadable_draws_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

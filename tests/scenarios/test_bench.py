@@ -1,4 +1,4 @@
-"""The bench and the soak: what they measure, and their exit statuses."""
+"""The benchmark and the soak test: what they measure, and their exit statuses."""
 
 import json
 
@@ -22,7 +22,7 @@ def test_the_bench_measures_a_sweep_and_the_rates_memory_and_schedules_of_the_mo
 
 
 def test_bytes_over_ports_count_every_port_that_each_ring_edge_passes() -> None:
-    """Of a ring of eight in order, four edges pass two ports, two pass four, and two with the WAN seven."""
+    """In a ring of eight GPUs in rank order four edges pass two ports, two edges four, and the two WAN edges seven."""
     assert bench.bytes_over_ports(8, "8 MB") == (4 * 2 + 2 * 4 + 2 * 7) * 7 * 8_000_000
 
 
@@ -40,7 +40,7 @@ def test_a_failed_point_ends_the_bench_with_status_1_and_the_reason(monkeypatch,
         (1.09, 1, 1.09, 0, 0),
         (1.12, 1, 1, 0, 1),
         (1, 1, 1.12, 0, 1),
-        (1, 3, 1, 0, 0),  # the machine as a whole has become slower, the yardstick with it
+        (1, 3, 1, 0, 0),  # the whole machine has become slower, and the yardstick with it
         (1.25, 0.4, 1, 0, 1),
         (1, 1, 1, 3, 3),
     ],
@@ -59,7 +59,7 @@ def test_the_soak_fails_if_time_or_memory_grows_by_more_than_a_tenth(
             clock["now"] += 1.5 * (machine if done >= 400 else 1)
             line = {"done": done, "memory": {"agents": 2e7 * (memory if done == 500 else 1)}}
             text = json.dumps(line).encode() + b"\n"
-            stdout.write(text[:7])  # as a pipe may cut it
+            stdout.write(text[:7])  # a pipe may deliver a line in two parts
             stdout.write(text[7:])
         return vm_status
 

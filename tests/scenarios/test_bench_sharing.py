@@ -1,4 +1,4 @@
-"""The bench of the model of flows that share links."""
+"""The benchmark of the timing model for flows that share links."""
 
 import pytest
 

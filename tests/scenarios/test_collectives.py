@@ -1,4 +1,4 @@
-"""The table of collectives: its numbers by hand, what it says of shared links, and its refusals."""
+"""The table of collectives: closed-form times, shared links, the marked best algorithm, and refused arguments."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.fakes.commands import assert_refused, printed
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
 GOAL = str(PROJECT / "tests" / "data" / "goal" / "allreduce_ring.goal")
-RATE, N = 10e9, 8  # bytes a second, GPUs
+RATE, N = 10e9, 8  # bytes/s, GPUs
 
 
 def test_a_ring_allreduce_over_equal_links_takes_its_closed_form_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_a_ring_allreduce_over_equal_links_takes_its_closed_form_time(capsys: py
     )
     assert [line["size"] for line in found if line["mode"] == "base"] == [8_000_000, 32_000_000]
     for line in found:
-        # Two crossings of the WAN with two delays of 1 us each, of which a chunk meets both once in each phase.
+        # The ring crosses the WAN twice; a crossing adds two delays of 1 us, which a chunk meets once in each phase.
         transmission_s = 2 * (N - 1) * line["size"] / N / RATE
         assert transmission_s < line["predicted_s"] < transmission_s + 2 * (N + 1) * 1.001e-6
         assert line["algbw"] == pytest.approx(line["size"] / line["predicted_s"])
@@ -36,7 +36,7 @@ def test_a_ring_allreduce_over_equal_links_takes_its_closed_form_time(capsys: py
 
 
 def test_a_shared_wan_link_is_named_and_its_rate_is_divided_among_the_flows(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rates of the WAN so low that the crossings of an alltoall are all that counts: 16 messages over one link."""
+    """The WAN is so slow that only the crossings of an alltoall matter: 16 messages share one link."""
     slow = ["--set", "conditions.wan_rate=80 Mbit/s", "--set", "conditions.intra_rate=80 Gbit/s"]
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *slow]
     (line,) = printed(main, capsys, *asked)
@@ -47,7 +47,7 @@ def test_a_shared_wan_link_is_named_and_its_rate_is_divided_among_the_flows(caps
 
 
 def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of an alltoall a GPU's 4 messages to the other site share its link to the border router, and all 7 its port."""
+    """In an alltoall, 4 messages of a GPU share its logical link to the border router, and all 7 share its port."""
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *CONSTANT]
     asked += ["--set", "conditions.wan_rate=80 Tbit/s", "--set", "fabric.leaves=1", "--set", "fabric.spines=4"]
     for grain, messages in (("logical", N // 2), ("physical", N - 1)):

@@ -1,4 +1,4 @@
-"""What it takes to change ring and paths: predicted, measured, and counted where that is asked for."""
+"""The time to change rings and paths: predicted, measured, and part of completion times with `control.counted`."""
 
 import re
 from dataclasses import replace
@@ -33,7 +33,7 @@ reembed = "every 1"
 
 
 def test_connecting_time_equals_an_event_by_event_replay_of_the_handshakes() -> None:
-    """Played through event by event, for random placements of schedules with one and with many flows a rank."""
+    """The replay covers random placements of schedules with one flow per rank and with several."""
     fabric, spec = build_fabric(FabricSpec(gpus_per_site=(3, 4))), ConditionsSpec(wan_delay_s=1e-3)
     delays = delays_s(fabric, spec)
     router, chance = Router(fabric, delays), np.random.default_rng(2)
@@ -73,7 +73,7 @@ def test_counted_reconfiguration_time_is_added_to_the_completion_time() -> None:
         expected = without[mode].completion_s + np.nan_to_num(waits_s)
         assert with_cost[mode].completion_s == pytest.approx(expected, rel=1e-12)
         assert without[mode].reconfigure_s is None
-        assert waits_s[0] > 6e-3  # of two round trips and one more for the last messages
+        assert waits_s[0] > 6e-3  # two round trips, and one more for the last messages
     assert np.isnan(with_cost["base"].reconfigure_s[1:]).all()  # type: ignore[index]
     assert (with_cost["wan"].reconfigure_s[1:] == 0).all()  # type: ignore[index]
 
@@ -92,7 +92,7 @@ def test_reconfiguration_times_do_not_depend_on_how_a_run_is_split_into_parts() 
 
 
 def test_a_gain_policy_reembeds_only_if_the_gain_over_its_horizon_exceeds_the_cost() -> None:
-    """With long delays and short messages nothing is worth new connections; with the horizon of a day it is."""
+    """With long delays and short messages new connections pay off over a very long horizon only."""
     dear = '[conditions]\nwan_delay = "10 ms"\n[collective]\nchunk = "1 MB"\ncount = 30\n[control]\ncounted = true\n'
     of = '[[policy]]\nname = "weighs"\nreroute = "gain 0"\nreembed = "gain 0"\n'
     chosen = {}
@@ -116,7 +116,7 @@ def test_measured_reconfiguration_times_equal_the_predicted_ones(tmp_path):
 
 
 def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_changes(tmp_path):
-    """By the closed form of two sites, and as it is measured."""
+    """The measured times equal the predicted ones and the closed form for two sites."""
     far = WORDS.replace("counted = true", 'counted = true\ndelay = ["2 ms", "5 ms"]')
     (tmp_path / "far.toml").write_text(far)
     wanted = ("--modes", "wan", "--collectives", "8", "--engine", "both", "--no-report", "--out", tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Decisions: each mode chooses what it says, from conditions alone, however the work is cut up."""
+"""Decisions: each mode chooses the rings and paths that it controls, from conditions alone, whatever the batches."""
 
 from collections import Counter
 from itertools import pairwise, permutations
@@ -119,7 +119,7 @@ def test_each_mode_changes_exactly_the_rings_and_paths_that_it_controls(name: st
 
 @pytest.mark.parametrize("name", FABRICS)
 def test_the_slowest_edge_is_no_slower_than_in_modes_that_choose_less(name: str) -> None:
-    """Per edge, where each mode promises it: routes for every collective, rings at every re-embedding."""
+    """By the slowest edge of each collective, with rings chosen anew for every collective."""
     fabric = FABRICS[name]
     slowest = {}
     for mode in MODES:
@@ -146,7 +146,7 @@ def test_rings_of_sites_too_large_for_an_exact_choice_are_within_2_percent_of_a_
 
 
 def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
-    """The WAN links that two crossings of one collective use, over that many collectives."""
+    """Return the WAN links that two crossings of the same collective use, over `count` collectives."""
     found: set[str] = set()
     for paths in plan(fabric, mode, 0, count, every=1).path.tolist():
         used = Counter(link for path in paths if path >= 0 for link in fabric.paths[path].links)
@@ -167,7 +167,7 @@ def test_predicted_shared_links_include_all_that_crossings_share_in_a_run(name: 
     known = shared(name, mode, detours=False)
     seen = shared_when_run(FABRICS[name], mode, 300)
     assert seen <= known
-    if mode == "base":  # the same ring and paths every time
+    if mode == "base":  # mode base has the same ring and paths in every collective
         assert seen == known
 
 
@@ -193,7 +193,7 @@ def test_most_shared_equals_an_exhaustive_search_over_all_paths(name: str, draw:
     fabric = FABRICS[name]
     alike = {"to_br": lambda link: link.dst, "from_br": lambda link: link.src, "wan": lambda link: link.name}
     groups = {link: (link.kind, alike.get(link.kind, lambda _: "")(link)) for link in fabric.links}
-    drawn = {group for group in sorted(set(groups.values())) if draw.random() < share}  # for all GPUs alike
+    drawn = {group for group in sorted(set(groups.values())) if draw.random() < share}  # all GPUs of a site alike
     links = {link.name for link, group in groups.items() if group in drawn}
     most = 0
     for src, dst in permutations(fabric.gpus, 2):
@@ -221,7 +221,7 @@ def routed(fabric: Fabric, load: Workload, count: int) -> Decisions:
 @pytest.mark.parametrize("name", SHARING)
 @pytest.mark.parametrize("algorithm", [("alltoall", "direct"), ("allreduce", "hierarchical")])
 def test_the_controller_chooses_the_same_paths_as_the_plan(name: str, algorithm: tuple[str, str]) -> None:
-    """Crossings that share links; some are too many to compare all of their paths."""
+    """The crossings share links; in some cases there are too many to compare all combinations of their paths."""
     fabric = SHARING[name]
     load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
     decisions, spec = routed(fabric, load, 20), ConditionsSpec()
@@ -247,7 +247,7 @@ def test_the_controller_chooses_the_same_paths_as_the_plan(name: str, algorithm:
 def test_paths_chosen_jointly_are_on_average_no_slower_than_paths_chosen_one_by_one(
     name: str, algorithm: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On average, by the model in which flows share links, against each crossing's best path alone."""
+    """Mean completion times by the model of shared links, against the best path of each crossing on its own."""
     fabric = SHARING[name]
     load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
     together = routed(fabric, load, 60)
@@ -263,5 +263,5 @@ def test_paths_chosen_jointly_are_on_average_no_slower_than_paths_chosen_one_by_
         return float(found.mean())
 
     assert mean_s(together) <= mean_s(alone)
-    if algorithm[0] in ("alltoall", "broadcast") and name != "four sites, one link":  # which has no choice
+    if algorithm[0] in ("alltoall", "broadcast") and name != "four sites, one link":  # no choice of paths
         assert mean_s(together) < 0.9 * mean_s(alone)

@@ -1,4 +1,4 @@
-"""The command on machines that are not ready: ``--doctor``, the system's Python, and set-up."""
+"""The command on machines that are not set up: ``--doctor``, the system's Python, and ``setup.sh``."""
 
 import os
 import shlex
@@ -33,7 +33,7 @@ def test_doctor_tries_both_clocks_in_the_vm_and_reports_that_they_work() -> None
 
 
 def panicking(folder: Path, image: Path, *words: str) -> Path:
-    """A kernel that has every option of `image`, and at boot prints these lines and ends as one that panics does."""
+    """Write a fake VM kernel with every option of `image`, which at boot prints `words` and ends as after a panic."""
     fake = folder / "linux-that-panics"
     lines = "".join(f"echo {shlex.quote(line)}\n" for line in words)
     fake.write_text(
@@ -83,7 +83,7 @@ def test_the_system_python_runs_in_the_projects_environment_or_says_how_to_set_i
 
 
 def fakes(folder: Path, **scripts: str) -> str:
-    """A PATH that begins with programs that are these shell scripts."""
+    """Write these shell scripts as programs into the folder, and return a PATH that begins with the folder."""
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
