@@ -1,4 +1,4 @@
-"""The emulation engine: measured times against the model, the fate of points that fail, what a machine has room for."""
+"""The emulation engine: measured times against predictions, failed points, and what a machine has memory for."""
 
 import json
 import os
@@ -39,7 +39,7 @@ NEAR = {"median": 0.0005, "p99": 0.002}
 
 @pytest.fixture(scope="module")
 def four_modes(tmp_path_factory):
-    """A run of every mode, in which the last collective re-embeds, and its JSON."""
+    """Run every mode, with a re-embedding before the last collective; return the run folder and the JSON answer."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     wanted = ("--modes", "base,wan,ccl,joint", "--collectives", "4", "--seed", "3")
     return folder, measured(folder, *wanted, sets=["collective.reembed_every=3"], collectives=16, **NEAR)
@@ -53,7 +53,7 @@ def test_measured_and_predicted_gains_agree_in_every_mode(four_modes):
 
 
 def test_completion_times_rings_and_paths_equal_the_recorded_ones_in_every_mode(four_modes):
-    """`nanoseconds.json` has the first 3 collectives. A change that is meant to change times records them anew."""
+    """`nanoseconds.json` holds the first 3 collectives; record it again after an intended change of times."""
     found = rows(four_modes[0])
     found = found[(found.engine == "emulation") & (found.collective < 3)]
     taken = {
@@ -64,7 +64,7 @@ def test_completion_times_rings_and_paths_equal_the_recorded_ones_in_every_mode(
         (row["mode"], row["collective"]): [row[name] for name in ("completion_ns", "ring", "paths", "drops")]
         for row in json.loads(RECORDED.read_text())
     }
-    # The bound is that of the conditions, which all modes share, and none is faster.
+    # The lower bound depends on the conditions only, which all modes share, and no mode is faster.
     assert found.groupby("collective").bound_s.nunique().to_list() == [1, 1, 1]
     assert (found.bound_s > 0).all() and (found.completion_s > found.bound_s).all()
 
@@ -107,7 +107,7 @@ def test_measured_times_equal_predictions_on_other_fabrics(tmp_path, collectives
     measured(tmp_path / "run", *wanted, collectives=collectives, **NEAR)
 
 
-# Of the other collection a map is measured above, against the model, whose delays test_maps has by hand.
+# A map of the other collection is measured above against the model, whose delays test_maps computes by hand.
 @pytest.mark.parametrize(
     ("name", "sites", "round_trip_ms"),
     [
@@ -135,13 +135,13 @@ def test_without_line_rate_the_first_collective_shows_tcp_slow_start(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def by_hand(module_vm):
-    """What the guest script of a testbed prints in a VM."""
+def testbed_report(module_vm):
+    """Return what the guest script of a testbed prints in a VM."""
     return module_vm.report("testbed", PAPER, "joint", "bytes", "controller", "agent", "switch")
 
 
-def test_bytes_cross_exactly_the_chosen_wan_links(by_hand):
-    seen = by_hand["bytes"]
+def test_bytes_cross_exactly_the_chosen_wan_links(testbed_report):
+    seen = testbed_report["bytes"]
     assert len(seen) == 4
     assert len({tuple(collective["chosen"]) for collective in seen}) > 1  # the paths did change
     for collective in seen:
@@ -158,12 +158,12 @@ def test_bytes_cross_exactly_the_chosen_wan_links(by_hand):
         ("switch", []),  # a border router: paths avoid it
     ],
 )
-def test_an_experiment_completes_after_a_process_or_a_switch_has_died(by_hand, victim, outcomes):
-    assert [one for one in by_hand[victim] if isinstance(one, int)] == [0, 1, 2, 3]
-    assert [one for one in by_hand[victim] if not isinstance(one, int)] == outcomes
+def test_an_experiment_completes_after_a_process_or_a_switch_has_died(testbed_report, victim, outcomes):
+    assert [one for one in testbed_report[victim] if isinstance(one, int)] == [0, 1, 2, 3]
+    assert [one for one in testbed_report[victim] if not isinstance(one, int)] == outcomes
 
 
-# One point, with what a VM prints made up
+# One point, with made-up output of a VM
 
 
 @pytest.mark.parametrize("name", ["placement", "path"])
@@ -194,7 +194,7 @@ def test_a_failed_point_is_retried_without_duplicate_rows_but_not_after_a_wrong_
     assert open_run("run").complete
     again = "tried once more: emulation, 8 GPUs, 8 MB, 10 us, wan, after 2 collectives: the switch fell over\n"
     assert again in capsys.readouterr().err and again in (Path("run") / "log.txt").read_text()
-    wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide that
+    wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide a wrong result
     run("--engine", "emulation", "--modes", "wan", "--collectives", "5", "--no-report", "--out", "wrong", status=1)
     assert wrong.tries == [(0, "wan")]
 
@@ -230,7 +230,7 @@ def no_kernel(**_):
 @pytest.mark.parametrize("asked", [("--engine", "both"), ("--engine", "emulation"), ("--clock", "wall")])
 def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testbeds, monkeypatch, capsys, asked):
     used = testbeds(FakeTestbeds())
-    monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
+    monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel could run the wall clock
     monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
     run(*asked, "--out", "run", status=3)
     assert capsys.readouterr().err == "run.py: there is no kernel: build one (or predict alone: --engine model)\n"
@@ -248,9 +248,9 @@ def test_without_a_vm_and_without_a_chosen_engine_only_the_model_runs(testbeds, 
         assert answer["unmeasured"] == "there is no kernel: build one" and "fidelity" not in answer
         assert "nothing was measured: there is no kernel: build one" in err
         assert (Path("run") / "summary.csv").exists() and (Path("run") / "report.html").exists()
-        run("--resume", "run", "--no-report", status=3)  # what is left is the measurement
+        run("--resume", "run", "--no-report", status=3)  # only the measurement is left
     used = testbeds(FakeTestbeds())
-    run("--resume", "run", "--no-report")  # the machine has been mended
+    run("--resume", "run", "--no-report")  # now the machine has a VM
     assert len(used.tries) == 4 and open_run("run").complete
     assert load("run").groupby("engine").size().to_dict() == {"emulation": 20, "model": 20}
 
@@ -305,7 +305,7 @@ def test_the_largest_chunk_is_accepted_and_a_larger_one_is_refused_with_the_limi
         check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest + 2} MB")])
 
 
-MEASURED_MB = [  # in the VM: from before the agents to the least that was free, with one link slower than the others
+MEASURED_MB = [  # in the VM: free memory before the agents minus the least free memory, with one slower link
     (8, "allgather", "ring", 8, 187),
     (8, "allgather", "ring", 48, 1222),
     (8, "allreduce", "ring", 8, 280),
@@ -325,7 +325,7 @@ def test_the_memory_of_a_vm_is_between_1_and_1_6_times_what_its_collective_takes
     gpus, kind, algorithm, chunk_mb, measured_mb
 ):
     asked = {"collective__kind": kind, "collective__algorithm": algorithm, "collective__chunk": f"{chunk_mb} MB"}
-    room_mb = (memory_bytes(scenario(fabric__gpus=gpus, **asked)) - 512 * 2**20) / 10**6  # the system's own
+    room_mb = (memory_bytes(scenario(fabric__gpus=gpus, **asked)) - 512 * 2**20) / 10**6  # less that of the system
     assert measured_mb <= room_mb < 1.6 * measured_mb
 
 

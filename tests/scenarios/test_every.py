@@ -1,4 +1,4 @@
-"""Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
+"""Conditions that change by time, also within a collective: the model, its lower bound, and measurements."""
 
 import re
 from functools import partial
@@ -34,8 +34,8 @@ def test_rate_changes_affect_only_collectives_that_outlast_the_first_interval(va
         within = found_s <= every_us / 1e6
         assert (timed[key][within] == found_s[within]).all()
         assert within.any() or key == (0, "base")
-        assert (timed[key][~within] != found_s[~within]).mean() > 0.9  # but those of which no bytes were left to send
-        assert (timed[key][~within] > every_us / 1e6).all()  # until then they went as without a change
+        assert (timed[key][~within] != found_s[~within]).mean() > 0.9  # except for those without bytes left to send
+        assert (timed[key][~within] > every_us / 1e6).all()  # the first change comes later than that
 
 
 @pytest.mark.parametrize("values", KINDS)
@@ -60,7 +60,7 @@ def test_no_collective_is_faster_than_its_lower_bound_under_changing_rates(value
 
 
 def test_a_ring_over_slow_wan_links_ends_once_their_rates_have_carried_its_bytes() -> None:
-    """The link's rates alone decide: all bytes of the ring's slowest flow have passed it when they add up to them."""
+    """The slower of the two WAN links decides: the ring ends once its rates over time have carried 7 chunks."""
     slow = "conditions.links={wan = {rate = '1-2 Gbit/s', delay = '0 s'}}"
     asked = scenario(slow, "conditions.intra_delay=1 ns", "conditions.every=100 ms", "conditions.sampler=ar1")
     conditions = conditions_of(asked)
@@ -75,7 +75,7 @@ def test_a_ring_over_slow_wan_links_ends_once_their_rates_have_carried_its_bytes
             bits = conditions.timed.from_beginning(number, 40)[:, link] * 0.1
             passed = np.concatenate([[0], np.cumsum(bits)])
             least_s.append(np.interp(7 * 64e6, passed, 0.1 * np.arange(41)))
-        # Before its first and behind its last message others pass faster links.
+        # Before the first and after the last message over that link, messages pass faster links.
         assert max(least_s) <= found_s[number] <= max(least_s) + 7 * 64e6 / 20e9
 
 
@@ -112,7 +112,7 @@ def test_an_interval_without_every_and_an_interval_with_a_trace_are_refused(tmp_
 
 
 def test_rates_of_a_trace_change_within_collectives(tmp_path: Path) -> None:
-    """All WAN links at 1 Gbit/s until 0.3 s, then at 4: the slowest flow has sent 0.3 Gbit by then."""
+    """All WAN links have 1 Gbit/s until 0.3 s, and then 4 Gbit/s: the slowest flow has sent 0.3 Gbit by then."""
     names = [link.name for link in conditions_of(scenario()).fabric.links if link.kind == "wan"]
     rows = "".join(f"0,{name},1 Gbit/s\n" for name in names) + "".join(f"0.3,{name},4 Gbit/s\n" for name in names)
     (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}")
@@ -136,18 +136,19 @@ def test_rates_of_a_trace_change_within_collectives(tmp_path: Path) -> None:
 def test_every_boot_is_the_same_to_the_nanosecond_and_as_the_model_says(
     tmp_path: Path, mode: str, values: tuple[str, ...]
 ) -> None:
-    """Rates of all links change every 5 ms, by up to ten times, some four times in a collective."""
+    """The rates of all links change every 5 ms, by a factor of up to ten, about four times in a collective."""
     command = ("--engine", "both", "--modes", mode, "--collectives", "3")
     answer = measured_as_recorded(tmp_path / "run", *command, sets=("conditions.every=5 ms", *values))
     mean_s = {point["engine"]: point["mean_s"] for point in answer["points"]}
     assert mean_s["model"] == pytest.approx(mean_s["emulation"], rel=5e-3)
-    # Without changes they take other times by far more than that.
+    # Without changes within collectives the mean time differs by far more than that.
     plain = times(scenario(*values, "collective.count=3").settings(), Model())
     assert abs(plain[0, mode].mean() / mean_s["emulation"] - 1) > 0.02
 
 
 def test_over_paths_of_unequal_delay_changing_rates_are_measured_as_predicted(tmp_path: Path) -> None:
-    """With delays behind each link of the WAN it passed the first while that was fast, and was up to a fifth early."""
+    """A message waits at its slowest link before it is delayed at all. With a delay behind each WAN link it would pass
+    the first link while that is fast, and arrive up to a fifth early."""
     changes = ("fabric.wan=five-router", "fabric.gpus=4", "conditions.wan_delay=1 ms", "conditions.every=2 ms")
     measured(
         tmp_path / "run", "--engine", "emulation", "--modes", "base", "--collectives", "3", sets=changes, collectives=3
@@ -161,7 +162,8 @@ SLOW = "conditions.wan_rate=1-10 Gbit/s", "conditions.intra_rate=200 Gbit/s"
 
 @pytest.mark.parametrize("late_ms", [0, 0.5])
 def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_ms: float) -> None:
-    """Every 8 ms, under conditions that last 4; the messages to the switches may take some time. By small steps."""
+    """Paths are chosen every 8 ms and rates change every 4 ms; the messages to the switches take `late_ms`. The
+    expected time is integrated in small steps."""
     away = (f"control.delay={late_ms} ms",) if late_ms else ()
     asked = scenario(
         *LIVE, ONE, *SLOW, "conditions.every=4 ms", "conditions.interval=40 ms", "collective.count=9", *away
@@ -226,13 +228,14 @@ def test_timed_reembedding_and_timed_rerouting_by_collective_knowledge_are_refus
 def test_a_training_step_that_is_rerouted_while_it_runs_is_measured_as_predicted(
     tmp_path: Path, values: tuple[str, ...]
 ) -> None:
-    """Every 5 ms, as all rates change by up to ten times. In collectives that begin with other paths, too."""
+    """Paths are chosen every 5 ms, as all rates change by a factor of up to ten, also in collectives that begin with
+    other paths."""
     step = "training.micro_batches=4", "training.forward=2 ms", "training.backward=4 ms", "training.activations=16 MB"
     live = LIVE[0].replace("8 ms", "5 ms"), *LIVE[1:], "conditions.every=5 ms", "collective.kind=training"
     command = ("--engine", "emulation", "--collectives", "2")
     measured(tmp_path / "run", *command, sets=(*live, *step, *values), p99=0.005, median=0.002, collectives=2)
     emulation = stored(tmp_path / "run")
     assert (emulation.reconfigure_messages > 5).all()
-    # Paths that are only chosen before it take longer, by far more than that.
+    # With paths chosen only before each collective it takes longer, by far more than that.
     kept = times(scenario(*live, *step, *values, "collective.count=2", "run.modes=['wan']").settings(), Model())
     assert (kept[0, "wan"] / emulation.completion_s.to_numpy()).max() > 1.05

@@ -1,4 +1,4 @@
-"""Collectives whose flows share links: where the emulation shares fairly, and that it does so as the model says."""
+"""Collectives whose flows share links: when the emulation shares them fairly, and that it agrees with the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,6 @@ COMMAND = ("--engine", "emulation", "--modes", "base", "--collectives", "3", "--
 def test_collectives_that_share_links_over_a_long_wan_take_the_predicted_time(
     tmp_path: Path, kind: str, algorithm: str, delay: str
 ) -> None:
-    """At 10 us of WAN delay every one does, in test_every_collective."""
+    """test_every_collective covers all algorithms, with a WAN delay of 10 us."""
     values = f"collective.kind={kind}", f"collective.algorithm={algorithm}", f"conditions.wan_delay={delay}"
     measured(tmp_path / "run", *COMMAND, sets=values, collectives=3, p99=0.01)

@@ -1,4 +1,4 @@
-"""Faults: how a scenario declares them, what they do to conditions, and what becomes of them in the VM."""
+"""Faults: their declaration in a scenario, their effect on conditions and predictions, and their outcomes in the VM."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ def load(*tables: dict[str, object]) -> tuple[Fault, ...]:
     return load_scenario("paper", [Override("fault", list(tables), "fault")]).faults
 
 
-# --- what a scenario says -------------------------------------------------------------------------------------------
+# --- declaration ----------------------------------------------------------------------------------------------------
 
 kinds = st.sampled_from(
     ["link s0b0-s1b0 down", "link g3-s0l1 loss 0.5 %", "switch s0p1 down", "controller killed", "agent 7 slow 2.5x"]
@@ -80,7 +80,7 @@ def test_an_invalid_fault_is_refused_with_its_file_and_key(
     assert refusal.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in refusal.value.mistakes[0]
 
 
-# --- what the model makes of them -----------------------------------------------------------------------------------
+# --- in the model ---------------------------------------------------------------------------------------------------
 
 
 def test_a_fault_is_active_from_its_collective_on_for_its_duration() -> None:
@@ -107,7 +107,7 @@ def test_links_of_a_failed_switch_have_rate_zero_and_those_of_a_slow_agent_a_fra
 
 
 def test_the_expected_time_of_a_collective_uses_the_faults_recorded_with_it() -> None:
-    """Those that the testbed has recorded with it, which are others where collectives were lost."""
+    """The testbed records the faults that were active; they differ from the planned ones if collectives were lost."""
     setting, plain = load_scenario("paper", [Override("fault", [DOWN], "fault")]), load_scenario("paper")
     link = next(link.index for link in FABRIC.links if link.name == "s0b0>s1b0")
     planned = conditions_of(setting)
@@ -128,7 +128,7 @@ def test_the_model_engine_avoids_a_failed_link_whatever_its_batch_size(mode: str
     link = {link.index for link in FABRIC.links if {link.src, link.dst} == {"s0b0", "s1b0"}}
 
     def rows(overrides: list[Override], batch: int) -> list[tuple[float, list[int]]]:
-        """The time and the paths of each collective."""
+        """Return the completion time and the paths of each collective."""
         news = [part for part in Model(batch=batch).run([load_scenario("paper", overrides)]) if isinstance(part, Slice)]
         parts = sorted((part.rows for part in news), key=lambda part: part.start)
         return [row for part in parts for row in zip(part.completion_s.tolist(), part.paths.tolist(), strict=True)]
@@ -165,7 +165,8 @@ def test_a_fault_that_the_model_lacks_or_that_leaves_no_path_is_refused_with_the
 
 @pytest.mark.parametrize("lasts", [1, 2, 3])
 def test_attempts_during_a_leaf_failure_lose_no_collective_and_use_up_other_faults(lasts: int) -> None:
-    """As in the testbed: the collective is lost that often, and every attempt is one that a fault lasts."""
+    """As in the testbed, the collective fails once for each `lasts`, and every attempt counts towards the duration of
+    all faults."""
 
     def rows(*tables: dict[str, str]) -> list[float]:
         overrides = [Override("fault", list(tables), "fault"), Override("run.modes", ["base"], "modes")]
@@ -179,7 +180,7 @@ def test_attempts_during_a_leaf_failure_lose_no_collective_and_use_up_other_faul
     assert rows(leaf, link) == rows(link | {"for": f"{5 - lasts} collectives"}) != rows()
 
 
-# --- the watch ------------------------------------------------------------------------------------------------------
+# --- the watchdog ---------------------------------------------------------------------------------------------------
 
 
 def test_the_watchdog_stops_a_silent_testbed_and_names_the_step_it_was_in() -> None:
@@ -263,15 +264,15 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
         part = by_what[what]
         assert set(part.outcome) == {"recovered"}
         assert (part.detected_s <= part.recovered_s).all() and (part.recovered_s < 100).all()
-    assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective went another way
+    assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective was routed around the switch
     assert (by_what["switch s0b0 down"].recovered_s < 0.2).all()
-    assert (by_what["controller killed"].recovered_s < 2).all()  # switches look for it again after a second
+    assert (by_what["controller killed"].recovered_s < 2).all()  # switches try to reconnect after a second
     assert (by_what["agent 3 killed"].collectives_lost == 1).all()
-    assert set(by_what["agent 2 killed"].outcome) == {"recovered"}  # its instant came when the collective was over
+    assert set(by_what["agent 2 killed"].outcome) == {"recovered"}  # it struck after the end of the collective
     assert (by_what["agent 2 killed"].collectives_lost == 0).all()
     assert (by_what["agent 3 killed"].bytes_again > 1e6).all()
     assert (by_what["switch s0l1 down"].collectives_lost >= 1).all()  # there is no way around a leaf
-    # What nothing struck in the middle takes what the model says, also with something down or slow.
+    # Collectives during which no fault struck take the predicted time, also while something is down or slow.
     whole = rows[rows.undisturbed]
     assert fidelity["collectives"] == len(whole) >= 16
     assert abs(fidelity["median_ratio"] - 1) < 0.001 and fidelity["p99_abs_error"] < 0.01

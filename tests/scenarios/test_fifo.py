@@ -1,4 +1,4 @@
-"""Fifo queues, where TCP decides what flows get: what a run stores and says of them, and that it ends."""
+"""Fifo queues, where TCP determines the rates of flows: what a run stores and reports, and that it completes."""
 
 import csv
 import json
@@ -16,7 +16,8 @@ DIRECT = ("--set", "collective.kind=alltoall", "--set", "collective.algorithm=di
 
 
 def late(row: dict[str, Any], mode: str) -> dict[str, Any]:
-    """Transfer 0, from GPU 0 to 1, takes 1 s; those from GPU 0 to the other site 2 s, the last of them 6 s."""
+    """Return changes by which transfer 0, from GPU 0 to 1, takes 1 s, and those of GPU 0 to the other site 2 s, the
+    last of them 6 s; some packets are dropped and retransmitted."""
     arrived = [1_000_000_000] + [2_000_000_000] * 55
     arrived[6] = 6_000_000_000
     times = {"sent_ns": [0] * 56, "arrived_ns": arrived, "completion_s": 6.0}
@@ -76,7 +77,7 @@ def test_cubic_with_finite_buffers_drops_and_retransmits_and_the_run_warns_of_th
     answer = measured(tmp_path / "run", "--wan-delay", "10 ms", "--set", "fabric.buffer=1 MB")
     fifo, rows = answer["fidelity"]["fifo"], load(tmp_path / "run")
     assert fifo["least_ratio"] > 2 and fifo["slowest_transfer"] > 2
-    # Of a message every frame that is dropped has 8,948 bytes, but for the last; acknowledgements are dropped, too.
+    # Every dropped frame of a message has 8,948 bytes, except for its last one; acknowledgements are dropped, too.
     assert rows.drops.sum() == fifo["drops"] > 1000
     assert fifo["retransmitted_bytes"] == pytest.approx(8948 * fifo["drops"], rel=0.2)
     assert 0 < fifo["fairness"] < 0.9 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
@@ -84,7 +85,7 @@ def test_cubic_with_finite_buffers_drops_and_retransmits_and_the_run_warns_of_th
 
 
 def test_losses_in_one_collective_do_not_change_the_time_of_the_next(tmp_path):
-    """With conditions that stay, times do, too; only the first finds switches that have seen nothing yet."""
+    """Under constant conditions the time is constant; only the first collective meets switches still unused."""
     calm = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=100 Gbit/s")
     measured(tmp_path / "run", "--set", "fabric.buffer=500 kB", "--chunk", "2 MB", *calm, "--collectives", "3")
     rows = load(tmp_path / "run")
@@ -111,11 +112,11 @@ def test_collectives_complete_with_a_buffer_of_one_frame(tmp_path):
 
 def test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone(tmp_path):
     """In each of two collectives 8 messages of 4 MB cross the WAN, 447 full frames each, and acknowledgements. The same
-    are lost as in another boot."""
+    packets are lost as in another boot."""
     lossy = ("--gpus", "4", "--chunk", "4 MB", "--set", "fabric.buffer=100 MB", "--set", "fabric.wan_loss=0.01")
     answer = measured(tmp_path / "run", *lossy)
     first = load(tmp_path / "run")
-    assert 0.6 < first.drops.sum() / (0.01 * 2 * 8 * 447) < 2  # of acknowledgements there are fewer than of frames
+    assert 0.6 < first.drops.sum() / (0.01 * 2 * 8 * 447) < 2  # there are fewer acknowledgements than frames
     assert first.retransmitted_bytes.sum() >= 8948
     same = [first[column].to_list() for column in ("completion_s", "drops", "retransmitted_bytes")]
     assert_recorded("test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone", same)

@@ -1,4 +1,4 @@
-"""The physical grain: conditions are of ports, flows share them, and what is measured is as the model says."""
+"""The physical grain: every port has conditions, flows share ports, and measured times equal predictions."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def test_in_the_physical_grain_every_port_has_a_rate_in_its_configured_range() -
     for port, rates in zip(ports, drawn.T, strict=True):
         low, high = (1e9, 2e9) if re.fullmatch(r"s\db\d>s\db\d", port.name) else (30e9, 40e9)
         assert low <= rates.min() < rates.max() <= high
-    # What decisions are made by: the rate of a logical link is that of the slowest port on its way.
+    # Decisions use the rates of logical links, each of which is that of the slowest port on its way.
     names = {link.name: link.index for link in conditions.fabric.links}
     by_port = {port.name: port.index for port in ports}
     known = conditions.rates_bps(0, 50)
@@ -37,7 +37,7 @@ def test_in_the_physical_grain_every_port_has_a_rate_in_its_configured_range() -
 
 @pytest.mark.parametrize("kind", ["alltoall", "gather", "scatter", "broadcast"])
 def test_in_the_physical_grain_all_messages_of_a_gpu_share_one_nic(kind: str) -> None:
-    """Seven messages pass a GPU's port; of logical links that to or from a border router has most, four."""
+    """Seven messages pass a GPU's port. Of logical links, the one to or from a border router carries most, four."""
     values = f"collective.kind={kind}", "collective.algorithm=direct", "collective.chunk=8 MB", "collective.count=1"
     wide = "conditions.intra_rate=10 Gbit/s", "conditions.wan_rate=1000 Gbit/s"
     setting = scenario(PHYSICAL, *values, *wide, MODES, "fabric.leaves=1", "fabric.spines=8")
@@ -97,7 +97,7 @@ def test_shared_ports_are_measured_as_predicted_while_faults_are_active(tmp_path
     times: dict[str, dict[str, float]] = {}
     for point in answer["points"]:
         times.setdefault(point["engine"], {})[point["mode"]] = point["mean_s"]
-    assert times["model"] == pytest.approx(times["emulation"], rel=0.01)  # the model engine has the faults, too
+    assert times["model"] == pytest.approx(times["emulation"], rel=0.01)  # the model engine applies the faults, too
     conditions = pq.read_table(tmp_path / "run" / "conditions.parquet")
     assert conditions.num_rows == 4 * 56  # two directions of 28 cables
 
@@ -113,7 +113,8 @@ def test_over_ports_every_boot_is_the_same_and_as_the_model_says(tmp_path: Path,
 
 
 def test_over_paths_of_unequal_delay_shared_ports_are_measured_as_predicted(tmp_path: Path) -> None:
-    """With the delay of the WAN before that port, messages from within the site had it first: 0.8 of the time."""
+    """A flow holds its last port before it is delayed. With the WAN delay before that port, messages from within the
+    site would get the port first, and the collective would take 0.8 of the time."""
     of_wan = "fabric.wan=five-router", "conditions.wan_delay=1 ms", 'conditions.links={"*>g*"={rate="5-10 Gbit/s"}}'
     values = PHYSICAL, "fabric.gpus=4", "collective.kind=alltoall", *of_wan
     command = ("--engine", "emulation", "--modes", "wan", "--collectives", "2")

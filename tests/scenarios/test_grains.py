@@ -1,4 +1,4 @@
-"""Algorithms beside their ring in both grains: closed forms, the flips, the figure and refusals."""
+"""Comparison of algorithms with the ring in both grains: closed forms, reversed orders, the figure, and refusals."""
 
 import csv
 import json
@@ -14,13 +14,13 @@ from tests.fakes.commands import assert_refused, printed
 
 Lines = dict[tuple[str, str, str, int], dict[str, Any]]
 
-# One leaf a site and a WAN so fast and near that it counts for nothing: one rate is left, that of the GPUs' cables.
+# With one leaf per site and a negligibly fast and near WAN, only the rate of the GPUs' cables matters.
 PLAIN = ("fabric.leaves=1", "conditions.intra_rate=80 Gbit/s", "conditions.wan_rate=80 Tbit/s")
 NO_DELAYS = ("conditions.intra_delay=1 ns", "conditions.wan_delay=1 ns")
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str, settings: tuple[str, ...] = ()) -> Lines:
-    """The lines by grain, kind, algorithm and number of GPUs."""
+    """Return the printed lines by grain, kind, algorithm and number of GPUs."""
     found = printed(main, capsys, *arguments, *(word for text in settings for word in ("--set", text)))
     assert all(line["grain"] == grain for grain, own in found.items() for line in own)
     return {
@@ -32,8 +32,8 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str, settings: tuple[s
 def test_hierarchical_direct_takes_its_closed_form_time_in_both_grains(
     capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """Two sites of m GPUs: over links of their own both exchanges of a block within a site take one block's time each;
-    over one port each way a GPU sends 2m - 1 blocks, as in the ring."""
+    """With two sites of m GPUs, each of the two exchanges within a site takes the time of one block over logical links;
+    over one port per direction a GPU sends 2m - 1 blocks, as in the ring."""
     asked = ("--kinds", kind, "--algorithms", "hierarchical-direct", "--gpus", "4,8,16", "--collectives", "1")
     found = lines(capsys, *asked, "--size", "80 MB", settings=PLAIN + NO_DELAYS)
     for gpus in (4, 8, 16):

@@ -1,4 +1,4 @@
-"""Jobs: how a scenario declares them, what the model makes of them, how they are stored, and what the VM measures."""
+"""Jobs: their declaration in a scenario, background traffic, predictions, stored results, classes, and measurements."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def setting(*jobs, **values):
     return found
 
 
-# --- what a scenario says -------------------------------------------------------------------------------------------
+# --- declaration ----------------------------------------------------------------------------------------------------
 
 
 def test_declared_jobs_survive_reading_and_writing():
@@ -160,7 +160,7 @@ def test_jobs_too_large_for_the_emulation_are_refused_with_the_queued_bytes_and_
         raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
 
     monkeypatch.setattr(host_capacity.vm, "check", room)
-    with pytest.raises(NoRoomError, match="no room"):  # with fewer GPUs there is no rank 7
+    with pytest.raises(NoRoomError, match="no room"):  # fewer GPUs are no remedy, as the job has rank 7
         check_vm([setting({"ranks": [0, 7], "size": "1 GB"})])
 
 
@@ -172,23 +172,23 @@ def test_a_scenario_with_background_traffic_only_is_refused():
 def test_rate_scale_divides_background_message_sizes_but_leaves_one_byte_at_least():
     whole = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"})
     scaled = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"}, run__clock="wall", run__rate_scale="1/1000")
-    sizes, carried = ([one.size for one in sent_of(found.carried)] for found in (whole, scaled))
+    sizes, carried = ([one.size for one in network_messages(found.carried)] for found in (whole, scaled))
     assert min(sizes) < 500 < max(sizes)
     assert carried == [max(1, (2 * size + 1000) // 2000) for size in sizes]
     with pytest.raises(ScenarioError, match="is less than a byte"):
         scenario({"chunk": "400 B"}, run__clock="wall", run__rate_scale="1/1000")
 
 
-def sent_of(found):
-    """The messages of the workload, of all jobs."""
+def network_messages(found):
+    """Return the messages of a workload, of all its jobs."""
     return [one for one in found.schedule.transfers if isinstance(found.schedule.flows[one.flow], Flow)]
 
 
-# --- background -----------------------------------------------------------------------------------------------------
+# --- background traffic ---------------------------------------------------------------------------------------------
 
 
-def sent(found):
-    """The messages of background traffic: when each may go, from where, to where, and its bytes."""
+def messages_of(found):
+    """Return the messages of background traffic: earliest send time (s), source, destination, and bytes of each."""
     clock, messages = {}, []
     for transfer in found.schedule.transfers:
         flow = found.schedule.flows[transfer.flow]
@@ -204,23 +204,25 @@ def sent(found):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_background_traffic_has_the_configured_rate_and_duration_and_follows_its_seed(pattern):
     about = {"places": 6, "rate_bps": 8e9, "message_bytes": 100_000, "duration_s": 0.2}
-    messages = sent(background(pattern, **about, seed=(7, 1)))
+    messages = messages_of(background(pattern, **about, seed=(7, 1)))
     assert all(0 <= at < 0.2 and src != dst for at, src, dst, _ in messages)
     for place in range(6):
         rate = 8 * sum(size for _, src, _, size in messages if src == place) / 0.2
-        # 2,000 messages: of evenly spaced ones all, and of 125 bursts and silences the mean within three deviations.
+        # 2,000 messages: evenly spaced ones have the exact rate, and 125 bursts and silences are within 3 deviations.
         assert rate == pytest.approx(8e9, rel={"permutation": 0.001, "poisson": 0.1, "on-off": 0.3}[pattern])
     assert (
-        sent(background(pattern, **about, seed=(7, 1))) == messages != sent(background(pattern, **about, seed=(8, 1)))
+        messages_of(background(pattern, **about, seed=(7, 1)))
+        == messages
+        != messages_of(background(pattern, **about, seed=(8, 1)))
     )
 
 
 def test_permutation_traffic_has_one_destination_per_rank_and_other_patterns_have_all():
     about = {"places": 7, "rate_bps": 8e9, "message_bytes": 100_000, "duration_s": 0.1, "seed": (1, 0)}
-    pairs = {(src, dst) for _, src, dst, _ in sent(background("permutation", **about))}
+    pairs = {(src, dst) for _, src, dst, _ in messages_of(background("permutation", **about))}
     assert len(pairs) == len({src for src, _ in pairs}) == len({dst for _, dst in pairs}) == 7
     for pattern in ("poisson", "on-off"):
-        assert len({(src, dst) for _, src, dst, _ in sent(background(pattern, **about))}) == 7 * 6
+        assert len({(src, dst) for _, src, dst, _ in messages_of(background(pattern, **about))}) == 7 * 6
 
 
 def test_background_traffic_too_slow_for_a_single_message_is_refused():
@@ -228,7 +230,7 @@ def test_background_traffic_too_slow_for_a_single_message_is_refused():
         background("poisson", places=2, rate_bps=1, message_bytes=10**6, duration_s=1e-3, seed=(1, 0))
 
 
-# --- the model ------------------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------------------------
 
 
 def modelled(one, mode="base", count=20):
@@ -254,7 +256,7 @@ def test_a_single_job_takes_the_same_time_as_the_collective():
 
 
 def test_two_equal_tenants_on_one_wan_link_take_twice_as_long():
-    """Where the WAN is the narrowest by far, each message has half of it."""
+    """The WAN is by far the bottleneck, so each message gets half of its rate."""
     alike = {"conditions__intra_rate": "200 Gbit/s", "conditions__wan_rate": "1 Gbit/s"}
     pair = {"kind": "broadcast", "algorithm": "direct", "size": "8 MB"}
     two = {**pair, "ranks": [0, 4]}, {**pair, "ranks": [1, 5]}
@@ -282,7 +284,7 @@ def test_reembedding_exchanges_gpus_only_between_ranks_of_the_same_site_and_jobs
     assert chosen_s < fixed_s
 
 
-# --- what is stored -------------------------------------------------------------------------------------------------
+# --- stored results -------------------------------------------------------------------------------------------------
 
 
 def test_job_rows_can_be_read_from_an_interrupted_run_and_from_the_completed_run(tmp_path):
@@ -406,7 +408,7 @@ def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_cl
 
 
 def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_another_boot(tmp_path):
-    """Every byte is verified, or the command would fail."""
+    """The command verifies every byte, and would fail otherwise."""
     path = tmp_path / "tenants.toml"
     noise = {"name": "noise", **NOISE, "chunk": "1 MB", "start": "500 us"}
     path.write_text(resolved(scenario(*TENANTS, noise)))
@@ -421,7 +423,7 @@ def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_ano
 
 
 def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings_hold(tmp_path):
-    """16 MB of gold and 24 MB of bronze meet on a WAN link of 10 Gbit/s: 12.8 and 19.2 ms alone. Three VMs."""
+    """16 MB of gold and 24 MB of bronze share a WAN link of 10 Gbit/s; alone they take 12.8 and 19.2 ms. Three VMs."""
     pair = {"kind": "broadcast", "algorithm": "direct"}
     wanted = scenario(
         pair | {"name": "g", "ranks": [0, 2], "size": "16 MB", "class": "gold"},
@@ -440,10 +442,10 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
     by_hand_ms = {
         (0, "g"): 12.8,
         (0, "b"): 12.8 + 19.2,
-        # Gold at three quarters is over after 17.07 ms, when bronze at one has sent 5.33 of its 24 MB.
+        # Gold, at three quarters of the rate, ends after 17.07 ms; by then bronze, at one quarter, has sent 5.33 MB.
         (1, "g"): 12.8 / 0.75,
         (1, "b"): 12.8 + 19.2,
-        # Bronze has a fifth of the rate until gold is over: a class whose time comes behind a segment catches up.
+        # Bronze has a fifth of the rate until gold ends: a class that has waited for a segment of another catches up.
         (2, "g"): 12.8 / 0.8,
         (2, "b"): 12.8 + 19.2,
     }
@@ -452,7 +454,7 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
         assert predicted_ms - delay_ms == pytest.approx(ms, rel=1e-6), key
         assert measured_ms == pytest.approx(predicted_ms, rel=0.01), key
     assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
-    # Bronze has over 98 % of what gold leaves.
+    # Bronze gets over 98 % of the rate that gold leaves.
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
 
 

@@ -1,4 +1,4 @@
-"""Links with rates and delays of their own: the model, the emulation, its bounds and figures all have them."""
+"""Links with their own rates and delays (`conditions.links`) in the model, the emulation and the lower bound."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_measured_runs_use_the_rates_and_delays_of_individual_links(tmp_path: Pa
 
 
 def test_the_lower_bound_accounts_for_the_slow_links_of_a_single_gpu() -> None:
-    """GPU 1 takes in seven blocks over its own links alone, all of which are slow."""
+    """GPU 1 receives seven blocks over its own links only, all of which are slow."""
     found = scenario_of(
         '[fabric]\ngpus = 8\n[conditions]\nintra_rate = "200 Gbit/s"\nwan_rate = "1000 Gbit/s"\n'
         '[conditions.links]\n"*>g1" = {rate = "1 Gbit/s", delay = "0 s"}\n[collective]\ncount = 1'
