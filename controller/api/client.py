@@ -24,7 +24,7 @@ class RouteReply:
     """The result of a route request, which all switches have confirmed.
 
     `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `ways` has the `FlowPath` of
-    every flow in the request: the path, -1 within a site, and two spines. `limits_bps`, [classes, paths], is the rate of
+    each flow in the request: the path, -1 within a site, and two spines. `limits_bps`, [classes, paths], is the rate of
     each class in each path's tunnel, empty if tunnels have no limits. `messages` is the number of OpenFlow messages
     sent, `took_s` the duration by the controller's clock. Switches may follow cached decisions for a moment longer
     (Open vSwitch for 5 ms).

@@ -1,4 +1,4 @@
-"""Transfers: what a scenario may ask, and that what was promised is kept in the model and in the VM."""
+"""Transfers: which requests are admitted, deferred or refused, and that those to be sent arrive in time."""
 
 import json
 import random
@@ -45,17 +45,17 @@ def setting(*jobs, head=HEAD, tail=""):
     return found
 
 
-def there_s(found, mode="base"):
-    """When each job is over by the model, s after the round's beginning."""
-    conditions = conditions_of(found)  # faults included
+def ends_s(found, mode="base"):
+    """Return when each job ends by the model, in seconds after the beginning of the round, by the name of the job."""
+    conditions = conditions_of(found)  # with the faults of the scenario
     decisions = decisions_of(found, mode, conditions, start=0, count=1)
     arrives_s = Plan(found, mode, decisions, conditions).times().arrives_s
     spans = found.workload.jobs
     return {one.name: one.start_s + took for one, took in zip(spans, jobs_s(spans, arrives_s)[0], strict=True)}
 
 
-def mix(seed):
-    """A random mix of requests over a mesh, of which some are too much."""
+def random_requests(seed):
+    """Return two to six random transfer requests over a mesh, some of which ask for more than the WAN can carry."""
     draw = random.Random(seed)
     jobs = []
     for number in range(draw.randint(2, 6)):
@@ -72,11 +72,11 @@ def mix(seed):
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_what_is_promised_is_kept_whatever_the_mix(grain):
+def test_admitted_and_deferred_transfers_of_random_mixes_arrive_in_time(grain):
     outcomes = set()
     for seed in range(5):
-        found = setting(*mix(seed), head=HEAD.replace("gpus = 8", f'gpus = 8\ngrain = "{grain}"'))
-        at_s = there_s(found)
+        found = setting(*random_requests(seed), head=HEAD.replace("gpus = 8", f'gpus = 8\ngrain = "{grain}"'))
+        at_s = ends_s(found)
         for one in found.transfers:
             outcomes.add(one.outcome)
             assert (one.job.name in at_s) == (one.workload is not None)
@@ -84,7 +84,7 @@ def test_what_is_promised_is_kept_whatever_the_mix(grain):
     assert outcomes == {"admitted", "deferred", "refused"}
 
 
-def test_protected_promises_are_kept_whichever_wan_link_is_down():
+def test_protected_transfers_arrive_in_time_whichever_wan_link_is_down():
     requests = [
         COPY | {"size": "6 MB", "deadline": "40 ms"},
         STREAM | {"rate": "1.5 Gbit/s", "start": "5 ms"},
@@ -96,17 +96,17 @@ def test_protected_promises_are_kept_whichever_wan_link_is_down():
     for a, b in build_fabric(found.fabric).wan.links:
         down = replace(found, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}"),))
         assert [one.outcome for one in down.transfers] == outcomes
-        at_s = there_s(down)
+        at_s = ends_s(down)
         assert all(at_s[one.job.name] <= one.due_s for one in down.transfers if one.workload is not None)
 
 
-def test_with_a_recovery_a_link_may_fail_at_any_time_as_senders_do_the_same_and_are_done_so_much_earlier():
+def test_a_recovery_time_is_kept_free_before_deadlines_and_a_fault_changes_no_schedule():
     requests = COPY | {"size": "6 MB", "deadline": "240 ms"}, STREAM | {"rate": "1 Gbit/s", "start": "5 ms"}
     tail = '[admission]\nprotect = "link"\nrecovery = "200 ms"\n'
     found = setting(*requests, tail=tail)
-    at_s = there_s(found)
+    at_s = ends_s(found)
     assert all(one.outcome == "admitted" and at_s[one.job.name] <= one.due_s - 0.2 for one in found.transfers)
-    with pytest.raises(ScenarioError, match="copy is refused: nothing by 20 ms"):  # which is sooner than that
+    with pytest.raises(ScenarioError, match="copy is refused: nothing by 20 ms"):  # sooner than the recovery time
         setting(COPY, tail=tail)
     fault = '[[fault]]\nat = "{}collective 0"\nwhat = "link s0b0-s1b0 down"\n{}'
     sent = found.workload.schedule
@@ -117,7 +117,7 @@ def test_with_a_recovery_a_link_may_fail_at_any_time_as_senders_do_the_same_and_
         assert [one.due_s for one in struck.transfers] == [one.due_s for one in found.transfers]
 
 
-def test_promises_that_are_not_protected_are_told_that_a_link_breaks_them():
+def test_a_link_failure_breaks_only_those_unprotected_transfers_that_no_longer_fit():
     asks = [STREAM | {"rate": "1.8 Gbit/s"}, STREAM | {"name": "second", "ranks": [2, 5], "rate": "100 Mbit/s"}]
     wan = '"five-router"'
     found = setting(*asks, head=HEAD.replace("gpus = 8", f"gpus = 8\nwan = {wan}").replace("1-4 Gbit/s", "1 Gbit/s"))
@@ -126,41 +126,41 @@ def test_promises_that_are_not_protected_are_told_that_a_link_breaks_them():
     first, second = down.transfers
     assert (first.outcome, second.outcome) == (BROKEN, "admitted")
     assert first.most == pytest.approx(0.95e9, rel=1e-6) and "broken: 950 Mbit/s at most" in first.sentence
-    assert there_s(down)["second"] <= second.due_s
+    assert ends_s(down)["second"] <= second.due_s
 
 
-def test_other_jobs_leave_a_promise_alone_as_the_wan_serves_its_class_first():
+def test_a_transfer_of_the_first_class_arrives_in_time_beside_a_large_alltoall():
     classes = '[[class]]\nname = "first"\npriority = 0\n[[class]]\nname = "rest"\npriority = 1\nshare = 0.1'
     noise = {"kind": "alltoall", "name": "noise", "ranks": [2, 3, 6, 7], "size": "40 MB"}
     asked = COPY | {"class": "first", "size": "8 MB", "deadline": "40 ms"}
     found = setting(asked, noise, tail=classes)
     (copy,) = found.transfers
-    assert there_s(found)["copy"] <= copy.due_s
-    assert max(there_s(found).values()) > copy.due_s  # the other one is under way all the time
+    assert ends_s(found)["copy"] <= copy.due_s
+    assert max(ends_s(found).values()) > copy.due_s  # the alltoall is still running when the transfer is due
 
 
-def test_beside_other_classes_the_wan_s_port_may_be_ending_a_segment():
-    """A mesh crosses one WAN link, of 1 Gbit/s at least: 64 kB before the deadline there must be nothing left."""
+def test_with_classes_a_transfer_is_due_later_by_one_segment_of_another_class():
+    """The WAN port may first finish a segment of 64 kB of another class; a mesh path has one WAN link, >= 1 Gbit/s."""
     gold = '[[class]]\nname = "gold"\npriority = 0'
     asked = STREAM | {"duration": "5 ms"}
     (alone,), (beside,) = setting(asked).transfers, setting(asked | {"class": "gold"}, tail=gold).transfers
     assert beside.due_s - alone.due_s == pytest.approx(8 * 64_000 / 1e9, rel=1e-6)
 
 
-def test_a_byte_is_promised_beside_a_fast_transfer():
+def test_a_one_byte_transfer_beside_a_fast_transfer_arrives_in_time():
     byte = COPY | {"name": "byte", "size": "1 B", "deadline": "40 s"}
     found = setting(COPY, byte)
-    assert [there_s(found)[one.job.name] <= one.due_s for one in found.transfers] == [True, True]
+    assert [ends_s(found)[one.job.name] <= one.due_s for one in found.transfers] == [True, True]
 
 
-def test_the_answer_to_a_deferred_transfer_is_written_as_json():
+def test_the_outcome_of_a_deferred_transfer_can_be_written_as_json():
     (found,) = setting({**COPY, "deadline": "2 ms", "latest": "60 ms"}).transfers
     assert found.outcome == "deferred"
     assert json.loads(json.dumps(found.as_json() | found.kept(1e-3)))["kept"] is True
 
 
-def test_every_byte_of_a_promise_is_in_its_messages():
-    found = setting(*mix(1))
+def test_message_sizes_of_a_transfer_add_up_to_the_bytes_of_its_calendar():
+    found = setting(*random_requests(1))
     for one in found.transfers:
         if one.workload is not None:
             sizes = [task.size for _, task in one.workload.schedule.sends()]
@@ -168,15 +168,15 @@ def test_every_byte_of_a_promise_is_in_its_messages():
             assert 8 * sum(sizes) == pytest.approx(bits, abs=16)
 
 
-def test_a_stored_scenario_asks_the_same():
+def test_transfers_and_admission_survive_writing_and_reading_a_scenario():
     found = scenario_of(resolved(setting(COPY, STREAM | {"latest": "60 ms"}, tail='[admission]\nprotect = "link"')))
     assert found.jobs[1].latest_s == pytest.approx(0.06) and found.admission.protect == "link"
     assert found.jobs[0].deadline_s == pytest.approx(0.02)
 
 
-def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure_compares_both(tmp_path, capsys):
-    """Two transfers over one link of 1 Gbit/s: sharing it, the urgent one takes the time of 4 MB and is late; with a
-    calendar it goes first, and 6 MB are there in time for the other one."""
+def test_without_admission_the_urgent_transfer_is_late_and_figures_compare_both_ways(tmp_path, capsys):
+    """Two transfers use one link of 1 Gbit/s. Sharing it, the urgent one (2 MB) takes the time of 4 MB and is late.
+    With a calendar it goes first, and all 6 MB arrive before the deadline of the other one."""
     scenario, shares = tmp_path / "asks.toml", ("single", "ecmp", "te")
     copy = COPY | {"chunk": "1 MB"}
     jobs = copy | {"size": "2 MB", "deadline": "24 ms"}, copy | {"name": "later", "ranks": [1, 5], "deadline": "60 ms"}
@@ -198,19 +198,19 @@ def test_without_admission_transfers_are_sent_as_they_are_asked_for_and_a_figure
             assert (copy.there_s, later.there_s) == pytest.approx((32e-3, 48e-3), rel=2e-3)
     calendar = pd.read_csv(tmp_path / "run" / "figures" / "scenario-calendar.csv")
     delivered_bps = calendar[calendar.what == "delivered"].groupby("from_s").bps.sum()
-    assert 0.9e9 < delivered_bps.max() < 1.01e9  # what the link carries, though a message counts when it is whole
+    assert 0.9e9 < delivered_bps.max() < 1.01e9  # the link's rate, though a message counts once it is whole
     sweeps = 'sweep.fabric.routing=["single", "spray"]', 'sweep.conditions.wan_delay=["10 us", "1 ms"]'
     arguments = [str(scenario), "--engine", "model", "--out", str(tmp_path / "both")]
     assert command.run([*arguments, *(word for sweep in sweeps for word in ("--set", sweep))]) == 0
     written = (tmp_path / "both" / "figures" / "scenario-deadlines.svg").read_text()
-    for words in (">10 µs<", ">1 ms<"):  # a panel each, in which routings are compared
+    for words in (">10 µs<", ">1 ms<"):  # one panel for each delay, which compares the routings
         assert written.count(words) == 1
     for words in (">single<", ">spray<", ">without admission<", ">with admission<"):
         assert written.count(words) == 2
 
 
-def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_fault():
-    """The fixed path has the one slow link, of 1 Gbit/s, on which 4 MB take 32 ms; others have 2."""
+def test_without_admission_transfers_use_the_paths_of_the_mode_and_any_fault_is_allowed():
+    """The fixed path has the only slow WAN link, of 1 Gbit/s, over which 4 MB take 32 ms; the others have 2 Gbit/s."""
     slow = HEAD.replace('"spray"', '"single"').replace("1-4 Gbit/s", "2 Gbit/s")
     tail = '[conditions.links]\n"s0b0>s1b0" = { rate = "1 Gbit/s" }\n'
     fault = '[[fault]]\nat = "5 ms into collective 0"\nwhat = "link s0b0-s1b0 down"\n'
@@ -218,7 +218,7 @@ def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_f
     (copy,) = found.transfers
     assert copy.outcome == "sent"
     undisturbed = replace(found, faults=())
-    assert [there_s(undisturbed, mode)["copy"] for mode in ("base", "wan")] == pytest.approx([32e-3, 16e-3], rel=0.01)
+    assert [ends_s(undisturbed, mode)["copy"] for mode in ("base", "wan")] == pytest.approx([32e-3, 16e-3], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -263,20 +263,20 @@ def test_what_is_sent_without_admission_takes_the_paths_of_its_mode_beside_any_f
         ([COPY], HEAD + '[admission]\nrecovery = "1 s"', "recovery: does nothing here"),
     ],
 )
-def test_what_cannot_be_asked_is_said_in_a_sentence(jobs, head, says):
+def test_an_impossible_transfer_or_admission_table_is_refused_with_the_reason(jobs, head, says):
     with pytest.raises(ScenarioError) as caught:
         setting(*jobs, head=head)
     assert says in str(caught.value)
 
 
-def test_a_transfer_is_put_off_to_an_end_at_which_it_fits():
-    """The least end that its linear programme finds does not fit itself, by rounding."""
+def test_a_transfer_is_deferred_to_a_deadline_at_which_it_fits_despite_rounding():
+    """The earliest end that the linear programme finds for this mix does not fit itself, because of rounding."""
     found = mixes.mix(212)
     assert [one.outcome for one in found.transfers] == ["deferred", "deferred"]
 
 
-def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in_breaks_a_promise(vm):
-    """Over rails and over logical links, and with a link down that promises are protected from."""
+def test_in_the_vm_transfers_arrive_in_time_unless_a_refused_one_is_forced_in(vm):
+    """The mixes run over rails and over logical links, and with a link down against which transfers are protected."""
     found = vm.report("mixes", "1,2,12")
     every = [one for mix in found for one in mix["promised"]]
     assert {one["outcome"] for one in every} == {"admitted", "deferred", "refused"}
@@ -287,7 +287,7 @@ def test_random_mixes_are_kept_in_the_vm_and_a_refused_request_that_is_forced_in
     assert forced and all(one["late"] for one in forced)
 
 
-def test_the_prompt_carries_out_what_it_admits_beside_what_the_scenario_asks(vm):
+def test_transfers_admitted_at_the_prompt_arrive_in_time_beside_those_of_the_scenario(vm):
     answers = {
         "demand": "copy is admitted: 20 MB by 10 ms",
         "admit 10 MB g2 g6 by 40 ms": "admit4 is admitted: 10 MB by 40 ms",
@@ -311,8 +311,8 @@ def test_the_prompt_carries_out_what_it_admits_beside_what_the_scenario_asks(vm)
     assert all(line[-1] == "kept" for line in promised)
 
 
-def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
-    """Two transfers in the VM, beside a third that is refused, with a link down that they are protected from."""
+def test_transfers_measured_in_the_vm_arrive_in_time_and_the_calendar_figure_shows_them(tmp_path, capsys):
+    """Two transfers are sent while a link is down against which they are protected; a third one is refused."""
     scenario = tmp_path / "asks.toml"
     third = STREAM | {"name": "third", "rate": "30 Gbit/s"}
     found = setting(COPY, STREAM, third, tail='[transport]\nrto_min = "10 ms"\n[admission]\nprotect = "link"')
@@ -334,8 +334,9 @@ def test_what_was_promised_is_measured_and_drawn(tmp_path, capsys):
         assert by_job[job, True] == pytest.approx(whole, rel=1e-6)
 
 
-def test_more_paths_refuse_nothing_and_small_messages_wait_for_no_acknowledgement(tmp_path, capsys):
-    """With paths of other delays beside the shortest, and 256 messages on one connection."""
+def test_a_transfer_stays_admitted_with_more_paths_and_many_messages_arrive_in_time(tmp_path, capsys):
+    """Paths other than the shortest have longer delays, and one connection carries 256 small messages, which wait
+    for no acknowledgement."""
     job = {"kind": "transfer", "name": "far", "ranks": [0, 4], "size": "5 MB", "deadline": "28 ms"}
     on_map = '[fabric]\nrouting = "spray"\nwan = "topohub:sndlib/nobel-us"\nsites = ["Palo Alto", "Princeton"]\n'
     for paths in (1, 2, 4):

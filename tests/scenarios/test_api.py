@@ -1,4 +1,4 @@
-"""The Python API against the command: the same rows as a run folder's, and gains as a reader would compute them."""
+"""The Python API: `run` returns the rows that the command stores, and `compare` gains as computed from these rows."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ VALUES = {"sweep.fabric.gpus": [6, 8], "run.modes": ["joint", "base"], "collecti
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run folder, and one of a WAN with more paths."""
+    """Return the run folders `two` and `three`, which have that many border routers; `three` has more WAN paths."""
     folders = {name: tmp_path_factory.mktemp("runs") / name for name in ("two", "three")}
     assert command([*SHORT, "--out", str(folders["two"])]) == 0
     assert command([*SHORT, "--set", "fabric.border_routers=3", "--out", str(folders["three"])]) == 0
     return folders
 
 
-def test_a_run_has_the_rows_that_the_command_stores(stored: dict[str, Path]) -> None:
+def test_run_returns_the_rows_that_the_command_stores(stored: dict[str, Path]) -> None:
     rows, wanted = run(scenario("paper", VALUES), jobs=2), load(stored["two"])
     assert set(wanted.columns) == set(rows.columns)
     rows, wanted = (found.sort_values(["setting", "mode", "collective"]) for found in (rows, wanted))
@@ -35,7 +35,7 @@ def test_a_run_has_the_rows_that_the_command_stores(stored: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize(("against", "baseline"), [(None, "joint"), ("three", None), ("three", "base")])
-def test_gains_are_over_pairs_of_the_same_collectives(
+def test_compare_computes_gains_over_pairs_of_the_same_collectives(
     stored: dict[str, Path], against: str | None, baseline: str | None
 ) -> None:
     found = compare(stored["two"], None if against is None else stored[against], baseline=baseline)
@@ -50,7 +50,7 @@ def test_gains_are_over_pairs_of_the_same_collectives(
         assert row.gain_low <= row.gain <= row.gain_high
 
 
-def test_mistakes_are_one_sentence(stored: dict[str, Path], tmp_path: Path) -> None:
+def test_invalid_arguments_of_the_api_raise_an_error_with_the_reason(stored: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"collective\.chunk: .*8 GB/s"):
         scenario("paper", {"collective.chunk": "8 GB/s"})
     with pytest.raises(ValueError, match=r"has a \[program\], which only run.py can run"):

@@ -1,4 +1,4 @@
-"""`run.py authors`: what it prints, what it leaves, and what it refuses."""
+"""`run.py authors`: what it prints, which files it writes, and which arguments it refuses."""
 
 import csv
 import json
@@ -15,11 +15,13 @@ from tests.fakes.commands import assert_refused, printed
 FEW = ("--collectives", "40")
 
 
-def test_the_folder_holds_what_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_output_folder_holds_the_printed_results_and_a_seed_repeats_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = printed(main, capsys, *FEW, "--seed", "3", "--out", str(tmp_path / "one"))
     assert json.loads((tmp_path / "one" / "authors.json").read_text()) == found
     assert (found["draws"], found["seed"], found["collectives"], found["wan_delay_s"]) == ("own", 3, 40, 1e-5)
-    assert {row["published_s"] for row in found["totals"]} == {None}  # theirs are of 100,000
+    assert {row["published_s"] for row in found["totals"]} == {None}  # the published totals are of 100,000 collectives
     with (tmp_path / "one" / "figures" / "authors.csv").open() as file:
         rows = {(row["size_mb"], row["variation"], row["mode"]): row for row in csv.DictReader(file)}
     for line in found["sensitivity"]:
@@ -33,7 +35,7 @@ def test_the_folder_holds_what_is_printed(capsys: pytest.CaptureFixture[str], tm
     assert printed(main, capsys, *FEW, "--seed", "4", "--out", str(tmp_path / "three")) != found
 
 
-def test_published_totals_stand_beside_those_of_as_many_collectives(
+def test_published_totals_are_compared_only_for_the_same_collectives_and_wan_delay(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analysis.authors.study.PUBLISHED_COLLECTIVES", 40)
@@ -43,7 +45,9 @@ def test_published_totals_stand_beside_those_of_as_many_collectives(
     assert {row["difference"] for row in found["totals"]} == {None}
 
 
-def test_tables_have_every_size_mode_and_change(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_printed_tables_contain_the_sizes_modes_and_variations(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main([*FEW, "--out", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     for words in ("8 MB", "16 MB", "32 MB", "64 MB", "joint", "initial ring in rank order", "independent ports"):
@@ -61,7 +65,7 @@ def test_tables_have_every_size_mode_and_change(capsys: pytest.CaptureFixture[st
         (("--out", "full"), "--out: full is not empty"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_in_a_sentence(
+def test_an_invalid_argument_is_refused_in_one_sentence_and_leaves_no_files(
     arguments: tuple[str, ...],
     sentence: str,
     capsys: pytest.CaptureFixture[str],
@@ -72,10 +76,10 @@ def test_what_is_asked_wrongly_is_refused_in_a_sentence(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert_refused(main, capsys, [*FEW, *arguments], sentence)
-    assert [path.name for path in tmp_path.iterdir()] == ["full"]  # nothing is left behind
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]  # the command has left no files
 
 
-def test_too_few_draws_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_too_few_draws_and_unreadable_draws_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / f"{number}.pkl").touch()
     assert main(["--draws", str(tmp_path), *FEW]) == 2
@@ -84,7 +88,7 @@ def test_too_few_draws_are_refused(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "0.pkl is not a pickle of plain data" in capsys.readouterr().err
 
 
-def test_run_py_hands_its_arguments_on() -> None:
+def test_run_py_passes_its_arguments_to_the_authors_command() -> None:
     done = subprocess.run(
         [sys.executable, PROJECT / "scenarios" / "run.py", "authors", "--collectives", "1"],
         check=False, capture_output=True, text=True, timeout=120,

@@ -1,10 +1,10 @@
 """A machine set up from nothing, as the Vagrantfile does it: ``bash scenarios/setup.sh bare && pytest -m bare``.
 
-A bare Debian is laid by debootstrap and gets the project as `git` lists it and a user who may use sudo; then the
-Vagrantfile's own provisioner runs in it, and so does the command that the Vagrantfile promises. So a package that
-set-up does not install is missing there. Of this machine it has the kernel, the archives of its apt, the VM's kernel
-where that is of the same source, and the timing model as compiled: building the VM's kernel is begun, which takes all
-the tools, and not finished; the other compiled modules are compiled there.
+Debootstrap creates a bare Debian, which gets a user with sudo and the files of the project that `git` lists. Then the
+provisioner of the Vagrantfile runs in it, followed by the command that the Vagrantfile names. A package that set-up
+does not install is therefore missing there. From this machine come the running kernel, the archives of apt, the VM's
+built kernel if its source is the same, and the compiled timing model. A build of the VM's kernel is begun, which needs
+all the tools, but not finished; the other compiled modules are compiled there.
 """
 
 import os
@@ -28,19 +28,20 @@ COMPILED = "analysis/model/__pycache__/*.nb?"
 CHROMIUM = (
     "Package: chromium\nStatus: install ok installed\nMaintainer: -\nArchitecture: all\nVersion: 0\nDescription: -\n"
 )
-"""What has apt take it for installed: its 140 packages would hide one that is missing, and a test alone opens it."""
+"""A status entry that makes apt take Chromium for installed. Only a test opens it, and its 140 packages would hide one
+that set-up fails to install."""
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def codename() -> str:
-    """The suite that this machine runs, which is the one its archives have."""
+    """Return the Debian suite of this machine, which its apt archives hold."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     assert release["ID"] == "debian", f"a bare Debian can be laid on Debian only, and this is {release['ID']}"
     return release["VERSION_CODENAME"]
 
 
 def sources() -> Iterator[Path]:
-    """The lists of archives that are Debian's own."""
+    """Yield the files that list Debian's own archives."""
     for path in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian*")]:
         if path.exists():
             yield path
@@ -48,17 +49,17 @@ def sources() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
-    """The folder of a bare Debian with sudo and the project."""
+    """Yield the root folder of a bare Debian with sudo and the project."""
     with public_folder() as folder:
         debootstrap = ["debootstrap", "--variant=minbase", "--include=sudo", codename(), str(folder)]
         made = subprocess.run(debootstrap, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stdout[-2000:]
-        furnish(folder)
+        complete_root(folder)
         yield folder
 
 
-def furnish(folder: Path) -> None:
-    """What a box has and debootstrap's folder has not: archives, a network, a user; and the project."""
+def complete_root(folder: Path) -> None:
+    """Add what a Vagrant box has and debootstrap's folder lacks: apt archives, a network, a user; and the project."""
     (folder / "etc/apt/sources.list").unlink(missing_ok=True)
     for path in sources():
         shutil.copy(path, folder / path.relative_to("/"))
@@ -79,7 +80,7 @@ def furnish(folder: Path) -> None:
     for name in filter(None, listed.split("\0")):
         (home / "longhaul" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(PROJECT / name, home / "longhaul" / name)
-    for compiled in PROJECT.glob(COMPILED):  # of a source of the same time
+    for compiled in PROJECT.glob(COMPILED):  # with the time stamps of the copied sources
         (home / "longhaul" / compiled.relative_to(PROJECT)).parent.mkdir(exist_ok=True)
         shutil.copy2(compiled, home / "longhaul" / compiled.relative_to(PROJECT))
     for built in kernel.cache_folder(os.environ).glob("linux-*"):
@@ -89,10 +90,10 @@ def furnish(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(root: Path) -> Run:
-    """Runs a script there as the user, with processes and mounts of its own, which end with it."""
+    """Return a function that runs a script in the bare system as its user, in its own PID and mount namespaces."""
     named = [name for name in os.environ if re.fullmatch(r"(?i)(https?|ftp|no)_proxy|PIP_INDEX_URL", name)]
     environment = {name: os.environ[name] for name in named} | {"PIP_CERT": "/srv/bundle.crt", "LANG": "C.UTF-8"}
-    environment["PIP_NO_COMPILE"] = "0"  # pip's way to ask for no byte code, of which the runs below need a small part
+    environment["PIP_NO_COMPILE"] = "0"  # pip then compiles no byte code, of which the runs need little
 
     def run(script: str, *, timeout: float) -> "subprocess.CompletedProcess[str]":
         words = " ".join(f'"{name}={value}"' for name, value in environment.items())
@@ -109,7 +110,7 @@ def run(root: Path) -> Run:
 
 
 def provisioner() -> str:
-    """The script that the Vagrantfile runs in a new machine, as the user that one logs in as."""
+    """Return the script that the Vagrantfile runs in a new machine as the login user."""
     found = re.findall(
         r'provision "shell", privileged: false, inline: <<-SHELL\n(.*?)^ *SHELL$',
         (PROJECT / "Vagrantfile").read_text(),
@@ -119,7 +120,7 @@ def provisioner() -> str:
     return str(found[0])
 
 
-def test_vagrant_finds_nothing_wrong_with_the_vagrantfile(tmp_path: Path) -> None:
+def test_vagrant_validate_accepts_the_vagrantfile(tmp_path: Path) -> None:
     shutil.copy(PROJECT / "Vagrantfile", tmp_path)
     environment = os.environ | {"VAGRANT_HOME": str(tmp_path / "home"), "VAGRANT_DEFAULT_PROVIDER": "libvirt"}
     command = ["vagrant", "validate"]
@@ -138,8 +139,8 @@ def test_a_bare_machine_is_set_up_and_runs_the_command_as_written(run: Run) -> N
     assert done.returncode == 0, done.stdout
 
 
-def test_the_vms_kernel_can_be_built_there(run: Run) -> None:
-    # Until a folder is compiled: by then every tool but the last linking has been used.
+def test_the_vms_kernel_compiles_on_the_bare_machine(run: Run) -> None:
+    # The build stops once one folder is compiled: by then it has used every tool except for the final linking.
     script = r"""
         cd longhaul && trap 'kill $build; wait $build' EXIT
         XDG_CACHE_HOME=/tmp .venv/bin/python -m scenarios.vm.build 2>&1 & build=$!

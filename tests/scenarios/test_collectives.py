@@ -1,4 +1,4 @@
-"""The table of collectives: its numbers by hand, what it says of shared links, and its refusals."""
+"""The table of collectives: closed-form times, shared links, the marked best algorithm, and refused arguments."""
 
 import json
 from pathlib import Path
@@ -17,16 +17,16 @@ from tests.fakes.commands import assert_refused, printed
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]
 GOAL = str(PROJECT / "tests" / "data" / "goal" / "allreduce_ring.goal")
-RATE, N = 10e9, 8  # bytes a second, GPUs
+RATE, N = 10e9, 8  # bytes/s, GPUs
 
 
-def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ring_allreduce_over_equal_links_takes_its_closed_form_time(capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(
         main, capsys, *CONSTANT, "--kind", "allreduce", "--algorithms", "ring", "--from", "8 MB", "--to", "64 MB"
     )
     assert [line["size"] for line in found if line["mode"] == "base"] == [8_000_000, 32_000_000]
     for line in found:
-        # Two crossings of the WAN with two delays of 1 us each, of which a chunk meets both once in each phase.
+        # The ring crosses the WAN twice; a crossing adds two delays of 1 us, which a chunk meets once in each phase.
         transmission_s = 2 * (N - 1) * line["size"] / N / RATE
         assert transmission_s < line["predicted_s"] < transmission_s + 2 * (N + 1) * 1.001e-6
         assert line["algbw"] == pytest.approx(line["size"] / line["predicted_s"])
@@ -35,8 +35,8 @@ def test_equal_links_give_the_closed_form_of_a_ring(capsys: pytest.CaptureFixtur
         assert sum(line["critical_path"].values()) == pytest.approx(line["predicted_s"])
 
 
-def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rates of the WAN so low that the crossings of an alltoall are all that counts: 16 messages over one link."""
+def test_a_shared_wan_link_is_named_and_its_rate_is_divided_among_the_flows(capsys: pytest.CaptureFixture[str]) -> None:
+    """The WAN is so slow that only the crossings of an alltoall matter: 16 messages share one link."""
     slow = ["--set", "conditions.wan_rate=80 Mbit/s", "--set", "conditions.intra_rate=80 Gbit/s"]
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *slow]
     (line,) = printed(main, capsys, *asked)
@@ -47,7 +47,7 @@ def test_flows_that_share_a_link_are_named_and_share_it(capsys: pytest.CaptureFi
 
 
 def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of an alltoall a GPU's 4 messages to the other site share its link to the border router, and all 7 its port."""
+    """In an alltoall, 4 messages of a GPU share its logical link to the border router, and all 7 share its port."""
     asked = ["--kind", "alltoall", "--modes", "base", "--from", "8 MB", "--to", "8 MB", *CONSTANT]
     asked += ["--set", "conditions.wan_rate=80 Tbit/s", "--set", "fabric.leaves=1", "--set", "fabric.spines=4"]
     for grain, messages in (("logical", N // 2), ("physical", N - 1)):
@@ -60,7 +60,7 @@ def test_every_output_names_the_grain(capsys: pytest.CaptureFixture[str], tmp_pa
         assert f"{grain} grain" in (tmp_path / f"{grain}.svg").read_text()
 
 
-def test_the_best_of_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_algorithm_marked_best_for_a_size_is_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--kind", "broadcast", "--modes", "base", "--pieces", "16", "--from", "1 kB", "--factor", "64"]
     found = printed(main, capsys, *asked)
     assert main(asked) == 0
@@ -93,11 +93,13 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--schedule", GOAL, "--kind", "messages"], "--from: does nothing here"),
     ],
 )
-def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], word: str) -> None:
+def test_an_invalid_argument_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
     assert_refused(main, capsys, arguments, word)
 
 
-def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_measured(
+def test_without_a_vm_predictions_are_printed_with_the_reason_for_no_measurements(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGHAUL_KERNEL", "/nonexistent")
@@ -113,7 +115,7 @@ def test_on_a_machine_without_a_vm_the_model_is_printed_and_why_nothing_was_meas
     assert said.out == "" and "/nonexistent" in said.err
 
 
-def test_what_was_found_is_printed_where_another_point_fails(
+def test_results_of_the_other_points_are_printed_if_one_point_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class FailsOnce(Model):

@@ -1,4 +1,4 @@
-"""What it takes to change ring and paths: predicted, measured, and counted where that is asked for."""
+"""The time to change rings and paths: predicted, measured, and part of completion times with `control.counted`."""
 
 import re
 from dataclasses import replace
@@ -32,8 +32,8 @@ reembed = "every 1"
 """
 
 
-def test_connections_take_what_their_handshakes_take_one_after_the_other() -> None:
-    """Played through event by event, for random placements of schedules with one and with many flows a rank."""
+def test_connecting_time_equals_an_event_by_event_replay_of_the_handshakes() -> None:
+    """The replay covers random placements of schedules with one flow per rank and with several."""
     fabric, spec = build_fabric(FabricSpec(gpus_per_site=(3, 4))), ConditionsSpec(wan_delay_s=1e-3)
     delays = delays_s(fabric, spec)
     router, chance = Router(fabric, delays), np.random.default_rng(2)
@@ -60,7 +60,7 @@ def test_connections_take_what_their_handshakes_take_one_after_the_other() -> No
             assert took_s == pytest.approx(over_s, rel=1e-9)
 
 
-def test_the_wait_is_part_of_a_collective_where_it_is_counted() -> None:
+def test_counted_reconfiguration_time_is_added_to_the_completion_time() -> None:
     (setting,) = scenario_of(WORDS).settings()
     free = replace(setting, control=replace(setting.control, counted=False))
     with_cost, without = (
@@ -73,12 +73,12 @@ def test_the_wait_is_part_of_a_collective_where_it_is_counted() -> None:
         expected = without[mode].completion_s + np.nan_to_num(waits_s)
         assert with_cost[mode].completion_s == pytest.approx(expected, rel=1e-12)
         assert without[mode].reconfigure_s is None
-        assert waits_s[0] > 6e-3  # of two round trips and one more for the last messages
+        assert waits_s[0] > 6e-3  # two round trips, and one more for the last messages
     assert np.isnan(with_cost["base"].reconfigure_s[1:]).all()  # type: ignore[index]
     assert (with_cost["wan"].reconfigure_s[1:] == 0).all()  # type: ignore[index]
 
 
-def test_waits_are_the_same_however_the_work_is_cut() -> None:
+def test_reconfiguration_times_do_not_depend_on_how_a_run_is_split_into_parts() -> None:
     (setting,) = scenario_of(WORDS).settings()
     conditions = conditions_of(setting)
     for mode in ("joint", "each"):
@@ -91,8 +91,8 @@ def test_waits_are_the_same_however_the_work_is_cut() -> None:
         assert np.array_equal(np.concatenate(parts), whole, equal_nan=True)
 
 
-def test_a_choice_that_costs_more_than_it_gains_is_not_made() -> None:
-    """With long delays and short messages nothing is worth new connections; with the horizon of a day it is."""
+def test_a_gain_policy_reembeds_only_if_the_gain_over_its_horizon_exceeds_the_cost() -> None:
+    """With long delays and short messages new connections pay off over a very long horizon only."""
     dear = '[conditions]\nwan_delay = "10 ms"\n[collective]\nchunk = "1 MB"\ncount = 30\n[control]\ncounted = true\n'
     of = '[[policy]]\nname = "weighs"\nreroute = "gain 0"\nreembed = "gain 0"\n'
     chosen = {}
@@ -104,7 +104,7 @@ def test_a_choice_that_costs_more_than_it_gains_is_not_made() -> None:
     assert chosen[1_000_000] > 10
 
 
-def test_the_wait_that_is_measured_is_the_one_predicted(tmp_path):
+def test_measured_reconfiguration_times_equal_the_predicted_ones(tmp_path):
     (tmp_path / "cost.toml").write_text(WORDS)
     wanted = ("--modes", "joint,each", "--collectives", "11", "--engine", "both")
     fidelity = answer(tmp_path / "run", "cost.toml", *wanted)["fidelity"]
@@ -115,8 +115,8 @@ def test_the_wait_that_is_measured_is_the_one_predicted(tmp_path):
     assert (found.completion_s > found.reconfigure_s.fillna(0)).all()
 
 
-def test_a_controller_away_from_its_switches_takes_a_round_trip_to_the_farthest_that_it_changes(tmp_path):
-    """By the closed form of two sites, and as it is measured."""
+def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_changes(tmp_path):
+    """The measured times equal the predicted ones and the closed form for two sites."""
     far = WORDS.replace("counted = true", 'counted = true\ndelay = ["2 ms", "5 ms"]')
     (tmp_path / "far.toml").write_text(far)
     wanted = ("--modes", "wan", "--collectives", "8", "--engine", "both", "--no-report", "--out", tmp_path / "run")
@@ -142,6 +142,6 @@ def test_a_controller_away_from_its_switches_takes_a_round_trip_to_the_farthest_
         ('delay = "1 ms"\n[run]\nclock = "wall"', "control.delay: cannot be combined with the wall clock"),
     ],
 )
-def test_delays_of_a_controller_that_cannot_be_are_refused(control, says):
+def test_invalid_controller_delays_are_refused(control, says):
     with pytest.raises(ScenarioError, match=re.escape(says)):
         scenario_of(f"[control]\n{control}")

@@ -1,4 +1,4 @@
-"""A run on a Dask cluster of this machine: the same numbers, also where a worker dies in the middle."""
+"""A run on a Dask cluster of this machine: the same results, even if a worker dies during the run."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def free_port():
 
 @contextmanager
 def cluster(folder):
-    """The address of a scheduler, its workers' processes and its own."""
+    """Yield a scheduler's address, the processes of its workers, and its own process; kill all processes at the end."""
     address = f"tcp://127.0.0.1:{free_port()}"
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "DASK_TEMPORARY_DIRECTORY": str(folder)}
 
@@ -71,8 +71,10 @@ def wait_for_workers(address):
 
 
 def wait_until(there, process):
-    """Wait for what is there while a process runs, and return it as it was found: a process that starts another
-    program has no arguments for an instant, so looking twice may find less."""
+    """Wait until `there()` returns something true while the process runs, and return that value.
+
+    `there` is not called again for the value: a process that is starting another program has no arguments for an
+    instant, so a second look may find less."""
     found = None
 
     def is_there():
@@ -86,7 +88,7 @@ def wait_until(there, process):
 
 
 def has_vm(worker):
-    """Whether a worker has a VM at work."""
+    """Return whether a worker process has a running VM below it."""
     for pid in descendants(worker.pid):
         with suppress(psutil.Error):
             if "linux" in " ".join(psutil.Process(pid).cmdline()):
@@ -94,7 +96,7 @@ def has_vm(worker):
     return False
 
 
-def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_ends_the_run(tmp_path, monkeypatch):
+def test_a_killed_worker_changes_no_result_and_a_killed_scheduler_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(*MODEL, "--out", "here")
     with cluster(tmp_path / "dask") as (address, workers, scheduler):
@@ -112,7 +114,7 @@ def test_a_worker_killed_in_the_middle_changes_no_number_and_a_killed_scheduler_
     assert rows("there").equals(rows("here"))
 
 
-def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_interrupted(tmp_path, monkeypatch):
+def test_points_of_a_dead_worker_are_emulated_again_and_ctrl_c_stops_the_workers_vms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wanted = ["--no-report", "--modes", "base,joint", "--collectives", "3", "--seed", "3", "--engine", "emulation"]
     with cluster(tmp_path / "dask") as (address, workers, _):
@@ -137,11 +139,11 @@ def test_points_are_emulated_on_the_workers_and_again_where_one_dies_or_is_inter
     assert open_run("there").provenance["vm"]["after"] is not None
 
 
-def test_a_result_that_is_being_fetched_when_the_scheduler_dies_is_not_waited_for(tmp_path):
+def test_fetching_a_result_fails_without_a_timeout_if_the_scheduler_dies(tmp_path):
     with cluster(tmp_path / "dask") as (address, _, scheduler):
         there = Cluster(address)
         try:
-            future = there.submit(bytes, 400_000_000)  # a second on the way
+            future = there.submit(bytes, 400_000_000)  # large enough to take about a second to transfer
             time.sleep(0.15)
             scheduler.kill()
             with pytest.raises((OSError, CancelledError)) as ended:
@@ -151,7 +153,7 @@ def test_a_result_that_is_being_fetched_when_the_scheduler_dies_is_not_waited_fo
             there.shutdown()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, capsys):
+def test_an_unreachable_scheduler_is_refused_in_one_sentence_and_so_is_jobs_beside_dask(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     address = f"tcp://127.0.0.1:{free_port()}"
     run("--engine", "model", "--dask", address, status=1)

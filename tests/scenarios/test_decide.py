@@ -1,4 +1,4 @@
-"""Decisions: each mode chooses what it says, from conditions alone, however the work is cut up."""
+"""Decisions: each mode chooses the rings and paths that it controls, from conditions alone, whatever the batches."""
 
 from collections import Counter
 from itertools import pairwise, permutations
@@ -61,7 +61,7 @@ def plan(
 
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(sorted(FABRICS)), st.sampled_from(sorted(MODES)), st.integers(1, 15), st.integers(0, 60))
-def test_however_the_work_is_cut_the_decisions_are_the_same(name: str, mode: str, every: int, cut: int) -> None:
+def test_decisions_do_not_depend_on_how_a_run_is_split_into_parts(name: str, mode: str, every: int, cut: int) -> None:
     whole = plan(FABRICS[name], mode, 0, 61, every=every)
     parts = [plan(FABRICS[name], mode, start, end - start, every=every) for start, end in ((0, cut), (cut, 61))]
     for part in PARTS:
@@ -71,7 +71,7 @@ def test_however_the_work_is_cut_the_decisions_are_the_same(name: str, mode: str
 
 @pytest.mark.parametrize("name", FABRICS)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_edge_is_what_its_links_make_it(name: str, mode: str) -> None:
+def test_alpha_and_beta_of_every_ring_edge_follow_from_its_links(name: str, mode: str) -> None:
     fabric = FABRICS[name]
     decisions = plan(fabric, mode, 0, 30)
     rates = sampler(fabric, ConditionsSpec(), seed=1).rates_bps(0, 30)
@@ -95,7 +95,7 @@ def test_every_edge_is_what_its_links_make_it(name: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", FABRICS)
-def test_a_mode_changes_what_it_says_and_nothing_else(name: str) -> None:
+def test_each_mode_changes_exactly_the_rings_and_paths_that_it_controls(name: str) -> None:
     fabric = FABRICS[name]
     every = np.arange(40) % 10 == 0
     base, ccl, wan, joint = (plan(fabric, mode, 0, 40) for mode in ("base", "ccl", "wan", "joint"))
@@ -118,8 +118,8 @@ def test_a_mode_changes_what_it_says_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FABRICS)
-def test_under_the_conditions_it_was_chosen_for_a_choice_is_no_slower(name: str) -> None:
-    """Per edge, where each mode promises it: routes for every collective, rings at every re-embedding."""
+def test_the_slowest_edge_is_no_slower_than_in_modes_that_choose_less(name: str) -> None:
+    """By the slowest edge of each collective, with rings chosen anew for every collective."""
     fabric = FABRICS[name]
     slowest = {}
     for mode in MODES:
@@ -131,7 +131,7 @@ def test_under_the_conditions_it_was_chosen_for_a_choice_is_no_slower(name: str)
 
 
 @pytest.mark.parametrize("ring", OBJECTIVES)
-def test_a_site_too_large_for_the_exact_choice_has_rings_near_a_bound(ring: str) -> None:
+def test_rings_of_sites_too_large_for_an_exact_choice_are_within_2_percent_of_a_bound(ring: str) -> None:
     large = build_fabric(FabricSpec(gpus_per_site=(32, 32)))
     spec = ConditionsSpec(wan_delay_s=10e-3)
     rates_bps = sampler(large, spec, seed=1).rates_bps(0, 5)
@@ -146,7 +146,7 @@ def test_a_site_too_large_for_the_exact_choice_has_rings_near_a_bound(ring: str)
 
 
 def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
-    """The WAN links that two crossings of one collective use, over that many collectives."""
+    """Return the WAN links that two crossings of the same collective use, over `count` collectives."""
     found: set[str] = set()
     for paths in plan(fabric, mode, 0, count, every=1).path.tolist():
         used = Counter(link for path in paths if path >= 0 for link in fabric.paths[path].links)
@@ -163,11 +163,11 @@ def shared(name: str, mode: str, *, detours: bool) -> set[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", FABRICS)
-def test_links_that_crossings_share_are_known_before(name: str, mode: str) -> None:
+def test_predicted_shared_links_include_all_that_crossings_share_in_a_run(name: str, mode: str) -> None:
     known = shared(name, mode, detours=False)
     seen = shared_when_run(FABRICS[name], mode, 300)
     assert seen <= known
-    if mode == "base":  # the same ring and paths every time
+    if mode == "base":  # mode base has the same ring and paths in every collective
         assert seen == known
 
 
@@ -182,16 +182,18 @@ def test_links_that_crossings_share_are_known_before(name: str, mode: str) -> No
         ("five-router", "base", True, {"R2>R4", "R4>R2"}),
     ],
 )
-def test_which_links_can_be_shared(name: str, mode: str, detours: bool, links: set[str]) -> None:
+def test_the_links_that_crossings_can_share_are_those_found_by_hand(
+    name: str, mode: str, detours: bool, links: set[str]
+) -> None:
     assert shared(name, mode, detours=detours) == links
 
 
 @given(st.sampled_from(sorted(FABRICS)), st.randoms(use_true_random=False), st.floats(0, 0.5))
-def test_the_most_shared_links_that_a_flow_passes(name: str, draw: Random, share: float) -> None:
+def test_most_shared_equals_an_exhaustive_search_over_all_paths(name: str, draw: Random, share: float) -> None:
     fabric = FABRICS[name]
     alike = {"to_br": lambda link: link.dst, "from_br": lambda link: link.src, "wan": lambda link: link.name}
     groups = {link: (link.kind, alike.get(link.kind, lambda _: "")(link)) for link in fabric.links}
-    drawn = {group for group in sorted(set(groups.values())) if draw.random() < share}  # for all GPUs alike
+    drawn = {group for group in sorted(set(groups.values())) if draw.random() < share}  # all GPUs of a site alike
     links = {link.name for link, group in groups.items() if group in drawn}
     most = 0
     for src, dst in permutations(fabric.gpus, 2):
@@ -218,8 +220,8 @@ def routed(fabric: Fabric, load: Workload, count: int) -> Decisions:
 
 @pytest.mark.parametrize("name", SHARING)
 @pytest.mark.parametrize("algorithm", [("alltoall", "direct"), ("allreduce", "hierarchical")])
-def test_the_controller_chooses_as_planned(name: str, algorithm: tuple[str, str]) -> None:
-    """Crossings that share links; some are too many to compare all of their paths."""
+def test_the_controller_chooses_the_same_paths_as_the_plan(name: str, algorithm: tuple[str, str]) -> None:
+    """The crossings share links; in some cases there are too many to compare all combinations of their paths."""
     fabric = SHARING[name]
     load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
     decisions, spec = routed(fabric, load, 20), ConditionsSpec()
@@ -242,10 +244,10 @@ def test_the_controller_chooses_as_planned(name: str, algorithm: tuple[str, str]
 @pytest.mark.parametrize(
     "algorithm", [("allgather", "ring"), ("alltoall", "direct"), ("broadcast", "direct"), ("allreduce", "hierarchical")]
 )
-def test_paths_that_are_chosen_together_make_collectives_no_slower(
+def test_paths_chosen_jointly_are_on_average_no_slower_than_paths_chosen_one_by_one(
     name: str, algorithm: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On average, by the model in which flows share links, against each crossing's best path alone."""
+    """Mean completion times by the model of shared links, against the best path of each crossing on its own."""
     fabric = SHARING[name]
     load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
     together = routed(fabric, load, 60)
@@ -261,5 +263,5 @@ def test_paths_that_are_chosen_together_make_collectives_no_slower(
         return float(found.mean())
 
     assert mean_s(together) <= mean_s(alone)
-    if algorithm[0] in ("alltoall", "broadcast") and name != "four sites, one link":  # which has no choice
+    if algorithm[0] in ("alltoall", "broadcast") and name != "four sites, one link":  # no choice of paths
         assert mean_s(together) < 0.9 * mean_s(alone)

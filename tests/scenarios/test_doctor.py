@@ -1,4 +1,4 @@
-"""The command on machines that are not ready: ``--doctor``, the system's Python, and set-up."""
+"""The command on machines that are not set up: ``--doctor``, the system's Python, and ``setup.sh``."""
 
 import os
 import shlex
@@ -26,14 +26,14 @@ def run(*command: str, status: int = 0, **environment: str) -> "subprocess.Compl
     return done
 
 
-def test_here_the_default_works_and_it_has_been_tried() -> None:
+def test_doctor_tries_both_clocks_in_the_vm_and_reports_that_they_work() -> None:
     done = run(sys.executable, RUN, "--doctor")
     assert " yes" in done.stdout.splitlines()[1] and " yes" in done.stdout.splitlines()[2]
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["doctor:", "doctor:"]
 
 
 def panicking(folder: Path, image: Path, *words: str) -> Path:
-    """A kernel that has every option of `image`, and at boot prints these lines and ends as one that panics does."""
+    """Write a fake VM kernel with every option of `image`, which at boot prints `words` and ends as after a panic."""
     fake = folder / "linux-that-panics"
     lines = "".join(f"echo {shlex.quote(line)}\n" for line in words)
     fake.write_text(
@@ -51,7 +51,7 @@ def panicking(folder: Path, image: Path, *words: str) -> Path:
         ("userspace - ptrace set fp regs failed, errno = 14", MENDS),
     ],
 )
-def test_a_kernel_that_does_not_boot_is_what_is_missing_beside_what_mends_it(
+def test_doctor_lists_a_kernel_that_does_not_boot_as_missing_with_its_fix(
     tmp_path: Path, kernel_image: Path, words: str | None, mends: str
 ) -> None:
     image = panicking(tmp_path, kernel_image, words) if words else "/bin/true"
@@ -66,7 +66,7 @@ def test_a_kernel_that_does_not_boot_is_what_is_missing_beside_what_mends_it(
         assert words in (tmp_path / "longhaul" / "panic.log").read_text()
 
 
-def test_the_systems_python_needs_the_projects_environment_and_goes_on_in_it(tmp_path: Path) -> None:
+def test_the_system_python_runs_in_the_projects_environment_or_says_how_to_set_it_up(tmp_path: Path) -> None:
     for package in ("topologies", "hosts", "controller", "analysis", "scenarios"):
         shutil.copytree(PROJECT / package, tmp_path / package)
     command = (SYSTEM, str(tmp_path / "scenarios" / "run.py"))
@@ -83,21 +83,21 @@ def test_the_systems_python_needs_the_projects_environment_and_goes_on_in_it(tmp
 
 
 def fakes(folder: Path, **scripts: str) -> str:
-    """A PATH that begins with programs that are these shell scripts."""
+    """Write these shell scripts as programs into the folder, and return a PATH that begins with the folder."""
     for name, script in scripts.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
 
 
-def test_a_second_set_up_finds_everything_in_place() -> None:
+def test_a_second_setup_changes_nothing() -> None:
     stamp = PROJECT / ".venv" / "longhaul.stamp"
     before = stamp.stat().st_mtime_ns
     assert run("bash", SETUP).stderr == "setup: ready\n"  # nothing was updated, installed or built
     assert stamp.stat().st_mtime_ns == before
 
 
-def test_a_machine_that_is_not_supported_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+def test_setup_refuses_an_unsupported_machine_before_it_installs_anything(tmp_path: Path) -> None:
     path = fakes(tmp_path, uname="echo aarch64")
     assert "this one is aarch64" in run("bash", SETUP, status=3, PATH=path).stderr
     (tmp_path / "uname").unlink()
@@ -106,14 +106,14 @@ def test_a_machine_that_is_not_supported_is_told_before_anything_is_installed(tm
     assert "no apt" in run("/bin/bash", SETUP, status=3, PATH=str(tmp_path)).stderr
 
 
-def test_set_up_stops_at_the_first_failure_with_the_reason(tmp_path: Path) -> None:
+def test_setup_stops_at_the_first_failure_with_the_reason(tmp_path: Path) -> None:
     apt = "echo apt-get was called with $1 >&2; exit 100"
     path = fakes(tmp_path, **{"dpkg-query": "exit 1", "sudo": 'shift; exec "$@"', "apt-get": apt})
     said = run("bash", SETUP, status=1, PATH=path).stderr.splitlines()
     assert len(said) == 3 and said[1] == "apt-get was called with update" and "failed" in said[2]
 
 
-def test_without_a_vm_everything_else_is_ready(tmp_path: Path) -> None:
+def test_setup_completes_everything_else_if_the_vm_cannot_run_or_be_built(tmp_path: Path) -> None:
     (line,) = run("bash", SETUP, LONGHAUL_KERNEL="/bin/false").stderr.splitlines()
     assert "everything but the VM is ready" in line and "/bin/false" in line
     path = fakes(tmp_path, tar="echo the archive is damaged >&2; exit 2")

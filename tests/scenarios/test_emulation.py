@@ -1,4 +1,4 @@
-"""The emulation engine: measured times against the model, the fate of points that fail, what a machine has room for."""
+"""The emulation engine: measured times against predictions, failed points, and what a machine has memory for."""
 
 import json
 import os
@@ -39,21 +39,21 @@ NEAR = {"median": 0.0005, "p99": 0.002}
 
 @pytest.fixture(scope="module")
 def four_modes(tmp_path_factory):
-    """A run of every mode, in which the last collective re-embeds, and its JSON."""
+    """Run every mode, with a re-embedding before the last collective; return the run folder and the JSON answer."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     wanted = ("--modes", "base,wan,ccl,joint", "--collectives", "4", "--seed", "3")
     return folder, measured(folder, *wanted, sets=["collective.reembed_every=3"], collectives=16, **NEAR)
 
 
-def test_both_engines_agree_in_every_mode(four_modes):
+def test_measured_and_predicted_gains_agree_in_every_mode(four_modes):
     points = four_modes[1]["points"]
     gains = {(point["engine"], point["mode"]): point["gain_vs_base"] for point in points}
     for mode in ("ccl", "wan", "joint"):
         assert abs(gains["emulation", mode] - gains["model", mode]) <= 0.01
 
 
-def test_every_mode_takes_the_recorded_nanoseconds(four_modes):
-    """`nanoseconds.json` has the first 3 collectives. A change that is meant to change times records them anew."""
+def test_completion_times_rings_and_paths_equal_the_recorded_ones_in_every_mode(four_modes):
+    """`nanoseconds.json` holds the first 3 collectives; record it again after an intended change of times."""
     found = rows(four_modes[0])
     found = found[(found.engine == "emulation") & (found.collective < 3)]
     taken = {
@@ -64,12 +64,12 @@ def test_every_mode_takes_the_recorded_nanoseconds(four_modes):
         (row["mode"], row["collective"]): [row[name] for name in ("completion_ns", "ring", "paths", "drops")]
         for row in json.loads(RECORDED.read_text())
     }
-    # The bound is that of the conditions, which all modes share, and none is faster.
+    # The lower bound depends on the conditions only, which all modes share, and no mode is faster.
     assert found.groupby("collective").bound_s.nunique().to_list() == [1, 1, 1]
     assert (found.bound_s > 0).all() and (found.completion_s > found.bound_s).all()
 
 
-def test_what_a_run_stores_agrees_and_the_vm_is_described(four_modes):
+def test_stored_tables_agree_with_each_other_and_provenance_describes_the_vm(four_modes):
     folder, _ = four_modes
     run = open_run(folder)
     ends = run.transfers.groupby(["mode", "collective"]).agg(sent=("chunk", "size"), last_s=("end_s", "max"))
@@ -102,12 +102,12 @@ def test_what_a_run_stores_agrees_and_the_vm_is_described(four_modes):
     ],
     ids=["unequal sites on a WAN with transit routers", "32 GPUs", "64 GPUs", "three sites on a map"],
 )
-def test_other_fabrics(tmp_path, collectives, arguments):
+def test_measured_times_equal_predictions_on_other_fabrics(tmp_path, collectives, arguments):
     wanted = ("--engine", "emulation", "--collectives", str(collectives), *arguments.split())
     measured(tmp_path / "run", *wanted, collectives=collectives, **NEAR)
 
 
-# Of the other collection a map is measured above, against the model, whose delays test_maps has by hand.
+# A map of the other collection is measured above against the model, whose delays test_maps computes by hand.
 @pytest.mark.parametrize(
     ("name", "sites", "round_trip_ms"),
     [
@@ -115,7 +115,7 @@ def test_other_fabrics(tmp_path, collectives, arguments):
         pytest.param("topozoo/Abilene", ("Sunnyvale", "New York"), 44.4, marks=pytest.mark.slow),
     ],
 )
-def test_a_ping_over_a_map_takes_what_its_lengths_say(name, sites, round_trip_ms, tmp_path):
+def test_ping_over_a_map_takes_the_round_trip_time_of_its_link_lengths(name, sites, round_trip_ms, tmp_path):
     wan = [f"fabric.wan=topohub:{name}", f"fabric.sites={json.dumps(sites)}", "fabric.gpus=[2, 2]"]
     command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--cli", *(f"--set={one}" for one in wan)]
     line = "g0 ping -c 3 -i 0.2 g2\n"
@@ -127,7 +127,7 @@ def test_a_ping_over_a_map_takes_what_its_lengths_say(name, sites, round_trip_ms
     assert all(abs(one / round_trip_ms - 1) < 0.001 for one in (least, mean, most))
 
 
-def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path):
+def test_without_line_rate_the_first_collective_shows_tcp_slow_start(tmp_path):
     wanted = ("--engine", "emulation", "--modes", "base", "--collectives", "2", "--wan-delay", "10 ms")
     answer(tmp_path / "run", *wanted, sets=["transport.line_rate=false"])
     first = rows(tmp_path / "run").iloc[0]
@@ -135,13 +135,13 @@ def test_the_start_up_of_ordinary_tcp_can_be_studied(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def by_hand(module_vm):
-    """What the guest script of a testbed prints in a VM."""
+def testbed_report(module_vm):
+    """Return what the guest script of a testbed prints in a VM."""
     return module_vm.report("testbed", PAPER, "joint", "bytes", "controller", "agent", "switch")
 
 
-def test_the_bytes_go_over_the_chosen_wan_links_and_no_others(by_hand):
-    seen = by_hand["bytes"]
+def test_bytes_cross_exactly_the_chosen_wan_links(testbed_report):
+    seen = testbed_report["bytes"]
     assert len(seen) == 4
     assert len({tuple(collective["chosen"]) for collective in seen}) > 1  # the paths did change
     for collective in seen:
@@ -158,12 +158,12 @@ def test_the_bytes_go_over_the_chosen_wan_links_and_no_others(by_hand):
         ("switch", []),  # a border router: paths avoid it
     ],
 )
-def test_an_experiment_goes_on_after_a_process_or_a_switch_has_died(by_hand, victim, outcomes):
-    assert [one for one in by_hand[victim] if isinstance(one, int)] == [0, 1, 2, 3]
-    assert [one for one in by_hand[victim] if not isinstance(one, int)] == outcomes
+def test_an_experiment_completes_after_a_process_or_a_switch_has_died(testbed_report, victim, outcomes):
+    assert [one for one in testbed_report[victim] if isinstance(one, int)] == [0, 1, 2, 3]
+    assert [one for one in testbed_report[victim] if not isinstance(one, int)] == outcomes
 
 
-# One point, with what a VM prints made up
+# One point, with made-up output of a VM
 
 
 @pytest.mark.parametrize("name", ["placement", "path"])
@@ -186,7 +186,7 @@ def test_a_placement_or_a_path_that_differs_from_the_plan_ends_the_point(name, f
 # Points that fail
 
 
-def test_a_point_that_fails_once_is_measured_again_and_nothing_is_twice(testbeds, capsys):
+def test_a_failed_point_is_retried_without_duplicate_rows_but_not_after_a_wrong_result(testbeds, capsys):
     used = testbeds(FakeTestbeds(failing=("wan",), times=1))
     run("--engine", "emulation", "--collectives", "5", "--jobs", "2", "--no-report", "--out", "run")
     assert used.tries.count((0, "wan")) == 2
@@ -194,12 +194,12 @@ def test_a_point_that_fails_once_is_measured_again_and_nothing_is_twice(testbeds
     assert open_run("run").complete
     again = "tried once more: emulation, 8 GPUs, 8 MB, 10 us, wan, after 2 collectives: the switch fell over\n"
     assert again in capsys.readouterr().err and again in (Path("run") / "log.txt").read_text()
-    wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide that
+    wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide a wrong result
     run("--engine", "emulation", "--modes", "wan", "--collectives", "5", "--no-report", "--out", "wrong", status=1)
     assert wrong.tries == [(0, "wan")]
 
 
-def test_a_point_that_fails_twice_is_named_the_rest_goes_on_and_it_can_be_resumed(testbeds, capsys):
+def test_a_point_that_fails_twice_is_reported_the_others_complete_and_resume_runs_it(testbeds, capsys):
     used = testbeds(FakeTestbeds(failing=("wan",)))
     run("--engine", "both", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run", status=1)
     out, err = capsys.readouterr()
@@ -230,14 +230,14 @@ def no_kernel(**_):
 @pytest.mark.parametrize("asked", [("--engine", "both"), ("--engine", "emulation"), ("--clock", "wall")])
 def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testbeds, monkeypatch, capsys, asked):
     used = testbeds(FakeTestbeds())
-    monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
+    monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel could run the wall clock
     monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
     run(*asked, "--out", "run", status=3)
     assert capsys.readouterr().err == "run.py: there is no kernel: build one (to predict only: --engine model)\n"
     assert used.tries == [] and not Path("run").exists()
 
 
-def test_a_machine_without_a_vm_models_what_nobody_asked_to_be_measured(testbeds, monkeypatch, capsys):
+def test_without_a_vm_and_without_a_chosen_engine_only_the_model_runs(testbeds, monkeypatch, capsys):
     testbeds(FakeTestbeds())
     with monkeypatch.context() as machine:
         machine.setattr(host_capacity.vm, "check", no_kernel)
@@ -248,9 +248,9 @@ def test_a_machine_without_a_vm_models_what_nobody_asked_to_be_measured(testbeds
         assert answer["unmeasured"] == "there is no kernel: build one" and "fidelity" not in answer
         assert "nothing was measured: there is no kernel: build one" in err
         assert (Path("run") / "summary.csv").exists() and (Path("run") / "report.html").exists()
-        run("--resume", "run", "--no-report", status=3)  # what is left is the measurement
+        run("--resume", "run", "--no-report", status=3)  # only the measurement is left
     used = testbeds(FakeTestbeds())
-    run("--resume", "run", "--no-report")  # the machine has been mended
+    run("--resume", "run", "--no-report")  # now the machine has a VM
     assert len(used.tries) == 4 and open_run("run").complete
     assert load("run").groupby("engine").size().to_dict() == {"emulation": 20, "model": 20}
 
@@ -275,7 +275,7 @@ def four_mb(*gpus):
     return scenario(fabric__gpus=list(gpus), collective__chunk="4 MB", run__modes=["base"])
 
 
-def test_no_more_vms_are_started_than_have_room_together(testbeds, monkeypatch, capsys):
+def test_no_more_vms_run_at_a_time_than_fit_into_memory(testbeds, monkeypatch, capsys):
     small, large = scenario(collective__chunk="8 MB"), scenario(collective__chunk="64 MB")
     assert memory_bytes(large) - memory_bytes(small) >= 8 * 2 * 56e6
     room = 2 * memory_bytes(large) + 10
@@ -298,14 +298,14 @@ def test_no_more_vms_are_started_than_have_room_together(testbeds, monkeypatch, 
 
 
 @pytest.mark.parametrize("gpus", [4, 8, 16])
-def test_the_largest_chunk_that_is_allowed_is_allowed_and_no_larger(gpus):
+def test_the_largest_chunk_is_accepted_and_a_larger_one_is_refused_with_the_limit(gpus):
     largest = MOST_QUEUED_BYTES // (gpus - 1) // 10**6
     check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest} MB")])
     with pytest.raises(ValueError, match=f"with {gpus} GPUs, .* allowed: {largest} MB"):
         check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest + 2} MB")])
 
 
-MEASURED_MB = [  # in the VM: from before the agents to the least that was free, with one link slower than the others
+MEASURED_MB = [  # in the VM: free memory before the agents minus the least free memory, with one slower link
     (8, "allgather", "ring", 8, 187),
     (8, "allgather", "ring", 48, 1222),
     (8, "allreduce", "ring", 8, 280),
@@ -321,9 +321,11 @@ MEASURED_MB = [  # in the VM: from before the agents to the least that was free,
 
 
 @pytest.mark.parametrize(("gpus", "kind", "algorithm", "chunk_mb", "measured_mb"), MEASURED_MB)
-def test_a_vm_has_the_memory_that_its_collective_takes(gpus, kind, algorithm, chunk_mb, measured_mb):
+def test_the_memory_of_a_vm_is_between_1_and_1_6_times_what_its_collective_takes(
+    gpus, kind, algorithm, chunk_mb, measured_mb
+):
     asked = {"collective__kind": kind, "collective__algorithm": algorithm, "collective__chunk": f"{chunk_mb} MB"}
-    room_mb = (memory_bytes(scenario(fabric__gpus=gpus, **asked)) - 512 * 2**20) / 10**6  # the system's own
+    room_mb = (memory_bytes(scenario(fabric__gpus=gpus, **asked)) - 512 * 2**20) / 10**6  # less that of the system
     assert measured_mb <= room_mb < 1.6 * measured_mb
 
 

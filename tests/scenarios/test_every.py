@@ -1,4 +1,4 @@
-"""Conditions that change by time, also within a collective: the model, its bound, and what is measured."""
+"""Conditions that change by time, also within a collective: the model, its lower bound, and measurements."""
 
 import re
 from functools import partial
@@ -26,7 +26,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("values", KINDS)
-def test_collectives_in_which_nothing_changes_are_as_ever_and_the_others_are_not(values: tuple[str, ...]) -> None:
+def test_rate_changes_affect_only_collectives_that_outlast_the_first_interval(values: tuple[str, ...]) -> None:
     plain = times(scenario(*values, "collective.count=200").settings(), Model())
     every_us = round(np.median(plain[0, "joint"]) * 1e6)
     timed = times(scenario(*values, "collective.count=200", f"conditions.every={every_us} us").settings(), Model())
@@ -34,12 +34,12 @@ def test_collectives_in_which_nothing_changes_are_as_ever_and_the_others_are_not
         within = found_s <= every_us / 1e6
         assert (timed[key][within] == found_s[within]).all()
         assert within.any() or key == (0, "base")
-        assert (timed[key][~within] != found_s[~within]).mean() > 0.9  # but those of which no bytes were left to send
-        assert (timed[key][~within] > every_us / 1e6).all()  # until then they went as without a change
+        assert (timed[key][~within] != found_s[~within]).mean() > 0.9  # except for those without bytes left to send
+        assert (timed[key][~within] > every_us / 1e6).all()  # nothing differs up to the first change
 
 
 @pytest.mark.parametrize("values", KINDS)
-def test_batches_and_processes_change_no_number(values: tuple[str, ...]) -> None:
+def test_results_do_not_depend_on_batch_size_or_number_of_processes(values: tuple[str, ...]) -> None:
     asked = scenario(*values, "collective.count=40", "conditions.every=3 ms", "conditions.interval=7 ms").settings()
     whole = times(asked, Model())
     parts = times(asked, Model(batch=7, jobs=2))
@@ -47,7 +47,7 @@ def test_batches_and_processes_change_no_number(values: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("values", KINDS)
-def test_no_collective_beats_the_bound_of_rates_that_change(values: tuple[str, ...]) -> None:
+def test_no_collective_is_faster_than_its_lower_bound_under_changing_rates(values: tuple[str, ...]) -> None:
     for every in ("1 ms", "5 ms", "20 ms"):
         asked = scenario(*values, "collective.count=150", f"conditions.every={every}")
         batch = Batch(0, asked, ("base", "joint"), 0, 150)
@@ -59,8 +59,8 @@ def test_no_collective_beats_the_bound_of_rates_that_change(values: tuple[str, .
         assert (found["base"].bound_s == found["joint"].bound_s).all()
 
 
-def test_a_ring_over_one_slow_link_takes_what_its_rates_carry() -> None:
-    """The link's rates alone decide: all bytes of the ring's slowest flow have passed it when they add up to them."""
+def test_a_ring_over_slow_wan_links_ends_once_their_rates_have_carried_its_bytes() -> None:
+    """The slower of the two WAN links decides: the ring ends once its rates over time have carried 7 chunks."""
     slow = "conditions.links={wan = {rate = '1-2 Gbit/s', delay = '0 s'}}"
     asked = scenario(slow, "conditions.intra_delay=1 ns", "conditions.every=100 ms", "conditions.sampler=ar1")
     conditions = conditions_of(asked)
@@ -75,11 +75,11 @@ def test_a_ring_over_one_slow_link_takes_what_its_rates_carry() -> None:
             bits = conditions.timed.from_beginning(number, 40)[:, link] * 0.1
             passed = np.concatenate([[0], np.cumsum(bits)])
             least_s.append(np.interp(7 * 64e6, passed, 0.1 * np.arange(41)))
-        # Before its first and behind its last message others pass faster links.
+        # Before the first and after the last message over that link, messages pass faster links.
         assert max(least_s) <= found_s[number] <= max(least_s) + 7 * 64e6 / 20e9
 
 
-def test_times_by_transfer_end_with_the_completion() -> None:
+def test_the_last_arrival_of_all_transfers_is_the_completion_time() -> None:
     asked = scenario("collective.kind=alltoall", "conditions.every=2 ms")
     conditions = conditions_of(asked)
     decisions = decisions_of(asked, "joint", conditions, start=3, count=20)
@@ -98,12 +98,12 @@ def test_times_by_transfer_end_with_the_completion() -> None:
         (("conditions.every=10 ns",), '"10 ns" is too small'),
     ],
 )
-def test_what_it_cannot_be_with_is_refused(values: tuple[str, ...], says: str) -> None:
+def test_settings_incompatible_with_changing_rates_are_refused(values: tuple[str, ...], says: str) -> None:
     with pytest.raises(ScenarioError, match=says):
         scenario("conditions.every=2 ms", *values)
 
 
-def test_an_interval_alone_and_one_beside_a_trace_are_refused(tmp_path: Path) -> None:
+def test_an_interval_without_every_and_an_interval_with_a_trace_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"conditions.interval: is given without conditions.every"):
         scenario("conditions.interval=2 ms")
     trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}"
@@ -111,8 +111,8 @@ def test_an_interval_alone_and_one_beside_a_trace_are_refused(tmp_path: Path) ->
         scenario("conditions.every=2 ms", "conditions.interval=2 ms", *trace)
 
 
-def test_a_trace_changes_within_collectives(tmp_path: Path) -> None:
-    """All WAN links at 1 Gbit/s until 0.3 s, then at 4: the slowest flow has sent 0.3 Gbit by then."""
+def test_rates_of_a_trace_change_within_collectives(tmp_path: Path) -> None:
+    """All WAN links have 1 Gbit/s until 0.3 s, and then 4 Gbit/s: the slowest flow has sent 0.3 Gbit by then."""
     names = [link.name for link in conditions_of(scenario()).fabric.links if link.kind == "wan"]
     rows = "".join(f"0,{name},1 Gbit/s\n" for name in names) + "".join(f"0.3,{name},4 Gbit/s\n" for name in names)
     (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}")
@@ -136,18 +136,19 @@ def test_a_trace_changes_within_collectives(tmp_path: Path) -> None:
 def test_every_boot_is_the_same_to_the_nanosecond_and_as_the_model_says(
     tmp_path: Path, mode: str, values: tuple[str, ...]
 ) -> None:
-    """Rates of all links change every 5 ms, by up to ten times, some four times in a collective."""
+    """The rates of all links change every 5 ms, by a factor of up to ten, about four times in a collective."""
     command = ("--engine", "both", "--modes", mode, "--collectives", "3")
     answer = measured_as_recorded(tmp_path / "run", *command, sets=("conditions.every=5 ms", *values))
     mean_s = {point["engine"]: point["mean_s"] for point in answer["points"]}
     assert mean_s["model"] == pytest.approx(mean_s["emulation"], rel=5e-3)
-    # Without changes they take other times by far more than that.
+    # Without changes within collectives the mean time differs by far more than that.
     plain = times(scenario(*values, "collective.count=3").settings(), Model())
     assert abs(plain[0, mode].mean() / mean_s["emulation"] - 1) > 0.02
 
 
-def test_where_paths_differ_in_delay_a_message_waits_for_its_slowest_link_before_any_of_it(tmp_path: Path) -> None:
-    """With delays behind each link of the WAN it passed the first while that was fast, and was up to a fifth early."""
+def test_over_paths_of_unequal_delay_changing_rates_are_measured_as_predicted(tmp_path: Path) -> None:
+    """A message waits at its slowest link before it is delayed at all. With a delay behind each WAN link it would pass
+    the first link while that is fast, and arrive up to a fifth early."""
     changes = ("fabric.wan=five-router", "fabric.gpus=4", "conditions.wan_delay=1 ms", "conditions.every=2 ms")
     measured(
         tmp_path / "run", "--engine", "emulation", "--modes", "base", "--collectives", "3", sets=changes, collectives=3
@@ -160,8 +161,9 @@ SLOW = "conditions.wan_rate=1-10 Gbit/s", "conditions.intra_rate=200 Gbit/s"
 
 
 @pytest.mark.parametrize("late_ms", [0, 0.5])
-def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_chosen(late_ms: float) -> None:
-    """Every 8 ms, under conditions that last 4; the messages to the switches may take some time. By small steps."""
+def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_ms: float) -> None:
+    """Paths are chosen every 8 ms and rates change every 4 ms; the messages to the switches take `late_ms`. The
+    expected time is integrated in small steps."""
     away = (f"control.delay={late_ms} ms",) if late_ms else ()
     asked = scenario(
         *LIVE, ONE, *SLOW, "conditions.every=4 ms", "conditions.interval=40 ms", "collective.count=9", *away
@@ -202,12 +204,12 @@ def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_ch
         ("-4 ms", (), 'every -4 ms" has no such'),
     ],
 )
-def test_times_at_which_paths_cannot_be_chosen_are_refused(every: str, values: tuple[str, ...], says: str) -> None:
+def test_invalid_intervals_between_path_choices_are_refused(every: str, values: tuple[str, ...], says: str) -> None:
     with pytest.raises(ScenarioError, match=re.escape(says)):
         scenario(f'policy=[{{name = "live", reroute = "every {every}"}}]', *values)
 
 
-def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives() -> None:
+def test_timed_reembedding_and_timed_rerouting_by_collective_knowledge_are_refused() -> None:
     with pytest.raises(ScenarioError, match='reembed: "every 4 ms" has no such number'):
         scenario('policy=[{name = "live", reembed = "every 4 ms"}]', "conditions.every=2 ms")
     for knowledge in ("mean", "stale 1", "ewma 0.5", "measured ends", "probed"):
@@ -227,16 +229,17 @@ def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives(
         pytest.param(("control.delay=1 ms", "conditions.wan_delay=1 ms"), marks=pytest.mark.slow),
     ],
 )
-def test_a_training_step_whose_paths_are_chosen_meanwhile_is_measured_as_predicted(
+def test_a_training_step_that_is_rerouted_while_it_runs_is_measured_as_predicted(
     tmp_path: Path, values: tuple[str, ...]
 ) -> None:
-    """Every 5 ms, as all rates change by up to ten times. In collectives that begin with other paths, too."""
+    """Paths are chosen every 5 ms, as all rates change by a factor of up to ten, also in collectives that begin with
+    other paths."""
     step = "training.micro_batches=4", "training.forward=2 ms", "training.backward=4 ms", "training.activations=16 MB"
     live = LIVE[0].replace("8 ms", "5 ms"), *LIVE[1:], "conditions.every=5 ms", "collective.kind=training"
     command = ("--engine", "emulation", "--collectives", "2")
     measured(tmp_path / "run", *command, sets=(*live, *step, *values), p99=0.005, median=0.002, collectives=2)
     emulation = stored(tmp_path / "run")
     assert (emulation.reconfigure_messages > 5).all()
-    # Paths that are only chosen before it take longer, by far more than that.
+    # With paths chosen only before each collective it takes longer, by far more than that.
     kept = times(scenario(*live, *step, *values, "collective.count=2", "run.modes=['wan']").settings(), Model())
     assert (kept[0, "wan"] / emulation.completion_s.to_numpy()).max() > 1.05

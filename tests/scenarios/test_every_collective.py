@@ -1,7 +1,7 @@
-"""Every collective by every algorithm in the emulation: as the model says, the same in every boot, and every byte of
-it right or found wrong.
+"""Every collective by every algorithm in the emulation: it takes the predicted time, and the same nanoseconds in every
+boot; every byte arrives right, and a flipped byte is reported.
 
-tests/guest/every.py runs inside, all of it in one VM.
+tests/guest/every.py runs inside the VM; one VM runs all collectives.
 """
 
 from typing import Any
@@ -19,31 +19,33 @@ WORKLOADS: dict[str, Workload] = {name: setting.workload for name, setting in se
 
 
 @pytest.fixture(scope="module")
-def every(module_vm: VM) -> dict[str, Any]:
-    """What the guest found."""
+def report(module_vm: VM) -> dict[str, Any]:
+    """Return the report of the guest by the name of the workload."""
     found: dict[str, Any] = module_vm.report("every")
     return found
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_is_as_the_model_says_and_the_same_to_the_nanosecond_in_every_boot(every: dict[str, Any], name: str) -> None:
-    found = every[name]
+def test_a_collective_takes_the_predicted_time_and_the_same_nanoseconds_in_every_boot(
+    report: dict[str, Any], name: str
+) -> None:
+    found = report[name]
     assert_recorded(name, found["arrived_ns"])
     assert found["drops"] == 0
-    # Flows that share links do so packet by packet, and a message of 1 MB has few of them. A message arrives early by
-    # what its classes make up for late timers, and on a chain one message is behind the other.
+    # Flows share links packet by packet, and a message of 1 MB has few packets. A message arrives early by as much as
+    # its classes make up for late timers, and along a chain of messages this adds up.
     within = 0.01 if found["shared"] else 5e-4
     assert found["measured_s"] == pytest.approx(found["predicted_s"], rel=within, abs=7 * VIRTUAL_LATE_S)
 
 
-def test_both_kinds_of_links_were_seen(every: dict[str, Any]) -> None:
-    assert sorted(every) == sorted([*WORKLOADS, CHANNELS, "computation"])
-    assert {every[name]["shared"] for name in WORKLOADS} == {False, True}
+def test_the_collectives_include_some_with_and_some_without_shared_links(report: dict[str, Any]) -> None:
+    assert sorted(report) == sorted([*WORKLOADS, CHANNELS, "computation"])
+    assert {report[name]["shared"] for name in WORKLOADS} == {False, True}
 
 
 @pytest.mark.parametrize("name", [*WORKLOADS, CHANNELS])
-def test_every_byte_is_right_and_a_wrong_one_is_found(every: dict[str, Any], name: str) -> None:
-    found, done, placement = every[name], (WORKLOADS | {CHANNELS: in_channels()})[name], placement_of(name)
+def test_every_byte_is_delivered_right_and_a_flipped_byte_is_reported(report: dict[str, Any], name: str) -> None:
+    found, done, placement = report[name], (WORKLOADS | {CHANNELS: in_channels()})[name], placement_of(name)
     transfers, whole = done.schedule.transfers, found["whole"]
     assert whole["faults"] == []
     assert len(whole["sent_ns"]) == len(whole["arrived_ns"]) == len(transfers)
@@ -52,8 +54,8 @@ def test_every_byte_is_right_and_a_wrong_one_is_found(every: dict[str, Any], nam
         assert isinstance(flow, Flow)
         waited_ns = [whole["arrived_ns"][one] for one in transfer.after]
         ready_ns = max(waited_ns, default=whole["start_ns"][placement[flow.src]])
-        # Handed to the kernel at the instant at which the last that it waits for was there, or where flows share links
-        # and queue little, once what is before it has gone.
+        # A message is handed to the kernel at the instant at which its last dependency has arrived or, where flows
+        # share links and keep their queues short, once the data before it has left.
         assert sent_ns == ready_ns or (found["shared"] and sent_ns > ready_ns)
         assert sent_ns <= arrived_ns
     flip = flip_of(name, done)
@@ -64,8 +66,8 @@ def test_every_byte_is_right_and_a_wrong_one_is_found(every: dict[str, Any], nam
     assert first | {"text": f"byte {at} of slot {transfers[flip.task].slots[number][1]} is wrong"} in found["damaged"]
 
 
-def test_a_computation_takes_its_time_and_messages_wait_for_it(every: dict[str, Any]) -> None:
-    found = every["computation"]
+def test_a_computation_takes_its_configured_time_and_dependent_messages_wait_for_it(report: dict[str, Any]) -> None:
+    found = report["computation"]
     (there, computed, back), (sent_there, begun, sent_back) = found["arrived_ns"], found["sent_ns"]
     assert found["faults"] == []
     assert begun == there and sent_back == computed

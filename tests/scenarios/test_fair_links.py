@@ -1,4 +1,4 @@
-"""Collectives whose flows share links: where the emulation shares fairly, and that it does so as the model says."""
+"""Collectives whose flows share links: when the emulation shares them fairly, and that it agrees with the model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from scenarios.spec.load import load_scenario
 from tests.fakes.runs import measured
 
 
-def test_links_are_shared_fairly_where_flows_can_share_them_in_virtual_time() -> None:
+def test_fair_links_are_the_shared_links_under_fair_queues_in_virtual_time() -> None:
     paper = load_scenario("paper")
     wanted = {"collective.kind": "alltoall", "collective.algorithm": "direct"}
     direct = paper.with_values(wanted)
@@ -29,9 +29,9 @@ COMMAND = ("--engine", "emulation", "--modes", "base", "--collectives", "3", "--
         ("allgather", "hierarchical", "10 ms"),
     ],
 )
-def test_collectives_that_share_links_far_apart_take_what_the_model_says(
+def test_collectives_that_share_links_over_a_long_wan_take_the_predicted_time(
     tmp_path: Path, kind: str, algorithm: str, delay: str
 ) -> None:
-    """At 10 us of WAN delay every one does, in test_every_collective."""
+    """test_every_collective covers all algorithms, with a WAN delay of 10 us."""
     values = f"collective.kind={kind}", f"collective.algorithm={algorithm}", f"conditions.wan_delay={delay}"
     measured(tmp_path / "run", *COMMAND, sets=values, collectives=3, p99=0.01)

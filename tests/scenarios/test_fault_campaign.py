@@ -1,4 +1,4 @@
-"""Campaigns of random faults: the same for the same seed, every ending under its name, and a small one in VMs."""
+"""Campaigns of random faults: a seed repeats its drills, all endings are classified, and a small one runs in VMs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.fakes.commands import row
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
 DRILL = random_drill(0, 1, 1)  # one fault: "controller killed", in mode joint
-WELL = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.1, "recovered_s": 1.0,
+RECOVERED = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.1, "recovered_s": 1.0,
         "collectives_lost": 2, "bytes_again": 0, "outcome": "recovered"}  # fmt: skip
 
 
@@ -36,8 +36,8 @@ def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> No
     assert {drill.mode for drill in found} == {"base", "wan", "ccl", "joint"}
 
 
-def rows(count=6, change=lambda found: found, outcomes=(WELL,)):
-    """The VM's output for `count` collectives that went as planned, the last one changed, and what faults led to."""
+def rows(count=6, change=lambda found: found, outcomes=(RECOVERED,)):
+    """Yield a VM's output: `count` collectives as planned, the last one altered by `change`, then fault outcomes."""
     expected = PointPredictor(scenario_of(DRILL.text), DRILL.mode)
     for k in range(count):
         found = row(expected.of(k), k)
@@ -47,7 +47,7 @@ def rows(count=6, change=lambda found: found, outcomes=(WELL,)):
 
 
 WRONG = "collective 2 delivered wrong data: GPU 1, step 1: byte 0 is wrong"
-UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
+UNDECLARED = RECOVERED | {"fault": -1, "what": "the process of GPU 2 died"}
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ UNDECLARED = WELL | {"fault": -1, "what": "the process of GPU 2 died"}
         (rows(), 0, "", [("recovered", "", 2)]),
         (rows(outcomes=()), 0, "", [("ridden out", "", 0)]),
         (rows(3, outcomes=()), 1, "why it ended", [("aborted", "why it ended", 0)]),
-        (rows(3, outcomes=[WELL | {"outcome": "aborted: why"}]), 1, "why", [("aborted", "why", 2)]),
+        (rows(3, outcomes=[RECOVERED | {"outcome": "aborted: why"}]), 1, "why", [("aborted", "why", 2)]),
         (rows(5), 0, "", [("hung", None, 0)]),
         (rows(5), 1, "", [("hung", None, 0)]),
         (rows(3), 1, WRONG, [("wrong data", WRONG, 0)]),
         (rows(), 0, "Traceback (most recent call last)", [("wrong data", None, 0)]),
-        (rows(outcomes=[WELL, UNDECLARED]), 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
+        (rows(outcomes=[RECOVERED, UNDECLARED]), 0, "", [("recovered", "", 2), ("recovered", UNDECLARED["what"], 2)]),
         ([], vm.VMError("the VM died"), "", [("VM lost", "the VM died", 0)]),
         (rows(2, change=lambda one: one | {"placement": one["placement"][::-1]}), 0, "", [("wrong data", None, 0)]),
         (rows(2, change=lambda one: one | {"path": one["path"][::-1]}), 0, "", [("wrong data", None, 0)]),
     ],
 )
-def test_every_ending_has_its_name(monkeypatch, said, status, words, ended):
+def test_every_way_a_drill_can_end_is_classified_with_its_reason(monkeypatch, said, status, words, ended):
     def testbed(_arguments, *, stdout, stderr, **_):
         for line in said:
             stdout.write(json.dumps(line).encode() + b"\n")
@@ -92,7 +92,7 @@ def campaign(*arguments: str, status: int, **environment: str) -> "subprocess.Co
     return done
 
 
-def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
+def test_a_campaign_with_policies_draws_the_same_faults_as_one_with_modes() -> None:
     of_modes, of_policies = (
         [random_drill(number, 1, 2, policies=some) for number in range(40)] for some in (False, True)
     )
@@ -103,19 +103,19 @@ def test_policies_take_the_place_of_modes_beside_the_same_faults() -> None:
     assert any(one.keeps_paths for (one,) in found) and not all(one.is_periodic for (one,) in found)
 
 
-def test_a_scenario_of_a_campaign_can_be_shown() -> None:
+def test_show_prints_one_scenario_of_a_campaign_and_refuses_an_unknown_number() -> None:
     assert campaign("--show", "3", "--seed", "5", status=0).stdout == random_drill(3, 5, fault_counts(20, 5)[3]).text
     assert "--show: 99 " in campaign("--show", "99", status=2).stderr
 
 
-def test_a_small_campaign_ends_well() -> None:
+def test_a_small_campaign_in_vms_has_no_hung_or_wrong_drill() -> None:
     total = campaign("--count", "3", "--seed", "11", status=0).stdout.splitlines()[-1]
     recovered, ridden_out, aborted, hung, wrong, _ = map(int, total.strip("| ").split(" | ")[1:])
     assert recovered + ridden_out + aborted >= 3 and hung == wrong == 0
-    assert recovered >= 1  # which an aborted run would not have
+    assert recovered >= 1  # an aborted run would have none
 
 
-def test_a_machine_that_cannot_run_the_vm_is_named_and_no_fault_counts_as_ended_well() -> None:
+def test_without_a_vm_a_campaign_exits_with_status_3_and_prints_no_outcome() -> None:
     done = campaign("--count", "3", status=3, LONGHAUL_KERNEL="/nonexistent")
     assert done.stdout == "" and done.stderr.startswith("campaign.py: ") and "/nonexistent" in done.stderr
 
@@ -123,7 +123,7 @@ def test_a_machine_that_cannot_run_the_vm_is_named_and_no_fault_counts_as_ended_
 @pytest.mark.parametrize(
     ("outcome", "leaves", "status"), [("hung", False, 1), ("recovered", True, 1), ("aborted", False, 0)]
 )
-def test_a_bad_end_or_a_process_left_behind_is_status_1(monkeypatch, outcome, leaves, status):
+def test_a_hung_drill_or_a_leftover_process_gives_exit_status_1(monkeypatch, outcome, leaves, status):
     left = []
 
     def drill(*_):

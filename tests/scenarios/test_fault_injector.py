@@ -1,4 +1,4 @@
-"""Faults as they are injected, into a testbed that only notes what is done to it."""
+"""The fault injector, on a fake testbed that only records what is done to it."""
 
 import re
 from types import SimpleNamespace
@@ -14,8 +14,8 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 FABRIC = build_fabric(FabricSpec())
 
 
-class Noted:
-    """What is done to a network: the interfaces that are down now, what each port loses, who was killed."""
+class FakeTestbed:
+    """A testbed that records the interfaces that are down, the loss of each port, and kills and new controllers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *faults: Fault) -> None:
         self.down: set[str] = set()
@@ -42,7 +42,7 @@ class Noted:
             self.controllers.append(command[command.index("set-controller") + 1])
 
     def attempt(self, collective: int) -> bool:
-        """An attempt at a collective from its beginning to its end; whether anything changed before it."""
+        """Take the injector through one attempt at a collective; return whether anything changed before it."""
         changed = self.injector.before(collective)
         self.injector.during(collective, 0)
         self.injector.after()
@@ -50,45 +50,45 @@ class Noted:
 
 
 def ends(a: str, b: str) -> set[str]:
-    """The interfaces at both ends of a cable."""
+    """Return the interfaces at both ends of a cable."""
     return {p.interface for s in FABRIC.switches for p in s.ports if (s.name, p.peer) in ((a, b), (b, a))}
 
 
-def test_a_link_is_down_for_as_long_as_it_says_and_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
+def test_a_failed_link_is_down_for_its_duration_and_then_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTestbed(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
     seen = []
     for collective in range(5):
-        changed = noted.attempt(collective)
-        seen.append((changed, len(noted.down & ends("s0b0", "s1b0")), len(noted.down)))
+        changed = fake.attempt(collective)
+        seen.append((changed, len(fake.down & ends("s0b0", "s1b0")), len(fake.down)))
     assert seen == [(False, 0, 0), (True, 1, 1), (False, 1, 1), (True, 0, 0), (False, 0, 0)]
 
 
-def test_an_attempt_that_is_lost_counts_for_how_long_a_fault_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
-    for collective, down in ((0, 0), (1, 1), (1, 1), (1, 0)):  # collective 1 is begun three times
-        noted.attempt(collective)
-        assert len(noted.down) == down
-    # Once, not at every attempt.
-    assert noted.events == [("injected", 0, ["s0b0-s1b0"]), ("over", 0, None)]
+def test_every_attempt_at_a_collective_counts_towards_the_duration_of_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTestbed(monkeypatch, Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=2))
+    for collective, down in ((0, 0), (1, 1), (1, 1), (1, 0)):  # collective 1 is attempted three times
+        fake.attempt(collective)
+        assert len(fake.down) == down
+    # The fault is injected once, not at every attempt.
+    assert fake.events == [("injected", 0, ["s0b0-s1b0"]), ("over", 0, None)]
 
 
-def test_a_link_loses_in_both_directions_what_it_is_to_and_then_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted(
+def test_a_lossy_link_drops_its_share_in_both_directions_until_the_fault_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTestbed(
         monkeypatch,
         Fault(collective=0, kind="link loss", target="s0b0-s1b0", amount=0.01, lasts=3),
         Fault(collective=1, kind="link loss", target="s1b0-s0b0", amount=0.2, lasts=1),
     )
     seen = []
     for collective in range(5):
-        noted.attempt(collective)
-        seen.append(dict(noted.loss))
+        fake.attempt(collective)
+        seen.append(dict(fake.loss))
     both = ends("s0b0", "s1b0")
     assert len(both) == 2
     assert seen == [dict.fromkeys(both, share) for share in (0.01, 0.2, 0.01, 0.0, 0.0)]
 
 
-def test_what_another_fault_keeps_down_stays_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = Noted(
+def test_an_interface_stays_down_while_another_fault_keeps_it_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeTestbed(
         monkeypatch,
         Fault(collective=0, kind="switch down", target="s0b0", lasts=2),
         Fault(collective=0, kind="link down", target="s0b0-s1b0", lasts=1),
@@ -97,19 +97,19 @@ def test_what_another_fault_keeps_down_stays_down(monkeypatch: pytest.MonkeyPatc
     around = sum("s0b0" in (c.a, c.b) for c in FABRIC.cables)
     seen = []
     for collective in range(5):
-        noted.attempt(collective)
-        seen.append((len(noted.down), noted.controllers.count("s0b0")))
+        fake.attempt(collective)
+        seen.append((len(fake.down), fake.controllers.count("s0b0")))
     assert seen == [(around, 0), (around, 0), (1, 1), (0, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(("lasts", "held"), [(None, [0, 0, 0, 0]), (2, [0, 1, 1, 0])])
-def test_a_controller_stays_dead_for_as_long_as_it_says(
+def test_a_killed_controller_stays_dead_for_the_duration_of_the_fault(
     monkeypatch: pytest.MonkeyPatch, lasts: int | None, held: list[int]
 ) -> None:
-    noted = Noted(monkeypatch, Fault(collective=1, kind="controller killed", lasts=lasts))
+    fake = FakeTestbed(monkeypatch, Fault(collective=1, kind="controller killed", lasts=lasts))
     found = []
     for collective in range(4):
-        noted.injector.before(collective)
-        found.append(noted.injector.holds_controller())
-        noted.injector.after()
-    assert found == held and noted.controllers == ["killed"]
+        fake.injector.before(collective)
+        found.append(fake.injector.holds_controller())
+        fake.injector.after()
+    assert found == held and fake.controllers == ["killed"]

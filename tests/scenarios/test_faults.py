@@ -1,4 +1,4 @@
-"""Faults: how a scenario declares them, what they do to conditions, and what becomes of them in the VM."""
+"""Faults: their declaration in a scenario, their effect on conditions and predictions, and their outcomes in the VM."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ def load(*tables: dict[str, object]) -> tuple[Fault, ...]:
     return load_scenario("paper", [Override("fault", list(tables), "fault")]).faults
 
 
-# --- what a scenario says -------------------------------------------------------------------------------------------
+# --- declaration ----------------------------------------------------------------------------------------------------
 
 kinds = st.sampled_from(
     ["link s0b0-s1b0 down", "link g3-s0l1 loss 0.5 %", "switch s0p1 down", "controller killed", "agent 7 slow 2.5x"]
@@ -40,7 +40,7 @@ kinds = st.sampled_from(
 
 
 @given(st.integers(0, 19), st.none() | st.integers(1, 10**9), kinds, st.none() | st.integers(1, 50))
-def test_what_is_declared_is_read_and_written_back_the_same(
+def test_a_declared_fault_survives_reading_and_writing(
     number: int, after_ns: int | None, what: str, lasts: int | None
 ) -> None:
     at = f"collective {number}" if after_ns is None else f"{after_ns} ns into collective {number}"
@@ -67,7 +67,9 @@ def test_what_is_declared_is_read_and_written_back_the_same(
         ({"since": 1}, "since", "unknown key of a fault"),
     ],
 )
-def test_every_mistake_names_its_place(tmp_path: Path, change: dict[str, object], place: str, words: str) -> None:
+def test_an_invalid_fault_is_refused_with_its_file_and_key(
+    tmp_path: Path, change: dict[str, object], place: str, words: str
+) -> None:
     table = ", ".join(f"{key} = {json.dumps(value)}" for key, value in (DOWN | change).items())
     good = ", ".join(f"{key} = {json.dumps(value)}" for key, value in DOWN.items())
     path = tmp_path / "mine.toml"
@@ -78,10 +80,10 @@ def test_every_mistake_names_its_place(tmp_path: Path, change: dict[str, object]
     assert refusal.value.mistakes[0].startswith(f"{path}: fault[2].{place}: ") and words in refusal.value.mistakes[0]
 
 
-# --- what the model makes of them -----------------------------------------------------------------------------------
+# --- in the model ---------------------------------------------------------------------------------------------------
 
 
-def test_faults_are_in_force_from_their_collective_on_for_as_long_as_they_last() -> None:
+def test_a_fault_is_active_from_its_collective_on_for_its_duration() -> None:
     before, within = (
         Fault(collective=4, kind="link down", target="s0b0-s1b0", lasts=2),
         Fault(collective=4, after_s=1e-3, kind="link down", target="s0b0-s1b0", lasts=2),
@@ -92,7 +94,7 @@ def test_faults_are_in_force_from_their_collective_on_for_as_long_as_they_last()
     assert [k for k in range(9) if faults.active([stays], k)] == [4, 5, 6, 7, 8]
 
 
-def test_what_is_down_has_no_rate_and_what_is_slow_a_part_of_it() -> None:
+def test_links_of_a_failed_switch_have_rate_zero_and_those_of_a_slow_agent_a_fraction() -> None:
     rates = np.full(len(FABRIC.links), 1e9)
     down, slow = load(
         {"at": "collective 1", "what": "switch s0b1 down"}, {"at": "collective 1", "what": "agent 2 slow 4x"}
@@ -104,8 +106,8 @@ def test_what_is_down_has_no_rate_and_what_is_slow_a_part_of_it() -> None:
     assert (rates == 1e9).all()
 
 
-def test_what_is_expected_of_a_collective_goes_by_the_faults_that_were_in_force() -> None:
-    """Those that the testbed has recorded with it, which are others where collectives were lost."""
+def test_the_expected_time_of_a_collective_uses_the_faults_recorded_with_it() -> None:
+    """The testbed records the faults that were active; they differ from the planned ones if collectives were lost."""
     setting, plain = load_scenario("paper", [Override("fault", [DOWN], "fault")]), load_scenario("paper")
     link = next(link.index for link in FABRIC.links if link.name == "s0b0>s1b0")
     planned = conditions_of(setting)
@@ -120,13 +122,13 @@ def test_what_is_expected_of_a_collective_goes_by_the_faults_that_were_in_force(
 
 
 @pytest.mark.parametrize("mode", ["base", "joint"])
-def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode: str) -> None:
+def test_the_model_engine_avoids_a_failed_link_whatever_its_batch_size(mode: str) -> None:
     given = {"fault": [DOWN], "run.modes": [mode], "collective.count": 20}
     chosen = [Override(key, value, "test") for key, value in given.items()]
     link = {link.index for link in FABRIC.links if {link.src, link.dst} == {"s0b0", "s1b0"}}
 
     def rows(overrides: list[Override], batch: int) -> list[tuple[float, list[int]]]:
-        """The time and the paths of each collective."""
+        """Return the completion time and the paths of each collective."""
         news = [part for part in Model(batch=batch).run([load_scenario("paper", overrides)]) if isinstance(part, Slice)]
         parts = sorted((part.rows for part in news), key=lambda part: part.start)
         return [row for part in parts for row in zip(part.completion_s.tolist(), part.paths.tolist(), strict=True)]
@@ -151,7 +153,7 @@ def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode: str)
         ({"what": "switch s0l0 down", "for": "4 collectives"}, 1, "no path leads over the WAN from rank"),
     ],
 )
-def test_a_fault_that_the_model_does_not_know_or_leaves_no_path_is_said_in_a_sentence(
+def test_a_fault_that_the_model_lacks_or_that_leaves_no_path_is_refused_with_the_reason(
     fault: dict[str, str], status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = {"at": "collective 2", "what": "link s0b0-s1b0 down"} | fault
@@ -162,8 +164,9 @@ def test_a_fault_that_the_model_does_not_know_or_leaves_no_path_is_said_in_a_sen
 
 
 @pytest.mark.parametrize("lasts", [1, 2, 3])
-def test_a_leaf_that_is_back_after_three_attempts_costs_no_collective_and_ages_other_faults(lasts: int) -> None:
-    """As in the testbed: the collective is lost that often, and every attempt is one that a fault lasts."""
+def test_attempts_during_a_leaf_failure_lose_no_collective_and_use_up_other_faults(lasts: int) -> None:
+    """As in the testbed, the collective fails once for each `lasts`, and every attempt counts towards the duration of
+    all faults."""
 
     def rows(*tables: dict[str, str]) -> list[float]:
         overrides = [Override("fault", list(tables), "fault"), Override("run.modes", ["base"], "modes")]
@@ -177,10 +180,10 @@ def test_a_leaf_that_is_back_after_three_attempts_costs_no_collective_and_ages_o
     assert rows(leaf, link) == rows(link | {"for": f"{5 - lasts} collectives"}) != rows()
 
 
-# --- the watch ------------------------------------------------------------------------------------------------------
+# --- the watchdog ---------------------------------------------------------------------------------------------------
 
 
-def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> None:
+def test_the_watchdog_stops_a_silent_testbed_and_names_the_step_it_was_in() -> None:
     stopped = list[float]()
     with Watchdog(1.0, waits_for="the start") as watchdog:
         watchdog.guard(lambda: stopped.append(time.monotonic()))
@@ -196,7 +199,9 @@ def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> No
     assert watchdog.sentence().endswith("while Longhaul waited for collective 3: the AllGather")
 
 
-def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_testbed_in_an_endless_loop_is_stopped_by_the_wall_clock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from scenarios import vm
     from scenarios.engines import emulation
     from scenarios.engines.emulation import EmulationError, Task, run_point
@@ -246,7 +251,7 @@ for = "1 collective"
 """
 
 
-def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounted_for(tmp_path: Path) -> None:
+def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path: Path) -> None:
     (tmp_path / "struck.toml").write_text(SCENARIO)
     fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation", report=True)["fidelity"]
     found = open_run(tmp_path / "out")
@@ -259,15 +264,15 @@ def test_whatever_is_struck_the_run_comes_to_its_end_and_every_fault_is_accounte
         part = by_what[what]
         assert set(part.outcome) == {"recovered"}
         assert (part.detected_s <= part.recovered_s).all() and (part.recovered_s < 100).all()
-    assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective went another way
+    assert (by_what["switch s0b0 down"].collectives_lost == 0).all()  # the same collective was routed around the switch
     assert (by_what["switch s0b0 down"].recovered_s < 0.2).all()
-    assert (by_what["controller killed"].recovered_s < 2).all()  # switches look for it again after a second
+    assert (by_what["controller killed"].recovered_s < 2).all()  # switches try to reconnect after a second
     assert (by_what["agent 3 killed"].collectives_lost == 1).all()
-    assert set(by_what["agent 2 killed"].outcome) == {"recovered"}  # its instant came when the collective was over
+    assert set(by_what["agent 2 killed"].outcome) == {"recovered"}  # it struck after the end of the collective
     assert (by_what["agent 2 killed"].collectives_lost == 0).all()
     assert (by_what["agent 3 killed"].bytes_again > 1e6).all()
     assert (by_what["switch s0l1 down"].collectives_lost >= 1).all()  # there is no way around a leaf
-    # What nothing struck in the middle takes what the model says, also with something down or slow.
+    # Collectives during which no fault struck take the predicted time, also while something is down or slow.
     whole = rows[rows.undisturbed]
     assert fidelity["collectives"] == len(whole) >= 16
     assert abs(fidelity["median_ratio"] - 1) < 0.001 and fidelity["p99_abs_error"] < 0.01

@@ -1,4 +1,4 @@
-"""Fifo queues, where TCP decides what flows get: what a run stores and says of them, and that it ends."""
+"""Fifo queues, where TCP determines the rates of flows: what a run stores and reports, and that it completes."""
 
 import csv
 import json
@@ -16,7 +16,8 @@ DIRECT = ("--set", "collective.kind=alltoall", "--set", "collective.algorithm=di
 
 
 def late(row: dict[str, Any], mode: str) -> dict[str, Any]:
-    """Transfer 0, from GPU 0 to 1, takes 1 s; those from GPU 0 to the other site 2 s, the last of them 6 s."""
+    """Return changes by which transfer 0, from GPU 0 to 1, takes 1 s, and those of GPU 0 to the other site 2 s, the
+    last of them 6 s; some packets are dropped and retransmitted."""
     arrived = [1_000_000_000] + [2_000_000_000] * 55
     arrived[6] = 6_000_000_000
     times = {"sent_ns": [0] * 56, "arrived_ns": arrived, "completion_s": 6.0}
@@ -47,14 +48,14 @@ def test_drops_retransmissions_and_fairness_are_in_rows_summary_json_and_report(
     assert "retransmitted (MB)" in printed and f"{point['fairness_link']} {point['fairness']:.2f}" in printed
 
 
-def test_the_fairest_link_is_not_named_where_none_is_shared(testbeds):
+def test_no_fairness_link_is_named_if_no_link_is_shared(testbeds):
     testbeds(FakeTestbeds(changes=lambda row, _: {"retransmitted_bytes": 0}))
     run("--engine", "emulation", *FIFO, "--modes", "base", "--collectives", "1", "--no-report", "--out", "run")
     (row,) = load("run").to_dict("records")
     assert row["fairness_link"] == "" and row["fairness"] != row["fairness"]
 
 
-def test_other_queues_say_nothing_of_it(testbeds, capsys):
+def test_runs_with_fair_queues_report_no_fairness_and_no_retransmissions(testbeds, capsys):
     testbeds(FakeTestbeds())
     run("--engine", "emulation", *DIRECT, "--modes", "base", "--collectives", "1", "--json", "--out", "run")
     answer = json.loads(capsys.readouterr().out)
@@ -72,19 +73,19 @@ def measured(folder: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def test_cubic_with_finite_buffers_loses_and_repairs_and_the_run_says_that_the_model_does_not_hold(tmp_path):
+def test_cubic_with_finite_buffers_drops_and_retransmits_and_the_run_warns_of_the_model(tmp_path):
     answer = measured(tmp_path / "run", "--wan-delay", "10 ms", "--set", "fabric.buffer=1 MB")
     fifo, rows = answer["fidelity"]["fifo"], load(tmp_path / "run")
     assert fifo["least_ratio"] > 2 and fifo["slowest_transfer"] > 2
-    # Of a message every frame that is dropped has 8,948 bytes, but for the last; acknowledgements are dropped, too.
+    # Every dropped frame of a message has 8,948 bytes, except for its last one; acknowledgements are dropped, too.
     assert rows.drops.sum() == fifo["drops"] > 1000
     assert fifo["retransmitted_bytes"] == pytest.approx(8948 * fifo["drops"], rel=0.2)
     assert 0 < fifo["fairness"] < 0.9 and fifo["fairness_link"] in answer["points"][0]["shared_links"]
     assert any("does not hold in fifo queues" in warning for warning in answer["fidelity"]["warnings"])
 
 
-def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
-    """With conditions that stay, times do, too; only the first finds switches that have seen nothing yet."""
+def test_losses_in_one_collective_do_not_change_the_time_of_the_next(tmp_path):
+    """Under constant conditions the time is constant; only the first collective meets switches still unused."""
     calm = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=100 Gbit/s")
     measured(tmp_path / "run", "--set", "fabric.buffer=500 kB", "--chunk", "2 MB", *calm, "--collectives", "3")
     rows = load(tmp_path / "run")
@@ -93,7 +94,7 @@ def test_every_collective_starts_as_the_first_did_whatever_was_lost(tmp_path):
     assert rows.drops[1] == rows.drops[2]
 
 
-def test_dctcp_marks_in_place_of_losses(tmp_path):
+def test_dctcp_with_ecn_has_less_than_a_fiftieth_of_the_drops_of_cubic(tmp_path):
     start = ("--set", "fabric.buffer=1 MB", "--set", "transport.line_rate=false", "--collectives", "1")
     cubic = measured(tmp_path / "cubic", *start)["fidelity"]["fifo"]
     marking = ("--set", "transport.congestion_control=dctcp", "--set", "transport.ecn_threshold=200 kB")
@@ -103,7 +104,7 @@ def test_dctcp_marks_in_place_of_losses(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_buffer_of_one_frame_is_survived(tmp_path):
+def test_collectives_complete_with_a_buffer_of_one_frame(tmp_path):
     answer = measured(tmp_path / "run", "--set", "fabric.buffer=9014 B", "--chunk", "200 kB")
     assert answer["fidelity"]["fifo"]["retransmitted_bytes"] > 0
     assert answer["fidelity"]["collectives"] == 2
@@ -111,11 +112,11 @@ def test_a_buffer_of_one_frame_is_survived(tmp_path):
 
 def test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone(tmp_path):
     """In each of two collectives 8 messages of 4 MB cross the WAN, 447 full frames each, and acknowledgements. The same
-    are lost as in another boot."""
+    packets are lost as in another boot."""
     lossy = ("--gpus", "4", "--chunk", "4 MB", "--set", "fabric.buffer=100 MB", "--set", "fabric.wan_loss=0.01")
     answer = measured(tmp_path / "run", *lossy)
     first = load(tmp_path / "run")
-    assert 0.6 < first.drops.sum() / (0.01 * 2 * 8 * 447) < 2  # of acknowledgements there are fewer than of frames
+    assert 0.6 < first.drops.sum() / (0.01 * 2 * 8 * 447) < 2  # there are fewer acknowledgements than frames
     assert first.retransmitted_bytes.sum() >= 8948
     same = [first[column].to_list() for column in ("completion_s", "drops", "retransmitted_bytes")]
     assert_recorded("test_wan_links_lose_the_share_that_is_asked_for_by_the_seed_alone", same)

@@ -1,4 +1,4 @@
-"""The physical grain: conditions are of ports, flows share them, and what is measured is as the model says."""
+"""The physical grain: every port has conditions, flows share ports, and measured times equal predictions."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.fakes.runs import ended, measured, measured_as_recorded
 PHYSICAL, MODES = "fabric.grain=physical", 'run.modes=["base"]'
 
 
-def test_conditions_are_of_ports_and_in_their_ranges() -> None:
+def test_in_the_physical_grain_every_port_has_a_rate_in_its_configured_range() -> None:
     setting = scenario(PHYSICAL, "conditions.wan_rate=1-2 Gbit/s", "conditions.intra_rate=30-40 Gbit/s")
     conditions = conditions_of(setting)
     drawn, ports = conditions.shared_bps(0, 50), conditions.shared.all
@@ -26,7 +26,7 @@ def test_conditions_are_of_ports_and_in_their_ranges() -> None:
     for port, rates in zip(ports, drawn.T, strict=True):
         low, high = (1e9, 2e9) if re.fullmatch(r"s\db\d>s\db\d", port.name) else (30e9, 40e9)
         assert low <= rates.min() < rates.max() <= high
-    # What decisions are made by: the rate of a logical link is that of the slowest port on its way.
+    # Decisions use the rates of logical links, each of which is that of the slowest port on its way.
     names = {link.name: link.index for link in conditions.fabric.links}
     by_port = {port.name: port.index for port in ports}
     known = conditions.rates_bps(0, 50)
@@ -36,8 +36,8 @@ def test_conditions_are_of_ports_and_in_their_ranges() -> None:
 
 
 @pytest.mark.parametrize("kind", ["alltoall", "gather", "scatter", "broadcast"])
-def test_a_gpu_has_one_nic(kind: str) -> None:
-    """Seven messages pass a GPU's port; of logical links that to or from a border router has most, four."""
+def test_in_the_physical_grain_all_messages_of_a_gpu_share_one_nic(kind: str) -> None:
+    """Seven messages pass a GPU's port. Of logical links, the one to or from a border router carries most, four."""
     values = f"collective.kind={kind}", "collective.algorithm=direct", "collective.chunk=8 MB", "collective.count=1"
     wide = "conditions.intra_rate=10 Gbit/s", "conditions.wan_rate=1000 Gbit/s"
     setting = scenario(PHYSICAL, *values, *wide, MODES, "fabric.leaves=1", "fabric.spines=8")
@@ -49,7 +49,7 @@ def test_a_gpu_has_one_nic(kind: str) -> None:
     assert logical == pytest.approx(4 * message_s + delay_s, rel=1e-3)
 
 
-def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
+def test_in_the_physical_grain_no_two_edges_of_a_ring_share_a_port() -> None:
     setting = scenario(PHYSICAL, "collective.count=20", MODES)
     conditions = conditions_of(setting)
     decisions = decisions_of(setting, "base", conditions, start=0, count=20)
@@ -59,7 +59,7 @@ def test_a_ring_that_shares_nothing_takes_what_its_slowest_ports_say() -> None:
     assert np.isfinite(times([setting], Model())[0, "base"]).all() and setting.shared_links("base") == ()
 
 
-def test_every_output_names_its_grain_and_no_sweep_has_two(tmp_path: Path) -> None:
+def test_labels_and_link_names_show_the_grain_and_a_sweep_over_grains_is_refused(tmp_path: Path) -> None:
     assert scenario(PHYSICAL).label.endswith(", physical grain") and "grain" not in scenario().label
     answer = json.loads(ended("--dry-run", "--json", "--set", PHYSICAL, cwd=tmp_path)[0])
     assert {point["grain"] for point in answer["points"]} == {"physical"}
@@ -91,13 +91,13 @@ what = "agent 1 slow 10x"
 """
 
 
-def test_ports_are_shared_as_the_model_says_whatever_has_failed(tmp_path: Path) -> None:
+def test_shared_ports_are_measured_as_predicted_while_faults_are_active(tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS)
     answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=8, p99=0.01)
     times: dict[str, dict[str, float]] = {}
     for point in answer["points"]:
         times.setdefault(point["engine"], {})[point["mode"]] = point["mean_s"]
-    assert times["model"] == pytest.approx(times["emulation"], rel=0.01)  # the model engine has the faults, too
+    assert times["model"] == pytest.approx(times["emulation"], rel=0.01)  # the model engine applies the faults, too
     conditions = pq.read_table(tmp_path / "run" / "conditions.parquet")
     assert conditions.num_rows == 4 * 56  # two directions of 28 cables
 
@@ -112,8 +112,9 @@ def test_over_ports_every_boot_is_the_same_and_as_the_model_says(tmp_path: Path,
     measured_as_recorded(tmp_path / "run", *command, sets=values, p99=0.01)
 
 
-def test_where_paths_differ_in_delay_a_flow_holds_the_last_port_before_its_delay(tmp_path: Path) -> None:
-    """With the delay of the WAN before that port, messages from within the site had it first: 0.8 of the time."""
+def test_over_paths_of_unequal_delay_shared_ports_are_measured_as_predicted(tmp_path: Path) -> None:
+    """A flow holds its last port before it is delayed. With the WAN delay before that port, messages from within the
+    site would get the port first, and the collective would take 0.8 of the time."""
     of_wan = "fabric.wan=five-router", "conditions.wan_delay=1 ms", 'conditions.links={"*>g*"={rate="5-10 Gbit/s"}}'
     values = PHYSICAL, "fabric.gpus=4", "collective.kind=alltoall", *of_wan
     command = ("--engine", "emulation", "--modes", "wan", "--collectives", "2")

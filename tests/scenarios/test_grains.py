@@ -1,4 +1,4 @@
-"""Algorithms beside their ring in both grains: closed forms, the flips, the figure and refusals."""
+"""Comparison of algorithms with the ring in both grains: closed forms, reversed orders, the figure, and refusals."""
 
 import csv
 import json
@@ -14,13 +14,13 @@ from tests.fakes.commands import assert_refused, printed
 
 Lines = dict[tuple[str, str, str, int], dict[str, Any]]
 
-# One leaf a site and a WAN so fast and near that it counts for nothing: one rate is left, that of the GPUs' cables.
+# With one leaf per site and a negligibly fast and near WAN, only the rate of the GPUs' cables matters.
 PLAIN = ("fabric.leaves=1", "conditions.intra_rate=80 Gbit/s", "conditions.wan_rate=80 Tbit/s")
 NO_DELAYS = ("conditions.intra_delay=1 ns", "conditions.wan_delay=1 ns")
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str, settings: tuple[str, ...] = ()) -> Lines:
-    """The lines by grain, kind, algorithm and number of GPUs."""
+    """Return the printed lines by grain, kind, algorithm and number of GPUs."""
     found = printed(main, capsys, *arguments, *(word for text in settings for word in ("--set", text)))
     assert all(line["grain"] == grain for grain, own in found.items() for line in own)
     return {
@@ -29,11 +29,11 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str, settings: tuple[s
 
 
 @pytest.mark.parametrize("kind", ["allgather", "allreduce"])
-def test_direct_exchange_within_a_site_is_as_fast_as_the_ports_of_its_gpus(
+def test_hierarchical_direct_takes_its_closed_form_time_in_both_grains(
     capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    """Two sites of m GPUs: over links of their own both exchanges of a block within a site take one block's time each;
-    over one port each way a GPU sends 2m - 1 blocks, as in the ring."""
+    """With two sites of m GPUs, each of the two exchanges within a site takes the time of one block over logical links;
+    over one port per direction a GPU sends 2m - 1 blocks, as in the ring."""
     asked = ("--kinds", kind, "--algorithms", "hierarchical-direct", "--gpus", "4,8,16", "--collectives", "1")
     found = lines(capsys, *asked, "--size", "80 MB", settings=PLAIN + NO_DELAYS)
     for gpus in (4, 8, 16):
@@ -48,7 +48,7 @@ def test_direct_exchange_within_a_site_is_as_fast_as_the_ports_of_its_gpus(
             assert direct["low"] is direct["high"] is direct["measured_s"] is None
 
 
-def test_a_direct_hierarchy_crosses_once_and_sends_to_every_other_of_its_site() -> None:
+def test_hierarchical_direct_sends_each_block_over_the_wan_once_and_to_its_whole_site() -> None:
     found = schedule("allgather", "hierarchical-direct", sites=(3, 5))
     crossing = [(flow, one) for flow, one in found.sends() if (flow.src < 3) != (flow.dst < 3)]
     assert sorted(flow.src for flow, _ in crossing) == list(range(8))
@@ -57,7 +57,9 @@ def test_a_direct_hierarchy_crosses_once_and_sends_to_every_other_of_its_site() 
     assert within == {Flow(a, b) for a in range(8) for b in range(8) if a != b and (a < 3) == (b < 3)}
 
 
-def test_orders_that_links_of_their_own_suggest_turn_round_over_ports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_algorithms_that_beat_the_ring_over_logical_links_lose_to_it_over_ports(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = lines(capsys, "--gpus", "16", "--algorithms", "hierarchical-direct,double-tree", "--collectives", "100")
     for kind, algorithm, less in (("allgather", "hierarchical-direct", 0.4), ("allreduce", "double-tree", 0.8)):
         logical, physical = (found[grain, kind, algorithm, 16] for grain in ("logical", "physical"))
@@ -66,7 +68,7 @@ def test_orders_that_links_of_their_own_suggest_turn_round_over_ports(capsys: py
     assert [found["logical", "allreduce", name, 16]["pieces"] for name in ("ring", "double-tree")] == [1, 16]
 
 
-def test_each_grain_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_table_is_printed_for_each_grain(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--kinds", "allgather", "--gpus", "4", "--algorithms", "direct", "--collectives", "2"]
     assert main(asked) == 0
     tables = [text.splitlines() for text in capsys.readouterr().out.split("\n\n")]
@@ -77,7 +79,9 @@ def test_each_grain_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -
         assert rows[0].split()[-1] == "1.000"
 
 
-def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_figure_is_written_as_svg_and_png_with_its_data_as_csv_and_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     asked = ("--gpus", "4,8", "--algorithms", "bruck,chain", "--collectives", "60", "--figure", str(tmp_path / "both"))
     found = lines(capsys, *asked)
     rows = list(csv.DictReader((tmp_path / "both.csv").open()))
@@ -122,5 +126,7 @@ def test_both_grains_are_measured_as_predicted(capsys: pytest.CaptureFixture[str
         (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),
     ],
 )
-def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+def test_an_invalid_argument_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
     assert_refused(main, capsys, arguments, says)

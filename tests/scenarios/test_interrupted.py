@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: back at the shell soon, status 130, nothing left, and the run can be gone on with.
+"""Ctrl-C at any moment: the command soon ends with status 130 and leaves no process, and the run can be resumed.
 
 `python -m pytest -m slow tests/scenarios/test_interrupted.py -s` tries fifty moments and prints how long each took.
 """
@@ -19,14 +19,15 @@ from tests.fakes import runs
 from tests.fakes.processes import Process, await_that, descendants, living
 
 SMALL = ["--modes", "base,joint", "--collectives", "6", "--chunk", "100 kB", "--jobs", "2"]
-_LONGEST_S = 7.0  # the run takes longer, or hardly less: instants are drawn from all of it
-_BACK_S = 5.0  # two seconds on a machine without other work
-_STARTED_S = 0.3  # before that Python itself may not listen yet, and a signal kills it: a shell says 130 then too
+_LONGEST_S = 7.0  # the run takes longer, or hardly less, so that instants are drawn from all of it
+_BACK_S = 5.0  # a machine without other work needs two seconds
+_STARTED_S = 0.3  # before that Python may have no handler yet and is killed, which a shell reports as 130, too
 
 
 def interrupted(folder: Path, after_s: float, *, begun: bool) -> tuple[int, float, str]:
-    """Run, interrupt so long after the start, or after there is a run folder, if `begun`; return the exit status, how
-    long it took to end, and the error output."""
+    """Run the command and interrupt it `after_s` after its start or, if `begun`, after its run folder exists.
+
+    Return the exit status, the seconds from the interrupt to the end, and the error output."""
     with runs.started(*SMALL, "--out", folder, cwd=folder.parent) as run:
         while begun and not list(folder.parent.glob(f"{folder.name}*/{PROVENANCE}")) and run.poll() is None:
             time.sleep(0.01)
@@ -42,7 +43,7 @@ def interrupted(folder: Path, after_s: float, *, begun: bool) -> tuple[int, floa
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 6))])
-def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_path: Path, part: int) -> None:
+def test_ctrl_c_at_random_instants_leaves_no_process_and_a_run_that_can_be_resumed(tmp_path: Path, part: int) -> None:
     chance = random.Random(20260101 + part)
     unfinished = []
     for number in range(10 if part else 2):
@@ -68,7 +69,7 @@ def test_ctrl_c_at_random_instants_leaves_nothing_but_a_run_to_go_on_with(tmp_pa
 
 
 def started(program: str, hangup: str = "SIG_DFL") -> "subprocess.Popen[str]":
-    """A supervised command whose body is `program`, in which `end(n)` sends the supervisor a signal."""
+    """Start a supervised command with the body `program`, in which `end(n)` sends signal n to the supervisor."""
     body = textwrap.indent(textwrap.dedent(program), "    ")
     command = f"""
 import os, signal, subprocess, sys, time
@@ -86,7 +87,7 @@ sys.exit(supervised(command))
 
 
 def ended(program: str, hangup: str = "SIG_DFL") -> tuple[int, str, str]:
-    """Run a supervised command to its end; return its exit status and what it said."""
+    """Run a supervised command to its end; return its exit status, its output and its error output."""
     with started(program, hangup) as process:
         out, err = process.communicate(timeout=15)
     return process.returncode, out, err
@@ -100,15 +101,15 @@ def ended(program: str, hangup: str = "SIG_DFL") -> tuple[int, str, str]:
         ("end(signal.SIGHUP)", 129),
         ("try:\n    end()\nfinally:\n    print('cleaned up')", 130),
         ("try:\n    end()\nfinally:\n    end()", 130),  # a second signal changes nothing
-        ("try:\n    end()\nexcept BaseException:\n    pass\ntime.sleep(20)", 130),  # as extension modules do
+        ("try:\n    end()\nexcept BaseException:\n    pass\ntime.sleep(20)", 130),  # as extension modules may do
         ("try:\n    end()\nexcept BaseException:\n    raise ValueError('Invalid bounding box')", 130),
         ("try:\n    end()\nexcept BaseException:\n    return 1", 130),
-        ("try:\n    end()\nexcept BaseException:\n    return 0", 0),  # all was done by then
+        ("try:\n    end()\nexcept BaseException:\n    return 0", 0),  # the command had done all its work
         ("class Doomed:\n    def __del__(self):\n        end()\nDoomed()\ntime.sleep(20)", 130),
-        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nend()", 130),  # a call that takes long
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nend()", 130),  # like a long call in C
     ],
 )
-def test_a_signal_ends_a_command_in_one_line(program: str, status: int) -> None:
+def test_a_signal_ends_a_command_with_its_status_and_one_line_of_output(program: str, status: int) -> None:
     began = time.monotonic()
     found, out, err = ended(program)
     assert found == status
@@ -117,7 +118,7 @@ def test_a_signal_ends_a_command_in_one_line(program: str, status: int) -> None:
     assert err == ("-c: interrupted\n" if status else "")
 
 
-def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
+def test_other_ends_of_a_command_keep_their_exit_status_and_error_output() -> None:
     assert ended("print('done')\nreturn 7") == (7, "done\n", "")
     status, _, err = ended("raise ValueError('Invalid bounding box')")
     assert status == 1 and "ValueError: Invalid bounding box" in err
@@ -127,7 +128,7 @@ def test_what_is_no_interruption_keeps_its_status_and_its_words() -> None:
     assert ended("sys.exit(2)") == (2, "", "")
 
 
-def test_a_command_of_a_caller_that_ignores_the_end_of_its_children_ends() -> None:
+def test_a_command_ends_although_its_caller_ignores_sigchld() -> None:
     ignoring = ["env", "--ignore-signal=CHLD", *runs.RUN, "--dry-run"]
     found = subprocess.run(ignoring, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
     assert found.returncode == 0 and "nothing was run" in found.stdout
@@ -143,8 +144,8 @@ time.sleep(60)
 """
 
 
-def test_no_process_is_left_of_a_command_that_had_to_be_killed() -> None:
-    """Those of its group are killed; who cleans up at its parent's death is waited for."""
+def test_no_process_remains_of_a_command_that_had_to_be_killed() -> None:
+    """Processes of its group are killed; a process that cleans up when its parent dies is waited for."""
     with started(FAMILY) as process:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         below = descendants(process.pid)
@@ -159,16 +160,16 @@ def test_a_command_dies_with_its_supervisor() -> None:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         below = descendants(process.pid)
         process.kill()
-        assert process.stdout.read() == ""  # who could write to it is dead
+        assert process.stdout.read() == ""  # every process that could write to the pipe is dead
         assert below and not set(below) & living().keys()
 
 
-def test_a_command_below_nohup_goes_on_when_the_terminal_closes() -> None:
+def test_a_command_under_nohup_survives_a_hangup() -> None:
     program = "os.kill(os.getppid(), signal.SIGHUP)\ntime.sleep(2.5)\nprint('done')\nreturn 0"
     assert ended(program, "SIG_IGN") == (0, "done\n", "")
 
 
-def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
+def test_ctrl_z_stops_a_command_and_sigcont_resumes_it() -> None:
     def states() -> str:
         pids = [process.pid, *descendants(process.pid)]
         return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids)
@@ -181,9 +182,9 @@ def test_ctrl_z_stops_a_command_and_it_goes_on() -> None:
         assert process.wait(15) == 0 and process.stdout.read() == "done\n"
 
 
-def test_an_interrupt_while_modules_are_imported_leaves_no_trace() -> None:
+def test_an_interrupt_during_imports_prints_no_traceback() -> None:
     for command, said in (((runs.RUN[1], "--engine", "model"), "run.py: interrupted\n"), (("-m", "scenarios.vm"), "")):
-        # Python tells of every module once it is imported: so it is known when.
+        # Python reports every module once it is imported, which tells when to interrupt.
         watched = [sys.executable, "-X", "importtime", *command, "--", "true"]
         with subprocess.Popen(watched, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Jobs: how a scenario declares them, what the model makes of them, how they are stored, and what the VM measures."""
+"""Jobs: their declaration in a scenario, background traffic, predictions, stored results, classes, and measurements."""
 
 import json
 import re
@@ -49,10 +49,10 @@ def setting(*jobs, **values):
     return found
 
 
-# --- what a scenario says -------------------------------------------------------------------------------------------
+# --- declaration ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_declared_is_read_and_written_back_the_same():
+def test_declared_jobs_survive_reading_and_writing():
     found = scenario(
         *TENANTS,
         {"kind": "messages", "schedule": GOAL, "ranks": [3, 2, 1, 0]},
@@ -67,7 +67,7 @@ def test_what_is_declared_is_read_and_written_back_the_same():
     assert one.workload.jobs[1].start_s == 1e-3 and one.workload.jobs[4].is_background
 
 
-def test_a_schedule_is_relative_to_the_scenario_that_names_it(tmp_path):
+def test_a_schedule_path_is_relative_to_the_scenario_file(tmp_path):
     (tmp_path / "mine.goal").write_bytes((PROJECT / "tests/data/goal/allreduce_ring_calc.goal").read_bytes())
     path = tmp_path / "mine.toml"
     path.write_text('[[job]]\nkind = "messages"\nschedule = "mine.goal"\nranks = [0, 1, 2, 3]\n')
@@ -85,7 +85,7 @@ def test_a_schedule_is_relative_to_the_scenario_that_names_it(tmp_path):
         ({"kind": "messages", "schedule": GOAL}, {"kind": "messages", "algorithm": None, "channels": 1}),
     ],
 )
-def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
+def test_keys_that_a_job_leaves_out_come_from_the_collective_table(job, spec):
     default = CollectiveSpec(algorithm="ring", channels=2, size_bytes=64_000_000, chunk_bytes=8_000_000)
     (read,) = scenario({"ranks": [0, 1, 2, 3]} | job if "schedule" in job else job).jobs
     found = read.collective(default)
@@ -117,14 +117,14 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"kind": "messages", "schedule": GOAL}, "", "job2: .*allowed: the kind messages and 4 GPUs"),
     ],
 )
-def test_every_mistake_is_a_sentence_with_its_place(job, place, words):
+def test_an_invalid_job_is_refused_in_one_sentence_with_its_key(job, place, words):
     with pytest.raises(ScenarioError) as refusal:
         scenario({"name": "a"}, job)
     (line,) = refusal.value.mistakes
     assert re.match(rf"job{re.escape(f'[2]{place}') if place else ''}: .*{words}", line), line
 
 
-def test_messages_have_the_sizes_of_their_file_beside_jobs_that_have_another():
+def test_a_messages_job_keeps_the_sizes_of_its_schedule_file_beside_other_jobs():
     messages = {"kind": "messages", "schedule": GOAL, "ranks": [0, 1, 4, 5]}
     both, alone = setting({}, messages, collective__size="4 MB"), setting(messages)
     of_messages = both.workload.jobs[1].transfers
@@ -132,23 +132,23 @@ def test_messages_have_the_sizes_of_their_file_beside_jobs_that_have_another():
     assert sizes == [one.amount for one in alone.workload.schedule.transfers]
 
 
-def test_configurations_without_classes_or_jobs_are_said_to_be():
+def test_labels_of_swept_configurations_say_without_classes_or_without_jobs():
     labels = [one.label for one in Scenario(sweep=(Axis("class", ((), classes.read([GOLD]))),)).settings()]
     assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
     (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).settings()]
     assert label.endswith("10 us, without jobs")
 
 
-def test_a_job_may_say_that_it_begins_with_the_round():
+def test_a_start_of_zero_equals_the_default_start_of_a_job():
     assert setting({"start": "0 s"}).jobs == setting({}).jobs
 
 
-def test_more_transfers_than_could_be_made_are_refused_before_they_are():
+def test_a_job_with_too_many_transfers_is_refused_before_they_are_built():
     with pytest.raises(ScenarioError, match="direct among 256 GPUs with 1 channels and 4,096 pieces has 267,386,880"):
         scenario({"kind": "alltoall", "pieces": 4096}, fabric__gpus=256, run__modes=["base"])
 
 
-def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(monkeypatch):
+def test_jobs_too_large_for_the_emulation_are_refused_with_the_queued_bytes_and_the_limit(monkeypatch):
     large = {"ranks": [0, 4], "size": "2 GB"}
     with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*; allowed: 1,71[67] MB"):
         check_chunks([setting({**large, "count": 3})])
@@ -160,35 +160,35 @@ def test_jobs_too_large_for_the_emulation_are_refused_with_their_own_amounts(mon
         raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
 
     monkeypatch.setattr(host_capacity.vm, "check", room)
-    with pytest.raises(NoRoomError, match="no room"):  # with fewer GPUs there is no rank 7
+    with pytest.raises(NoRoomError, match="no room"):  # fewer GPUs are no remedy, as the job has rank 7
         check_vm([setting({"ranks": [0, 7], "size": "1 GB"})])
 
 
-def test_background_alone_is_refused():
+def test_a_scenario_with_background_traffic_only_is_refused():
     with pytest.raises(ScenarioError, match="allowed: one at least that is not"):
         scenario(NOISE)
 
 
-def test_background_of_exponential_sizes_is_carried_at_a_rate_scale_a_byte_at_least():
+def test_rate_scale_divides_background_message_sizes_but_leaves_one_byte_at_least():
     whole = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"})
     scaled = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"}, run__clock="wall", run__rate_scale="1/1000")
-    sizes, carried = ([one.size for one in sent_of(found.carried_workload)] for found in (whole, scaled))
+    sizes, carried = ([one.size for one in network_messages(found.carried)] for found in (whole, scaled))
     assert min(sizes) < 500 < max(sizes)
     assert carried == [max(1, (2 * size + 1000) // 2000) for size in sizes]
     with pytest.raises(ScenarioError, match="is less than a byte"):
         scenario({"chunk": "400 B"}, run__clock="wall", run__rate_scale="1/1000")
 
 
-def sent_of(found):
-    """The messages of the workload, of all jobs."""
+def network_messages(found):
+    """Return the messages of a workload, of all its jobs."""
     return [one for one in found.schedule.transfers if isinstance(found.schedule.flows[one.flow], Flow)]
 
 
-# --- background -----------------------------------------------------------------------------------------------------
+# --- background traffic ---------------------------------------------------------------------------------------------
 
 
-def sent(found):
-    """The messages of background traffic: when each may go, from where, to where, and its bytes."""
+def messages_of(found):
+    """Return the messages of background traffic: earliest send time (s), source, destination, and bytes of each."""
     clock, messages = {}, []
     for transfer in found.schedule.transfers:
         flow = found.schedule.flows[transfer.flow]
@@ -202,33 +202,35 @@ def sent(found):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_background_traffic_has_its_rate_its_length_and_its_seed(pattern):
+def test_background_traffic_has_the_configured_rate_and_duration_and_follows_its_seed(pattern):
     about = {"places": 6, "rate_bps": 8e9, "message_bytes": 100_000, "duration_s": 0.2}
-    messages = sent(background(pattern, **about, seed=(7, 1)))
+    messages = messages_of(background(pattern, **about, seed=(7, 1)))
     assert all(0 <= at < 0.2 and src != dst for at, src, dst, _ in messages)
     for place in range(6):
         rate = 8 * sum(size for _, src, _, size in messages if src == place) / 0.2
-        # 2,000 messages: of evenly spaced ones all, and of 125 bursts and silences the mean within three deviations.
+        # 2,000 messages: evenly spaced ones have the exact rate, and 125 bursts and silences are within 3 deviations.
         assert rate == pytest.approx(8e9, rel={"permutation": 0.001, "poisson": 0.1, "on-off": 0.3}[pattern])
     assert (
-        sent(background(pattern, **about, seed=(7, 1))) == messages != sent(background(pattern, **about, seed=(8, 1)))
+        messages_of(background(pattern, **about, seed=(7, 1)))
+        == messages
+        != messages_of(background(pattern, **about, seed=(8, 1)))
     )
 
 
-def test_a_permutation_sends_from_each_to_one_and_the_others_to_all():
+def test_permutation_traffic_has_one_destination_per_rank_and_other_patterns_have_all():
     about = {"places": 7, "rate_bps": 8e9, "message_bytes": 100_000, "duration_s": 0.1, "seed": (1, 0)}
-    pairs = {(src, dst) for _, src, dst, _ in sent(background("permutation", **about))}
+    pairs = {(src, dst) for _, src, dst, _ in messages_of(background("permutation", **about))}
     assert len(pairs) == len({src for src, _ in pairs}) == len({dst for _, dst in pairs}) == 7
     for pattern in ("poisson", "on-off"):
-        assert len({(src, dst) for _, src, dst, _ in sent(background(pattern, **about))}) == 7 * 6
+        assert len({(src, dst) for _, src, dst, _ in messages_of(background(pattern, **about))}) == 7 * 6
 
 
-def test_background_traffic_of_no_message_is_refused():
+def test_background_traffic_too_slow_for_a_single_message_is_refused():
     with pytest.raises(ScheduleError, match="one message at least"):
         background("poisson", places=2, rate_bps=1, message_bytes=10**6, duration_s=1e-3, seed=(1, 0))
 
 
-# --- the model ------------------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------------------------
 
 
 def modelled(one, mode="base", count=20):
@@ -237,7 +239,7 @@ def modelled(one, mode="base", count=20):
     return Plan(one, mode, decisions, conditions).with_jobs_s()
 
 
-def test_jobs_in_two_sites_are_each_as_alone_and_a_round_ends_with_the_last():
+def test_jobs_in_separate_sites_complete_as_if_alone_and_the_last_one_ends_the_round():
     apart = {"name": "a", "ranks": [0, 1, 2, 3]}, {"name": "b", "ranks": [4, 5, 6, 7], "start": "2 ms"}
     round_s, both_s = modelled(setting(*apart))
     for number, one in enumerate(apart):
@@ -246,7 +248,7 @@ def test_jobs_in_two_sites_are_each_as_alone_and_a_round_ends_with_the_last():
     assert np.array_equal(round_s, np.maximum(both_s[:, 0], both_s[:, 1] + 2e-3))
 
 
-def test_a_single_job_is_the_collective():
+def test_a_single_job_takes_the_same_time_as_the_collective():
     round_s, jobs_s = modelled(setting({}), mode="wan")
     alone_s, none = modelled(setting(), mode="wan")
     assert none is None
@@ -254,7 +256,7 @@ def test_a_single_job_is_the_collective():
 
 
 def test_two_equal_tenants_on_one_wan_link_take_twice_as_long():
-    """Where the WAN is the narrowest by far, each message has half of it."""
+    """The WAN is by far the bottleneck, so each message gets half of its rate."""
     alike = {"conditions__intra_rate": "200 Gbit/s", "conditions__wan_rate": "1 Gbit/s"}
     pair = {"kind": "broadcast", "algorithm": "direct", "size": "8 MB"}
     two = {**pair, "ranks": [0, 4]}, {**pair, "ranks": [1, 5]}
@@ -265,14 +267,14 @@ def test_two_equal_tenants_on_one_wan_link_take_twice_as_long():
     assert alone_s[0, 0] == pytest.approx(8e6 * 8 / 1e9 + delay_s, rel=1e-9)
 
 
-def test_a_round_does_not_wait_for_background_which_takes_its_share():
+def test_background_traffic_slows_a_round_down_but_the_round_does_not_wait_for_its_end():
     quiet_s, _ = modelled(setting(TENANTS[0]))
     noisy = setting(TENANTS[0], {**NOISE, "rate": "20 Gbit/s", "duration": "200 ms"})
     noisy_s, jobs_s = modelled(noisy)
     assert (noisy_s > quiet_s * (1 + 1e-9)).all() and (jobs_s[:, 1] > 0.19).all() and (noisy_s < jobs_s[:, 1]).all()
 
 
-def test_places_are_exchanged_among_those_with_the_same_jobs_alone():
+def test_reembedding_exchanges_gpus_only_between_ranks_of_the_same_site_and_jobs():
     one = setting(*TENANTS, collective__reembed_every=1)
     decisions = decisions_of(one, "joint", conditions_of(one), start=0, count=20)
     assert len({tuple(row) for row in decisions.placement.tolist()}) > 1
@@ -282,10 +284,10 @@ def test_places_are_exchanged_among_those_with_the_same_jobs_alone():
     assert chosen_s < fixed_s
 
 
-# --- what is stored -------------------------------------------------------------------------------------------------
+# --- stored results -------------------------------------------------------------------------------------------------
 
 
-def test_parts_of_a_run_that_was_cut_short_have_its_jobs_and_so_has_its_end(tmp_path):
+def test_job_rows_can_be_read_from_an_interrupted_run_and_from_the_completed_run(tmp_path):
     found = scenario(*TENANTS, **{"collective__count": 30, "run__modes": ["base"]})
     point = Point("model", 0, "base")
     (tmp_path / "settings.json").write_text(json.dumps(settings_as_json(found)))
@@ -310,7 +312,7 @@ def test_parts_of_a_run_that_was_cut_short_have_its_jobs_and_so_has_its_end(tmp_
         Writer(tmp_path, settings_as_json(found), {point: 30})
 
 
-def test_summary_json_report_and_figure_have_every_job(tmp_path, capsys, monkeypatch):
+def test_summary_json_report_and_figures_contain_every_job(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "tenants.toml"
     path.write_text(resolved(scenario(*TENANTS, {"name": "noise", **NOISE})))
@@ -337,7 +339,7 @@ def test_summary_json_report_and_figure_have_every_job(tmp_path, capsys, monkeyp
 GOLD, BRONZE = {"name": "gold", "priority": 2}, {"name": "bronze", "priority": 5}
 
 
-def test_classes_are_read_and_written_back_and_served_by_priority():
+def test_classes_survive_reading_and_writing_and_are_served_by_priority():
     found = scenario(
         {"name": "a", "class": "bronze"},
         {"name": "b", "class": "gold", "ranks": [0, 1]},
@@ -371,7 +373,7 @@ def test_classes_are_read_and_written_back_and_served_by_priority():
         ([BRONZE], r"job\[1\].class", '"gold" is not a class; allowed: the name of a .*bronze'),
     ],
 )
-def test_every_mistake_of_classes_is_a_sentence(tables, place, words):
+def test_an_invalid_class_is_refused_in_one_sentence_with_its_key(tables, place, words):
     with pytest.raises(ScenarioError) as refusal:
         scenario({"class": "gold"}, **{"class": tables})
     (line,) = refusal.value.mistakes
@@ -382,12 +384,12 @@ def test_every_mistake_of_classes_is_a_sentence(tables, place, words):
     ("values", "words"),
     [({"transport__queue": "fifo"}, "fair queues in virtual time"), ({"run__clock": "wall"}, "on the wall clock")],
 )
-def test_classes_are_refused_where_queues_cannot_serve_them(values, words):
+def test_classes_are_refused_with_fifo_queues_and_on_the_wall_clock(values, words):
     with pytest.raises(ScenarioError, match=words):
         scenario({"class": "gold"}, **{"class": [GOLD]}, **values)
 
 
-def test_the_tenants_are_alike_first_and_then_gold_is_as_alone(tmp_path, capsys, monkeypatch):
+def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_classes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command.run(["tenants", "--engine", "model", "--collectives", "20", "--modes", "base", "--out", "it"]) == 0
     assert "inference (gold), training (bronze)" in capsys.readouterr().out
@@ -406,7 +408,7 @@ def test_the_tenants_are_alike_first_and_then_gold_is_as_alone(tmp_path, capsys,
 
 
 def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_another_boot(tmp_path):
-    """Every byte is verified, or the command would fail."""
+    """The command verifies every byte, and would fail otherwise."""
     path = tmp_path / "tenants.toml"
     noise = {"name": "noise", **NOISE, "chunk": "1 MB", "start": "500 us"}
     path.write_text(resolved(scenario(*TENANTS, noise)))
@@ -420,8 +422,8 @@ def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_ano
     assert (run.collectives.completion_s / run.collectives.predicted_s - 1).abs().max() <= 0.01
 
 
-def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_kept(tmp_path):
-    """16 MB of gold and 24 MB of bronze meet on a WAN link of 10 Gbit/s: 12.8 and 19.2 ms alone. Three VMs."""
+def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings_hold(tmp_path):
+    """16 MB of gold and 24 MB of bronze share a WAN link of 10 Gbit/s; alone they take 12.8 and 19.2 ms. Three VMs."""
     pair = {"kind": "broadcast", "algorithm": "direct"}
     wanted = scenario(
         pair | {"name": "g", "ranks": [0, 2], "size": "16 MB", "class": "gold"},
@@ -440,10 +442,10 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
     by_hand_ms = {
         (0, "g"): 12.8,
         (0, "b"): 12.8 + 19.2,
-        # Gold at three quarters is over after 17.07 ms, when bronze at one has sent 5.33 of its 24 MB.
+        # Gold, at three quarters of the rate, ends after 17.07 ms; by then bronze, at one quarter, has sent 5.33 MB.
         (1, "g"): 12.8 / 0.75,
         (1, "b"): 12.8 + 19.2,
-        # Bronze has a fifth of the rate until gold is over: a class whose time comes behind a segment catches up.
+        # Bronze has a fifth of the rate until gold ends: a class that has waited for a segment of another catches up.
         (2, "g"): 12.8 / 0.8,
         (2, "b"): 12.8 + 19.2,
     }
@@ -452,10 +454,10 @@ def test_gold_is_as_alone_bronze_takes_what_it_leaves_and_parts_of_a_port_are_ke
         assert predicted_ms - delay_ms == pytest.approx(ms, rel=1e-6), key
         assert measured_ms == pytest.approx(predicted_ms, rel=0.01), key
     assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
-    # Bronze has over 98 % of what gold leaves.
+    # Bronze gets over 98 % of the rate that gold leaves.
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
 
 
 @pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
-def test_a_figure_names_the_classes_of_a_tick(tables, shown):
+def test_a_tick_label_of_a_figure_names_its_classes(tables, shown):
     assert points.words("class", tables) == shown

@@ -1,4 +1,4 @@
-"""Links with rates and delays of their own: the model, the emulation, its bounds and figures all have them."""
+"""Links with their own rates and delays (`conditions.links`) in the model, the emulation and the lower bound."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ kind = "alltoall"
 
 
 @pytest.mark.parametrize("text", [LOGICAL, PHYSICAL])
-def test_what_is_measured_has_the_links_own_conditions(tmp_path: Path, text: str) -> None:
+def test_measured_runs_use_the_rates_and_delays_of_individual_links(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.toml").write_text(text)
     options = "--engine", "both", "--collectives", "2", "--modes", "base,wan"
     answer = measured(tmp_path / "run", "own.toml", *options)
@@ -56,8 +56,8 @@ def test_what_is_measured_has_the_links_own_conditions(tmp_path: Path, text: str
     assert named in label and "delays by link, else 10 us" in label
 
 
-def test_a_bound_knows_the_slow_links_of_a_gpu() -> None:
-    """GPU 1 takes in seven blocks over its own links alone, all of which are slow."""
+def test_the_lower_bound_accounts_for_the_slow_links_of_a_single_gpu() -> None:
+    """GPU 1 receives seven blocks over its own links only, all of which are slow."""
     found = scenario_of(
         '[fabric]\ngpus = 8\n[conditions]\nintra_rate = "200 Gbit/s"\nwan_rate = "1000 Gbit/s"\n'
         '[conditions.links]\n"*>g1" = {rate = "1 Gbit/s", delay = "0 s"}\n[collective]\ncount = 1'
@@ -68,7 +68,7 @@ def test_a_bound_knows_the_slow_links_of_a_gpu() -> None:
     assert rows.completion_s[0] >= rows.bound_s[0]
 
 
-def test_delays_that_the_emulation_cannot_shape_are_refused_and_modelled(tmp_path: Path) -> None:
+def test_delays_that_only_the_model_can_represent_are_refused_by_the_emulation(tmp_path: Path) -> None:
     text = '[conditions.links]\n"g0>s0b1" = {delay = "1 ms"}\n[collective]\ncount = 2\n'
     (tmp_path / "apart.toml").write_text(text)
     check_delays(load_scenario(str(tmp_path / "apart.toml")).settings())  # a ring shares no link
