@@ -138,7 +138,7 @@ def swapped(text: str, old: str, new: str) -> str:
         (re.sub(r'type="s".*?/>', 'type="nop" cnt="0"/>', RING, count=1), "is not sent at the other end"),
         (swapped(ALLPAIRS, 'cnt="4"', 'cnt="3"'), "it receives 4 chunks, but GPU 0 sends 3"),
         (swapped(ALLPAIRS, 'depid="2" deps="1"', 'depid="77" deps="1"'), "step 1 of threadblock 77"),
-        (swapped(ALLPAIRS, 'type="re" srcbuf="s"', 'type="re" srcbuf="i"'), "are in the buffer already"),
+        (swapped(ALLPAIRS, 'type="re" srcbuf="s"', 'type="re" srcbuf="i"'), "are both in the buffer already"),
         # This program keeps in scratch what would have to be added while the chunk is still being sent.
         ((DATA / "allreduce_1step.xml").read_text(), "read as messages, .* it does not do its allreduce"),
     ],

@@ -172,7 +172,7 @@ def test_a_scenario_with_background_traffic_only_is_refused():
 def test_rate_scale_divides_background_message_sizes_but_leaves_one_byte_at_least():
     whole = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"})
     scaled = setting({"name": "a"}, {**NOISE, "chunk": "20 kB"}, run__clock="wall", run__rate_scale="1/1000")
-    sizes, carried = ([one.size for one in network_messages(found.carried)] for found in (whole, scaled))
+    sizes, carried = ([one.size for one in network_messages(found.carried_workload)] for found in (whole, scaled))
     assert min(sizes) < 500 < max(sizes)
     assert carried == [max(1, (2 * size + 1000) // 2000) for size in sizes]
     with pytest.raises(ScenarioError, match="is less than a byte"):
