@@ -436,7 +436,7 @@ def test_an_option_that_invalidates_another_key_is_named_as_it_was_typed(load):
         load_scenario("paper", [Override("collective.chunk", "8 MB", "--chunk"), assignment("collective.size=8 MB")])
 
 
-# --- the reference, and any input -----------------------------------------------------------------------------------
+# --- the reference of all keys --------------------------------------------------------------------------------------
 
 
 def test_the_reference_lists_every_key_with_its_allowed_values_and_default():
