@@ -111,9 +111,8 @@ def test_the_pool_completes_every_task_and_reports_one_that_fails_twice_as_lost(
 
 @pytest.mark.parametrize("ahead", [1, 4])
 def test_the_task_of_a_killed_worker_is_retried_once_and_then_reported_as_lost(tmp_path, ahead):
-    paths = [
-        tmp_path / str(number) for number in range(5 if ahead == 1 else 2)
-    ]  # at most one task that kills its worker per worker
+    # Never is more than one task that kills its worker queued at a worker.
+    paths = [tmp_path / str(number) for number in range(5 if ahead == 1 else 2)]
     assert over(dying_once, paths, 2, ahead) == dict.fromkeys(paths, "done")
     found = over(always_dying_on_two, range(8), 2, ahead)
     assert "ended before its task was done" in found.pop(2).why
@@ -139,10 +138,8 @@ def killed_while_its_result_is_sent(_):
 @pytest.mark.timeout(120)
 def test_a_worker_killed_while_sending_its_result_does_not_block_the_pool():
     with processes(2) as executors:
-        assert [one.submit(doubled, 2).result() for one in executors] == [
-            4,
-            4,
-        ]  # start both workers: the second inherits what is open here
+        # Start both workers, because the second one inherits the files that are open here.
+        assert [one.submit(doubled, 2).result() for one in executors] == [4, 4]
         ((_, lost),) = results(killed_while_its_result_is_sent, [1], executors[:1])
         assert "ended before its task was done" in lost.why
         assert dict(results(doubled, range(4), executors)) == {task: task * 2 for task in range(4)}

@@ -215,7 +215,7 @@ def test_equivalent_policies_give_bit_identical_decisions(name: str, mode: Mode,
 
 
 def test_decisions_under_wrong_beliefs_are_timed_with_the_true_rates_and_delays() -> None:
-    """Even if the belief is wrong, a flow has the true delay of its route, the sum, and the true rate, the minimum."""
+    """Even under a wrong belief, flows have their true times: the sum of the delays, the minimum of the rates."""
     fabric, spec = FABRICS["mesh"], ConditionsSpec()
     drawn = sampler(fabric, spec, seed=1)
     rates, delays = drawn.rates_bps(0, 30), delays_s(fabric, spec)

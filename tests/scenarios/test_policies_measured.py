@@ -103,11 +103,5 @@ def test_testbed_decisions_and_times_match_the_plan_under_link_and_agent_faults(
     assert kept.collective[kept.rerouted].tolist() == [0, 2, 3, 4, 5, 7]
     assert fidelity["collectives"] == 18 and abs(fidelity["median_ratio"] - 1) < 0.001
     counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
-    assert sorted(set(counters.collective)) == [
-        0,
-        2,
-        3,
-        4,
-        6,
-        7,
-    ]  # not from those with a cut
+    # No rates are learnt from a collective during which a cable is cut.
+    assert sorted(set(counters.collective)) == [0, 2, 3, 4, 6, 7]

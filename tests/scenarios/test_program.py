@@ -75,7 +75,7 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     assert [one["gpu"] for one in found["ranks"]] == ["g1", "g4"]
     got, seconds = (tmp_path / "run/output/0.stdout").read_text().split()
     assert int(got) == 100_000_000
-    # One byte is sent, and 100 MB return at 40 Gbit/s of payload; the slow start of the connection is left out.
+    # One byte is sent, and 100 MB return at 40 Gbit/s of payload; the start of the connection is not modelled.
     assert float(seconds) == pytest.approx(2 * 5e-3 + 8 * 100e6 / 40e9, rel=0.05)
     carried = {link["link"]: link["bytes"] for link in found["links"]}
     assert carried["s1b0>s0b0"] == pytest.approx(100e6 * HEADERS, rel=0.01)
