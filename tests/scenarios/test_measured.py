@@ -1,5 +1,5 @@
-"""Knowledge that is measured: what messages and counters tell of links, what is chosen by that, and that every choice
-replays."""
+"""Measured knowledge: link rates from message times, port counters and probes, the decisions based on these rates, and
+the replay of every decision from a run folder."""
 
 import numpy as np
 import pandas as pd
@@ -102,7 +102,7 @@ def setting_of(more="", count=30):
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_messages_tell_the_slowest_link_of_their_way_and_nothing_of_other_links(grain):
+def test_message_times_measure_the_bottleneck_rate_of_used_links_and_of_no_unused_link(grain):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"')
     conditions = conditions_of(setting)
     decisions = decisions_of(setting, "base", conditions, start=0, count=5)
@@ -114,13 +114,13 @@ def test_messages_tell_the_slowest_link_of_their_way_and_nothing_of_other_links(
         used = np.unique(links[row][links[row] >= 0])
         assert (~np.isnan(seen_bps)).nonzero()[0].tolist() == used.tolist()
         assert (seen_bps[used] <= true_bps[used] + 1).all()
-        if grain == "logical":  # there each flow of a ring has its links to itself
+        if grain == "logical":  # on this grain each flow of a ring has its links to itself
             for passed in links[row]:
                 passed = passed[passed >= 0]
                 assert seen_bps[passed] == pytest.approx(np.full(passed.size, true_bps[passed].min()), rel=1e-9)
 
 
-def test_two_flows_that_share_a_link_tell_its_rate_together():
+def test_the_rate_of_a_link_that_two_flows_share_is_measured_from_both_together():
     setting = setting_of("[fabric]\ngpus = [2, 2]\n[[job]]\nranks = [0, 2]\n[[job]]\nranks = [0, 2]")
     conditions = conditions_of(setting)
     decisions = decisions_of(setting, "base", conditions, start=0, count=1)
@@ -135,7 +135,7 @@ def test_two_flows_that_share_a_link_tell_its_rate_together():
 
 
 @pytest.mark.parametrize("mode", ["greedy", "calm", "ports", "probes"])
-def test_however_the_work_is_cut_the_choices_are_the_same(mode):
+def test_decisions_of_measuring_policies_do_not_depend_on_batch_boundaries(mode):
     more = '[[policy]]\nname = "ports"\nreroute = "every 2"\nreembed = "every 3"\nknowledge = "measured ports"\n'
     more += '[[policy]]\nname = "probes"\nreroute = "gain 0.1"\nreembed = "every 3"\nknowledge = "probed"\n'
     setting = setting_of(more)
@@ -149,7 +149,7 @@ def test_however_the_work_is_cut_the_choices_are_the_same(mode):
     assert (chosen[1:] != chosen[:-1]).any(axis=1).sum() > 1
 
 
-def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
+def test_before_any_measurement_every_link_is_believed_to_have_its_mean_rate():
     setting = setting_of('[[policy]]\nname = "mean"\nreroute = "every 1"\nreembed = "every 2"\nknowledge = "mean"')
     found = [decisions_of(setting, mode, conditions_of(setting), start=0, count=1) for mode in ("greedy", "mean")]
     assert found[0].placement.tolist() == found[1].placement.tolist()
@@ -167,12 +167,12 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
         ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "which the wall clock does not provide"),
     ],
 )
-def test_what_counters_cannot_tell_is_refused(keys, says):
+def test_invalid_settings_of_knowledge_from_port_counters_are_refused(keys, says):
     with pytest.raises(ScenarioError, match=says):
         scenario_of(f'[[policy]]\nname = "p"\nreroute = "every 1"\n{keys}')
 
 
-def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_path):
+def test_testbed_decisions_from_message_times_replay_from_the_run_folder(tmp_path):
     (tmp_path / "measured.toml").write_text(POLICIES.format(count=10))
     fidelity = answer(tmp_path / "run", "measured.toml", "--engine", "emulation")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (20, 0)
@@ -208,8 +208,9 @@ def test_every_choice_of_the_testbed_replays_from_what_the_run_folder_has(tmp_pa
     every_s=st.floats(1e-4, 5e-3),
     wide_s=st.lists(st.floats(0, 5e-4), min_size=1, max_size=7),
 )
-def test_counters_never_tell_more_than_a_link_has(rate_bps, parts, every_s, wide_s):
-    """A link sends segments that count as they begin, in bursts with gaps; readings are somewhere in wide instants."""
+def test_a_rate_measured_from_port_counters_never_exceeds_the_link_rate(rate_bps, parts, every_s, wide_s):
+    """A link sends segments in bursts with gaps, and counts a segment when it begins; the instant of a reading is only
+    known to lie between its `since_s` and `until_s`."""
     at_s, begins_s = 0.0, []
     for segments, gap_s in parts:
         begins_s += [at_s + number * 8 * SHORT_SEGMENT_BYTES / rate_bps for number in range(segments)]
@@ -225,18 +226,18 @@ def test_counters_never_tell_more_than_a_link_has(rate_bps, parts, every_s, wide
     assert np.isnan(seen_bps) or 0 < seen_bps <= rate_bps * (1 + 1e-6) + 1
 
 
-def test_idle_links_keep_what_is_believed_and_the_fullest_of_a_way_is_taken_to_have_limited_the_flow():
+def test_idle_links_keep_their_believed_rate_and_the_fullest_link_limits_the_flow():
     before_bps = np.array([50.0, 40.0, 30.0, 20.0, 90.0, 60.0])
     seen_bps = np.array([np.nan, 25.0, 25.0, 25.0, 80.0, np.nan])
     flows = np.array([[1, 2, -1], [3, 1, -1], [4, 5, -1]], dtype=np.int32)
-    # Link 2 was the fullest of its way; link 3 proved faster than believed, so it is the fullest of the next; of the
-    # last only link 4 is known.
+    # Link 2 is the fullest link of the first flow's route. Link 3 was measured faster than believed, so that it is now
+    # the fullest of the second route. On the third route only link 4 was measured.
     assert updated_rates(PORTS, before_bps, seen_bps, flows).tolist() == [50.0, 40.0, 25.0, 25.0, 80.0, 60.0]
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
-def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_all_of_it(grain, kind):
+def test_predicted_counters_measure_at_most_the_link_rate_and_nearly_all_for_a_ring(grain, kind):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"').with_values({"collective.kind": kind})
     conditions = conditions_of(setting)
     decisions = decisions_of(setting, "base", conditions, start=0, count=1)
@@ -248,11 +249,11 @@ def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_al
     read = predicted_readings(setting.workload, links, true_bps, link, found, every_s=1e-4, fair=fair)
     seen_bps = rates_from_counters(read, links=len(names), fair=fair)
     used = set(links[links >= 0].tolist())
-    if grain == "physical":  # a port's counter is its own; what a GPU sends is counted before it waits
+    if grain == "physical":  # a GPU's own port is left out: it counts bytes before they queue
         assert {names[one] for one in used - set(link.tolist())} == {name for name in names if name.startswith("g")}
     elif kind == "allgather":
         assert set(link.tolist()) == used
-    else:  # other links of a GPU leave by the same ports
+    else:  # several logical links leave a GPU through the same port
         assert {conditions.shared.all[one].kind for one in link} == {"wan"}
     assert (seen_bps[link] <= true_bps[link] + 1).all()
     slowest = min(used, key=lambda one: true_bps[one])
@@ -260,7 +261,7 @@ def test_predicted_counters_tell_at_most_what_links_have_and_of_a_ring_nearly_al
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=0.05)
 
 
-def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp_path):
+def test_testbed_decisions_from_port_counters_replay_from_the_run_folder(tmp_path):
     (tmp_path / "ports.toml").write_text(PORTS_POLICY)
     fidelity = answer(tmp_path / "run", "ports.toml", "--engine", "emulation")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (6, 0)
@@ -275,7 +276,7 @@ def test_every_choice_by_counters_replays_from_those_that_the_run_folder_has(tmp
         here = counters[counters.collective == row.collective]
         columns = (here.link, here.since_s * 1e9, here.until_s * 1e9, here.sent_bytes)
         read = readings(np.rint(np.column_stack(columns)).astype(np.int64))
-        assert (read.until_s - read.since_s < 1e-3).all()  # the delays to the switches are no part of it
+        assert (read.until_s - read.since_s < 1e-3).all()  # excludes the control delays to the switches
         expected.saw(row.collective, sent_s=np.empty(0), arrived_s=np.empty(0), readings=read)
         ranks, paths = np.array([row.ring]), np.array([row.paths])
         (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
@@ -293,7 +294,7 @@ NEAR = '[[policy]]\nname = "near"\nreroute = "every {every}"\nknowledge = "probe
 
 @pytest.mark.parametrize("wan", ["mesh", "five-router"])
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wan):
+def test_a_probe_measures_the_rate_of_the_slowest_link_on_its_path(grain, wan):
     setting = setting_of(f'[fabric]\ngrain = "{grain}"\nwan = "{wan}"\n' + NEAR.format(every=1))
     conditions = conditions_of(setting)
     probes = probed_before(setting, setting.mode("near"), conditions, 4, None)
@@ -310,7 +311,7 @@ def test_a_probed_path_is_believed_to_carry_what_its_slowest_link_does(grain, wa
         assert seen_bps[way].min() == pytest.approx(true_bps[way].min(), rel=1e-6)
 
 
-def test_with_probes_paths_are_chosen_as_by_an_oracle_where_no_two_share_a_link_of_the_wan():
+def test_probed_knowledge_chooses_the_oracles_paths_when_no_two_paths_share_a_wan_link():
     setting = setting_of(NEAR.format(every=1), count=200).with_values({"conditions.sampler": "uniform"})
     conditions = conditions_of(setting)
     probed, known = (decisions_of(setting, mode, conditions, start=0, count=200) for mode in ("near", "wan"))
@@ -318,8 +319,8 @@ def test_with_probes_paths_are_chosen_as_by_an_oracle_where_no_two_share_a_link_
     assert (probed.path[1:] != probed.path[:-1]).any()
 
 
-def test_the_answer_to_a_probe_takes_the_path_that_is_in_force():
-    """One probe, whose connection is made in two round trips and whose answer takes half of a third."""
+def test_the_answer_to_a_probe_returns_over_the_path_in_force():
+    """One probe: its connection takes two round trips, and its answer takes half of a third."""
     values = {"fabric.wan": read_wan("five-router"), "fabric.gpus": (2, 2), "collective.kind": "alltoall"}
     setting = setting_of(NEAR.format(every=1), count=1).with_values(values | {"conditions.wan_delay": 2e-3})
     conditions = conditions_of(setting)
@@ -337,8 +338,8 @@ def test_the_answer_to_a_probe_takes_the_path_that_is_in_force():
     assert most > least and took_s[most] - took_s[least] == pytest.approx(3 * 2e-3 * (most - least))
 
 
-def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trips_together():
-    """By hand: eight of them, over WAN links of 10 Gbit/s, before every third collective."""
+def test_probing_takes_a_round_trip_and_transmission_per_probe_plus_two_round_trips():
+    """Computed by hand: eight probes over WAN links of 10 Gbit/s, before every third collective."""
     keys = '[conditions.links]\nwan = { rate = "10 Gbit/s", delay = "2 ms" }\n[control]\ncounted = true\n'
     setting = setting_of(keys + NEAR.format(every=3), count=7)
     conditions = conditions_of(setting)
@@ -349,12 +350,12 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
     probing_s = 8 * (8 * 250_000 / 10e9 + trip_s) + 2 * trip_s
     assert np.isnan(waits_s[[1, 2, 4, 5]]).all()
     assert waits_s[[3, 6]] == pytest.approx([probing_s, probing_s], rel=1e-9)
-    assert waits_s[0] > probing_s + trip_s  # the connections of the ring
+    assert waits_s[0] > probing_s + trip_s  # plus the setup of the ring's connections
     weighs = setting_of("[[policy]]" + PROBES.partition("[[policy]]")[2], count=5)
     waits_s = Plan(
         weighs, "probes", decisions_of(weighs, "probes", conditions_of(weighs), start=0, count=5), conditions
     ).reconfiguring_s()
-    assert (waits_s > 0).all()  # it has to know before it can decide
+    assert (waits_s > 0).all()  # a gain policy probes before every decision
 
 
 @pytest.mark.parametrize(
@@ -374,12 +375,12 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
         ('[control]\nprobe = "2 MB"', '"2 MB" is too large; allowed: text with a unit, 10 kB to 1 MB'),
     ],
 )
-def test_probes_that_cannot_be_are_refused(keys, says):
+def test_settings_that_probes_do_not_support_are_refused(keys, says):
     with pytest.raises(ScenarioError, match=says):
         scenario_of(NEAR.format(every=1) + keys)
 
 
-def test_every_choice_by_probes_replays_from_the_run_folder_and_their_time_is_as_predicted(tmp_path):
+def test_decisions_from_probes_replay_from_the_run_folder_and_probing_time_is_predicted(tmp_path):
     (tmp_path / "probes.toml").write_text(PROBES.format(count=5))
     fidelity = answer(tmp_path / "run", "probes.toml")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (5, 0)
@@ -425,7 +426,7 @@ for = "5 collectives"
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
 @pytest.mark.parametrize("mode", ["greedy", "calm"])
-def test_beside_faults_every_choice_replays_and_goes_round_what_is_down(grain, mode):
+def test_decisions_under_faults_replay_and_avoid_the_failed_wan_link(grain, mode):
     (setting,) = scenario_of(STRUCK.format(count=14)).with_values({"fabric.grain": grain}).settings()
     conditions, expected = conditions_of(setting), PointPredictor(setting, mode)
     (dead,) = [link.index for link in conditions.fabric.links if link.name == "s0b0>s1b0"]
@@ -442,14 +443,14 @@ def test_beside_faults_every_choice_replays_and_goes_round_what_is_down(grain, m
         expected.saw(k, sent_s=seen.begins_s[:, 0], arrived_s=seen.arrives_s[:, 0])
 
 
-def test_what_is_down_is_known_at_once_and_what_is_slow_once_it_was_seen():
+def test_a_failed_link_is_known_at_once_and_a_slow_link_after_its_first_measurement():
     (setting,) = scenario_of(STRUCK.format(count=14)).settings()
     conditions, seen = conditions_of(setting), dict[int, float]()
     names = [link.name for link in conditions.fabric.links]
     wan, slow = names.index("s0b0>s1b0"), names.index("g2>g3")
 
     def after(number, before_bps):
-        """Both links are seen in each collective, the first at 7 Gbit/s, the second as it is."""
+        """Measure both links in each collective: the first at 7 Gbit/s, the second at its true rate."""
         now_bps = before_bps.copy()
         now_bps[[wan, slow]] = 7e9, conditions.shared_bps(number, 1)[0][slow]
         return now_bps
@@ -465,7 +466,7 @@ def test_what_is_down_is_known_at_once_and_what_is_slow_once_it_was_seen():
     assert seen[6] == pytest.approx(true_bps[slow] / 10)
 
 
-def test_nothing_is_learnt_of_a_collective_in_which_a_cable_is_cut_nor_without_a_controller():
+def test_no_rate_is_learnt_when_a_cable_is_cut_mid_collective_or_without_a_controller():
     faults = load_faults(
         ("1 ms into collective 2", "link s0b0-s1b0 down", None),
         ("1 ms into collective 3", "agent 1 slow 2x", None),
@@ -482,8 +483,8 @@ def load_faults(*found):
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_probes_go_round_what_is_down_and_tell_what_is_slow(grain):
-    """On the mesh paths are those of an oracle then, too, before every collective."""
+def test_probes_avoid_failed_links_and_measure_slow_ones(grain):
+    """On the mesh, the chosen paths still equal those of an oracle before every collective."""
     near = '[[policy]]\nname = "near"\nreroute = "every 1"\nknowledge = "probed"\n[[fault]]'
     of = STRUCK.format(count=14).replace('["greedy", "calm"]', '["near"]').replace("[[fault]]", near, 1)
     (setting,) = scenario_of(of).with_values({"fabric.grain": grain, "conditions.sampler": "uniform"}).settings()

@@ -1,4 +1,4 @@
-"""The model engine: the same numbers however it is run, the same conditions in every mode; its worker processes."""
+"""The model engine: results do not depend on batches and processes, all modes see the same conditions; its workers."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ from tests.fakes.processes import await_that, descendants, living
     modes=st.permutations(list(MODES)),
     chosen=st.sampled_from(["uniform", "gaussian", "markov", "ar1"]),
 )
-def test_batch_size_and_order_of_modes_change_no_number(batch, every, modes, chosen):
+def test_completion_times_do_not_depend_on_batch_size_or_order_of_modes(batch, every, modes, chosen):
     values = {"collective__count": 61, "collective__reembed_every": every, "conditions__sampler": chosen}
     whole = times(scenario(**values, run__modes=list(MODES)).settings(), Model(batch=61))
     parts = times(scenario(**values, run__modes=modes).settings(), Model(batch=batch))
@@ -38,7 +38,7 @@ def test_batch_size_and_order_of_modes_change_no_number(batch, every, modes, cho
     assert all((whole[key] == parts[key]).all() for key in whole)
 
 
-def test_more_processes_change_no_number_and_another_seed_every_one():
+def test_completion_times_do_not_depend_on_the_number_of_processes_but_on_the_seed():
     swept = {"collective__count": 300, "fabric__gpus": [3, 5]}
     settings = scenario(**swept, sweep__run__seed=[1, 2]).settings()
     alone, together = times(settings, Model(jobs=1, batch=100)), times(settings, Model(jobs=3, batch=40))
@@ -48,18 +48,18 @@ def test_more_processes_change_no_number_and_another_seed_every_one():
 
 
 def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
-    """With one border router a site there is no path to choose: modes that embed alike must take the same times."""
+    """With one border router per site there is no path to choose: modes with equal embeddings take equal times."""
     fixed = {"fabric__gpus": 4, "fabric__border_routers": 1, "collective__count": 50}
     by_mode = times(scenario(**fixed).settings(), Model())
     assert (by_mode[0, "base"] == by_mode[0, "wan"]).all()
     assert (by_mode[0, "ccl"] == by_mode[0, "joint"]).all()
     assert not (by_mode[0, "base"] == by_mode[0, "ccl"]).all()
-    # Times that delays hardly add to are in proportion to the chunk: the rates behind them are equal.
+    # Delays are negligible here, so times are proportional to the chunk size if the drawn rates are equal.
     small, large = (times(scenario(**fixed, collective__chunk=c).settings(), Model()) for c in ("500 MB", "1000 MB"))
     assert large[0, "base"] == pytest.approx(2 * small[0, "base"], rel=2e-2)
 
 
-def test_the_model_imports_nothing_that_is_large():
+def test_the_model_engine_imports_no_large_libraries():
     large = "pandas", "pyarrow", "scipy", "matplotlib", "rich", "distributed"
     program = f"import sys, scenarios.engines.model; print(*sys.modules.keys() & {set(large)})"
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
@@ -77,7 +77,7 @@ def failing_on_three(task):
 
 
 def dying_once(path):
-    """Is killed at the first try of a task, which makes a file."""
+    """Create the file of the task and kill this process at the first attempt; succeed at the second."""
     if not path.exists():
         path.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -96,7 +96,7 @@ def over(function, tasks, jobs, ahead=1):
 
 
 @pytest.mark.parametrize(("jobs", "ahead"), [(1, 1), (3, 1), (2, 3)])
-def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs, ahead):
+def test_the_pool_completes_every_task_and_reports_one_that_fails_twice_as_lost(jobs, ahead):
     assert over(doubled, range(20), jobs, ahead) == {task: task * 2 for task in range(20)}
     assert over(doubled, [], jobs, ahead) == {}
     assert over(failing_on_three, range(6), jobs, ahead) == {
@@ -110,15 +110,16 @@ def test_every_task_is_done_and_one_that_fails_twice_is_given_up(jobs, ahead):
 
 
 @pytest.mark.parametrize("ahead", [1, 4])
-def test_the_task_of_a_worker_that_is_killed_is_done_again_and_given_up_the_second_time(tmp_path, ahead):
-    paths = [tmp_path / str(number) for number in range(5 if ahead == 1 else 2)]  # no two tasks that die for a worker
+def test_the_task_of_a_killed_worker_is_retried_once_and_then_reported_as_lost(tmp_path, ahead):
+    # Never is more than one task that kills its worker queued at a worker.
+    paths = [tmp_path / str(number) for number in range(5 if ahead == 1 else 2)]
     assert over(dying_once, paths, 2, ahead) == dict.fromkeys(paths, "done")
     found = over(always_dying_on_two, range(8), 2, ahead)
     assert "ended before its task was done" in found.pop(2).why
     assert found == {task: task for task in range(8) if task != 2}
 
 
-def test_a_worker_killed_between_two_tasks_is_replaced():
+def test_a_worker_process_killed_between_two_tasks_is_replaced():
     with processes(2) as executors:
         pid = executors[0].submit(os.getpid).result()
         os.kill(pid, signal.SIGKILL)
@@ -135,9 +136,10 @@ def killed_while_its_result_is_sent(_):
 
 
 @pytest.mark.timeout(120)
-def test_half_a_result_of_a_worker_that_is_killed_is_not_waited_for():
+def test_a_worker_killed_while_sending_its_result_does_not_block_the_pool():
     with processes(2) as executors:
-        assert [one.submit(doubled, 2).result() for one in executors] == [4, 4]  # the second has what is open here
+        # Start both workers, because the second one inherits the files that are open here.
+        assert [one.submit(doubled, 2).result() for one in executors] == [4, 4]
         ((_, lost),) = results(killed_while_its_result_is_sent, [1], executors[:1])
         assert "ended before its task was done" in lost.why
         assert dict(results(doubled, range(4), executors)) == {task: task * 2 for task in range(4)}
@@ -147,27 +149,27 @@ def unpicklable(task):
     return lambda: task
 
 
-def test_a_result_that_cannot_be_sent_is_lost():
+def test_a_result_that_cannot_be_pickled_is_reported_as_lost():
     ((_, lost),) = over(unpicklable, [1], 2).items()
     assert "pickle" in lost.why
 
 
-def test_an_executor_that_is_there_several_times_has_as_many_tasks_at_a_time():
-    """As the workers of a Dask cluster are one executor."""
+def test_an_executor_listed_n_times_gets_n_tasks_at_a_time():
+    """For example, all workers of a Dask cluster are one executor."""
     together = threading.Barrier(3)
     with ThreadPoolExecutor(3) as threads:
         found = dict(results(lambda task: (together.wait(timeout=60), task)[1], range(3), [threads] * 3))
     assert found == {0: 0, 1: 1, 2: 2}
 
 
-def test_workers_go_on_while_their_results_are_being_taken(tmp_path):
+def test_workers_continue_while_earlier_results_are_consumed(tmp_path):
     paths = [tmp_path / str(number) for number in range(6)]
     with processes(2) as executors:
         next(results(Path.touch, paths, executors))
-        await_that(paths[2].exists)  # no result is taken meanwhile
+        await_that(paths[2].exists)  # although no further result is consumed
 
 
-def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_is_killed():
+def test_no_worker_process_survives_a_closed_run_or_a_killed_parent():
     run = Model(jobs=2, batch=10).run(scenario(collective__count=10**6).settings())
     next(run)
     below = descendants(os.getpid())
@@ -184,7 +186,7 @@ def test_no_worker_is_left_by_a_run_that_is_closed_midway_nor_by_a_parent_that_i
     await_that(lambda: not set(below) & living().keys(), 10)
 
 
-def test_a_worker_that_is_killed_in_a_run_changes_no_number_in_it():
+def test_killing_all_worker_processes_during_a_run_does_not_change_its_results():
     given = scenario(collective__count=400).settings()
     whole, found, killed = times(given, Model()), {}, set()
     for part in Model(jobs=2, batch=20).run(given):

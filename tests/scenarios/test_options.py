@@ -1,4 +1,4 @@
-"""The command line's options: what they ask for, in the scenario's own keys; that --help is there at once."""
+"""Command-line options: the scenario keys that they set, refused combinations, and a --help without slow imports."""
 
 import subprocess
 import sys
@@ -27,17 +27,17 @@ from tests.conftest import PROJECT
         ("fig5b --gpus 8", ["fig5b", "--set", "fabric.gpus=8"]),
     ],
 )  # fmt: skip
-def test_an_option_is_a_key_of_the_scenario(options: str, keys: list[str]) -> None:
-    found, same = parse_request(options.split()), parse_request(keys)
+def test_an_option_sets_the_same_scenario_keys_as_set_or_sweep(options: str, keys: list[str]) -> None:
+    found, same = asked(options.split()), asked(keys)
     assert found.scenario == same.scenario
     assert found.scenario != parse_request([]).scenario
     assert found.jobs == (1 if found.scenario.run.is_real else same.jobs)
 
 
-def test_a_prompt_is_in_virtual_time_unless_the_wall_clock_is_asked_for() -> None:
-    assert parse_request(["--cli"]).scenario == parse_request([]).scenario
-    wall = parse_request(["--cli", "--clock", "wall"]).scenario
-    assert wall.run.is_real and parse_request(["--cli", "--set", "run.clock=wall"]).scenario == wall
+def test_a_prompt_runs_in_virtual_time_unless_the_wall_clock_is_requested() -> None:
+    assert asked(["--cli"]).scenario == asked([]).scenario
+    wall = asked(["--cli", "--clock", "wall"]).scenario
+    assert wall.run.is_real and asked(["--cli", "--set", "run.clock=wall"]).scenario == wall
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_a_prompt_is_in_virtual_time_unless_the_wall_clock_is_asked_for() -> Non
         "--clock virtual,wall",
     ],
 )
-def test_what_does_not_go_together_is_refused(arguments: str) -> None:
+def test_options_that_exclude_each_other_are_refused(arguments: str) -> None:
     with pytest.raises(ScenarioError, match=r"^--"):
         parse_request(arguments.split())
 
 
 @pytest.mark.parametrize("argument", ["--help", "--hepl"])
-def test_help_and_a_misspelled_option_wait_for_no_slow_import(argument: str) -> None:
+def test_help_and_a_misspelled_option_import_no_large_libraries(argument: str) -> None:
     code = f"""
 import sys
 sys.argv = ["run.py", "{argument}"]

@@ -1,4 +1,4 @@
-"""A policy that is a user's function: the page's example in both engines, and what is said of functions that fail."""
+"""User-defined policy functions: the documented example in both engines, and error messages for failing functions."""
 
 import re
 
@@ -29,7 +29,7 @@ def decisions_of(folder, program, count=40):
     return decisions_of(setting, "mine", conditions_of(setting), start=0, count=count)
 
 
-def test_the_example_of_the_page_chooses_alike_in_both_engines(tmp_path):
+def test_the_documented_example_policy_decides_the_same_in_both_engines(tmp_path):
     (tmp_path / "calm.py").write_text(page_example())
     wanted = ("--modes", "base,calm", "--collectives", "10", "--engine", "both")
     measured(tmp_path / "run", "--policy", "calm.py:calm", *wanted, p99=0.002)
@@ -42,7 +42,7 @@ def test_the_example_of_the_page_chooses_alike_in_both_engines(tmp_path):
     assert calm.completion_s.mean() < found[found["mode"] == "base"].completion_s.mean()
 
 
-def test_a_function_says_what_is_chosen_and_sees_what_was(tmp_path):
+def test_a_policy_function_decides_and_sees_earlier_decisions_and_predicted_times(tmp_path):
     program = """
 seen = []
 def mine(now):
@@ -63,7 +63,7 @@ def mine(now):
         ("def mine(now): raise KeyboardInterrupt", "mine.py:mine, before collective 0: KeyboardInterrupt: , line 1"),
     ],
 )
-def test_a_function_that_fails_is_named_with_its_collective(tmp_path, program, said):
+def test_an_error_in_a_policy_function_names_the_function_and_the_collective(tmp_path, program, said):
     with pytest.raises(SpecError, match=re.escape(said)):
         decisions_of(tmp_path, program)
 
@@ -76,12 +76,12 @@ def test_a_function_that_fails_is_named_with_its_collective(tmp_path, program, s
         ("import nothing_of_this_name", "fails when loaded: ModuleNotFoundError"),
     ],
 )
-def test_a_file_without_the_function_is_refused(tmp_path, program, said):
+def test_a_policy_file_without_the_function_or_with_errors_is_refused(tmp_path, program, said):
     with pytest.raises(ScenarioError, match=re.escape(said)):
         decisions_of(tmp_path, program)
 
 
-def test_a_function_that_does_not_take_its_argument_is_named_and_no_line_of_others(tmp_path):
+def test_a_policy_function_without_parameter_is_named_without_a_foreign_line_number(tmp_path):
     with pytest.raises(SpecError) as raised:
         decisions_of(tmp_path, "def mine(): return True, True")
     said = str(raised.value)
@@ -89,8 +89,8 @@ def test_a_function_that_does_not_take_its_argument_is_named_and_no_line_of_othe
     assert "line" not in said
 
 
-def test_where_no_way_is_left_that_is_no_mistake_of_the_function(tmp_path):
-    """So that the testbed begins the collective again."""
+def test_a_missing_wan_path_is_not_blamed_on_the_policy_function(tmp_path):
+    """The testbed has to see `NoPathError`, because it then restarts the collective."""
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.kept_s > now.anew_s, False")
     cut = "".join(f'[[fault]]\nat = "collective 3"\nwhat = "switch s0b{number} down"\n' for number in range(2))
     policy = f'[[policy]]\nname = "mine"\nfunction = "{tmp_path}/mine.py:mine"\n'
@@ -101,7 +101,7 @@ def test_where_no_way_is_left_that_is_no_mistake_of_the_function(tmp_path):
         decisions_of(setting, "mine", conditions, start=3, count=1)
 
 
-def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):
+def test_a_policy_that_fails_in_the_model_leaves_other_modes_results_intact(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(now):\n    return True, now.number < 7 or 1 / 0")
     wanted = ("--modes", "base,mine", "--collectives", "20", "--engine", "model", "--out", tmp_path / "run")
     _, said = ended("--policy", "mine.py:mine", *wanted, cwd=tmp_path, status=1)
@@ -110,7 +110,7 @@ def test_a_policy_that_fails_in_the_model_fails_alone(tmp_path):
     assert found["mode"].to_list() == ["base"] * 20
 
 
-def test_a_run_keeps_the_file_of_its_policy_and_goes_on_with_that(tmp_path):
+def test_a_run_folder_keeps_its_policy_file_and_resumes_only_with_that_file(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.number % 2 == 0, False")
     wanted = ("--modes", "mine", "--collectives", "20", "--engine", "model")
     answer(tmp_path / "run", "--policy", "mine.py:mine", *wanted)

@@ -1,4 +1,4 @@
-"""The permutation under ECMP, spraying and the optimum: closed forms, the linear programme, the command."""
+"""The permutation traffic pattern under ECMP, spraying and the optimum: closed forms, linear programme, command."""
 
 import csv
 import json
@@ -44,13 +44,13 @@ def ratios(found: dict[str, object], routing: str) -> list[float]:
     return [line[name] for name in ("median", "p99", "max", "completion")]
 
 
-def test_two_hosts_need_what_their_cables_need(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_hosts_take_the_transmission_time_of_their_cables(capsys: pytest.CaptureFixture[str]) -> None:
     found = printed(main, capsys, "--hosts", "2", "--size", "5 MB", "--rate", "40 Gbit/s", "--fabric-rate", "80 Gbit/s")
     assert (found["grain"], found["optimum_s"]) == ("physical", pytest.approx(1e-3))
     assert ratios(found, "ecmp") == ratios(found, "spray") == pytest.approx([1, 1, 1, 1])
 
 
-def test_messages_that_meet_on_one_spine_take_twice_as_long() -> None:
+def test_two_messages_that_share_one_spine_take_twice_as_long() -> None:
     one = asked()
     ports, dst = Ports(network(one)), np.array([2, 3, 0, 1])
     capacity_bps, message, whole, within = capacities(one, ports), np.arange(4), np.ones(4), np.full(4, -1)
@@ -63,8 +63,8 @@ def test_messages_that_meet_on_one_spine_take_twice_as_long() -> None:
     assert optimum_s(ports, capacity_bps, dst, sprayed, SIZE) == pytest.approx(1e-3)
 
 
-def test_one_wan_link_is_shared_by_all_that_cross_it() -> None:
-    """Three of four hosts a site cross, over one link of 10 Gbit/s; the fourth is done after 1 ms."""
+def test_messages_that_cross_the_wan_share_its_single_link_fairly() -> None:
+    """Three of the four hosts per site send over one WAN link of 10 Gbit/s; the fourth is done after 1 ms."""
     one = asked(hosts=8, sites=2, wan_rate_bps=10 * GBIT)
     ports, dst = Ports(network(one)), np.array([4, 5, 6, 0, 7, 1, 2, 3])
     capacity_bps, sprayed = capacities(one, ports), spray(ports.fabric, 2, np.arange(8), dst)
@@ -76,7 +76,7 @@ def test_one_wan_link_is_shared_by_all_that_cross_it() -> None:
 
 
 def linear_programme_s(one: Experiment, ports: Ports, dst: np.ndarray) -> float:
-    """The least time in which the messages, cut in any way over all spines and paths, are delivered."""
+    """Return the least time to deliver the messages when they may be split arbitrarily over all spines and paths."""
     fabric, capacity_bps, columns, ends = ports.fabric, capacities(one, ports), [], []
     for src in range(one.hosts):
         sites = int(fabric.gpu_sites[src]), int(fabric.gpu_sites[dst[src]])
@@ -103,7 +103,7 @@ def linear_programme_s(one: Experiment, ports: Ports, dst: np.ndarray) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_the_optimum_is_that_of_the_linear_programme_and_nothing_beats_it(data: st.DataObject) -> None:
+def test_the_optimum_equals_the_linear_programme_and_no_routing_beats_it(data: st.DataObject) -> None:
     sites, each = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 4))
     counts = {name: data.draw(st.integers(1, 3), name) for name in ("leaves", "spines", "border_routers")}
     rates = {name: GBIT * data.draw(st.integers(10, 200)) for name in ("rate_bps", "fabric_rate_bps", "wan_rate_bps")}
@@ -120,14 +120,14 @@ def test_the_optimum_is_that_of_the_linear_programme_and_nothing_beats_it(data: 
         assert found.min() >= 8 * one.size / one.rate_bps * (1 - 1e-9)
 
 
-def test_no_host_sends_to_itself_and_all_such_permutations_are_equally_likely() -> None:
+def test_permutations_without_fixed_points_are_drawn_with_equal_probability() -> None:
     rng = np.random.default_rng(1)
     found = Counter(tuple(permutation(4, rng).tolist()) for _ in range(9000))
     assert set(found) == {one for one in permutations(range(4)) if all(a != b for a, b in enumerate(one))}
     assert all(850 < count < 1150 for count in found.values())  # 1000 +- 5 standard deviations
 
 
-def test_the_hash_spreads_flows_evenly_and_follows_its_seed() -> None:
+def test_the_ecmp_hash_spreads_flows_evenly_and_depends_on_seed_and_hop() -> None:
     src, dst = (ends.ravel() for ends in np.meshgrid(np.arange(128), np.arange(128)))
     for hop in range(3):
         counts = np.bincount((hashed(7, src, dst, hop) % 16).astype(int), minlength=16)
@@ -147,7 +147,7 @@ def test_ecmp_uses_every_spine_and_every_path() -> None:
     assert {*map(tuple, ways.spine[ways.path < 0].tolist())} == {(p, p) for p in range(4)}
 
 
-def test_a_site_alone_is_wired_as_a_site_of_several() -> None:
+def test_a_single_site_is_wired_like_one_of_several_sites() -> None:
     alone, beside = Ports(network(asked())), Ports(network(asked(hosts=8, sites=2)))
 
     def names(ports: Ports, src: int, dst: int, spine: int) -> list[str]:
@@ -159,7 +159,7 @@ def test_a_site_alone_is_wired_as_a_site_of_several() -> None:
         alone.edge(0, 1, 0)
 
 
-def test_ecmp_takes_several_times_the_optimum_among_1024_hosts_and_spraying_takes_none(
+def test_with_1024_hosts_ecmp_takes_several_times_the_optimum_and_spraying_equals_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     found = printed(main, capsys, "--draws", "2", "--seed", "5")
@@ -171,7 +171,9 @@ def test_ecmp_takes_several_times_the_optimum_among_1024_hosts_and_spraying_take
     assert printed(main, capsys, "--draws", "2", "--seed", "6")["routings"] != found["routings"]
 
 
-def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_figure_is_written_together_with_its_data_as_csv_and_json(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = printed(main, capsys, "--hosts", "16", "--draws", "3", "--figure", str(tmp_path / "flows"))
     assert json.loads((tmp_path / "flows.json").read_text()) == found
     assert (tmp_path / "flows.png").stat().st_size > 1000
@@ -184,10 +186,12 @@ def test_the_figure_stands_beside_its_data(capsys: pytest.CaptureFixture[str], t
         assert float(mine[-1]["time_over_optimum"]) == pytest.approx(ratios(found, routing)[2])
 
 
-# Between two sites messages also share the spines within each.
+# With two sites, messages that cross the WAN also share the spines within each site.
 @pytest.mark.parametrize("sites", ["2", pytest.param("1", marks=pytest.mark.slow)])
-def test_the_testbed_takes_what_the_model_says(capsys: pytest.CaptureFixture[str], tmp_path: Path, sites: str) -> None:
-    """By the same hash: another spine for one message in ten would be 50 % off."""
+def test_times_in_the_testbed_match_the_model_for_ecmp_and_spraying(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, sites: str
+) -> None:
+    """Both use the same hash: a different spine for one message in ten would change the times by 50 %."""
     figure = tmp_path / "flows"
     arguments = ("--hosts", "12", "--sites", sites, "--draws", "1", "--engine", "both", "--figure", str(figure))
     found = printed(main, capsys, *arguments)
@@ -225,5 +229,7 @@ def test_the_testbed_takes_what_the_model_says(capsys: pytest.CaptureFixture[str
         (["--figure", "."], '--figure: "." names no file'),
     ],
 )
-def test_a_mistake_is_a_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+def test_invalid_arguments_are_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
     assert_refused(main, capsys, arguments, says)

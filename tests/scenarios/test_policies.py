@@ -1,4 +1,4 @@
-"""Policies and knowledge: what is chosen when, and under which belief, in any batch."""
+"""Policies and knowledge: when rings and paths are chosen, under which belief, independently of batches."""
 
 from collections.abc import Collection
 from itertools import product
@@ -67,8 +67,8 @@ def same(a: Decisions, b: Decisions) -> bool:
 def in_turn(
     name: str, mode: Mode, believed: Sampler, count: int, *, every: int, struck: Collection[int] = ()
 ) -> tuple[list[list[int]], list[list[int]], list[bool]]:
-    """Placement, paths and whether anything was chosen, one collective after the other as the docs say it; cables are
-    cut or come back before the `struck` ones."""
+    """Return placements, paths and whether anything was chosen, decided one collective at a time as the documentation
+    describes it; cables are cut or repaired before each of the `struck` collectives."""
     fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
     chooser = Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge")
     placement, basis = chooser.in_order[None], dict[str, Floats]()
@@ -113,8 +113,8 @@ def in_turn(
 
 
 @pytest.mark.parametrize(("reroute", "reembed"), [*product(WHENS, WHENS)])
-def test_policies_choose_as_one_collective_after_the_other_would(reroute: str, reembed: str) -> None:
-    # Each moment, of paths and of rings, with both kinds of knowledge.
+def test_batched_decisions_equal_decisions_taken_one_collective_at_a_time(reroute: str, reembed: str) -> None:
+    # Alternate between the two kinds of knowledge over all pairs of moments for paths and rings.
     for known in ("oracle", "stale 2")[(WHENS.index(reroute) + WHENS.index(reembed)) % 2 :][:1]:
         mode = mode_of(reroute, reembed, known)
         decisions = plan("mesh", mode, 0, 24)
@@ -158,8 +158,9 @@ what = "link s0l0-s0p0 down"
 @pytest.mark.parametrize(
     ("reroute", "reembed"), [*product(("never", "every 3", "drift 0.4", "gain 0", "gain 0.3"), repeat=2)]
 )
-def test_what_is_kept_is_chosen_anew_where_cables_are_cut_or_come_back(reroute: str, reembed: str) -> None:
-    known = "oracle" if reroute == reembed == "never" else "stale 1"  # which would do nothing
+def test_kept_paths_are_chosen_again_when_cables_are_cut_or_repaired(reroute: str, reembed: str) -> None:
+    # A policy that never chooses anything may not have stale knowledge, which would have no effect.
+    known = "oracle" if reroute == reembed == "never" else "stale 1"
     (setting,) = scenario_of(STRUCK.format(reroute, reembed, known)).settings()
     conditions, mode = conditions_of(setting), setting.mode("mine")
     placement, path, _ = in_turn(
@@ -168,7 +169,7 @@ def test_what_is_kept_is_chosen_anew_where_cables_are_cut_or_come_back(reroute: 
     whole = decisions_of(setting, "mine", conditions, start=0, count=24)
     assert (whole.placement.tolist(), whole.path.tolist()) == (placement, path)
     assert np.isfinite(whole.beta_s).all()
-    expected = PointPredictor(setting, "mine")  # collective by collective, as they come from the testbed
+    expected = PointPredictor(setting, "mine")  # collective by collective, as the testbed asks
     for number in range(24):
         faults = {0: 3 <= number < 9, 1: 5 <= number < 7, 2: number >= 6, 3: number >= 20}
         found = expected.of(number, [fault for fault, is_there in faults.items() if is_there])
@@ -183,7 +184,7 @@ def test_what_is_kept_is_chosen_anew_where_cables_are_cut_or_come_back(reroute: 
     st.sampled_from(KNOWLEDGE),
     st.integers(0, 70),
 )
-def test_however_the_work_is_cut_the_decisions_are_the_same(
+def test_decisions_do_not_depend_on_batch_boundaries(
     name: str, reroute: str, reembed: str, known: str, cut: int
 ) -> None:
     mode = mode_of(reroute, reembed, known)
@@ -209,12 +210,12 @@ def test_however_the_work_is_cut_the_decisions_are_the_same(
         (mode_of("every 1", "every 3", "ewma 1"), mode_of("every 1", "every 3", "stale 1")),
     ],
 )
-def test_policies_that_are_the_same_decide_the_same_to_the_bit(name: str, mode: Mode, other: Mode) -> None:
+def test_equivalent_policies_give_bit_identical_decisions(name: str, mode: Mode, other: Mode) -> None:
     assert same(plan(name, mode, 0, 120), plan(name, other, 0, 120))
 
 
-def test_a_choice_is_held_to_the_true_conditions() -> None:
-    """Under a belief that is wrong, flows take what their links have: the least rate and all delays on the way."""
+def test_decisions_under_wrong_beliefs_are_timed_with_the_true_rates_and_delays() -> None:
+    """Even under a wrong belief, flows have their true times: the sum of the delays, the minimum of the rates."""
     fabric, spec = FABRICS["mesh"], ConditionsSpec()
     drawn = sampler(fabric, spec, seed=1)
     rates, delays = drawn.rates_bps(0, 30), delays_s(fabric, spec)
@@ -230,7 +231,7 @@ def test_a_choice_is_held_to_the_true_conditions() -> None:
 
 
 class Drawn:
-    """A sampler of given rates, [K, links]."""
+    """A sampler that returns given rates, [K, links]."""
 
     def __init__(self, rates: Floats) -> None:
         self._rates, self.limit = rates, len(rates)
@@ -245,19 +246,20 @@ RATES = np.random.default_rng(5).uniform(1e10, 1e11, (700, 3))
 
 
 @pytest.mark.parametrize("age", [0, 1, 4, 1000])
-def test_stale_knowledge_is_that_many_collectives_old(age: int) -> None:
+def test_stale_knowledge_is_exactly_the_given_number_of_collectives_old(age: int) -> None:
     believed = Knowledge("stale", age).of(Drawn(RATES)).rates_bps(0, 700)
     for k in range(700):
         assert (believed[k] == RATES[max(0, k - age)]).all()
 
 
 @pytest.mark.parametrize("weight", [0.02, 0.5, 1])
-def test_an_average_weighs_the_past_as_it_says(weight: float) -> None:
+def test_ewma_knowledge_weighs_past_rates_with_the_given_weight(weight: float) -> None:
     believed = Knowledge("ewma", weight).of(Drawn(RATES)).rates_bps(0, 700)
     for k in (0, 1, 2, 100, 699):
         past = RATES[:k][::-1]
         weights = weight * (1 - weight) ** np.arange(k)
-        expected = weights @ past + (1 - weights.sum()) * RATES[0]  # the rest is on what was before the first
+        # The remaining weight is on the initial belief, the first row.
+        expected = weights @ past + (1 - weights.sum()) * RATES[0]
         assert believed[k] == pytest.approx(expected, rel=1e-9)
 
 
@@ -271,17 +273,17 @@ def test_an_average_weighs_the_past_as_it_says(weight: float) -> None:
         ConditionsSpec(sampler="markov", every_s=0.01, interval_s=0.02),
     ],
 )
-def test_the_mean_is_what_many_draws_average_to(spec: ConditionsSpec) -> None:
+def test_mean_knowledge_equals_the_average_of_many_draws(spec: ConditionsSpec) -> None:
     drawn = sampler(FABRICS["mesh"], spec, seed=2)
     believed = Knowledge("mean").of(drawn).rates_bps(7, 3)
     draws = drawn.rates_bps(0, 40_000)
     errors = (draws.mean(axis=0) - believed[0]) / draws.std(axis=0)
-    assert np.abs(errors).max() < 5 * np.sqrt(20 / 40_000)  # markov's draws count for a twentieth
+    assert np.abs(errors).max() < 5 * np.sqrt(20 / 40_000)  # Markov draws are correlated: 20 of them count as one
     assert (believed == believed[0]).all()
 
 
-def test_an_autoregression_finds_the_process_that_made_the_rates() -> None:
-    """Its errors come down to the noise, and to those of the known coefficients within 2 %."""
+def test_autoregressive_knowledge_recovers_the_process_that_generated_the_rates() -> None:
+    """Its root mean square error is within 2 % of the noise, which is the error with known coefficients."""
     chance = np.random.default_rng(1)
     noise = chance.normal(0, 1e9, (3000, 6))
     rates = np.full((3000, 6), 5e10)
@@ -296,8 +298,8 @@ def test_an_autoregression_finds_the_process_that_made_the_rates() -> None:
     assert errors["ar 1"] < errors["stale 1"]
 
 
-def test_a_policy_may_have_a_ring_objective_of_its_own() -> None:
-    """Its rings are those of a run with that objective for all modes, and other modes keep the run's."""
+def test_a_policys_own_ring_objective_overrides_that_of_the_run() -> None:
+    """Its rings equal those of a run with that objective for all modes; other modes keep the objective of the run."""
     tables = "".join(
         f'[[policy]]\nname = "p{place}"\nreembed = "every"\nring = "{ring}"\n' for place, ring in enumerate(OBJECTIVES)
     )
@@ -354,19 +356,19 @@ def test_a_bad_policy_is_refused_in_one_sentence(table: str, said: str) -> None:
 
 
 @given(st.sampled_from(WHENS), st.sampled_from(WHENS), st.sampled_from(KNOWLEDGE), st.none() | st.integers(1, 100))
-def test_a_policy_is_read_as_it_is_written(reroute: str, reembed: str, known: str, horizon: int | None) -> None:
+def test_a_policy_survives_writing_and_reading(reroute: str, reembed: str, known: str, horizon: int | None) -> None:
     mode = mode_of(reroute, reembed, known, horizon)
     assert policy.read([mode.written()]) == (mode,)
 
 
-def test_a_scenario_with_policies_runs_them_beside_the_built_in_modes() -> None:
+def test_policies_of_a_scenario_run_in_addition_to_the_built_in_modes() -> None:
     scenario = scenario_of('[[policy]]\nname = "eager"\nreroute = "every 1"\nknowledge = "stale 1"')
     assert scenario.run.modes == ("base", "ccl", "wan", "joint", "eager")
     assert scenario_of(resolved(scenario)) == scenario
 
 
 @pytest.mark.parametrize(("age", "collectives"), [("1 ns", 1), ("10 ms", 1), ("20 ms", 2), ("25 ms", 3)])
-def test_knowledge_by_time_is_of_the_rows_that_held_then(age: str, collectives: int) -> None:
+def test_knowledge_of_a_given_age_in_time_is_the_row_of_conditions_that_held_then(age: str, collectives: int) -> None:
     text = f"""[conditions]
 every = "10 ms"
 [[policy]]

@@ -1,4 +1,4 @@
-"""Policies in the testbed: it chooses as planned, and takes as long as the model says."""
+"""Policies in the testbed: its decisions match the plan, and its times match the model."""
 
 import pandas as pd
 
@@ -34,8 +34,8 @@ knowledge = "ewma 0.3"
 """
 
 
-def test_policies_are_measured_as_planned(tmp_path):
-    """The testbed chooses as planned, or the run would fail, and takes as long; the model has all policies."""
+def test_testbed_decisions_and_times_of_policies_match_the_plan(tmp_path):
+    """The run fails if the testbed decides differently from the plan; the model runs all policies, the testbed 3."""
     (tmp_path / "policies.toml").write_text(POLICIES)
     answer(tmp_path / "all", "policies.toml", "--engine", "model")
     ends = {mode: here.completion_s.to_list() for mode, here in rows(tmp_path / "all").groupby("mode")}
@@ -90,16 +90,18 @@ what = "agent 2 killed"
 """
 
 
-def test_policies_that_keep_paths_are_measured_as_planned_whatever_is_struck(tmp_path):
-    """Every choice of the testbed is compared with the plan, which a difference ends."""
+def test_testbed_decisions_and_times_match_the_plan_under_link_and_agent_faults(tmp_path):
+    """The run compares every decision of the testbed with the plan, and a difference would end it."""
     (tmp_path / "struck.toml").write_text(STRUCK)
     fidelity = answer(tmp_path / "run", "struck.toml", "--engine", "emulation")["fidelity"]
     found, struck = rows(tmp_path / "run"), open_run(tmp_path / "run").faults
     assert set(struck.outcome) == {"recovered"}
-    assert struck.collectives_lost.groupby(struck.fault).sum().to_dict() == {0: 0, 1: 0, 2: 3}  # one of each mode
+    assert struck.collectives_lost.groupby(struck.fault).sum().to_dict() == {0: 0, 1: 0, 2: 3}  # one per mode
     kept = found[found["mode"] == "fourth"]
-    # Every fourth, and where a cable has been cut or is back; the lost attempt at 5 counts for how long it stays so.
+    # Every fourth, and after a cable was cut or repaired; the lost attempt at collective 5 counts as one collective
+    # in the duration of the fault.
     assert kept.collective[kept.rerouted].tolist() == [0, 2, 3, 4, 5, 7]
     assert fidelity["collectives"] == 18 and abs(fidelity["median_ratio"] - 1) < 0.001
     counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
-    assert sorted(set(counters.collective)) == [0, 2, 3, 4, 6, 7]  # nothing is learnt where a cable is cut meanwhile
+    # No rates are learnt from a collective during which a cable is cut.
+    assert sorted(set(counters.collective)) == [0, 2, 3, 4, 6, 7]

@@ -1,4 +1,4 @@
-"""A program of one's own on the GPUs' hosts: `run.py --exec`, in the VM as users start it."""
+"""User programs on the hosts of the GPUs: `run.py --exec`, in the VM as users start it."""
 
 import base64
 import csv
@@ -37,7 +37,7 @@ from topologies.fabric.ports import links_in_grain
 GUEST = PROJECT / "tests" / "guest"
 PYTHON = sys.executable
 CONSTANT = ("--set", 'conditions.wan_rate="40 Gbit/s"', "--set", 'conditions.intra_rate="100 Gbit/s"')
-HEADERS = 9014 / (9000 - 52)  # of a full frame, over its payload
+HEADERS = 9014 / (9000 - 52)  # size of a full frame over its payload
 
 SOCKETS = """
 import os, socket, time
@@ -61,7 +61,7 @@ else:
 
 
 def program(folder: Path, command: str, *options: str, status: int = 0) -> tuple[dict, str]:
-    """Run a program into FOLDER/run; returns what --json printed, and what was said."""
+    """Run a program into FOLDER/run; return the object that --json printed, and the error output."""
     arguments = ("paper", "--modes", "base", "--out", "run", "--json", "--exec", command, *options)
     out, said = ended(*arguments, cwd=folder, status=status)
     return json.loads(out), said
@@ -75,7 +75,7 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     assert [one["gpu"] for one in found["ranks"]] == ["g1", "g4"]
     got, seconds = (tmp_path / "run/output/0.stdout").read_text().split()
     assert int(got) == 100_000_000
-    # A byte goes, and 100 MB come back at 40 Gbit/s of payload; the start of a connection is not modelled.
+    # One byte is sent, and 100 MB return at 40 Gbit/s of payload; the start of the connection is not modelled.
     assert float(seconds) == pytest.approx(2 * 5e-3 + 8 * 100e6 / 40e9, rel=0.05)
     carried = {link["link"]: link["bytes"] for link in found["links"]}
     assert carried["s1b0>s0b0"] == pytest.approx(100e6 * HEADERS, rel=0.01)
@@ -112,15 +112,15 @@ else:
 """
 
 
-def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> None:
+def test_link_rates_change_over_time_and_a_capture_matches_the_port_counters(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(CHANGING)
     rates = {"conditions.wan_rate": "10-100 Gbit/s", "conditions.intra_rate": "200 Gbit/s"}
     keys = {"program.ranks": [1, 4], "conditions.every": "2 ms", **rates}
     options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     found, _ = program(tmp_path, f"{PYTHON} mine.py", *options, "--capture", "s1b0>s0b0")
     computed = [float((tmp_path / f"run/output/{rank}.stdout").read_text()) for rank in (0, 1)]
-    assert computed == pytest.approx([0.005] * 2, abs=2e-4)  # and what it takes to start a process
-    # The data begins to flow at 6 ms, under the 4th row of conditions, and ends where the rates' integral is its size.
+    assert computed == pytest.approx([0.005] * 2, abs=2e-4)  # plus the start of a process
+    # The data begins to flow at 6 ms, in the 4th row of conditions, and ends when the integral of the rate is its size.
     paper = [Override(key, value, key) for key, value in keys.items() if not key.startswith("program.")]
     setting = rows_as_collectives(load_scenario("paper", paper))
     conditions = conditions_of(setting)
@@ -137,7 +137,7 @@ def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> Non
     whole = sum(float(conditions.rates_bps(row, 1)[0, link]) * 2e-3 / 8 for row in range(found["changes"]))
     rest = float(conditions.rates_bps(found["changes"], 1)[0, link]) / 8 * (found["run_s"] - found["changes"] * 2e-3)
     assert of_link["capacity_bytes"] == pytest.approx(whole + rest, rel=1e-4)
-    # The capture has what the port has counted.
+    # The capture has as many bytes as the port counted.
     (captured,) = found["captures"]
     packets = pcap_lengths((tmp_path / "run" / captured["file"]).read_bytes())
     assert len(packets) == captured["packets"] and captured["lost"] == 0
@@ -146,10 +146,10 @@ def test_conditions_change_by_time_and_a_link_is_captured(tmp_path: Path) -> Non
         load(tmp_path / "run")
 
 
-def test_where_connections_in_full_flight_change_paths_nothing_is_lost_or_sent_again_and_runs_are_the_same(
+def test_rerouting_busy_connections_loses_and_retransmits_nothing_and_is_reproducible(
     tmp_path: Path,
 ) -> None:
-    """Over a shorter path packets overtake those under way, thousands at a time."""
+    """On a shorter path, packets overtake those under way on the old path, thousands at a time."""
     (tmp_path / "mine.py").write_text(CHANGING)
     keys = {"program.ranks": [1, 4], "conditions.every": "2 ms", "conditions.intra_rate": "200 Gbit/s"}
     options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
@@ -157,8 +157,8 @@ def test_where_connections_in_full_flight_change_paths_nothing_is_lost_or_sent_a
     found, _ = program(tmp_path, f"{PYTHON} mine.py", *options)
     assert found["rerouted"] >= 20 and found["drops"] == 0
     assert [one["retransmitted_segments"] for one in found["ranks"]] == [0, 0]
-    assert sum(one["bytes"] > 1e6 for one in found["links"] if one["link"].startswith("s1")) >= 2  # of paths in use
-    # The scenario that the folder holds is of the same run, to the nanosecond and the byte.
+    assert sum(one["bytes"] > 1e6 for one in found["links"] if one["link"].startswith("s1")) >= 2  # paths in use
+    # The scenario in the run folder reproduces the run, to the nanosecond and the byte.
     again, _ = ended("run/scenario.toml", "--out", "again", "--json", cwd=tmp_path)
     same = {name: value for name, value in found.items() if name not in ("wall_s", "folder")}
     assert {name: value for name, value in json.loads(again).items() if name in same} == same
@@ -166,7 +166,7 @@ def test_where_connections_in_full_flight_change_paths_nothing_is_lost_or_sent_a
 
 
 def pcap_lengths(data: bytes) -> list[int]:
-    """The lengths of a pcap file's packets as they were on the wire."""
+    """Return the lengths on the wire of the packets in a pcap file."""
     found, at = [], 24
     while at < len(data):
         kept, length = struct.unpack_from("<II", data, at + 8)
@@ -176,7 +176,7 @@ def pcap_lengths(data: bytes) -> list[int]:
 
 
 class Network:
-    """Takes the place of a testbed: notes which rates of the WAN it was given, and those that paths were chosen by."""
+    """A stand-in for a testbed: it records the link rates that were set, and those by which paths were chosen."""
 
     def __init__(self) -> None:
         self.changed: list[np.ndarray] = []
@@ -201,7 +201,7 @@ def mine(now):
 
 
 def slowest_s(fabric: Fabric, delays_s: np.ndarray, rates_bps: np.ndarray, paths: list[int], size: int) -> float:
-    """How long the last message from each GPU to each of another site takes, those that take a link sharing it."""
+    """Return the completion time when each GPU sends one message to each GPU of other sites and flows share links."""
     ends = [(a, b) for a in fabric.gpus for b in fabric.gpus if a.site != b.site]
     links = [
         links_in_grain(fabric).of(*map(np.array, (a.rank, b.rank, path)))
@@ -219,7 +219,9 @@ def slowest_s(fabric: Fabric, delays_s: np.ndarray, rates_bps: np.ndarray, paths
     ("policy", "knowledge"),
     [("never", "oracle"), ("every 3", "stale 1"), ("drift 0.43", "oracle"), ("gain 0.5", "oracle"), (None, "oracle")],
 )
-def test_paths_are_chosen_by_time(tmp_path: Path, policy: str | None, knowledge: str) -> None:
+def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
+    tmp_path: Path, policy: str | None, knowledge: str
+) -> None:
     (tmp_path / "own.py").write_text(OWN)
     of = {"reroute": policy, "reembed": "every"} if policy else {"function": f"{tmp_path}/own.py:mine"}
     mine = {"name": "mine", "knowledge": knowledge, **of}
@@ -258,13 +260,13 @@ def test_paths_are_chosen_by_time(tmp_path: Path, policy: str | None, knowledge:
             force = best(rates)
     assert policy in ("never", "every 3") or 3 < len(chosen) < count - 3
     believed = [true[max(0, row - 1) if knowledge == "stale 1" else row] for row in chosen]
-    first = [] if chosen[:1] == [0] else [(true[0], False)]  # the fixed ones
+    first = [] if chosen[:1] == [0] else [(true[0], False)]  # the fixed paths
     asked = [*first, *((rates, True) for rates in believed)]
     assert [(rates.tolist(), is_best) for rates, is_best in network.routed] == [(r.tolist(), one) for r, one in asked]
     assert (course.rerouted, course.messages) == (len(asked) - 1, 2 * len(asked))
 
 
-def test_each_rank_has_a_line_while_it_runs(tmp_path: Path) -> None:
+def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:
     state = RunState(tmp_path, (0, 4, 5))
     lines = [
         {"began": True, "links": []},
@@ -286,7 +288,7 @@ def test_each_rank_has_a_line_while_it_runs(tmp_path: Path) -> None:
     assert len(text.splitlines()) == 5
 
 
-def test_iperf_reaches_what_the_wan_has(tmp_path: Path) -> None:
+def test_iperf_measures_the_rate_of_the_wan_link(tmp_path: Path) -> None:
     command = "if [ $RANK = 0 ]; then timeout 1 iperf -s; true; else iperf -c g0 -t 0.2 -f m; fi"
     options = ("--set", "program.ranks=[0, 4]", "--wan-delay", "1 ms")
     program(tmp_path, command, *CONSTANT, *options)
@@ -294,7 +296,7 @@ def test_iperf_reaches_what_the_wan_has(tmp_path: Path) -> None:
     assert float(re.findall(r"([0-9.]+) Gbits/sec", said)[-1]) == pytest.approx(40, rel=0.03)
 
 
-def test_harm_is_bounded_and_told(tmp_path: Path) -> None:
+def test_a_hostile_program_is_bounded_by_its_limits_and_each_violation_is_reported(tmp_path: Path) -> None:
     small = ("program.deadline='1 s'", 'program.output="1 MB"', 'program.files="32 MB"', 'program.memory="800 MB"')
     options = [word for one in small for word in ("--set", one)]
     found, said = program(tmp_path, f"{PYTHON} {GUEST / 'hostile_program.py'}", "--gpus", "6", *options, status=1)
@@ -302,13 +304,13 @@ def test_harm_is_bounded_and_told(tmp_path: Path) -> None:
     output = {rank: (tmp_path / f"run/output/{rank}.stdout").read_bytes() for rank in (1, 4, 5)}
     assert found["deadline"] and found["run_s"] < 4
     assert "ended at the deadline of 1 s" in said
-    assert statuses[0] in (-9, -15)  # of the shell, or of what ignores SIGTERM
+    assert statuses[0] in (-9, -15)  # ended by SIGTERM, or by SIGKILL where SIGTERM is ignored
     assert statuses[1] == 0 and output[1] == b"x" * 1_000_000
     assert "64,536,000 bytes of rank 1's output were discarded: program.output keeps 1,000,000" in said
     assert statuses[2] == 1 and "No space left" in (tmp_path / "run/output/2.stderr").read_text()
     assert "filled the 32,000,000 bytes of program.files" in said
     assert sum(file.stat().st_size for file in (tmp_path / "run/files").iterdir()) <= 32_000_000
-    assert statuses[3] in (1, -9, 137)  # it got no more memory, or was killed where that ended
+    assert statuses[3] in (1, -9, 137)  # its allocation failed, or it was killed when memory ran out
     assert output[4].split(b" ", 1)[0] == b"6" and b"'g4-eth0'" in output[4] and output[4].endswith(b"True\n")
     assert 100 < int(output[5]) <= 600
     assert f"{found['left_running']} processes were still running" in said and found["left_running"] >= int(output[5])
@@ -316,10 +318,10 @@ def test_harm_is_bounded_and_told(tmp_path: Path) -> None:
     assert re.search(rf"ranks? 2(, 3)? ended with status 1, {why}", said)
 
 
-def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
+def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> None:
     command = "if [ $RANK = 2 ]; then cat more >/dev/null; while :; do :; done; fi; sleep 1"
     with (tmp_path / "more").open("wb") as file:
-        file.truncate(1_000_000_000)  # more than the VM can keep of it
+        file.truncate(1_000_000_000)  # more than the VM can cache
     small = [
         word for one in ("patience='3 s'", "memory='40 MB'", "files='32 MB'") for word in ("--set", f"program.{one}")
     ]
@@ -368,12 +370,14 @@ def test_a_rank_that_spins_is_named_and_ended(tmp_path: Path) -> None:
         (["--sweep", "program.deadline=1 s,2 s"], "cannot be swept"),
     ],
 )
-def test_mistakes_are_told_at_once(options: list[str], mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_program_options_are_refused_before_the_run(
+    options: list[str], mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert experiment.run(options) == 2
     assert mistake in capsys.readouterr().err
 
 
-def test_a_scenario_without_a_program_has_no_table_of_it() -> None:
+def test_a_scenario_without_a_program_is_written_without_a_program_table() -> None:
     assert "[program]" not in resolved(load_scenario("paper"))
 
 
@@ -382,7 +386,9 @@ def test_a_scenario_without_a_program_has_no_table_of_it() -> None:
     ranks=st.none() | st.lists(st.integers(0, 7), min_size=1, unique=True),
     env=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True), st.text("ab =\"'{}#é")),
 )
-def test_a_program_survives_its_file(command: str, ranks: list[int] | None, env: dict[str, str]) -> None:
+def test_a_program_survives_being_written_to_toml_and_json(
+    command: str, ranks: list[int] | None, env: dict[str, str]
+) -> None:
     given_ = {"program.command": command, "program.env": env} | ({} if ranks is None else {"program.ranks": ranks})
     try:
         found = scenario(**given_)
@@ -404,10 +410,10 @@ ARGUMENT = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=
     random=st.binary(max_size=16),
     padding=st.sampled_from([[], [""]]),
 )
-def test_a_process_is_named_from_its_stack(
+def test_the_rank_and_command_of_a_process_are_read_from_its_stack(
     arguments: list[str], before: list[str], rank: int, random: bytes, padding: list[str]
 ) -> None:
-    # As the kernel lays it out: random bytes, platform, padding, arguments, variables, the file's name.
+    # The kernel's layout: random bytes, platform, padding, arguments, environment variables, file name.
     parts = ["x86_64", *padding, *arguments, *before, f"RANK={rank}", "LAST=1", "/bin/x", "", ""]
     command = " ".join(arguments)
     found = command_of(random + "\0".join(parts).encode())
@@ -421,7 +427,7 @@ def test_a_process_is_named_from_its_stack(
     assert command_of(random + "\0".join(gone).encode()) is None
 
 
-def test_a_dry_run_of_a_program_has_no_points_and_can_be_run_again(tmp_path: Path) -> None:
+def test_a_dry_run_of_a_program_prints_a_runnable_scenario_without_points(tmp_path: Path) -> None:
     command = [sys.executable, str(PROJECT / "scenarios" / "run.py"), "--exec", "true", "--dry-run"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert tomllib.loads(said)["program"]["command"] == "true"

@@ -1,4 +1,4 @@
-"""What is printed on stderr during a run: right numbers, no long silence, and how much time is left."""
+"""Progress on stderr during a run: correct numbers, no long silence, and the estimated time left."""
 
 import re
 import time
@@ -24,14 +24,14 @@ def part(place, mode, times_s, start=0):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A function that sets the time."""
+    """Return a function that sets the time."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return lambda now_s: now.__setitem__(0, now_s)
 
 
-def test_a_finished_point_is_shown_with_the_mean_and_the_gain_of_the_results():
-    """Slices may come in any order and length, as those of a resumed run do."""
+def test_a_finished_point_is_shown_with_its_mean_and_gain_over_base():
+    """Slices may arrive in any order and length, as in a resumed run."""
     (setting,) = scenario(collective__count=1000).settings()
     base_s = np.random.default_rng(1).gamma(4.0, 0.001, 1000)
     times_s = {"base": base_s, "ccl": 0.9 * base_s, "wan": base_s**1.1, "joint": 0.5 * base_s}
@@ -47,24 +47,24 @@ def test_a_finished_point_is_shown_with_the_mean_and_the_gain_of_the_results():
     assert shown.line(0, "joint").startswith("[4/4] model, 8 GPUs, 8 MB, 10 us, joint: 1,000 of 1,000, mean ")
 
 
-def test_the_time_left_is_that_of_the_rest_at_the_pace_so_far(clock):
+def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
     settings = scenario(collective__count=100, run__modes=["base", "wan"]).settings()
     model, emulation = Progress("model", settings), Progress("emulation", settings)
     model.take(part(0, "base", np.ones(50)))
-    model.begin()  # what was there before is no measure of the pace
+    model.begin()  # earlier results do not count for the pace
     assert model.time_left() == ""
     clock(30.0)
     model.take(part(0, "base", np.ones(50), 50))
     assert model.time_left() == ", about 60 s left"
-    assert re.fullmatch(r", about \d+ (s|min) left", emulation.time_left())  # an estimate, before anything is measured
+    assert re.fullmatch(r", about \d+ (s|min) left", emulation.time_left())  # estimated before anything is measured
     clock(300.0)
     assert model.time_left() == ", about 10 min left"
     model.take(part(0, "wan", np.ones(100)))
     assert model.time_left() == ""
 
 
-def test_without_a_terminal_a_silent_run_prints_what_it_is_at_and_a_busy_one_does_not(monkeypatch, capsys):
-    assert progress._SILENT_S <= 15  # as promised
+def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkeypatch, capsys):
+    assert progress._SILENT_S <= 15  # as documented
     settings = scenario(collective__count=4, run__modes=["base", "wan"]).settings()
     err = ""
 

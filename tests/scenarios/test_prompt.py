@@ -1,4 +1,4 @@
-"""Sessions at the prompt: every verb at a terminal, lines from a pipe, the machine's own kernel, every end."""
+"""Prompt sessions on the wall clock: every verb at a terminal, lines from a pipe, the own kernel, every way to end."""
 
 import re
 import signal
@@ -23,7 +23,7 @@ ANSWER_S = 120
 
 
 class Session:
-    """A prompt of an unprivileged user's at a pseudo-terminal."""
+    """A prompt that an unprivileged user started at a pseudo-terminal."""
 
     def __init__(self, vm: VM, *arguments: str, clock: str = "wall") -> None:
         state = str(vm.folder / "state")
@@ -43,7 +43,7 @@ class Session:
 
 @contextmanager
 def session(vm: VM, *arguments: str, leave: str = "exit\r", clock: str = "wall") -> Iterator[tuple[Session, str]]:
-    """A prompt and its banner; left by typing `leave`."""
+    """Start a prompt and yield it with its banner; end the session by typing `leave`."""
     prompt = Session(vm, *arguments, clock=clock)
     try:
         yield prompt, prompt.type("", timeout=COMING_UP_S)
@@ -63,7 +63,7 @@ def carried_bps(output: str) -> float:
 
 
 def nearest_bps(prompt: Session, line: str, wanted_bps: float) -> float:
-    """iperf's result, the best of three: time is real here, and the machine is busy testing."""
+    """Return the best of up to three iperf results: time is real here, and other tests load the machine."""
     found: list[float] = []
     while len(found) < 3 and not any(0.95 < each / wanted_bps < 1.05 for each in found):
         found.append(carried_bps(prompt.ask(line)))
@@ -71,7 +71,7 @@ def nearest_bps(prompt: Session, line: str, wanted_bps: float) -> float:
 
 
 def in_use(prompt: Session) -> list[str]:
-    """The WAN paths of the ring that are in use."""
+    """Return the WAN paths that the ring uses."""
     return re.findall(r"^(\S+>\S+) .*in use", prompt.ask("paths"), re.MULTILINE)
 
 
@@ -87,7 +87,7 @@ def rates_and_conditions(prompt: Session) -> None:
 
 
 def ring_mode_and_collectives(prompt: Session) -> None:
-    """The bytes of a collective go where the paths say."""
+    """The bytes of a collective cross the WAN links that `paths` shows."""
     assert "g0 > g2 > g1 > g3 > g7 > g5 > g6 > g4 > g0" in prompt.ask("ring 0 2 1 3 7 5 6 4")
     assert "joint: " in prompt.ask("mode joint")
     output = prompt.ask("allgather 64 MB 2")
@@ -104,7 +104,7 @@ def ring_mode_and_collectives(prompt: Session) -> None:
 
 def captures(prompt: Session) -> None:
     prompt.ask("capture g0>g1 leaf.pcap")
-    prompt.ask("capture g3>s0b0 spines.pcap")  # shaped at every spine
+    prompt.ask("capture g3>s0b0 spines.pcap")  # a link that is shaped at every spine
     prompt.ask("allgather 8 MB")
     assert re.findall(r"(\S+): \d+ packets in \S+$", prompt.ask("capture stop"), re.MULTILINE) == ["g0>g1", "g3>s0b0"]
     assert "exists already" in prompt.ask("capture g0>g1 leaf.pcap")
@@ -120,7 +120,7 @@ def ctrl_c_in_a_collective(prompt: Session) -> None:
 
 
 def ctrl_c_at_a_nodes_command(prompt: Session) -> None:
-    """Keys and Ctrl-C are the command's input, and nobody else's."""
+    """Keys and Ctrl-C reach only the command that runs on the host."""
     prompt.child.sendline("g0 ping g4")
     prompt.child.expect("icmp_seq=2", timeout=ANSWER_S)
     prompt.child.send("left over")
@@ -162,7 +162,7 @@ def mistakes_help_and_the_line(prompt: Session) -> None:
     assert "goes to" in prompt.type("\x1b[A\r")
 
 
-def test_a_session_at_eight_gpus(vm: VM) -> None:
+def test_a_prompt_session_with_eight_gpus_supports_every_verb(vm: VM) -> None:
     with session(vm, "--out", "kept") as (prompt, banner):
         assert all(words in banner for words in ("8 GPUs (4 + 4)", "rate scale 1/1000", "in the VM"))
         assert "(56/56 received)" in prompt.ask("pingall")
@@ -176,15 +176,15 @@ def test_a_session_at_eight_gpus(vm: VM) -> None:
 
     assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["leaf.pcap", "spines.pcap"]
     assert (vm.folder / "state" / "longhaul" / "history").read_text().endswith("flows s1b0\nexit\n")
-    # Of 8 MB at 1/1000, seven chunks, and a label behind each.
+    # Seven chunks of 8 MB at the rate scale 1/1000, each followed by a label.
     assert 7 * 8000 < captured_bytes(vm.folder / "kept" / "leaf.pcap", src=0, dst=1) < 7 * 8000 * 1.05
     assert 7 * 8000 < captured_bytes(vm.folder / "kept" / "spines.pcap", src=3, dst=4) < 7 * 8000 * 1.05
 
 
 def captured_bytes(file: Path, *, src: int, dst: int) -> int:
-    """The bytes of chunks in a capture that has nothing but packets from one rank, those of chunks to another."""
+    """Return the chunk bytes to rank `dst` in a capture, all of whose packets must come from rank `src`."""
     data = file.read_bytes()
-    assert struct.unpack_from("<IHHiIII", data)[::6] == (0xA1B23C4D, 1)  # pcap with nanoseconds, of Ethernet frames
+    assert struct.unpack_from("<IHHiIII", data)[::6] == (0xA1B23C4D, 1)  # pcap in nanoseconds, Ethernet frames
     addresses = [bytes([10, rank // 4, 0, rank % 4 + 1]) for rank in (src, dst)]
     at, payload, times = 24, 0, []
     while at < len(data):
@@ -201,14 +201,14 @@ def captured_bytes(file: Path, *, src: int, dst: int) -> int:
 
 
 @pytest.mark.slow
-def test_sixteen_gpus_reach_one_another_and_a_sweep_has_a_first_setting(vm: VM) -> None:
+def test_a_prompt_with_sixteen_gpus_uses_the_first_configuration_of_a_sweep(vm: VM) -> None:
     arguments = ("--set", "sweep.fabric.gpus=[16, 8]", "--rate-scale", "1/500")
     with session(vm, *arguments, leave="\x04") as (prompt, banner):
         assert all(words in banner for words in ("16 GPUs (8 + 8)", "rate scale 1/500", "the first of 2 conf"))
         assert "(240/240 received)" in prompt.ask("pingall")
         prompt.ask("rate g0>g9 1 Gbit/s")
         assert "ratio" in prompt.ask("allgather 64 MB")
-    assert not list((vm.folder / "results").iterdir())  # there was nothing to keep
+    assert not list((vm.folder / "results").iterdir())  # nothing to keep
 
 
 LINES = """\
@@ -242,15 +242,15 @@ ring best
 """
 
 
-# On the wall clock a session at a terminal has cables cut as well.
+# On the wall clock, test_a_prompt_session_with_eight_gpus_supports_every_verb cuts cables as well.
 @pytest.mark.parametrize("clock", ["virtual", pytest.param("wall", marks=pytest.mark.slow)])
-def test_lines_come_from_a_pipe_and_failures_are_shown_avoided_and_refused_at_once(vm: VM, clock: str) -> None:
+def test_lines_from_a_pipe_run_and_failed_links_are_shown_avoided_or_named_as_the_cause(vm: VM, clock: str) -> None:
     ended = vm.run("--cli", "--clock", clock, "--gpus", "4", program=[RUN], input=LINES.encode(), timeout=400)
     assert ended.status == 0, ended.err
     assert "mininet>" not in ended.out and "4 GPUs" in ended.err and "bringing up the agents" in ended.err
     assert "Warning" not in ended.err and "Traceback" not in ended.err
     output = ended.out.splitlines()
-    assert output[0].endswith("up") and " 0% packet loss" in ended.out  # answers, and nothing before them
+    assert output[0].endswith("up") and " 0% packet loss" in ended.out  # stdout has the answers only
     wires = [line for line in output if "<->" in line]
     half = len(wires) // 2
     assert all(line.endswith(" up") for line in wires[:half])
@@ -265,8 +265,8 @@ def test_lines_come_from_a_pipe_and_failures_are_shown_avoided_and_refused_at_on
     assert "s0l0 - s0p0 and s0l1 - s0p1" in output[-1] and "ring" in output[-1]
 
 
-def test_root_on_a_kernel_that_can_do_it_has_the_network_there_and_leaves_nothing(vm: VM) -> None:
-    """The VM's kernel, with Open vSwitch and netem, is used as the machine's own."""
+def test_root_runs_the_prompt_on_the_machines_own_kernel_and_it_cleans_up_completely(vm: VM) -> None:
+    """The VM's kernel, which has Open vSwitch and netem, acts as the machine's own kernel."""
     seen = vm.report("prompt", options=("--clock", "wall"))
     assert "on this machine's own kernel" in seen["banner"] and seen["bridges"] == 12
     assert "(12/12 received)" in seen["pingall"] and carried_bps(seen["iperf"]) > 40e6
@@ -287,7 +287,7 @@ def test_root_on_a_kernel_that_can_do_it_has_the_network_there_and_leaves_nothin
         ("virtual", PROMPT, signal.SIGHUP, ""),
     ],
 )
-def test_a_signal_ends_the_vm_with_all_that_is_in_it(
+def test_a_signal_to_the_prompt_ends_the_vm_and_all_its_processes(
     vm: VM, clock: str, moment: str, signal_number: int, says: str
 ) -> None:
     child = Session(vm, "--gpus", "4", clock=clock).child
@@ -299,7 +299,7 @@ def test_a_signal_ends_the_vm_with_all_that_is_in_it(
     assert says in str(child.before)
     child.close()
     assert child.exitstatus == 128 + signal.SIGTERM
-    await_that(lambda: not set(below) & living().keys(), 5)  # the host takes them away one after the other
+    await_that(lambda: not set(below) & living().keys(), 5)  # the host reaps them one by one
     assert not list((vm.folder / "results").iterdir())
 
 
@@ -316,7 +316,7 @@ with dialogue.checking_signals():
 """
 
 
-def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
+def test_a_signal_that_did_not_wake_a_prompt_reading_a_pipe_still_ends_it() -> None:
     with subprocess.Popen([sys.executable, "-c", LOST], cwd=PROJECT, stdin=subprocess.PIPE) as child:
         try:
             assert child.wait(timeout=60) == 128 + signal.SIGTERM
@@ -324,14 +324,14 @@ def test_a_signal_that_does_not_wake_the_prompt_is_repeated() -> None:
             child.kill()
 
 
-def test_a_signal_that_does_not_wake_the_prompt_at_a_terminal_is_repeated() -> None:
+def test_a_signal_that_did_not_wake_a_prompt_at_a_terminal_still_ends_it() -> None:
     child = pexpect.spawn(sys.executable, ["-c", LOST], cwd=str(PROJECT), timeout=60)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 128 + signal.SIGTERM
 
 
-def test_no_character_is_lost_where_the_check_of_signals_comes_as_the_prompt_is_written() -> None:
+def test_no_typed_character_is_lost_when_signals_are_checked_while_the_prompt_is_written() -> None:
     code = f"""
 import readline
 from scenarios.prompt import dialogue

@@ -1,4 +1,4 @@
-"""Arguments, states, predictions and text of the prompt, as values: no network is needed."""
+"""The prompt's argument parsing, state, predictions and printed text, tested as values without a network."""
 
 import struct
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def state(*, dead: Cables = NO_CABLES, routes: Any = (), fabric: Fabric = FABRIC
         ("link s0l0 g0 up", ("s0l0", "g0", True)),
     ],
 )
-def test_a_line_is_read_as_values(line: str, value: object) -> None:
+def test_a_command_line_is_parsed_into_values(line: str, value: object) -> None:
     assert read(line) == value
 
 
@@ -107,19 +107,19 @@ def test_a_line_is_read_as_values(line: str, value: object) -> None:
         ("link g0 g1 down", "s0l0"),
     ],
 )
-def test_a_mistake_is_one_sentence_with_the_word_or_what_is_allowed(line: str, named: str) -> None:
+def test_a_mistake_is_refused_in_one_sentence_that_names_the_word_or_the_allowed_values(line: str, named: str) -> None:
     with pytest.raises(PromptError) as refused:
         read(line)
     assert named in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_ring_must_go_along_the_wan() -> None:
+def test_a_ring_between_sites_without_a_wan_path_is_refused() -> None:
     with pytest.raises(PromptError, match="g1 to g4"):
         arguments.ring(ROUND, "0 1 4 5 2 3 6 7")
 
 
 @given(st.sampled_from(sorted(READERS)), st.text())
-def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
+def test_any_text_is_parsed_or_refused_in_one_sentence(verb: str, line: str) -> None:
     try:
         READERS[verb](line)
     except PromptError as error:
@@ -129,7 +129,7 @@ def test_any_line_gives_values_or_one_sentence(verb: str, line: str) -> None:
 @pytest.mark.parametrize("kind", ["allgather", "alltoall", "broadcast"])
 @pytest.mark.parametrize("mode", sorted(MODES))
 @pytest.mark.parametrize("grain", GRAINS)
-def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None:
+def test_the_prompts_prediction_equals_that_of_the_model_engine(mode: str, kind: str, grain: str) -> None:
     wanted = f"collective.kind={kind}", f"fabric.grain={grain}", "conditions.wan_delay=1 ms", "run.seed=3"
     setting = scenario(*wanted, collective__count=1)
     conditions, repeated = conditions_of(setting), setting.workload
@@ -155,7 +155,7 @@ def test_the_prediction_is_the_engines(mode: str, kind: str, grain: str) -> None
     assert ("in use" in cheapest) == (chosen.path[0] == now.path(src, dst))
 
 
-def test_a_path_is_the_routes_or_the_first_that_is_whole() -> None:
+def test_a_pair_uses_its_installed_route_or_else_the_first_path_without_a_failed_link() -> None:
     routes, pairs = [[3, 4, PATH["s0b1>s1b1"], 7]], [(3, 4), (0, 5), (7, 0), (0, 1)]
     whole, failed = state(routes=routes), state(routes=routes, dead=frozenset({cable("s0b0", "s1b0")}))
     assert [whole.path(*pair) for pair in pairs] == [PATH["s0b1>s1b1"], PATH["s0b0>s1b0"], PATH["s1b0>s0b0"], -1]
@@ -191,13 +191,13 @@ def test_failed_links_are_shown_and_never_in_use() -> None:
         ),
     ],
 )
-def test_unreachable_gpus_are_named_with_the_cables(
+def test_unreachable_gpus_are_named_with_the_failed_cables(
     dead: Cables, pairs: list[tuple[int, int]], named: list[str]
 ) -> None:
     reason = text.unreachable(FABRIC, pairs, frozenset(dead))
     assert all(word in reason for word in named) and "\n" not in reason
     assert text.unreachable(FABRIC, [(5, 6)], frozenset(dead)) == ""
-    apart = text.unreachable(ROUND, [(0, 4)], NO_CABLES)  # no path joins these sites, whatever is up
+    apart = text.unreachable(ROUND, [(0, 4)], NO_CABLES)  # no path joins these sites, even when every cable is up
     assert "g0" in apart and "g4" in apart and text.unreachable(ROUND, [(0, 2), (7, 0)], NO_CABLES) == ""
 
 
@@ -216,7 +216,7 @@ dl_dst={tunnel_tag(2)} actions=output:3
 """
 
 
-def test_flow_rules_have_the_fabrics_names_and_the_order_of_priority() -> None:
+def test_flow_rules_are_printed_with_fabric_names_in_order_of_priority() -> None:
     assert [line.split() for line in text.flows(DUMP, FABRIC, "s0l0").splitlines()] == [
         ["rule", "from", "to", "coming", "goes", "to", "packets", "bytes"],
         ["route", "12", "g0", "g4", "s0p1,", "tagged", "s0b0>s1b1", "7", "70", "kB"],
@@ -224,11 +224,11 @@ def test_flow_rules_have_the_fabrics_names_and_the_order_of_priority() -> None:
         ["default", "site", "0", "site", "1", "from", "s0p0", "back,", "tag", "off", "0", "0", "B"],
         ["default", "any", "g0", "g0,", "tag", "off", "3", "294", "B"],
         ["default", "g0", "site", "1", "s0p0", "0", "0", "B"],
-        DUMP.splitlines()[-1].split(),  # not the controller's, as it is
+        DUMP.splitlines()[-1].split(),  # a foreign rule, printed unchanged
     ]
 
 
-def test_a_capture_of_several_ports_is_in_order_of_time(tmp_path: Path) -> None:
+def test_captures_of_several_ports_are_merged_in_order_of_time(tmp_path: Path) -> None:
     packets = [struct.pack("<IIII", 9, at, 2, 9000) + bytes([at, at]) for at in range(6)]
     parts = [tmp_path / "0", tmp_path / "1"]
     parts[0].write_bytes(b"h" * 24 + packets[0] + packets[3])
@@ -255,6 +255,6 @@ def test_a_capture_of_several_ports_is_in_order_of_time(tmp_path: Path) -> None:
         ("collective allgather 8 MB", " ".join(ALGORITHMS["allgather"])),
     ],
 )
-def test_tab_offers_what_can_come_next(typed: str, offered: str) -> None:
+def test_tab_completion_offers_exactly_the_words_that_may_follow(typed: str, offered: str) -> None:
     found = arguments.completions(FABRIC, typed.split(), frozenset({cable("g5", "s1l0")}), ["base", "calm"])
     assert list(found) == offered.split()

@@ -1,4 +1,4 @@
-"""Sessions at the prompt in virtual time: true rates, and a clock that stands still while a line is awaited."""
+"""Prompt sessions in virtual time: unscaled rates, and a clock that stops while the prompt waits for a line."""
 
 import json
 import os
@@ -23,12 +23,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def now_s(prompt: Session) -> float:
-    """The virtual time."""
+    """Return the virtual time, s."""
     return float(prompt.ask("time").split()[0])
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process and of all below it, s."""
+    """Return the processor time of a process and all its descendants, s."""
     spent = 0
     for one in (pid, *descendants(pid)):
         fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
@@ -37,19 +37,19 @@ def processor_s(pid: int) -> float:
 
 
 def ratios(output: str) -> list[float]:
-    """Measured over predicted."""
+    """Return the ratios of measured to predicted times."""
     found = re.findall(r"measured ([0-9.]+) (m?s), predicted ([0-9.]+) \2", output)
     return [float(measured) / float(predicted) for measured, _, predicted in found]
 
 
-def test_a_session_in_virtual_time(vm: VM) -> None:
+def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_when_idle(vm: VM) -> None:
     often = ("--set", 'policy=[{name = "often", reroute = "every 2"}]')
     with session(vm, "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
         assert "in virtual time" in banner and "rate scale" not in banner
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
         before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
         time.sleep(3)
-        assert processor_s(prompt.child.pid) - spent_s < 0.2  # a VM that waits for itself takes all there is
+        assert processor_s(prompt.child.pid) - spent_s < 0.2  # a VM that polled would use a whole core
         assert now_s(prompt) == pytest.approx(before_s, abs=1e-6)
         assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
         assert ratios(prompt.ask("collective alltoall 8 MB")) == pytest.approx([1], abs=1e-2)
@@ -63,7 +63,7 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
         lines_typed_ahead(prompt)
         assert "goes to" in prompt.type("flows s1b\t0\r")
         assert "goes to" in prompt.type("\x1b[A\r")
-        prompt.child.send("\x1c")  # which ends nothing, as in a shell
+        prompt.child.send("\x1c")  # Ctrl-\ ends nothing, as in a shell
         assert "Interrupt" in prompt.type("not this\x03")
         assert "allowed: up to 4,000" in prompt.ask("x" * 4050)
         prompt.ask("rate s0b0>s1b0 40 Gbit/s")
@@ -86,10 +86,10 @@ def test_a_session_in_virtual_time(vm: VM) -> None:
 
 
 def ctrl_c_and_keys(prompt: Session) -> None:
-    """Without an end of its own, a command races through virtual time; Ctrl-C and keys reach it."""
+    """An endless command races through virtual time; Ctrl-C and typed keys still reach it."""
     prompt.child.sendline("g0 ping g4")
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
-    assert re.search(r" 0(\.\d+)?% packet loss", prompt.type("\x03"))  # the last one may be under way
+    assert re.search(r" 0(\.\d+)?% packet loss", prompt.type("\x03"))  # the last packet may be under way
     prompt.child.sendline("allgather 64 MB 100")
     prompt.child.expect("measured", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
@@ -97,13 +97,13 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
-        prompt.child.sendline(line)  # which spins: no virtual time passes
+        prompt.child.sendline(line)  # a busy loop: no virtual time passes
         prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
         prompt.type("\x03")
     prompt.child.sendline("g0 sh -c 'trap \"\" INT; while :; do :; done'")
     prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)
     assert "INT; while :; do :; done` does not react to Ctrl-C, and is killed" in prompt.type("\x03")
-    for _ in range(3):  # within the moments in which the shell begins it
+    for _ in range(3):  # Ctrl-C while the shell is still starting the command
         prompt.child.sendline("g1 sh -c 'while :; do :; done'")
         prompt.type("\x03")
         assert "here42" in prompt.ask("g1 echo here$((6 * 7))")
@@ -114,12 +114,12 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)
     prompt.child.sendline("g0 cat")
     prompt.child.send("some words\r")
-    prompt.child.expect("some words\r\nsome words", timeout=ANSWER_S)  # its echo, and cat's
+    prompt.child.expect("some words\r\nsome words", timeout=ANSWER_S)  # echoed by the terminal, then printed by cat
     prompt.type("\x04")
 
 
 def lines_typed_ahead(prompt: Session) -> None:
-    """Lines that are typed while a command runs are kept for the next prompts, and so is the beginning of one."""
+    """Lines typed while a command runs are kept for the next prompts, and so is an incomplete line."""
     first = prompt.type("allgather 64 MB\rtime\rg1 ec")
     assert ratios(first) == pytest.approx([1], abs=1e-3)
     assert re.search(r"^\d+\.\d+ s$", prompt.type(""), re.MULTILINE)
@@ -129,24 +129,24 @@ def lines_typed_ahead(prompt: Session) -> None:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        # Of ranks test_program has it, too.
+        # test_program.py covers this for ranks as well.
         pytest.param("run g1,g0: while :; do :; done", r"rank [01] \(`sh -c while", marks=pytest.mark.slow),
         ("g1 sh -c 'while :; do :; done'", "`sh -c while"),
     ],
 )
-def test_a_program_that_spins_ends_a_session_in_which_nobody_can_press_ctrl_c(vm: VM, line: str, cause: str) -> None:
+def test_a_program_that_stalls_virtual_time_ends_a_session_without_a_terminal(vm: VM, line: str, cause: str) -> None:
     lines = f"run true\nallgather 8 MB\n{line}\ntime\n".encode()
     asked = ("--cli", "--gpus", "4", "--set", 'program.patience="3 s"', "--set", 'program.memory="2 MB"')
     ended = vm.run(*asked, program=[RUN], input=lines, timeout=400)
     assert ended.status == 1 and ratios(ended.out) == pytest.approx([1], abs=1e-3)
-    assert 'program.memory: "2 MB" is too little for the ranks' in ended.out  # four shells
+    assert 'program.memory: "2 MB" is too little for the ranks' in ended.out  # the ranks are four shells
     assert re.search(rf"virtual time has stood still for .* as {cause} :; do :; done`", ended.err)
 
 
-def test_what_does_not_heed_ctrl_c_ends_the_session(vm: VM) -> None:
+def test_a_prompt_computation_that_ignores_ctrl_c_ends_the_session(vm: VM) -> None:
     prompt = Session(vm, "--gpus", "4", clock="virtual")
     prompt.type("", timeout=COMING_UP_S)
-    prompt.child.sendline("py sum(range(10**12))")  # never back in Python's own loop
+    prompt.child.sendline("py sum(range(10**12))")  # never returns to the interpreter loop
     prompt.child.expect(pexpect.TIMEOUT, timeout=1)
     prompt.child.send("\x03")
     prompt.child.expect("as the prompt itself computes or spins: Ctrl-C has not ended it", timeout=ANSWER_S)
@@ -182,7 +182,7 @@ sys.exit(guarded(main))
 """
 
 
-def test_ctrl_c_between_two_lines_ends_nothing_and_a_killed_vm_ends_the_session(vm: VM) -> None:
+def test_ctrl_c_between_lines_keeps_the_session_and_a_killed_vm_ends_it(vm: VM) -> None:
     child = vm.terminal(program=["-c", ASKING], PYTHONPATH=str(PROJECT))
     child.delaybeforesend = None
     child.expect_exact("mininet> ", timeout=COMING_UP_S)
@@ -195,7 +195,7 @@ def test_ctrl_c_between_two_lines_ends_nothing_and_a_killed_vm_ends_the_session(
     child.expect_exact("mininet> ", timeout=ANSWER_S)
     child.kill(signal.SIGSTOP)
     child.send("\x03")
-    time.sleep(0.5)  # the timer's signal is due as well
+    time.sleep(0.5)  # the timer's signal becomes due as well
     child.kill(signal.SIGCONT)
     child.expect("Interrupt", timeout=ANSWER_S)
     child.send("half a line")
@@ -208,7 +208,7 @@ def test_ctrl_c_between_two_lines_ends_nothing_and_a_killed_vm_ends_the_session(
     assert child.exitstatus == 1
 
 
-def test_a_hostile_pipe_is_answered_line_by_line(vm: VM) -> None:
+def test_control_bytes_and_overlong_lines_from_a_pipe_are_answered_line_by_line(vm: VM) -> None:
     lines = b"x" * 10**6 + b"\n\x03\x04\x00\xff\x1b[A\n\ntime\nexit now\x00\nwait 2000000 s\nwait\nallgather 8 MB"
     interrupt_of_no_command = b"g0 true\npy g0.sendInt()\ng0 echo here$((6 * 7))\n"
     ended = vm.run("--cli", "--gpus", "4", program=[RUN], input=interrupt_of_no_command + lines, timeout=400)
@@ -228,7 +228,7 @@ modes = ["calm"]
 """
 
 
-def test_what_goes_by_conditions_and_what_is_saved_is_at_the_prompt_as_outside(vm: VM) -> None:
+def test_policies_and_saved_scenarios_give_the_same_times_at_the_prompt_as_outside(vm: VM) -> None:
     (vm.folder / "calm.toml").write_text(CALM)
     guest = [sys.executable, str(PROJECT / "tests/guest/at_prompt.py"), "calm.toml"]
     ended = vm.run("--", *guest, timeout=400)

@@ -1,4 +1,4 @@
-"""`fabric.rails` and `fabric.oversubscription`: what ports have, what that costs, and that the emulation agrees."""
+"""`fabric.rails` and `fabric.oversubscription`: port rates, the resulting times, and agreement with the emulation."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def time_s(*values: str, mode: str = "base") -> float:
     return float(found)
 
 
-def test_a_tier_takes_in_as_many_times_what_it_sends_up_as_it_is_oversubscribed() -> None:
+def test_the_oversubscription_of_a_tier_is_its_downlink_over_its_uplink_capacity() -> None:
     site = "fabric.gpus=[6, 4]", "fabric.leaves=[3, 2]", "fabric.spines=[4, 2]", "fabric.border_routers=[1, 2]"
     bps = ports_bps(scenario(*ONE, *site, "fabric.oversubscription=[2, 3]"))
 
@@ -55,8 +55,8 @@ def test_a_tier_takes_in_as_many_times_what_it_sends_up_as_it_is_oversubscribed(
     assert ports_bps(named)["s0l0>s0p0"] == 7e9 and ports_bps(named)["s0l0>s0p1"] == 200e9
 
 
-def test_an_all_to_all_takes_as_many_times_as_long_as_leaves_are_oversubscribed() -> None:
-    """Two GPUs of a leaf send 12 messages to other leaves over its uplinks, which carry r times less than they do."""
+def test_an_all_to_all_slows_down_in_proportion_to_the_leaf_oversubscription() -> None:
+    """Two GPUs of a leaf send 12 messages to other leaves over its uplinks, which have 1/r of the GPUs' rate."""
     asked = "collective.kind=alltoall", "collective.size=512 MB", "fabric.routing=spray", "fabric.border_routers=1"
     message_s = 8 * 512e6 / 8 / 800e9
     for ratio in (1, 2, 8):
@@ -64,7 +64,7 @@ def test_an_all_to_all_takes_as_many_times_as_long_as_leaves_are_oversubscribed(
         assert found_s == pytest.approx(max(7.0, 6.0 * ratio) * message_s, rel=1e-3)
 
 
-def test_rails_have_their_share_of_a_gpus_rate_each() -> None:
+def test_each_rail_plane_has_an_equal_share_of_a_gpus_rate() -> None:
     bps = ports_bps(scenario(*ONE, "fabric.rails=4", "fabric.oversubscription=2"))
     assert bps["g1>s0n1"] == bps["s0n1>g1"] == 800e9
     assert {bps[f"s0n1>s0p{plane}"] for plane in range(4)} == {bps[f"s0p{plane}>s0n1"] for plane in range(4)} == {200e9}
@@ -75,7 +75,7 @@ def test_rails_have_their_share_of_a_gpus_rate_each() -> None:
 
 
 @pytest.mark.parametrize("mode", ["base", "ccl", "wan", "joint"])
-def test_four_rails_are_as_fast_as_one_where_channels_or_pieces_are_on_all(mode: str) -> None:
+def test_four_rails_equal_one_when_channels_or_sprayed_pieces_use_all_of_them(mode: str) -> None:
     one_s = time_s(*RING, "fabric.rails=1", mode=mode)
     assert one_s == pytest.approx(14 * 8 * 64e6 / 800e9, rel=1e-3)
     assert time_s(*RING, "fabric.rails=4", "collective.channels=4", mode=mode) == pytest.approx(one_s, rel=0.01)
@@ -84,14 +84,14 @@ def test_four_rails_are_as_fast_as_one_where_channels_or_pieces_are_on_all(mode:
     assert spread_s == pytest.approx(one_s, rel=0.01)
 
 
-def test_flows_of_a_gpu_to_several_others_are_on_all_rails() -> None:
-    """Of seven messages two are on each rail, a quarter as fast as the GPU, but one is alone on its."""
+def test_flows_from_one_gpu_to_several_others_use_all_rails() -> None:
+    """Seven messages on four rails, each a quarter as fast as the GPU: two share each rail, but one has its own."""
     asked = "collective.kind=alltoall", "collective.size=512 MB", "fabric.rails=4", "fabric.oversubscription=0.1"
     assert time_s(*asked) == pytest.approx(4 * 2 * 8 * 64e6 / 800e9, rel=0.01)
 
 
 @pytest.mark.parametrize("broken", ["switch s0p1 down", "link s0n2-s0p3 down"])
-def test_a_rail_that_fails_costs_a_quarter(broken: str) -> None:
+def test_a_failed_rail_of_four_costs_a_quarter_of_the_rate(broken: str) -> None:
     fault = f'fault=[{{at = "collective 0", what = "{broken}"}}]'
     for values in (
         (*RING, "fabric.rails=4", "fabric.routing=spray", "fabric.border_routers=1"),
@@ -100,7 +100,7 @@ def test_a_rail_that_fails_costs_a_quarter(broken: str) -> None:
         assert time_s(*values, fault) == pytest.approx(time_s(*values) * 4 / 3, rel=0.01)
 
 
-def test_rails_are_kept_named_and_written_without_leaves() -> None:
+def test_rails_survive_storing_appear_in_labels_and_replace_leaves_and_spines() -> None:
     one = scenario(*ONE, "fabric.rails=2", "fabric.oversubscription=1.5")
     assert ", 2 rails" in one.label and from_json(to_json(one)) == one
     text = resolved(one)
@@ -132,7 +132,7 @@ def test_rails_are_kept_named_and_written_without_leaves() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_rails_and_oversubscription_is_said(values: "list[str]", says: str) -> None:
+def test_invalid_rails_or_oversubscription_are_refused_in_one_sentence(values: "list[str]", says: str) -> None:
     with pytest.raises(ScenarioError) as told:
         scenario(*ONE, *values)
     assert says in str(told.value) and len(str(told.value).splitlines()) == 1
@@ -165,13 +165,13 @@ what = "link s0n1-s0p0 down"
 """
 
 
-def test_sprayed_over_rails_and_with_one_down_it_takes_what_the_model_says(tmp_path: Path) -> None:
+def test_emulated_spraying_over_rails_matches_the_model_with_and_without_a_failed_rail(tmp_path: Path) -> None:
     (tmp_path / "rails.toml").write_text(FAULTS)
     found = measured(tmp_path / "run", "rails.toml", "--engine", "both", collectives=3, median=0.01, p99=0.01)
     assert {point["engine"] for point in found["points"]} == {"model", "emulation"}
 
 
-def test_the_flows_of_a_mode_that_chooses_paths_are_on_their_planes(tmp_path: Path) -> None:
+def test_emulated_channels_of_a_path_choosing_mode_use_their_rail_planes(tmp_path: Path) -> None:
     text = FAULTS.partition("[[fault]]")[0].replace("border_routers = 1", "").replace("160", "10-100")
     text = text.replace("spray", "single").replace("base", "joint").replace('"64 MB"', '"64 MB"\nchannels = 4')
     (tmp_path / "joint.toml").write_text(text)

@@ -1,4 +1,4 @@
-"""What is done when collectives fail, and what is recorded of it, on a testbed that fails by a script."""
+"""Recovery from failed collectives and its recorded events, on a fake testbed whose failures are scripted."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -22,14 +22,14 @@ def failed(text: str = "the process of GPU 3 died") -> CollectiveError:
 
 
 class Scripted:
-    """A testbed whose attempts at a collective end as scripted: None for well, or the error that is raised."""
+    """A testbed whose attempts at a collective end as scripted: None for success, or the error to raise."""
 
     def __init__(self, script: list[Exception | None], faults: tuple[Fault, ...] = ()) -> None:
         self.setting, self.fabric = SimpleNamespace(faults=faults), build_fabric(FabricSpec())
         self.network = SimpleNamespace(host_pids=[])
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
-        self.dead: Iterator[list[list[str]]] = iter(())  # what the controller's next answers have as failed cables
+        self.dead: Iterator[list[list[str]]] = iter(())  # the failed cables in the controller's next answers
         self.last_dead: list[list[str]] = []
 
     def collective(
@@ -62,7 +62,7 @@ class Scripted:
 
 
 def run(testbed: Scripted, count: int) -> tuple[list[CollectiveRecord], list[Any], str]:
-    """Records, events, and the sentence that it ended with, if it did."""
+    """Return the records, the events, and the message of the error that ended the run, or "" without one."""
     records, events = list[CollectiveRecord](), list[Any]()
     try:
         for item in Recovery(testbed, MODES["base"]).run(count=count):  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_injector, "run_program", lambda *_: None)
 
 
-def test_a_collective_is_begun_four_times_at_most() -> None:
+def test_a_collective_is_attempted_at_most_four_times() -> None:
     testbed = Scripted([None, failed(), failed(), failed(), None, None])
     records, _, ended = run(testbed, 3)
     assert testbed.begun == [0, 1, 1, 1, 1, 2] and testbed.calls == ["renew"] * 3 and ended == ""
@@ -91,13 +91,13 @@ def test_a_collective_is_begun_four_times_at_most() -> None:
     assert fault_outcomes(events)[-1]["outcome"] == f"aborted: {ended}"
 
 
-def test_wrong_data_is_never_tried_again() -> None:
+def test_a_collective_that_delivered_wrong_data_is_never_retried() -> None:
     testbed = Scripted([None, WrongDataError("collective 1 delivered wrong data: GPU 1, step 1: byte 0 is wrong")])
     _, _, ended = run(testbed, 3)
     assert testbed.begun == [0, 1] and ended.startswith("collective 1 delivered wrong data")
 
 
-def test_what_nobody_declared_is_fault_minus_one_and_counts_what_it_cost() -> None:
+def test_an_undeclared_failure_is_recorded_as_fault_minus_one_with_its_lost_collectives() -> None:
     _, events, _ = run(Scripted([None, failed(), None, None]), 3)
     assert [(event["event"], event["collective"]) for event in events] == [
         ("failed", 1), ("restarted", 1), ("completed", 1), ("ended", 2),
@@ -115,20 +115,22 @@ def test_what_nobody_declared_is_fault_minus_one_and_counts_what_it_cost() -> No
         ("link down", "s0b0-s1b0", True), ("agent slow", "1", True),
     ],
 )  # fmt: skip
-def test_the_fidelity_leaves_out_what_the_model_cannot_know(kind: str, target: str, predictable: bool) -> None:
-    """In force when a collective begins: losses and a dead controller are unknown to the model, the others are not."""
+def test_collectives_under_faults_that_the_model_cannot_know_do_not_count_for_fidelity(
+    kind: str, target: str, predictable: bool
+) -> None:
+    """Faults in force when a collective begins: the model knows all but link losses and a dead controller."""
     testbed = Scripted([None] * 3, (Fault(collective=1, kind=kind, target=target, amount=0.5, lasts=1),))
     records, events, ended = run(testbed, 3)
     assert ([row.undisturbed for row in records], ended) == ([True, predictable, True], "")
     assert [row.faults for row in records] == [(), (0,), ()]
-    assert testbed.calls.count("reroute") == 2  # as it begins, and as it is over
+    assert testbed.calls.count("reroute") == 2  # when the fault begins and when it ends
     listed = [event for event in events if event["event"] == "outages"]
     assert bool(listed) == (kind == "link down")
     if listed:
         assert listed[0]["outages"] == [{"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": []}]
 
 
-def test_a_fault_within_a_collective_disturbs_it_and_connections_are_made_anew() -> None:
+def test_a_fault_within_a_collective_marks_it_disturbed_and_reconnects_afterwards() -> None:
     testbed = Scripted([None] * 3, (Fault(collective=1, kind="link down", target="s0b0-s1b0", after_s=1e-3, lasts=1),))
     collective = testbed.collective
 
@@ -142,8 +144,8 @@ def test_a_fault_within_a_collective_disturbs_it_and_connections_are_made_anew()
     assert testbed.calls == ["follow", "part", "reroute"]
 
 
-def test_paths_are_chosen_once_the_controller_has_noticed_that_a_link_is_down_or_up_again() -> None:
-    """In real time it may be slow: in mode base its paths would differ from the plan's."""
+def test_paths_are_chosen_only_after_the_controller_noticed_a_link_going_down_or_up() -> None:
+    """The controller may be slow in real time; without waiting, paths in mode base would differ from the plan."""
     scripted = Scripted([None] * 3, (Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=1),))
     cut = [["s0b0", "s1b0"]]
     scripted.dead, scripted.last_dead = iter([[], [], cut, cut, cut, cut, []]), []
@@ -158,7 +160,7 @@ def test_paths_are_chosen_once_the_controller_has_noticed_that_a_link_is_down_or
     assert found == [[], cut, []]
 
 
-def test_a_controller_that_dies_as_it_is_asked_loses_no_collective() -> None:
+def test_a_controller_that_dies_during_a_request_is_restarted_and_no_collective_is_lost() -> None:
     testbed = Scripted([None, ControllerError("the controller has ended"), None, None])
     alive = iter([True] * 2 + [False] + [True] * 99)
     testbed.controller = SimpleNamespace(alive=lambda: next(alive, True), ends=lambda: True, kill=lambda: None)

@@ -1,4 +1,4 @@
-"""The referees: every mode's time beside the fastest ring, the best schedule and the bound, in order."""
+"""The referees: every mode compared with the fastest ring, the best schedule and the lower bound, correctly ordered."""
 
 import csv
 import json
@@ -31,7 +31,7 @@ def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str,
 
 @pytest.mark.parametrize("delay", ["10 us", "10 ms"])
 @pytest.mark.parametrize("gpus", ["4", "8", "14"])
-def test_no_mode_beats_the_fastest_ring_and_no_ring_its_bounds(
+def test_no_mode_beats_the_fastest_ring_and_no_ring_beats_its_lower_bounds(
     gpus: str, delay: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = ("--set", f"fabric.gpus={gpus}", "--set", f"conditions.wan_delay={delay}")
@@ -44,7 +44,9 @@ def test_no_mode_beats_the_fastest_ring_and_no_ring_its_bounds(
         assert line["schedule_s"] is line["schedule_bound_s"] is line["proven"] is None
 
 
-def test_without_or_tools_a_line_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_or_tools_a_line_names_the_missing_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ortools", None)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     assert main(["--collectives", "1", *FOUR]) == 0
@@ -54,7 +56,7 @@ def test_without_or_tools_a_line_says_so(capsys: pytest.CaptureFixture[str], mon
 
 
 def some_scenario(rng: np.random.Generator) -> Scenario:
-    """Any modes and policies under any conditions."""
+    """Draw a random scenario with all modes, three policies and random conditions."""
     keys: dict[str, Any] = {
         "fabric.gpus": [[4], [2, 3], [8], [2, 2, 2]][rng.integers(4)],
         "fabric.grain": str(rng.choice(["logical", "physical"])),
@@ -78,7 +80,7 @@ def some_scenario(rng: np.random.Generator) -> Scenario:
 
 
 @pytest.mark.parametrize("scenarios", [50, pytest.param(200, marks=pytest.mark.slow)])
-def test_no_mode_or_policy_beats_the_offline_optimum_on_any_scenario(scenarios: int) -> None:
+def test_no_mode_or_policy_beats_the_offline_optimum_on_random_scenarios(scenarios: int) -> None:
     rng, count, is_better = np.random.default_rng(7), 8, 0
     for _ in range(scenarios):
         setting = some_scenario(rng)
@@ -92,7 +94,7 @@ def test_no_mode_or_policy_beats_the_offline_optimum_on_any_scenario(scenarios: 
     assert is_better > scenarios / 10
 
 
-def test_all_collectives_together_stand_behind_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_after_the_table_has_the_totals_and_the_best_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--collectives", "4", "--seconds", "0", *FOUR, "--set", "control.counted=true"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert re.search(
@@ -124,11 +126,13 @@ def test_the_best_schedule_of_four_gpus_is_proven_and_between_the_bound_and_the_
         (["--set", "fabric.gpu=8"], "did you mean gpus?"),
     ],
 )
-def test_what_makes_no_sense_is_a_sentence(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused_in_one_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert_refused(main, capsys, arguments, says)
 
 
-def test_the_figure_has_the_means_of_the_table_beside_the_bound(
+def test_the_figures_data_has_the_mean_times_of_the_table_and_their_ratios_to_the_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = lines(capsys, "--collectives", "4", "--seconds", "0", *FOUR, "--figure", str(tmp_path / "best"))
@@ -161,7 +165,9 @@ referees = ["ring", "policy"]
 
 
 @pytest.mark.parametrize(("engine", "count"), [("model", 12), ("emulation", 2)])
-def test_a_run_has_the_best_beside_every_time_and_its_figure(tmp_path: Path, engine: str, count: int) -> None:
+def test_a_run_stores_the_best_ring_and_policy_with_every_time_and_draws_them(
+    tmp_path: Path, engine: str, count: int
+) -> None:
     (tmp_path / "beside.toml").write_text(BESIDE.format(count=count))
     said, _ = ended("beside.toml", "--engine", engine, "--json", "--out", "run", cwd=tmp_path)
     found, points = rows(tmp_path / "run"), json.loads(said)["points"]
@@ -183,7 +189,7 @@ def test_a_run_has_the_best_beside_every_time_and_its_figure(tmp_path: Path, eng
 
 
 @pytest.mark.optimum
-def test_a_run_has_the_best_schedule_beside_every_time_the_same_in_both_engines(
+def test_a_run_stores_the_same_best_schedule_with_every_time_in_both_engines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = BESIDE.replace('["ring", "policy"]', '["schedule"]\nsearch = 0.5').format(count=2)
@@ -203,7 +209,7 @@ def test_a_run_has_the_best_schedule_beside_every_time_the_same_in_both_engines(
     assert "best schedule" in (tmp_path / "run" / "figures" / "beside-referees.csv").read_text()
 
 
-def test_a_best_schedule_without_or_tools_is_refused_before_anything_is_run(
+def test_a_best_schedule_without_or_tools_is_refused_before_the_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _: None)
@@ -212,7 +218,7 @@ def test_a_best_schedule_without_or_tools_is_refused_before_anything_is_run(
     assert "schedule needs OR-Tools: pip install 'longhaul[optimum]'" in capsys.readouterr().err
 
 
-def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> None:
+def test_without_requested_referees_a_run_has_no_best_times_and_no_referee_figure(tmp_path: Path) -> None:
     said, _ = ended("--engine", "model", "--collectives", "3", "--json", "--out", "run", cwd=tmp_path)
     assert rows(tmp_path / "run").best_ring_s.isna().all()
     assert not any("best" in name for name in json.loads(said)["points"][0])
@@ -233,12 +239,14 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
         ({"collective.count": 9, "collective.kind": "training"}, "combined with training, of which no best is known"),
     ],
 )
-def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], says: str) -> None:
+def test_referees_for_unsupported_workloads_or_too_many_collectives_are_refused(
+    keys: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ScenarioError, match=says):
         scenario(**({"run.referees": ["policy"]} | keys))
 
 
-def test_a_best_that_no_configuration_has_is_refused() -> None:
+def test_a_referee_that_applies_to_no_configuration_is_refused() -> None:
     for keys in ({"collective.kind": "alltoall"}, {"collective.channels": 2}, {"fabric.routing": "te"}):
         with pytest.raises(ScenarioError, match="no best ring is known here; allowed: policy, or whole blocks"):
             scenario(**{"run.referees": ["ring"], **keys})

@@ -1,6 +1,6 @@
-"""Runs that are cut short and resumed: no finished point is lost, no row is twice, and the end is the same.
+"""Interrupted and resumed runs: no finished point is lost, no row is duplicated, and the final results are the same.
 
-LONGHAUL_KILLS=20 kills as often; a few times are enough from one change to the next.
+LONGHAUL_KILLS=20 sets the number of kills; the few kills by default are enough for everyday changes.
 """
 
 import json
@@ -52,9 +52,9 @@ def is_run(folder):
 
 
 def killed(*arguments, folder, cwd, after_s, there=is_run):
-    """Run the command and kill it and all of its processes with kill -9 so long after that was there in its folder.
+    """Run the command, and kill it with all its processes by kill -9 `after_s` seconds after `there(folder)` is true.
 
-    Returns whether it was killed before it ended, and its error output.
+    Return whether it was killed before it ended, and its error output.
     """
     with started(*arguments, cwd=cwd) as process:
         await_that(lambda: there(folder) or process.poll() is not None, 120)
@@ -69,7 +69,7 @@ def killed(*arguments, folder, cwd, after_s, there=is_run):
 
 
 def assert_finished_points_are_there(said, folder):
-    """Every point that was printed as finished is in the folder, whole."""
+    """Assert that the folder has all rows of every point printed as finished; return the number of such points."""
     there = load(folder)
     settings = {setting["label"]: setting["setting"] for setting in open_run(folder).settings}
     pattern = r"\[[0-9/]+\] (\w+), (.*), (\w+): ([0-9,]+) of "
@@ -81,13 +81,13 @@ def assert_finished_points_are_there(said, folder):
 
 
 def assert_kept(before, after):
-    """Every row that was there is still there, and the same."""
+    """Assert that every earlier row still exists, with the same completion time."""
     both = before.merge(after, on=KEY, suffixes=("", "_after"), how="left")
     assert both.completion_s.equals(both.completion_s_after)
 
 
 def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
-    """Folders of runs that were killed that often in all, each gone on with until it was complete."""
+    """Kill runs `kills` times in all, resuming each until it is complete; return their folders."""
     dice = random.Random(seed)
     folders, before = [], pd.DataFrame()
     done = 0
@@ -109,13 +109,13 @@ def cut_short(arguments, *, kills, tmp_path, longest_s, seed):
 
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory):
-    """The folder of the model's run that nothing has cut short."""
+    """The folder of a model run that was never interrupted."""
     path = tmp_path_factory.mktemp("uncut")
     ended(*MODEL, "--out", "whole", cwd=path)
     return path / "whole"
 
 
-def test_the_model_killed_at_random_instants_ends_with_the_same_numbers(tmp_path, uncut):
+def test_a_model_run_killed_at_random_instants_resumes_to_identical_results(tmp_path, uncut):
     whole = rows(uncut)
     assert len(whole) == 8 * 30_000
     for folder in cut_short(MODEL, kills=KILLS or 3, tmp_path=tmp_path, longest_s=1.2, seed=1):
@@ -128,7 +128,7 @@ def has_measured(folder):
     return any(folder.glob("parts/emulation-*.collectives.parquet"))
 
 
-def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_path):
+def test_an_emulation_killed_at_random_instants_resumes_to_identical_times(tmp_path):
     ended(*EMULATION, "--out", "whole", cwd=tmp_path)
     whole = rows(tmp_path / "whole")
     measuring = tmp_path / "measuring"
@@ -143,14 +143,14 @@ def test_the_emulation_killed_at_random_instants_ends_with_the_same_times(tmp_pa
         found = rows(folder)
         for column in whole.columns.drop("reconfigure_s"):
             assert found[column].equals(whole[column]), column
-        # How often the controller and the switches read the clock differs from boot to boot: some 0.1 ms.
+        # The number of clock reads in controller and switches differs between boots, by some 0.1 ms of time.
         np.testing.assert_allclose(found.reconfigure_s, whole.reconfigure_s, rtol=0.1, atol=1e-3)
         transfers = open_run(folder).transfers
         assert not transfers.duplicated(["mode", "collective", "step", "src"]).any()
         assert len(transfers) == 2 * 12 * 3 * 4
 
 
-def test_a_complete_run_is_shown_again_and_nothing_is_run(tmp_path):
+def test_resuming_a_complete_run_prints_its_results_again_and_changes_no_file(tmp_path):
     out, _ = ended("--engine", "model", "--collectives", "20", "--json", "--out", "run", cwd=tmp_path)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     again, said = ended("--resume", "run", "--json", cwd=tmp_path)
@@ -161,7 +161,7 @@ def test_a_complete_run_is_shown_again_and_nothing_is_run(tmp_path):
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
-    """The directory of a run that was interrupted before any point was whole."""
+    """The folder of a run that was interrupted before any point was complete."""
     path = tmp_path_factory.mktemp("interrupted")
     arguments = ["fig4a", "--engine", "model", "--collectives", "1000000", "--jobs", "1", "--out", "run"]
     with started(*arguments, cwd=path) as process:
@@ -195,14 +195,14 @@ def contents(folder):
         (["--out", "other"], "--out: cannot be combined with --resume"),
     ],
 )
-def test_another_run_is_refused_and_the_difference_is_named(unfinished, capsys, arguments, says):
+def test_resuming_with_different_options_is_refused_and_the_difference_is_named(unfinished, capsys, arguments, says):
     before = contents(unfinished)
     assert command.run([*arguments, "--resume", "run"]) == 2
     assert says in capsys.readouterr().err
     assert contents(unfinished) == before
 
 
-def test_what_cannot_be_resumed_is_a_sentence(unfinished, capsys):
+def test_a_foreign_or_damaged_run_folder_is_refused_in_one_sentence(unfinished, capsys):
     def refused(folder, says, status):
         assert command.run(["--resume", folder]) == status
         said = capsys.readouterr().err
@@ -238,7 +238,7 @@ def test_what_cannot_be_resumed_is_a_sentence(unfinished, capsys):
         (("parts/model-0000-base.parquet",), False),
     ],
 )
-def test_only_what_a_run_that_was_killed_before_it_began_has_left_is_replaced(tmp_path, monkeypatch, there, is_ours):
+def test_only_the_remains_of_a_run_killed_before_its_start_are_overwritten(tmp_path, monkeypatch, there, is_ours):
     monkeypatch.chdir(tmp_path)
     for name in there:
         (tmp_path / "run" / name).parent.mkdir(exist_ok=True, parents=True)
@@ -261,10 +261,10 @@ def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
     place.close()
 
 
-def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_path, uncut):
+def test_a_full_disk_ends_a_run_in_one_sentence_and_it_resumes_once_there_is_room(tmp_path, uncut):
     arguments = ["--no-report", "fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB"]
 
-    def full():  # the rows of base, of which all have one ring, are within it, those of joint are not
+    def full():  # the rows of mode base, all with one ring, fit into it; those of joint do not
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 
     _, said = ended(*arguments, "--jobs", "1", "--out", "run", cwd=tmp_path, status=1, preexec_fn=full)
@@ -279,8 +279,8 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
     assert rows(tmp_path / "run").equals(whole[whole.setting == 0].reset_index(drop=True))
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_sentence(interrupted):
-    # pytest's own folders are closed to others, time and again.
+def test_an_unwritable_folder_is_refused_in_one_sentence(interrupted):
+    # pytest makes its own temporary folders inaccessible to other users, repeatedly.
     home = Path(tempfile.mkdtemp(prefix="longhaul-test-"))
     folder = home / "run"
     shutil.copytree(interrupted, folder)

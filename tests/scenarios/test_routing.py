@@ -1,4 +1,4 @@
-"""`fabric.routing`: what ECMP and spraying mean in the plan and the model, and that the emulation does the same."""
+"""`fabric.routing`: ECMP and spraying in the plan and the model, and their agreement with the emulation."""
 
 from collections import Counter
 from pathlib import Path
@@ -34,7 +34,7 @@ def times_s(setting: Scenario, mode: str, count: int = 5) -> "list[float]":
     return [float(one) for one in Plan(setting, mode, decisions, conditions).completion_s()]
 
 
-def test_the_routing_is_named_kept_and_may_be_swept() -> None:
+def test_the_routing_appears_in_labels_survives_storing_and_can_be_swept() -> None:
     one = scenario("fabric.routing=ecmp", "fabric.hash_seed=7")
     assert one.label.endswith(", ecmp") and "single" not in scenario().label
     assert from_json(to_json(one)).fabric == one.fabric
@@ -47,13 +47,13 @@ def test_the_routing_is_named_kept_and_may_be_swept() -> None:
 
 
 @pytest.mark.parametrize("mode", ["wan", "joint"])
-def test_a_mode_that_chooses_paths_does_so_whatever_the_routing(mode: str) -> None:
+def test_modes_that_choose_paths_take_the_same_time_under_every_routing(mode: str) -> None:
     single = times_s(scenario(ALL), mode)
     assert times_s(scenario(ALL, "fabric.routing=ecmp"), mode) == single
     assert times_s(scenario(ALL, "fabric.routing=spray"), mode) == pytest.approx(single, rel=1e-3)
 
 
-def test_spraying_takes_all_links_of_the_wan_and_a_single_path_one() -> None:
+def test_spraying_uses_all_wan_links_ecmp_a_hashed_subset_and_single_routing_one() -> None:
     """Sixteen messages cross in each direction, over one link of 10 Gbit/s or four."""
     size = "collective.chunk=8 MB", ALL, *FLAT, "conditions.wan_delay=1 ns", "conditions.intra_delay=1 ns"
     message_s = 8 * scenario(*size).workload.largest_message_bytes / 10e9
@@ -66,7 +66,7 @@ def test_spraying_takes_all_links_of_the_wan_and_a_single_path_one() -> None:
     assert times_s(hashed, "base", 1) == pytest.approx([fullest * message_s], rel=1e-3)
 
 
-def test_other_seeds_of_the_hash_are_other_paths() -> None:
+def test_different_hash_seeds_choose_different_paths() -> None:
     found = {
         tuple(planned(scenario(ALL, "fabric.routing=ecmp", f"fabric.hash_seed={seed}"), "base", 1)[1].path[0])
         for seed in range(5)
@@ -83,7 +83,7 @@ def test_other_seeds_of_the_hash_are_other_paths() -> None:
     st.sampled_from(["mesh", "five-router"]),
     st.integers(0, 99),
 )
-def test_no_flow_is_faster_than_its_way_and_none_beats_the_bound(
+def test_completion_times_respect_the_lower_bound_and_match_the_fluid_model(
     routing: str, grain: str, kind: tuple[str, str], mode: str, wan: str, seed: int
 ) -> None:
     setting = scenario(
@@ -98,7 +98,7 @@ def test_no_flow_is_faster_than_its_way_and_none_beats_the_bound(
     completion_s = Plan(setting, mode, decisions, conditions).completion_s()
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 3))
     assert (completion_s >= bound_s * (1 - 1e-9)).all()
-    # The model shares whatever is shared; the links that are told are all that are.
+    # The links that the scenario reports as shared include all links that carry several flows.
     links = links_by_flow(setting.workload, decisions, conditions, start=0)
     names = [link.name for link in conditions.shared.all]
     for row in links:
@@ -141,9 +141,11 @@ what = "agent 5 killed"
 
 
 @pytest.mark.parametrize(("routing", "grain"), [("ecmp", "logical"), ("spray", "physical")])
-def test_what_is_down_is_left_out_and_new_connections_get_their_ways(tmp_path: Path, routing: str, grain: str) -> None:
+def test_ecmp_and_spraying_avoid_failed_links_and_reconnect_a_restarted_agent(
+    tmp_path: Path, routing: str, grain: str
+) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS.replace("GRAIN", grain).replace("ROUTING", routing))
-    # Of 5 collectives without the one in which an agent died.
+    # The collective in which an agent died does not count.
     answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=4)
     times = {point["engine"]: point["mean_s"] for point in answer["points"]}
     assert times["model"] == pytest.approx(times["emulation"], rel=0.005)
@@ -172,7 +174,7 @@ def test_every_boot_is_the_same_and_as_the_model_says(
     measured_as_recorded(tmp_path / "run", *command, sets=(*values, f"collective.kind={kind}"))
 
 
-def test_bytes_go_over_the_ports_that_the_plan_says(vm: VM) -> None:
+def test_every_port_carries_the_bytes_that_the_plan_assigns_to_it(vm: VM) -> None:
     text = '[fabric]\ngrain = "physical"\nrouting = "{}"\n[collective]\nkind = "alltoall"\ncount = 2\n'
     text += '[run]\nmodes = ["base"]\n'
     files = [vm.folder / f"{routing}.toml" for routing in ("ecmp", "spray")]
@@ -191,7 +193,7 @@ def test_bytes_go_over_the_ports_that_the_plan_says(vm: VM) -> None:
             assert isinstance(schedule.flows[transfer.flow], Flow)
             passed = links[transfer.flow]
             wanted.update({names[port]: message_bytes(setting.workload, transfer) for port in passed[passed >= 0]})
-        assert len({*wanted.values()}) > 2  # ports do differ
+        assert len({*wanted.values()}) > 2  # the loads of ports differ
         for name, carried in sent.items():
-            assert wanted[name] <= carried < wanted[name] * 1.01 + 1e6, name  # headers, and acknowledgements
+            assert wanted[name] <= carried < wanted[name] * 1.01 + 1e6, name  # headers and acknowledgements
         assert np.isfinite(decisions.alpha_s).all()

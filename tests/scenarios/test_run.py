@@ -1,4 +1,4 @@
-"""The command: what it prints, writes and refuses; with the model alone."""
+"""The command run.py with the model engine: its output, its files and its error messages."""
 
 import csv
 import html
@@ -16,7 +16,7 @@ POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "wan_delay_s", "collectiv
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run the command in an empty folder and return what it printed; fails where its exit status is another."""
+    """Run the command in an empty folder and return its output; fail if the exit status differs from `status`."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, status=0):
@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def points(run):
-    """Run the command and return the points of its JSON."""
+    """Run the command and return the points of its JSON output."""
     return lambda *arguments: json.loads(run(*arguments, "--json").out)["points"]
 
 
@@ -37,23 +37,23 @@ def csv_of(path):
         return list(csv.DictReader(file))
 
 
-def test_without_a_scenario_it_runs_the_paper_and_leaves_a_folder(run, tmp_path):
+def test_without_a_scenario_the_command_runs_the_paper_and_writes_a_complete_run_folder(run, tmp_path):
     done = run()
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.startswith("paper-20") and str(folder.relative_to(tmp_path)) in done.out
     modes = [line for line in done.out.splitlines() if line.startswith("model  ")]
     assert len(modes) == 4 and all(" 100,000 " in line for line in modes)
-    assert "base > " in done.out and "(open)" not in done.out  # so many decide each of the paper's claims
+    assert "base > " in done.out and "(open)" not in done.out  # 100,000 collectives decide each of the paper's claims
     files = {"scenario.toml", "provenance.json", "settings.json", "collectives.parquet", "summary.csv", "log.txt"}
     assert {path.name for path in folder.iterdir()} == files | {"figures", "report.html"}
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert figures == {"paper", "paper-cdf", "paper-timeline", "paper-fabric"}
-    lines = done.err.splitlines()  # one plain line for each finished point, and of drawing where that takes long
+    lines = done.err.splitlines()  # one plain line per finished point, and one for slow drawing
     assert sum(", mean " in line for line in lines) == 4
     assert all(line.startswith(("[", "report: ")) for line in lines)
 
 
-def test_a_run_without_a_report_has_all_else_and_a_report_when_it_is_gone_on_with(run, tmp_path):
+def test_a_run_without_a_report_has_all_other_files_and_gets_its_report_on_resume(run, tmp_path):
     for out, options in (("with", ()), ("without", ("--no-report",))):
         run("--collectives", 4, "--modes", "base", *options, "--out", out)
     there, lacks = ({path.name for path in (tmp_path / out).iterdir()} for out in ("with", "without"))
@@ -62,13 +62,13 @@ def test_a_run_without_a_report_has_all_else_and_a_report_when_it_is_gone_on_wit
     assert {path.name for path in (tmp_path / "without").iterdir()} == there
 
 
-def test_a_key_may_be_swept_over_a_number_and_a_list(run, tmp_path):
+def test_a_sweep_may_mix_a_number_and_a_list(run, tmp_path):
     (tmp_path / "mixed.toml").write_text('[sweep]\n"fabric.leaves" = [2, [1, 2]]\n')
     run("mixed.toml", "--collectives", 30, "--modes", "base", "--out", "there")
     assert load(tmp_path / "there").groupby("setting")["fabric.leaves"].unique().str[0].to_list() == ["2", "[1, 2]"]
 
 
-def test_json_is_one_object_and_all_there_is_on_stdout(run):
+def test_with_json_stdout_is_exactly_one_object(run):
     answer = json.loads(run("--collectives", 30, "--json", "--no-report", "--out", "there").out)
     assert list(answer) == ["run", "points"] and answer["run"] == "there"
     assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
@@ -79,7 +79,7 @@ def test_json_is_one_object_and_all_there_is_on_stdout(run):
         assert point["gain_vs_base"] == pytest.approx(1 - point["total_s"] / base["total_s"])
 
 
-def test_the_resolved_scenario_gives_the_same_numbers_again(points, tmp_path):
+def test_running_the_resolved_scenario_reproduces_the_results(points, tmp_path):
     options = ("--gpus", "6,8", "--wan-delay", "1 ms", "--seed", 7, "--set", "conditions.sampler=markov")
     first = points(*options, "--collectives", 20, "--no-report", "--out", "first")
     assert points("first/scenario.toml", "--no-report", "--out", "again") == first
@@ -87,7 +87,7 @@ def test_the_resolved_scenario_gives_the_same_numbers_again(points, tmp_path):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
 
 
-def test_a_sweep_spans_every_combination_and_each_is_what_it_is_alone(run):
+def test_a_sweep_spans_every_combination_and_each_equals_its_single_run(run):
     model = ("--modes", "base,joint", "--collectives", "20", "--no-report")
     run("--seed", "3,4", "--gpus", "4,2+3", "--sweep", "conditions.sampler=uniform,markov", *model, "--out", "all")
     found = open_run("all")
@@ -101,8 +101,8 @@ def test_a_sweep_spans_every_combination_and_each_is_what_it_is_alone(run):
 
 
 @pytest.mark.parametrize("modes", ["joint,base", "joint"])
-def test_the_summary_and_the_data_beside_a_figure_hold_what_json_has(points, tmp_path, modes):
-    """Intervals and what tells fabrics of as many GPUs apart included; null is an empty field."""
+def test_the_summary_and_the_figures_data_agree_with_the_json_output(points, tmp_path, modes):
+    """This includes intervals, and the site sizes of fabrics with equally many GPUs; null is an empty field."""
     found = points("--gpus", "16,4+4+4+4", "--modes", modes, "--collectives", 200, "--out", "there")
     flat = [{name: value for name, value in point.items() if name != "critical_path"} for point in found]
     as_text = [{name: "" if value is None else str(value) for name, value in point.items()} for point in flat]
@@ -116,7 +116,7 @@ def test_the_summary_and_the_data_beside_a_figure_hold_what_json_has(points, tmp
 
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall"])
-def test_json_has_the_seconds_by_link_of_which_the_first_collective_consists(points, kind):
+def test_the_critical_path_in_json_adds_up_to_the_first_collectives_completion_time(points, kind):
     found = points("--set", f"collective.kind={kind}", "--collectives", 30, "--no-report", "--out", "there")
     rows = load("there").query("collective == 0").set_index("mode")
     links = {f"{link['src']}>{link['dst']}" for link in open_run("there").settings[0]["fabric"]["links"]}
@@ -128,19 +128,19 @@ def test_json_has_the_seconds_by_link_of_which_the_first_collective_consists(poi
 
 
 @pytest.mark.parametrize("chunk", ["8 MB", "1 MB"])
-def test_the_papers_claims_are_held_against_the_papers_own_configurations_only(run, tmp_path, chunk):
+def test_the_papers_claims_are_checked_only_for_the_papers_own_configurations(run, tmp_path, chunk):
     done = run("--collectives", 12, "--chunk", chunk, "--out", "there")
     assert ("paper's claims" in done.out) == (chunk == "8 MB")
     report = html.unescape((tmp_path / "there/report.html").read_text())
     assert ("paper's claims" in report) == (chunk == "8 MB")
-    assert "base" in done.out.split("\n\n")[1]  # the order of the modes stands there anyway
+    assert "base" in done.out.split("\n\n")[1]  # the order of the modes is printed in either case
 
 
 @pytest.mark.parametrize("count", [1, 500])
-def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results_too(points, tmp_path, count):
+def test_constant_times_and_series_too_short_for_an_interval_give_results_without_nan(points, tmp_path, count):
     steady = ("--set", "conditions.wan_rate=40 Gbit/s", "--set", "conditions.intra_rate=40 Gbit/s")
     found = points(*steady, "--collectives", count, "--out", "there")
-    # Seven steps of 1.6 ms each, whichever way round, and the delays that add up on the way.
+    # Seven steps of 1.6 ms each, whatever the ring, plus the accumulated delays.
     assert all(point["mean_s"] == pytest.approx(7 * 1.6e-3, rel=0.02) for point in found)
     assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
     text = (tmp_path / "there/summary.csv").read_text() + (tmp_path / "there/figures/paper.csv").read_text()
@@ -150,21 +150,21 @@ def test_times_that_do_not_vary_and_series_too_short_for_an_interval_are_results
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
     done = run("fig5a", "--dry-run")
-    assert tomllib.loads(done.out)["collective"]["count"] == 100_000  # it can be run again
+    assert tomllib.loads(done.out)["collective"]["count"] == 100_000  # the output is a runnable scenario
     assert "1,600,000 collectives" in done.out
     answer = json.loads(run("fig5a", "--dry-run", "--json").out)
     assert answer["run"] is None
     assert [point["mean_s"] for point in answer["points"]] == [None] * 16
     (links,) = answer["links"]
     assert links["settings"] == [0, 1, 2, 3]
-    # Two sites of 8 GPUs and 2 border routers: 8 * 7 + 2 * 8 * 2 each, and 2 * 2 both ways between them.
+    # Two sites with 8 GPUs and 2 border routers: 8 * 7 + 2 * 8 * 2 links each, plus 2 * 2 between them, both ways.
     assert len(set(links["names"])) == 2 * (56 + 32) + 8
     for name in ("s0b1>s1b0", "g15>g14", "g0>s0b1", "s1b1>g8"):
         assert name in links["names"] and re.search(rf"\b{name}\b", done.out)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_its_results(run, tmp_path):
+def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_the_results(run, tmp_path):
     links = '[["s0b0","X"],["s2b0","X"],["X","Y"],["Y","s1b0"],["Y","s3b0"]]'
     wan = f'wan = {{routers = ["X", "Y"], links = {links}}}'
     (tmp_path / "four.toml").write_text(f"[fabric]\ngpus = [2, 2, 2, 2]\nborder_routers = 1\n{wan}\n")
@@ -178,11 +178,11 @@ def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_its_resu
     (setting,) = json.loads((tmp_path / "there/settings.json").read_text())
     assert setting["shared_links"] == {"base": ["X>Y", "Y>X"], "wan": ["X>Y", "Y>X"]}
     assert "X&gt;Y" in (tmp_path / "there/report.html").read_text().partition("<h2>Figures")[0]
-    other = run("--dry-run", "--json")  # the paper's: two crossings, in opposite directions
+    other = run("--dry-run", "--json")  # the paper's two crossings have opposite directions
     assert "can share" not in other.err and "shared_links" not in other.out
 
 
-def test_paths_that_are_too_many_to_compare_are_named_before_the_run(run):
+def test_a_greedy_path_choice_is_announced_when_there_are_too_many_paths_to_compare(run):
     few = run("--dry-run", "--gpus", "4", "--set", "collective.kind=alltoall")
     assert "greedily" not in few.err
     many = run("--dry-run", "--gpus", "4,8", "--set", "collective.kind=alltoall")
@@ -190,7 +190,7 @@ def test_paths_that_are_too_many_to_compare_are_named_before_the_run(run):
     assert line.startswith("run.py: 8 GPUs") and "in wan and joint" in line and "1,024" in line
 
 
-def test_rings_of_large_sites_are_searched_for_and_the_gap_to_a_bound_is_told(capsys):
+def test_a_heuristic_ring_search_in_large_sites_is_announced_with_its_gap_to_the_bound(capsys):
     arguments = ["fig4a", "--engine", "model", "--dry-run", "--chunk", "8 MB"]
     assert command.run([*arguments, "--gpus", "26"]) == 0
     said = capsys.readouterr().err
@@ -239,7 +239,9 @@ def test_rings_of_large_sites_are_searched_for_and_the_gap_to_a_bound_is_told(ca
         (["--set", "conditions.sampler=trace", "--set", "conditions.trace=a\udcff"], "printable"),
     ],
 )
-def test_bad_usage_is_a_sentence_and_status_2_before_anything_runs(tmp_path, monkeypatch, capsys, arguments, says):
+def test_invalid_usage_ends_with_one_sentence_and_status_2_before_anything_runs(
+    tmp_path, monkeypatch, capsys, arguments, says
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
@@ -255,7 +257,7 @@ def test_bad_usage_is_a_sentence_and_status_2_before_anything_runs(tmp_path, mon
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]
 
 
-def test_every_mistake_is_named_at_once(run, tmp_path):
+def test_all_mistakes_in_file_and_options_are_reported_together(run, tmp_path):
     (tmp_path / "my.toml").write_text(
         '[fabric]\ngpus = 7\nleafs = 2\n[run]\nseed = true\n[collective]\nchunk = "8 XB"\n'
     )

@@ -1,4 +1,4 @@
-"""How a run of the command ends, and what it makes of where it is started: signals, terminals, pipes, folders."""
+"""How a run ends, and how it behaves in its surroundings: signals, terminals, pipes and working folders."""
 
 import os
 import pty
@@ -13,7 +13,7 @@ from tests.fakes.processes import Process, await_that, descendants, living
 from tests.fakes.runs import RUN, ended, started
 
 
-def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_path):
+def test_an_interrupted_run_leaves_no_process_and_a_resumable_folder(tmp_path):
     options = ["fig5a", "--engine", "model", "--collectives", "1000000", "--jobs", "2"]
     with started(*options, cwd=tmp_path) as process:
         await_that(lambda: any(tmp_path.glob("results/*/parts/[!.]*")))
@@ -32,7 +32,7 @@ def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_pat
 
 
 def watched(*arguments, cwd, then):
-    """Run at a terminal; returns the exit status and what was shown. Once there is a table, `then` has the process."""
+    """Run at a terminal; return the exit status and the screen output. Call `then(process)` once a table is shown."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     process = Process([*RUN, *arguments], cwd=cwd, stderr=theirs, stdout=subprocess.PIPE, env=environment)
@@ -45,7 +45,7 @@ def watched(*arguments, cwd, then):
 
 
 def until_closed(ours, then):
-    """All that is written to a terminal; once there is a table, `then` is called."""
+    """Return everything written to a terminal until it is closed; call `then` once a table is shown."""
     shown, has_table = b"", False
     while True:
         assert select.select([ours], [], [], 60)[0], shown
@@ -58,7 +58,7 @@ def until_closed(ours, then):
             then()
 
 
-def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path):
+def test_a_terminal_shows_a_live_table_and_gets_its_cursor_back(tmp_path):
     status, shown = watched("--engine", "model", "--collectives", "50", cwd=tmp_path, then=lambda process: None)
     assert status == 0
     assert "model: 4 of 4 points" in shown and "50 of 50" in shown
@@ -74,7 +74,7 @@ def test_on_a_terminal_there_is_a_live_table_and_afterwards_the_cursor(tmp_path)
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l") and shown.endswith("run.py: interrupted\r\n")
 
 
-def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
+def test_a_closed_stdout_pipe_causes_no_traceback(tmp_path):
     with started("--engine", "model", "--json", cwd=tmp_path) as process:
         process.stdout.close()
         process.stdout = None
@@ -83,7 +83,7 @@ def test_a_reader_that_stops_reading_is_no_traceback(tmp_path):
     assert "Traceback" not in said and "Exception" not in said
 
 
-def test_output_that_cannot_be_written_is_not_taken_for_the_folder(tmp_path):
+def test_unwritable_stdout_is_not_reported_as_an_unwritable_run_folder(tmp_path):
     options = ["--engine", "model", "--collectives", "4", "--gpus", "4", "--no-report", "--out", "there"]
     with Path("/dev/full").open("w") as full:
         for again in (options, ["--resume", "there", "--no-report"]):
@@ -93,13 +93,13 @@ def test_output_that_cannot_be_written_is_not_taken_for_the_folder(tmp_path):
     ended("--resume", "there", "--no-report", cwd=tmp_path)
 
 
-def test_it_works_from_anywhere_and_against_a_stray_install(tmp_path):
+def test_the_command_works_in_any_folder_and_despite_a_module_of_the_same_name(tmp_path):
     (tmp_path / "topologies.py").write_text("raise SystemExit('the wrong module')\n")
     ended("--dry-run", cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
 
 
-def test_a_report_that_cannot_be_written_is_told_and_takes_nothing_of_the_run_with_it(tmp_path):
-    """A run whose page lacks its figures is complete; going on with it writes what lacks."""
+def test_an_unwritable_report_is_reported_and_does_not_fail_the_run(tmp_path):
+    """A run without its report or figures is complete; resuming it writes the missing files."""
     ended("--engine", "model", "--collectives", 4, "--gpus", 4, "--out", "there", cwd=tmp_path)
     folder = tmp_path / "there"
     page = folder / "report.html"

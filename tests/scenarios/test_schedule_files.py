@@ -1,4 +1,4 @@
-"""A scenario's schedule from a file and into one, and a file that changes before a run goes on."""
+"""Schedules read from a file and exported to one, and files that change before a run is resumed."""
 
 import pytest
 
@@ -28,15 +28,15 @@ def scenario(tmp_path, text, *, gpus=8):
     return load_scenario(str(path))
 
 
-def test_a_file_beside_the_scenario_is_its_schedule(tmp_path):
+def test_a_schedule_file_is_found_relative_to_the_scenario(tmp_path):
     (tmp_path / "it.goal").write_bytes((DATA / "goal/allreduce_ring_calc.goal").read_bytes())
     found = scenario(tmp_path, 'kind = "messages"\nschedule = "it.goal"', gpus=4).workload
     assert (found.kind, found.algorithm, found.slot_bytes) == ("messages", "it.goal", 1)
-    assert found.largest_message_bytes == 100_000  # an allreduce of 400,000 bytes in 4 parts
+    assert found.largest_message_bytes == 100_000  # an AllReduce of 400,000 bytes in 4 parts
     assert found.holds == [[]] * 4
 
 
-def test_at_a_rate_scale_every_message_is_smaller_and_a_computation_as_long(tmp_path):
+def test_a_rate_scale_shrinks_messages_and_keeps_the_length_of_computations(tmp_path):
     found = scenario(
         tmp_path,
         f'kind = "messages"\nschedule = "{DATA / "goal/allreduce_ring_calc.goal"}"\n'
@@ -48,10 +48,14 @@ def test_at_a_rate_scale_every_message_is_smaller_and_a_computation_as_long(tmp_
     ):
         is_flow = isinstance(found.workload.schedule.flows[whole.flow], Flow)
         assert carried.size == (100 if is_flow else whole.size)
-    assert {round(whole.size, 9) for whole in found.workload.schedule.transfers} == {100_000, 5e-6, 0}  # and joins
+    assert {round(whole.size, 9) for whole in found.workload.schedule.transfers} == {
+        100_000,
+        5e-6,
+        0,
+    }  # 5e-6 s of computation, and joins of length 0
 
 
-def test_a_message_of_less_than_a_byte_at_the_rate_scale_is_a_sentence(tmp_path):
+def test_a_rate_scale_that_makes_messages_smaller_than_a_byte_is_refused(tmp_path):
     file = DATA / "goal/allreduce_ring_calc.goal"
     with pytest.raises(ScenarioError, match=r"a chunk of 100000 B at the rate scale 1/1000000 is less than a byte"):
         scenario(
@@ -64,10 +68,10 @@ def test_a_message_of_less_than_a_byte_at_the_rate_scale_is_a_sentence(tmp_path)
 
 @pytest.mark.parametrize(
     ("size", "slot_bytes"),
-    # Of an allreduce the whole buffer, here of 4 slots; a block is a fourth of it; rounded up to whole words of sums.
+    # `size` is the whole buffer, 4 slots here, and `chunk` is one slot; slots are rounded up to whole words of the sum.
     [('size = "1 MB"', 250_000), ('chunk = "1 MB"', 1_000_000), ('size = "999999 B"', 250_000)],
 )
-def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_bytes):
+def test_the_collectives_size_is_divided_over_the_slots_of_the_schedule_file(tmp_path, size, slot_bytes):
     file = DATA / "msccl/allreduce_hierarchical.xml"
     found = scenario(tmp_path, f'kind = "allreduce"\nschedule = "{file}"\n{size}', gpus=4).workload
     assert found.slot_bytes == slot_bytes and found.unit_bytes == 4
@@ -95,7 +99,7 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
         ('schedule = "TRACE"', 4, "which the kind allgather cannot read; allowed: trace"),
     ],
 )
-def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, gpus, words):
+def test_a_schedule_file_that_does_not_fit_the_scenario_is_refused_at_its_key(tmp_path, text, gpus, words):
     with pytest.raises(ScenarioError, match=words) as refused:
         places = {"GOAL": "goal/allreduce_ring.goal", "TRACE": "chakra/step.*.et"}
         for name, path in places.items():
@@ -106,7 +110,7 @@ def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, g
     assert f"collective.{key}: " in sentence and "\n" not in sentence
 
 
-def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(tmp_path):
+def test_a_chakra_trace_takes_the_same_time_alone_and_as_a_job_and_survives_writing(tmp_path):
     for rank in range(4):
         (tmp_path / f"it.{rank}.et").write_bytes((DATA / f"chakra/step.{rank}.et").read_bytes())
     whole = 'kind = "trace"\nschedule = "it.*.et"\ntflops = 312.5'
@@ -119,7 +123,7 @@ def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(t
     ring, chain = (
         scenario(tmp_path, f'{job}algorithm = "{name}"\n', gpus=4).workload.schedule for name in ("ring", "chain")
     )
-    assert max(one.size for _, one in ring.sends() if one.adds) == 4_000_000  # of the 8 MB that two ranks sum
+    assert max(one.size for _, one in ring.sends() if one.adds) == 4_000_000  # half of the 8 MB that two ranks sum
     assert max(one.size for _, one in chain.sends() if one.adds) == 8_000_000
     directory = RunDirectory.begun(RunFolder.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
     (tmp_path / "it.2.et").write_bytes(b"")
@@ -127,8 +131,8 @@ def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(t
     assert f"{tmp_path / 'it.2.et'} has changed since the run began" in sentence
 
 
-def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_are_right(tmp_path):
-    """Links as on ASTRA-sim's switch, 5 GB/s and 1 us each way, and a WAN that four such flows do not fill."""
+def test_an_emulated_chakra_trace_matches_the_model_and_astra_sim(tmp_path):
+    """Links as on ASTRA-sim's switch, 5 GB/s and 1 us each way, and a WAN that four such flows do not saturate."""
     rates = ("conditions.intra_rate=42949672960 bit/s", "conditions.wan_rate=171798691840 bit/s")
     delays = ("conditions.intra_delay=500 ns", "conditions.wan_delay=10 ns")
     file = f"collective.schedule={DATA / 'chakra/layers.*.et'}"
@@ -139,14 +143,14 @@ def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_a
         assert 1e9 * point["mean_s"] == pytest.approx(ASTRA_SIM_NS["layers"], rel=0.05)
 
 
-def test_operations_a_second_do_nothing_without_a_trace(tmp_path):
+def test_tflops_without_a_trace_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match='tflops: does nothing here; allowed: with the kind "trace" of'):
         scenario(tmp_path, "tflops = 5")
 
 
 @pytest.mark.parametrize("form", ["goal", "msccl"])
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_what_is_exported_is_read_again(tmp_path, kind, form):
+def test_an_exported_schedule_of_every_algorithm_can_be_read_again(tmp_path, kind, form):
     for algorithm in ALGORITHMS[kind]:
         keys = [f"collective.kind={kind}", f"collective.algorithm={algorithm}", "collective.chunk=1 MB"]
         asked = [word for key in keys for word in ("--set", key)]
@@ -155,7 +159,7 @@ def test_what_is_exported_is_read_again(tmp_path, kind, form):
         found = files.read(out, kind=kind if form == "msccl" else "messages", gpus=8)
         if form == "msccl":
             continue
-        # What the busiest rank has to send or receive of a buffer is at least what nccl-tests counts.
+        # The busiest rank sends or receives at least the bytes that nccl-tests counts for the bus bandwidth.
         sent = received = [0.0] * 8
         for flow, transfer in found.sends():
             sent = [total + transfer.size * (rank == flow.src) for rank, total in enumerate(sent)]
@@ -164,7 +168,7 @@ def test_what_is_exported_is_read_again(tmp_path, kind, form):
         assert max(*sent, *received) >= size * busbw_factor(kind, 8)
 
 
-def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
+def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path):
     out = tmp_path / "a.goal"
     arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
     assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", str(out)]) == 0
@@ -186,14 +190,14 @@ def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
         (["--export", "goal", "no/such/a"], "no/such/a cannot be written: No such file"),
     ],
 )
-def test_an_export_that_cannot_be_is_a_sentence_and_no_file(tmp_path, monkeypatch, capsys, arguments, words):
+def test_an_impossible_export_is_refused_and_writes_no_file(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
     assert command.run(["paper", *arguments]) == 2
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_does_not_go_on_with_a_file_that_has_changed(tmp_path):
+def test_a_run_whose_schedule_file_has_changed_cannot_be_resumed(tmp_path):
     file = tmp_path / "it.xml"
     file.write_bytes((DATA / "msccl/allreduce_ring.xml").read_bytes())
     found = scenario(tmp_path, 'kind = "allreduce"\nschedule = "it.xml"', gpus=4)

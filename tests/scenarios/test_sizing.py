@@ -1,4 +1,4 @@
-"""`run.py sizing`: what it prints, draws and refuses."""
+"""`run.py sizing`: its table, its figure and its error messages."""
 
 import csv
 from pathlib import Path
@@ -14,7 +14,7 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[str,
     return {(row["model"], row["what"]): row for row in printed(main, capsys, *arguments)["rows"]}
 
 
-def test_the_table_marks_what_is_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_marks_values_that_differ_from_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     replicas = next(line for line in lines if "100T" in line and "replicas  " in line)
@@ -23,7 +23,7 @@ def test_the_table_marks_what_is_apart(capsys: pytest.CaptureFixture[str]) -> No
     assert "-3.60 %*  months of 30 days; the document's own numbers give 23.1" in months
 
 
-def test_every_input_changes_what_rests_on_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_input_changes_the_results_that_depend_on_it(capsys: pytest.CaptureFixture[str]) -> None:
     before = rows(capsys)
     for arguments, key in (
         (("--budget", "50e9"), ("", "racks")),
@@ -48,7 +48,7 @@ def test_every_input_changes_what_rests_on_it(capsys: pytest.CaptureFixture[str]
     assert rows(capsys, "--budget", "50e9")["", "racks"]["value"] == 11_666
 
 
-def test_a_model_of_ones_own_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_user_defined_model_is_sized_without_the_documents_models(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "--layers", "96", "--hidden", "12288", "--vocabulary", "50257", "--heads", "96")
     assert {model for model, _ in found} == {"", "own"}
     assert found["own", "parameters"]["value"] == pytest.approx(0.1746, rel=1e-3)  # GPT-3 has 175 billion
@@ -71,13 +71,13 @@ def test_a_model_of_ones_own_stands_alone(capsys: pytest.CaptureFixture[str]) ->
         (("--figure", "nowhere/x"), "--figure: there is no folder nowhere"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_in_a_sentence(
+def test_invalid_inputs_are_refused_in_one_sentence(
     arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(main, capsys, arguments, sentence)
 
 
-def test_the_figure_has_its_data_beside(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_figure_is_written_together_with_its_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = rows(capsys, "--figure", str(tmp_path / "sized"))
     with (tmp_path / "sized.csv").open() as file:
         data = {(row["model"], row["what"]): row for row in csv.DictReader(file)}

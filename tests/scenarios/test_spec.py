@@ -1,5 +1,5 @@
-"""The scenario language: what is read, every mistake at the place where it was made, and that nothing is lost when a
-scenario is written as TOML, handed on as JSON, or stored with a run."""
+"""The scenario language: reading, error messages that name the wrong key, and round trips without loss through TOML,
+JSON and the stored run folder."""
 
 import json
 import os
@@ -41,7 +41,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Load a scenario from the text of its file, with assignments as --set would make them."""
+    """Return a function that loads a scenario from the text of its file, with assignments as by --set."""
     monkeypatch.chdir(tmp_path)
 
     def load(text, *assignments):
@@ -58,10 +58,10 @@ def mistakes(load, text, *assignments):
     return list(refusal.value.mistakes)
 
 
-# --- what is read, and written again --------------------------------------------------------------------------------
+# --- reading and writing --------------------------------------------------------------------------------------------
 
 
-def test_an_empty_file_is_the_defaults_which_the_paper_spells_out(load):
+def test_an_empty_scenario_equals_the_paper_except_for_its_name_and_ring_objective(load):
     empty, paper = values_of(load("")), values_of(load_scenario("paper"))
     assert empty.pop("name") == "my"
     assert paper.pop("name") == "paper"
@@ -76,7 +76,7 @@ def test_an_empty_file_is_the_defaults_which_the_paper_spells_out(load):
         (("fig4b", "fig5b"), "conditions.wan_delay", [10e-6, 100e-6, 1e-3, 10e-3]),
     ],
 )
-def test_the_figures_are_the_papers(names, key, values):
+def test_the_bundled_figure_scenarios_have_the_papers_parameters(names, key, values):
     for name, gpus in zip(names, (8, 16), strict=True):
         scenario = load_scenario(name)
         assert (scenario.gpus, scenario.collective.count) == (gpus, 100_000)
@@ -115,7 +115,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_scenario_survives_being_written_handed_on_and_stored(load, text):
+def test_a_scenario_survives_being_written_as_toml_sent_as_json_and_stored(load, text):
     scenario = load(text)
     Path("again.toml").write_text(resolved(scenario))
     assert load_scenario("again.toml") == scenario
@@ -125,13 +125,13 @@ def test_a_scenario_survives_being_written_handed_on_and_stored(load, text):
             assert (again, again.at, again.label) == (setting, setting.at, kept["label"])
 
 
-def test_a_stored_configuration_that_lacks_newer_keys_has_their_defaults():
+def test_a_stored_configuration_without_newer_keys_gets_their_defaults():
     (stored,) = settings_as_json(load_scenario("paper", [assignment("run.seed=7")]))
     older = {key: value for key, value in stored["values"].items() if not key.startswith(("transport.", "run.clock"))}
     assert configuration(older) == load_scenario("paper", [assignment("run.seed=7")])
 
 
-def test_configurations_are_made_once_and_name_what_was_swept(load):
+def test_configurations_are_built_once_and_their_labels_name_the_swept_values(load):
     scenario = load('[sweep]\n"fabric.gpus" = [8, [3, 5]]\n"conditions.intra_delay" = ["1 us"]\n"run.seed" = [1, 2]')
     first, *_, last = scenario.settings()
     assert len(scenario.settings()) == 4 and scenario.settings()[0] is first
@@ -160,7 +160,7 @@ count = 6
 
 
 @pytest.mark.parametrize("samplers", ['conditions.sampler="trace"', 'sweep.conditions.sampler=["uniform", "trace"]'])
-def test_a_trace_is_relative_to_its_scenario_and_is_written_as_a_whole_path(load, tmp_path, samplers):
+def test_a_trace_path_is_relative_to_its_scenario_and_is_written_as_an_absolute_path(load, tmp_path, samplers):
     (tmp_path / "t.csv").write_text(trace_text(LINKS))
     scenario = load(TRACE, samplers)
     traces = {s.conditions.sampler: s.conditions.trace for s in scenario.settings()}
@@ -277,12 +277,12 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ("a." * 2000 + "b = 1", "a", "unknown"),
     ],
 )
-def test_a_mistake_names_its_place_and_what_is_allowed(load, text, place, says):
+def test_an_invalid_scenario_is_refused_with_the_key_and_the_allowed_values(load, text, place, says):
     start = "my.toml: " if place is None else f"my.toml: {place}: "
     assert any(line.startswith(start) and says in line for line in mistakes(load, text)), mistakes(load, text)
 
 
-def test_a_sweep_has_a_stated_limit(load):
+def test_a_sweep_over_the_limit_is_refused_without_building_its_configurations(load):
     sizes = ", ".join(f'"{n} MB"' for n in range(1, 51))
     delays = ", ".join(f'"{n} us"' for n in range(1, 51))
     sweep = f'[sweep]\n"collective.chunk" = [{sizes}]\n"conditions.wan_delay" = [{delays}]'
@@ -290,7 +290,7 @@ def test_a_sweep_has_a_stated_limit(load):
     assert "2,500" in line and f"{MAX_SETTINGS:,}" in line
     seeds = list(range(100))
     (line,) = mistakes(load, f'{sweep}\n"run.seed" = {seeds}\n"collective.emulated" = {[seed + 1 for seed in seeds]}')
-    assert "25,000,000" in line  # which are not made before they are counted
+    assert "25,000,000" in line  # counted without building the configurations
 
 
 @pytest.mark.parametrize(
@@ -307,11 +307,11 @@ def test_a_sweep_has_a_stated_limit(load):
         ),
     ],
 )
-def test_every_mistake_of_a_file_is_told_at_once(load, text, places):
+def test_all_mistakes_of_a_file_are_reported_together(load, text, places):
     assert [line.split(": ")[1] for line in mistakes(load, text)] == places
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+def test_an_unreadable_or_irregular_scenario_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     for path, says in (
         (tmp_path / "none.toml", "cannot be read"),
@@ -330,7 +330,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 # --- options --------------------------------------------------------------------------------------------------------
 
 
-def test_an_assignment_is_toml_or_else_text():
+def test_the_value_of_an_assignment_is_toml_or_else_plain_text():
     assert assignment("run.seed=3").value == 3
     assert assignment("collective.chunk=8 MB").value == assignment('collective.chunk="8 MB"').value == "8 MB"
     assert assignment(' run.modes = ["base"] ').value == ["base"]
@@ -353,11 +353,11 @@ def test_an_assignment_is_toml_or_else_text():
         ("conditions.mean=", [""]),
     ],
 )
-def test_the_values_of_a_sweep_are_apart_at_commas(text, values):
+def test_the_values_of_a_sweep_option_are_separated_by_commas(text, values):
     assert (axis(text).key, axis(text).value) == ("sweep." + text.partition("=")[0], values)
 
 
-def test_a_run_from_before_there_were_objectives_is_of_the_slowest_edge(load):
+def test_a_stored_run_without_a_ring_objective_is_read_with_the_slowest_edge_objective(load):
     before = load("").with_values({"collective.ring": "slowest edge"})
     without = resolved(before).replace('ring = "slowest edge"\n', "")
     assert "ring" not in without
@@ -372,7 +372,7 @@ def test_a_run_from_before_there_were_objectives_is_of_the_slowest_edge(load):
     assert configuration(values).collective.ring == "slowest edge"
 
 
-def test_options_displace_what_the_file_says(load):
+def test_options_override_the_values_of_the_scenario_file(load):
     swept = '[sweep]\n"collective.chunk" = ["8 MB", "9 MB"]'
     assert load(swept, "collective.chunk=1 MB").sweep == ()
     assert load('[collective]\nchunk = "1 MB"', 'sweep.collective.chunk=["2 MB"]').sweep[0].values == (2_000_000,)
@@ -405,7 +405,7 @@ IDLE = [
 
 
 @pytest.mark.parametrize(("values", "key"), IDLE)
-def test_a_key_that_does_nothing_is_refused_and_left_out_where_a_run_has_stored_it(load, values, key):
+def test_a_key_without_effect_is_refused_and_dropped_from_a_stored_run(load, values, key):
     (line,) = mistakes(load, "", *values)
     assert line.startswith(f"--set {key}") and "nothing" in line and "; allowed: " in line
     if "[" in key:
@@ -419,7 +419,7 @@ def test_a_key_that_does_nothing_is_refused_and_left_out_where_a_run_has_stored_
     assert scenario_of(of_its_time(tomli_w.dumps(document)), is_stored=True) == scenario
 
 
-def test_what_is_in_the_file_for_what_an_option_displaces_goes_with_that(load):
+def test_keys_of_the_file_that_belong_to_an_overridden_value_are_dropped_with_it(load):
     ecmp = '[fabric]\nrouting = "ecmp"\nhash_seed = 7\n'
     assert load(ecmp).fabric.hash_seed == 7
     assert load(ecmp, "fabric.routing=spray").fabric.hash_seed == 1
@@ -428,7 +428,7 @@ def test_what_is_in_the_file_for_what_an_option_displaces_goes_with_that(load):
     assert line.startswith("my.toml: fabric.hash_seed: does nothing here; allowed: ")
 
 
-def test_a_mistake_that_an_option_makes_elsewhere_names_the_option_as_it_was_typed(load):
+def test_an_option_that_invalidates_another_key_is_named_as_it_was_typed(load):
     text = '[collective]\nkind = "allgather"\n'
     (line,) = mistakes(load, text, "collective.count=9", "collective.algorithm=tree")
     assert line.startswith("--set collective.algorithm=tree: collective.kind: there is no algorithm")
@@ -440,10 +440,10 @@ def test_a_mistake_that_an_option_makes_elsewhere_names_the_option_as_it_was_typ
         load_scenario("paper", [Override("collective.chunk", "8 MB", "--chunk"), assignment("collective.size=8 MB")])
 
 
-# --- the reference, and any input -----------------------------------------------------------------------------------
+# --- the reference of all keys --------------------------------------------------------------------------------------
 
 
-def test_the_reference_has_every_key_with_what_it_allows_and_its_default():
+def test_the_reference_lists_every_key_with_its_allowed_values_and_default():
     ended = subprocess.run(
         [sys.executable, "-m", "scenarios.spec.reference"], cwd=PROJECT, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""The results that a run prints and stores: fidelity, lower bound and reconfiguration."""
+"""Results that a run prints and stores: fidelity, lower bound and reconfiguration times."""
 
 import csv
 import html
@@ -16,7 +16,7 @@ from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
 
 @pytest.fixture
 def emulate(testbeds):
-    """Run the command with testbeds whose records have these changes."""
+    """Return a function that runs the command with fake testbeds whose records are changed by `changes`."""
 
     def emulate(changes, *arguments):
         testbeds(FakeTestbeds(changes=changes))
@@ -25,7 +25,7 @@ def emulate(testbeds):
     return emulate
 
 
-def test_fidelity_is_of_collectives_without_faults_and_the_same_when_printed_again(emulate, capsys):
+def test_fidelity_excludes_disturbed_collectives_and_is_the_same_on_resume(emulate, capsys):
     def struck(row, _):
         return {"completion_s": 2 * row["completion_s"], "undisturbed": False} if row["collective"] == 1 else {}
 
@@ -39,7 +39,7 @@ def test_fidelity_is_of_collectives_without_faults_and_the_same_when_printed_aga
     assert json.loads(capsys.readouterr().out) == first
 
 
-def test_a_model_that_does_not_hold_is_warned_of_on_the_terminal_and_in_json(emulate, capsys):
+def test_a_low_fidelity_is_warned_of_on_the_terminal_and_in_json(emulate, capsys):
     def slower(row, _):
         return {"completion_s": 1.2 * row["completion_s"]} if row["collective"] % 4 == 3 else {}
 
@@ -52,7 +52,7 @@ def test_a_model_that_does_not_hold_is_warned_of_on_the_terminal_and_in_json(emu
     assert f"WARNING: {fidelity['warnings'][0]}" in printed.err
 
 
-def test_the_terminal_leads_with_the_answer_of_the_report_and_the_fidelity(emulate, capsys):
+def test_the_terminal_prints_the_reports_summary_and_the_fidelity_before_the_table(emulate, capsys):
     emulate(lambda *_: {}, "--modes", "base,wan", "--collectives", "3")
     first = capsys.readouterr().out
     sentence, fidelity, table = first.split("\n\n")[:3]
@@ -63,7 +63,7 @@ def test_the_terminal_leads_with_the_answer_of_the_report_and_the_fidelity(emula
     assert capsys.readouterr().out == first
 
 
-def test_the_cost_of_reconfiguration_is_stored_and_its_mean_is_shown_where_routes_were_changed(emulate, capsys):
+def test_reconfiguration_times_are_stored_and_their_mean_is_shown_for_modes_that_reroute(emulate, capsys):
     def measured(row, mode):
         k, changed = row["collective"], mode == "wan" and row["collective"] > 0
         return {"reconfigure_s": k / 1000 if changed else None, "reconfigure_messages": 12 * changed}
@@ -80,7 +80,7 @@ def test_the_cost_of_reconfiguration_is_stored_and_its_mean_is_shown_where_route
         assert [row["mean_reconfigure_s"] for row in csv.DictReader(file)] == ["", "0.0015"]
 
 
-def test_the_lower_bound_is_that_of_the_conditions_in_either_engine_and_any_batch(emulate, capsys):
+def test_the_lower_bound_depends_only_on_the_conditions_not_on_mode_engine_or_batch(emulate, capsys):
     emulate(lambda *_: {}, "--modes", "base,joint", "--collectives", "12", "--json", "--no-report")
     points = json.loads(capsys.readouterr().out)["points"]
     rows = load("run")

@@ -1,4 +1,4 @@
-"""Traffic engineering: what it decides and predicts, and that the emulation's tunnels have those rates."""
+"""Traffic engineering: its decisions and predictions, and the rates of the tunnels in the emulation."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.fakes.runs import measured
 
 TE, ALL = "fabric.routing=te", "collective.kind=alltoall"
 FLAT = "conditions.intra_rate=400 Gbit/s", "conditions.wan_rate=10 Gbit/s", "conditions.wan_delay=1 ns"
-SEGMENT_BYTES = 65_000  # of TCP, at most
+SEGMENT_BYTES = 65_000  # upper bound of what TCP sends as one segment
 
 
 def planned(setting: Scenario, count: int = 5, mode: str = "base") -> Decisions:
@@ -41,7 +41,7 @@ def time_s(setting: Scenario) -> float:
     st.sampled_from(["mesh", "five-router"]),
     st.integers(0, 99),
 )
-def test_tunnels_fit_into_links_and_no_flow_is_without_a_rate(
+def test_tunnel_rates_fit_the_link_rates_and_every_flow_has_a_positive_rate(
     grain: str, kind: str, mode: str, wan: str, seed: int
 ) -> None:
     sets = f"fabric.grain={grain}", f"collective.kind={kind}", f"fabric.wan={wan}", f"run.seed={seed}"
@@ -56,7 +56,7 @@ def test_tunnels_fit_into_links_and_no_flow_is_without_a_rate(
     assert (Plan(setting, mode, found, conditions).completion_s() > 0).all()
 
 
-def test_sites_behind_one_very_slow_link_have_what_it_carries() -> None:
+def test_sites_behind_a_very_slow_link_complete_at_its_rate() -> None:
     text = '"s0b0>s1b0" = { rate = "1 bit/s" }'
     setting = scenario(
         ALL, *FLAT, TE, "fabric.gpus=[2, 2, 2]", "fabric.border_routers=1", f"conditions.links={{ {text} }}"
@@ -64,8 +64,8 @@ def test_sites_behind_one_very_slow_link_have_what_it_carries() -> None:
     assert time_s(setting) == pytest.approx(4 * 8 * setting.workload.largest_message_bytes, rel=1e-6)
 
 
-def test_all_links_of_the_wan_carry_a_message_in_proportion_to_their_rates() -> None:
-    """Over four links of 10, 10, 10 and 30 Gbit/s 60 pieces have the time of 60 Gbit/s; sprayed, the slowest's."""
+def test_te_loads_wan_links_in_proportion_to_their_rates_and_spraying_equally() -> None:
+    """Over four links of 10, 10, 10 and 30 Gbit/s, 60 pieces take the time at 60 Gbit/s; sprayed, at 40 Gbit/s."""
     text = '"s0b1>s1b1" = { rate = "30 Gbit/s" }, "s1b1>s0b1" = { rate = "30 Gbit/s" }'
     sets = ALL, *FLAT, f"conditions.links={{ {text} }}"
     bits = 16 * 8 * scenario(*sets).workload.largest_message_bytes
@@ -107,24 +107,24 @@ class = "gold"
 
 
 @pytest.mark.parametrize(("share", "left"), [("", 0.01), ("share = 0.25", 0.25)])
-def test_classes_are_served_in_their_order_and_later_ones_have_their_share(
+def test_classes_are_served_in_priority_order_and_later_ones_keep_their_share(
     tmp_path: Path, share: str, left: float
 ) -> None:
     (tmp_path / "jobs.toml").write_text(JOBS.replace("SHARE", share))
     setting = load_scenario(str(tmp_path / "jobs.toml"))
     found = planned(setting, 1)
-    gold, bronze = found.limits_bps[0].reshape(2, -1).sum(axis=1)  # of both directions
+    gold, bronze = found.limits_bps[0].reshape(2, -1).sum(axis=1)  # summed over both directions
     assert (gold, bronze) == (pytest.approx(20e9 * (1 - left)), pytest.approx(20e9 * left, rel=1e-5))
     _, jobs_s = Plan(setting, "base", found, conditions_of(setting)).with_jobs_s()
     assert jobs_s is not None and jobs_s[0, 1] == pytest.approx(8 * 8e6 / (10e9 * left), rel=0.01)
 
 
-def test_a_stated_rate_is_all_that_is_wanted(tmp_path: Path) -> None:
-    """Background traffic of 1 Gbit/s from each GPU alone in its class leaves the rest to the other."""
+def test_background_traffic_is_given_only_its_stated_rate_and_others_get_the_rest(tmp_path: Path) -> None:
+    """Background traffic of 1 Gbit/s from each GPU, alone in its class, leaves the rest to the other class."""
     text = JOBS.replace("SHARE", "").replace('name = "first"\nclass = "gold"', 'name = "first"\nclass = "bronze"')
     (tmp_path / "jobs.toml").write_text(text)
     gold, bronze = planned(load_scenario(str(tmp_path / "jobs.toml")), 1).limits_bps[0].reshape(2, -1).sum(axis=1)
-    messages_bps = 8 * 1e6 / 10e-3  # a message each, and no time for a second one
+    messages_bps = 8 * 1e6 / 10e-3  # one message each; a second one does not fit into the duration
     assert gold == pytest.approx(2 * messages_bps, rel=1e-6) and gold + bronze == pytest.approx(20e9, rel=1e-6)
 
 
@@ -153,7 +153,7 @@ what = "link R0-R1 down"
 """
 
 
-def test_rates_are_kept_until_their_time_is_over_or_a_link_fails(tmp_path: Path) -> None:
+def test_tunnel_rates_are_kept_until_the_next_period_or_a_link_failure(tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS)
     setting = load_scenario(str(tmp_path / "faults.toml"))
     found = decisions_of(setting, "base", conditions_of(setting), start=0, count=5).limits_bps
@@ -164,7 +164,7 @@ def test_rates_are_kept_until_their_time_is_over_or_a_link_fails(tmp_path: Path)
 
 
 def _ends(setting: Scenario) -> list[tuple[int, int]]:
-    """The sites that each path joins."""
+    """Return the source and destination site of each path."""
     return [(path.src_site, path.dst_site) for path in conditions_of(setting).fabric.paths]
 
 
@@ -201,9 +201,9 @@ chunk = "32 MB"
 """
 
 
-def test_a_demand_that_leaves_what_it_was_given_wants_less_and_one_that_fills_it_wants_more(tmp_path: Path) -> None:
-    """GPU 0 sends to two sites at once, 3 Gbit/s each, where either demand alone requests all 6 of its port. So the
-    one behind the same link is given 5 Gbit/s, and then a tenth more each time, until the link is full."""
+def test_measured_demand_shrinks_for_an_underused_tunnel_and_grows_for_a_full_one(tmp_path: Path) -> None:
+    """GPU 0 sends to two sites at once, 3 Gbit/s each, although each demand requests all 6 Gbit/s of its port. So the
+    other demand on the shared link is given 5 Gbit/s at first, then a tenth more each time until the link is full."""
     (tmp_path / "nic.toml").write_text(NIC)
     setting = load_scenario(str(tmp_path / "nic.toml"))
     found, paths = planned(setting, 6), _ends(setting)
@@ -223,10 +223,10 @@ def test_a_demand_that_leaves_what_it_was_given_wants_less_and_one_that_fills_it
     st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 10**9), min_size=4, max_size=4)), min_size=1),
     st.integers(1, 9),
 )
-def test_what_is_wanted_is_more_than_the_highest_mean_of_all_tunnels_together(
+def test_measured_demand_is_the_highest_mean_rate_over_a_sample_plus_headroom(
     grown: list[tuple[int, list[int]]], tenths: int
 ) -> None:
-    """Readings are 10 ms apart, and the last is sooner: over at least as long that rate begins at the one before."""
+    """Readings are 10 ms apart, but the last one comes sooner: its mean rate therefore spans two intervals."""
     setting = scenario(TE, "fabric.wan=five-router", "fabric.border_routers=1")
     fabric, workload = conditions_of(setting).fabric, setting.workload
     ways = [path.index for path in fabric.paths if path.src_site == 0]
@@ -250,10 +250,11 @@ IDLE = NIC.replace("400 Gbit/s", "40 Gbit/s").replace("10 Gbit/s", "1 Gbit/s").r
 IDLE = IDLE.replace('demand = "measured"', 'demand = "measured"\nevery = "10 ms"\nsample = "5 ms"\npieces = 2')
 IDLE = IDLE.replace("[0, 2, 4]", "[0, 4]").replace("8 MB", "500 kB").replace("32 MB", "5 MB").replace("= 6", "= 2")
 IDLE_S = 20e-3 + (5e6 * 8 - 20e-3 * 0.5e9) / 1e9
-"""Both jobs have 0.5 Gbit/s, and the first is over after 8 ms. Of the second period of 10 ms nothing is seen of it."""
+"""Both jobs have 0.5 Gbit/s, and the first ends after 8 ms. In the second period of 10 ms it sends nothing, so that the
+other job has all 1 Gbit/s from 20 ms on."""
 
 
-def test_by_time_others_have_what_a_job_that_is_over_leaves(tmp_path: Path) -> None:
+def test_by_time_te_gives_a_job_the_rate_that_a_finished_job_leaves(tmp_path: Path) -> None:
     (tmp_path / "idle.toml").write_text(IDLE)
     setting = load_scenario(str(tmp_path / "idle.toml"))
     found, jobs_s = Plan(setting, "base", planned(setting, 2), conditions_of(setting)).with_jobs_s()
@@ -263,7 +264,7 @@ def test_by_time_others_have_what_a_job_that_is_over_leaves(tmp_path: Path) -> N
     assert time_s(kept) == pytest.approx(5e6 * 8 / 0.5e9, rel=1e-3)
 
 
-def test_tunnels_have_rates_by_what_a_policy_knows(tmp_path: Path) -> None:
+def test_tunnel_rates_follow_the_knowledge_of_the_policy(tmp_path: Path) -> None:
     text = '[[policy]]\nname = "known"\nreembed = "every 2"\nknowledge = "mean"\n[fabric]\nrouting = "te"\n'
     (tmp_path / "known.toml").write_text(text + 'wan = "five-router"\n[run]\nmodes = ["known", "base"]')
     setting = load_scenario(str(tmp_path / "known.toml"))
@@ -304,7 +305,7 @@ start = "15 ms"
 """
 
 
-def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
+def test_te_keys_survive_storing_and_invalid_combinations_are_refused() -> None:
     one = scenario(TE, "te.every=4", "te.pieces=8")
     assert (from_json(to_json(one)).te.every, from_json(to_json(one)).fabric.pieces) == (4, 8)
     assert one.label.endswith(", te")
@@ -337,20 +338,21 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
             scenario(value)
     with pytest.raises(ScenarioError, match=r'te\.sample: does nothing here; allowed: with te\.demand = "measured"'):
         scenario(TE, "te.sample=5 ms")
-    assert scenario("te.every=1").te == scenario().te  # as folders of runs have it
+    assert scenario("te.every=1").te == scenario().te  # a stored run has this key
 
 
-def test_measured_times_are_the_model_s_whatever_links_fail(tmp_path: Path) -> None:
+def test_emulated_te_times_match_the_model_under_link_failures(tmp_path: Path) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS.replace("every = 3", 'every = 1\ndemand = "measured"'))
-    measured(tmp_path / "run", "faults.toml", "--engine", "emulation", collectives=4)  # that with no fault under way
+    # Collective 3, during which a link fails, does not count.
+    measured(tmp_path / "run", "faults.toml", "--engine", "emulation", collectives=4)
 
 
-def test_demands_are_measured_in_the_emulation_as_in_the_model(tmp_path: Path) -> None:
+def test_demands_measured_in_the_emulation_match_the_model(tmp_path: Path) -> None:
     inside = '[[job]]\nname = "inside"\nkind = "broadcast"\nranks = [1, 0]\nchunk = "4 MB"\n'
     (tmp_path / "nic.toml").write_text(NIC + inside)
     measured(tmp_path / "run", "nic.toml", "--engine", "emulation", collectives=6)
     jobs = pd.read_parquet(tmp_path / "run" / "jobs.parquet")
-    within = jobs[jobs.job == "inside"]  # a site, where no class has a tunnel's burst
+    within = jobs[jobs.job == "inside"]  # within a site there are no tunnels and no bursts
     assert within.completion_s.to_numpy() == pytest.approx(within.predicted_s.to_numpy(), rel=4e-3)
     alone_s = jobs[jobs.job == "alone"].completion_s.to_numpy()
     assert alone_s[[0, -1]] == pytest.approx([8 * 32e6 / 5e9, 8 * 32e6 / 6.7e9], rel=0.02)
@@ -359,20 +361,20 @@ def test_demands_are_measured_in_the_emulation_as_in_the_model(tmp_path: Path) -
     assert sorted(sent) == pytest.approx([8e6, 8e6, 32e6], rel=1e-3)
 
 
-def test_by_time_measured_rounds_take_what_the_model_says(tmp_path: Path) -> None:
+def test_by_time_te_takes_the_modelled_time_in_the_emulation(tmp_path: Path) -> None:
     (tmp_path / "idle.toml").write_text(IDLE)
     measured(tmp_path / "run", "idle.toml", "--engine", "emulation", collectives=2)
     assert load(tmp_path / "run").completion_s.to_numpy() == pytest.approx([IDLE_S] * 2, rel=2e-3)
 
 
-def test_by_time_a_class_has_what_an_earlier_one_leaves_until_that_begins_and_nothing_is_lost(tmp_path: Path) -> None:
-    """As the earlier one begins it has what the other leaves. Before that the other had a hundredth of each link, and
-    what it sent then is owed in bytes: a frame takes no longer than the rates from then on allow."""
+def test_by_time_te_lends_the_rate_of_a_higher_class_to_others_until_it_starts(tmp_path: Path) -> None:
+    """When the higher class starts, it has the rate that the other class leaves. Earlier, the other had a hundredth of
+    each link; what it owes from then counts in bytes, so that a frame takes no longer than the new rates allow."""
     (tmp_path / "late.toml").write_text(LATE)
     measured(tmp_path / "run", "late.toml", "--engine", "emulation", collectives=1)
 
 
-def test_tunnels_have_their_rates_the_wan_queues_nothing_and_an_update_loses_nothing(vm: VM) -> None:
+def test_emulated_tunnels_keep_their_rates_without_wan_queues_or_drops_during_updates(vm: VM) -> None:
     file = vm.folder / "te.toml"
     text = FAULTS.partition("[[fault]]")[0].replace("every = 3", "every = 1")
     text = text.replace("count = 5", 'chunk = "32 MB"\ncount = 5')
@@ -381,6 +383,6 @@ def test_tunnels_have_their_rates_the_wan_queues_nothing_and_an_update_loses_not
     assert len(found["sent"]) > 3
     for name, wanted in found["wanted"].items():
         assert abs(found["sent"][name] - wanted) <= max(0.01 * wanted, SEGMENT_BYTES), name
-    assert max(found["queued"].values()) <= 4 * SEGMENT_BYTES  # of more than a hundred flows
+    assert max(found["queued"].values()) <= 4 * SEGMENT_BYTES  # from more than a hundred flows
     assert found["moved"] > found["flows"] / 4
     assert found["drops"] == [0, 0]

@@ -1,4 +1,4 @@
-"""A collective of a testbed with scripted parts: what of it reaches the record and its JSON."""
+"""A collective on a testbed with fake parts: the contents of its record and of the record's JSON."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -41,7 +41,7 @@ def bed(*, drops: dict[str, int] | None = None, faults: tuple[WrongMessage, ...]
     ("mode", "messages"),
     [("base", [3, None, None]), ("wan", [3, 3, 3]), ("ccl", [3, None, 3]), ("joint", [3, 3, 3])],
 )
-def test_what_reconfiguring_costs_is_recorded_where_something_was(
+def test_reconfiguration_time_and_messages_are_recorded_only_where_routes_changed(
     monkeypatch: pytest.MonkeyPatch, mode: str, messages: list[int | None]
 ) -> None:
     clock = iter(range(0, 10**6, 250))
@@ -53,10 +53,10 @@ def test_what_reconfiguring_costs_is_recorded_where_something_was(
 
 
 @pytest.mark.parametrize(("size", "connected", "totals"), [(None, 1, [700, 700, 950]), (10**6, 3, [700, 0, 250])])
-def test_in_fifo_queues_what_tcp_sends_again_is_counted_for_each_collective(
+def test_with_fifo_queues_retransmitted_bytes_are_recorded_per_collective(
     size: int | None, connected: int, totals: list[int]
 ) -> None:
-    """With finite buffers every collective has connections of its own, whose counts begin at 0."""
+    """With finite buffers every collective opens new connections, whose counters begin at 0."""
     up: Any = bed()
     assert up.collective(MODES["base"], 0).retransmitted_bytes is None
     up = bed()
@@ -70,7 +70,7 @@ def test_in_fifo_queues_what_tcp_sends_again_is_counted_for_each_collective(
     assert len(joined) == connected
 
 
-def test_without_a_controller_a_ring_is_chosen_and_no_path() -> None:
+def test_without_a_controller_the_ring_is_still_chosen_and_paths_are_the_default_ones() -> None:
     up: Any = bed()
     up.setting = replace(up.setting, faults=(SLOW,) * 3)
     up.controller = SimpleNamespace(alive=lambda: False)
@@ -80,7 +80,7 @@ def test_without_a_controller_a_ring_is_chosen_and_no_path() -> None:
     assert {path for path in record.path if path >= 0} <= {up.fabric.paths_between[a, 1 - a][0].index for a in (0, 1)}
 
 
-def test_wrong_bytes_end_the_run() -> None:
+def test_wrong_data_raises_an_error_that_names_collective_transfer_and_byte() -> None:
     wrong = WrongMessage(rank=5, task=3, src=2, text="byte 9 of slot 1 is wrong")
     said = "collective 7 delivered wrong data: GPU 5, transfer 3 from GPU 2: byte 9 of slot 1 is wrong"
     with pytest.raises(WrongDataError, match=said):
@@ -95,7 +95,7 @@ def test_wrong_bytes_end_the_run() -> None:
         (replace(load_scenario("paper"), faults=(SLOW,)), ("a", "b"), False),
     ],
 )
-def test_packets_may_overtake_others_where_none_is_lost(
+def test_packet_reordering_is_allowed_only_with_fair_queues_and_without_faults(
     monkeypatch: pytest.MonkeyPatch, setting: Scenario, fair_links: tuple[str, ...] | None, allows: bool
 ) -> None:
     found, up = list[int](), testbed.Testbed(setting, fair_links=fair_links)

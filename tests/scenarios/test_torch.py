@@ -1,7 +1,7 @@
-"""Collectives that are not the project's, on its hosts untouched: PyTorch's over Gloo: ``pytest -m torch``.
+"""Unmodified third-party collectives on the emulated hosts: PyTorch over Gloo. Run with ``pytest -m torch``.
 
-PyTorch is installed for the occasion from the package index, in an environment of its own (1 GB, and several where the
-index has no build without CUDA).
+The tests install PyTorch from the package index into a virtual environment of its own (1 GB; several GB where the index
+has only builds with CUDA).
 """
 
 import json
@@ -24,12 +24,12 @@ TORCH = "torch==2.13.0"
 
 @pytest.fixture(scope="module")
 def python() -> Iterator[Path]:
-    """A Python with PyTorch."""
+    """A Python interpreter with PyTorch."""
     with own_python([TORCH]) as found:
         yield found
 
 
-def test_gloo_is_right_and_no_faster_than_any_schedule_can_be(
+def test_gloo_collectives_are_correct_and_not_faster_than_the_lower_bound(
     vm: VM, python: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario = load_scenario("paper")
@@ -54,7 +54,7 @@ def test_gloo_is_right_and_no_faster_than_any_schedule_can_be(
         least_s = float(bound.seconds(conditions.drawn.rates_bps(0, 1))[0])
         assert line["right"], kind
         assert min([line["ours_s"], *line["gloo_s"]]) > least_s, kind
-    # Rings as well, over the same slowest edge: they cannot be faster, and Gloo adds its own messages.
+    # Gloo's AllGather is a ring as well, over the same slowest edge: it cannot be faster, and it adds its own messages.
     assert all(0.999 < time_s / found["allgather"]["ours_s"] < 1.1 for time_s in found["allgather"]["gloo_s"])
 
 
@@ -70,13 +70,13 @@ def test_a_trained_model_puts_on_the_wan_what_its_gradients_imply(
     with capsys.disabled():
         print(f"\nevery {every}: {step_ms:.3f} ms a step, {found['wall_s']} s of wall time")
     size, carried = ranks[0]["bytes"], {link["link"]: link["bytes"] for link in found["links"]}
-    # Each rank of a ring sends 2 (n-1)/n of the buffer to the next; two of them are in another site than the next.
+    # Each rank of a ring sends 2 (n-1)/n of the buffer to the next rank; for two ranks that is in the other site.
     expected = steps // every * 2 * 7 / 8 * size
-    # DistributedDataParallel first sends the model down a binomial tree, 4 of whose edges lead from site 0 to site 1.
+    # DistributedDataParallel first broadcasts the model in a binomial tree with 4 edges from site 0 to site 1.
     broadcast = 4 * size if every == 1 else 0
     headers = 9014 / 8948
     assert carried["s1b0>s0b0"] == pytest.approx(expected * headers, rel=0.02)
     assert carried["s0b0>s1b0"] == pytest.approx((expected + broadcast) * headers, rel=0.02)
-    # A chunk goes 14 hops round the ring, of which at least 3 cross the WAN; computing takes 20 ms of sleep.
+    # A chunk takes 14 hops round the ring, at least 3 of them over the WAN; computing is a sleep of 20 ms.
     assert all(one["step_s"] > 0.02 + 3 * 0.02 / every for one in ranks)
     assert found["drops"] == 0

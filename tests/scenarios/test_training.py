@@ -1,4 +1,4 @@
-"""Training as a scenario: what is measured and told, beside other jobs, and what is refused."""
+"""Training as a scenario: measured times and reported metrics, alone and beside other jobs, and refused keys."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def command(*values: str) -> list[str]:
 
 
 def test_emulated_iterations_take_what_the_model_says_and_the_same_in_another_boot(tmp_path: Path) -> None:
-    """Two replicas of four stages in different sites: activations, and gradients in two buckets, both checked."""
+    """Two replicas of four stages in different sites: activations, and gradients in two buckets; both are checked."""
     values = (
         *(*TRAINING, "training.micro_batches=4", "training.replicas=2", "training.across=data", "training.buckets=2"),
         *("training.gradients=hierarchical", "training.activations=1 MB", "training.gradient_size=4 MB"),
@@ -57,8 +57,8 @@ def scenario(text: str):
     return scenario_of(text)
 
 
-def test_gradients_alone_are_the_allreduce_alone() -> None:
-    """Of one stage, whose replicas end at once: an iteration is what it computes and then an AllReduce."""
+def test_one_stage_training_takes_its_computation_plus_one_allreduce() -> None:
+    """With one stage, all replicas finish computing at the same time, and then an AllReduce follows."""
     common = "[run]\nmodes = ['base']\n"
     count = "count = 50\n"
     trained = scenario(
@@ -69,9 +69,9 @@ def test_gradients_alone_are_the_allreduce_alone() -> None:
     assert found_s[0] == pytest.approx(8 * 30e-3 + found_s[1], rel=1e-12)
 
 
-def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Path) -> None:
-    """An AllReduce while all stages compute, so that nothing overlaps: the same to the ns, although messages of the
-    training are twice as large as its own."""
+def test_a_job_that_runs_while_training_computes_takes_exactly_its_time_alone(tmp_path: Path) -> None:
+    """The AllReduce runs while all stages compute, so that no messages overlap. Its time is the same to the nanosecond,
+    although the messages of the training are twice as large."""
     large = ("training.activations=1 MB", "training.gradient_size=64 MB", "training.replicas=2", "training.across=data")
     more = (*large, "training.micro_batches=2", "training.forward=100 ms")
     train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='64 MB', start='2 ms'}"
@@ -89,10 +89,11 @@ def test_a_job_in_a_training_step_is_measured_as_the_same_job_alone(tmp_path: Pa
     assert f"bubble {trained['bubble_ratio']:.2%}" in said
 
 
-def test_of_a_job_is_told_what_is_told_of_the_same_training_alone(
+def test_a_training_job_reports_the_same_metrics_as_the_same_training_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three in a row, each of two iterations with one sum: of the first of them, and of six iterations."""
+    """Three training collectives in a row, each of two iterations with one gradient sum: exposed times are those of the
+    first, and the iteration time is the mean of all six iterations."""
     monkeypatch.chdir(tmp_path)
     small = ("training.replicas=2", "training.across=data", "training.every=2", "training.memory=40 MB")
     base = ("--engine", "model", "--no-report", "--collectives", "1", *command("run.modes=['base']", *small))
@@ -115,7 +116,7 @@ def test_of_a_job_is_told_what_is_told_of_the_same_training_alone(
     assert f", train: {1e3 * job['iteration_s']:,.3f} ms, bubble" in said and "stage: 4 3 2 1 of 5" in said
 
 
-def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
+def test_training_is_no_faster_beside_another_job_and_changes_under_faults() -> None:
     base = (
         "[run]\nmodes = ['base']\n[collective]\ncount = 20\n[training]\nmicro_batches = 4\nactivations = '64 MB'\n"
         "[fabric]\ngrain = 'physical'\n"
@@ -133,7 +134,7 @@ def test_training_beside_another_job_and_under_faults_is_no_faster() -> None:
 
 
 @pytest.mark.parametrize("job", ["", "[[job]]\nkind = 'training'\n"])
-def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
+def test_re_embedding_permutes_replicas_but_never_pipeline_stages(job: str) -> None:
     text = f"[run]\nmodes = ['ccl']\n{job}[training]\n"
     placement = plan_of(
         scenario(f"{text}replicas = 4\n[collective]\ncount = 40\nreembed_every = 1\n"), "ccl"
@@ -143,7 +144,7 @@ def test_replicas_may_change_places_and_stages_may_not(job: str) -> None:
     assert (placement == np.arange(8)).all()
 
 
-def test_a_scenario_is_read_again_as_it_was() -> None:
+def test_a_training_scenario_survives_writing_and_reading() -> None:
     asked = scenario(
         "[training]\npipeline = 'overlapped'\nmemory = '80 MB'\n[sweep]\n'training.micro_batches' = [8, 16]\n"
     )
@@ -201,14 +202,14 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
         ("[sweep]\n'collective.ring' = ['sum']\n[training]\nchunks = 1\n", "collective.ring: does nothing here"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(text: str, says: str) -> None:
+def test_invalid_training_keys_are_refused_in_one_sentence(text: str, says: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         scenario(text)
     assert says.replace("'", '"') in str(refused.value).replace("'", '"')
 
 
-def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it_is_refused() -> None:
-    """As an option is in place of what the file has; what is left is the same scenario when it is read again."""
+def test_selecting_training_drops_the_files_chunk_and_refuses_an_explicit_one() -> None:
+    """An option replaces the value in the file; the resolved scenario is the same when it is read again."""
     text = "[collective]\nkind = 'allgather'\nchunk = '64 MB'\n"
     for wanted in (Override("collective.kind", "training", ""), Override("job", [{"kind": "training"}], "")):
         found = scenario_of(text, [wanted])
@@ -218,7 +219,7 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
             scenario_of(text, [wanted, Override("collective.chunk", "8 MB", "--chunk")])
     mixed = scenario_of(text, [Override("job", [{"kind": "training"}, {"kind": "allreduce"}], "")])
     assert mixed.collective.chunk_bytes == 64_000_000
-    for kind, job in (("training", ""), ("allgather", "[[job]]\nkind = 'training'\n")):  # what older runs have stored
+    for kind, job in (("training", ""), ("allgather", "[[job]]\nkind = 'training'\n")):  # as stored by older runs
         old = f"[collective]\nkind = '{kind}'\nchunk = '64 MB'\n{job}"
         assert scenario_of(of_its_time(old), is_stored=True).collective.chunk_bytes == 8_000_000
     assert scenario_of(of_its_time(text), is_stored=True).collective.chunk_bytes == 64_000_000
@@ -243,12 +244,12 @@ def test_keys_without_effect_are_refused(
     assert all(any(value.partition("=")[0] in one for one in told) for value in values[:keys])
 
 
-def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prompt_with_a_training_scenario_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiment.run(["--cli", *command("collective.kind=training")]) == 2
     assert "--cli cannot be combined with training, which needs a run; allowed: allgather, " in capsys.readouterr().err
 
 
-def test_a_mistake_in_a_job_does_not_make_its_training_idle() -> None:
+def test_a_mistake_in_a_training_job_does_not_also_report_its_training_keys_as_unused() -> None:
     with pytest.raises(ScenarioError) as refused:
         scenario("[[job]]\nkind = 'training'\nstart = 'noon'\n[training]\nmicro_batches = 4\n")
     assert len(refused.value.mistakes) == 1 and "noon" in refused.value.mistakes[0]

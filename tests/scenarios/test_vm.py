@@ -1,4 +1,4 @@
-"""The VM as its users meet it: the real kernel, started as an unprivileged user wherever the tests may choose one."""
+"""The VM as users run it: the real kernel, started as an unprivileged user where the tests can switch users."""
 
 import io
 import json
@@ -23,7 +23,7 @@ GUEST = str(PROJECT / "tests" / "guest" / "vm.py")
 
 
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
-def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
+def test_a_command_in_the_vm_has_its_input_folder_environment_clock_and_switches(vm: VM, clock: str) -> None:
     folder, results = vm.folder / 'it\'s a "dir" $HOME', vm.folder / "results"
     folder.mkdir(mode=0o755)
     data = os.urandom(300_000) + b"\r\n\x03\x04\x11\x13\n\n"
@@ -38,10 +38,10 @@ def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
         writer = threading.Thread(target=lambda: (process.stdin.write(data), process.stdin.close()))
         writer.start()
         out = process.stdout.read(len(data) + 200_000)
-        time.sleep(1)  # a slow reader loses nothing
+        time.sleep(1)  # a slow reader must not lose output
         out += process.stdout.read()
         writer.join()
-        assert process.wait(timeout=60) == 0  # whatever the command has left behind
+        assert process.wait(timeout=60) == 0  # although the command left processes behind
         took_s = time.monotonic() - began
         assert process.stderr.read() == b"err\r\n"
     assert out[: len(data)] == data
@@ -57,16 +57,15 @@ def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
     before, passed_s, on_the_clock_s = seen["slept"]
     assert abs(before - date) < 120 and passed_s == pytest.approx(on_the_clock_s, abs=0.1)
     assert len(seen["ping_ms"]) == 5
-    if clock == "virtual":  # an hour takes no time, and 5 ms are 5 ms
+    if clock == "virtual":  # an hour of sleep takes almost no time, and 5 ms are exactly 5 ms
         assert passed_s == pytest.approx(3600, abs=0.1) and took_s < 300
         assert all(abs(ms - 5) <= 0.001 for ms in seen["ping_ms"]), seen["ping_ms"]
         readings = seen["readings"]
-        assert 5_000 < readings["loops"] <= 10_000 and readings["steps"] == [
-            256,
-            256,
-        ]  # who loops does not loop for ever
-        assert 50 < seen["turns"] <= 100  # nor do two for each other
-        assert readings["child_ns"] == 0 and 1_000_000 <= readings["after_ns"] < 1_100_000  # one clock for all
+        # Reading the clock advances it, so that a loop that waits for a time ends, also in two processes by turns.
+        assert 5_000 < readings["loops"] <= 10_000 and readings["steps"] == [256, 256]
+        assert 50 < seen["turns"] <= 100
+        # All processes have one clock.
+        assert readings["child_ns"] == 0 and 1_000_000 <= readings["after_ns"] < 1_100_000
     else:
         assert 1.5 <= passed_s < 30
         assert 0 < seen["readings"]["child_ns"] < seen["readings"]["after_ns"]
@@ -75,14 +74,14 @@ def test_a_command_in_the_vm(vm: VM, clock: str) -> None:
         assert seen["abilities"] == f"{lacking} []\n"
 
     received, flows, handlers, *rest = seen["switch"]
-    assert received == "3 received" and int(flows) >= 2  # in the kernel's datapath, not in user space
-    assert int(handlers) == 1  # the VM has one CPU: none means that nothing new is ever forwarded
+    assert received == "3 received" and int(flows) >= 2  # forwarded in the kernel's datapath, not in user space
+    assert int(handlers) == 1  # the VM has one CPU; without a handler no new flow would ever be forwarded
     assert rest[:4] == ["stopped", "0", "0", "empty again"]
-    assert "up already" in rest[4] and rest[5:] == ["s2", "s3"]  # what is up stays, what is broken is new
+    assert "up already" in rest[4] and rest[5:] == ["s2", "s3"]  # running switches are kept, broken ones are replaced
 
 
 class Output(io.BytesIO):
-    """Output of a VM, and the moment at which there is any."""
+    """Output of a VM, with an event that is set at the first write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,9 +92,11 @@ class Output(io.BytesIO):
         return super().write(data)
 
 
-def test_two_vms_side_by_side_have_nothing_in_common(kernel_image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_vms_share_no_files_processes_or_cores(
+    kernel_image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resources, "CORE_MARK", f"longhaul-test-{os.getpid()}-core-")
-    # Programs and not processes are counted: threads of the kernel, which come and go, run none.
+    # Count executables instead of processes: kernel threads, which come and go, have none.
     script = "echo $1 | tee /tmp/mine; read go; echo $go; cat /tmp/mine; readlink /proc/[0-9]*/exe | grep -c ."
     environment = {"PATH": os.environ["PATH"], "LONGHAUL_KERNEL": str(kernel_image)}
 
@@ -124,18 +125,20 @@ def test_two_vms_side_by_side_have_nothing_in_common(kernel_image: Path, monkeyp
     assert (one_said[:3], other_said[:3]) == ([b"a", b"go", b"a"], [b"b", b"go", b"b"])
     assert one_said[3] == other_said[3] and int(one_said[3]) > 1
     cores = os.sched_getaffinity(0)
-    assert len(allowed) > 4 and len(set(allowed)) == min(2, len(cores))  # each stays on a core of its own
+    assert len(allowed) > 4 and len(set(allowed)) == min(2, len(cores))  # each VM stays on one core
     assert len(cores) == 1 or all(len(one) == 1 and cores.issuperset(one) for one in allowed)
 
 
 @pytest.mark.parametrize(
     ("command", "status"), [(("test", "-t", "1"), 1), (("sh", "-c", "kill -KILL $$"), 137), (("no-such",), 127)]
 )
-def test_exit_statuses_pass_through_and_a_pipe_is_no_terminal(vm: VM, command: tuple[str, ...], status: int) -> None:
+def test_exit_statuses_pass_through_and_stdout_to_a_pipe_is_no_terminal(
+    vm: VM, command: tuple[str, ...], status: int
+) -> None:
     assert vm.run("--clock", "wall", "--", *command, stdin=subprocess.DEVNULL).status == status
 
 
-def test_a_reader_that_leaves_ends_the_vm_as_in_any_pipeline(vm: VM) -> None:
+def test_a_closed_stdout_pipe_ends_the_vm_with_sigpipe(vm: VM) -> None:
     with vm.start("--", "yes", stdin=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         assert process.stdout.read(2) == b"y\n"
@@ -143,7 +146,7 @@ def test_a_reader_that_leaves_ends_the_vm_as_in_any_pipeline(vm: VM) -> None:
         assert process.wait(timeout=10) == 128 + signal.SIGPIPE
 
 
-def test_boots_are_alike_with_seven_switches_at_a_hundred_gigabit_and_registers_survive(vm: VM) -> None:
+def test_two_boots_take_identical_ideal_times_at_100_gbit_and_keep_vector_registers(vm: VM) -> None:
     program, source = vm.folder / "registers", PROJECT / "tests" / "guest" / "registers.c"
     command = ["gcc", "-O2", "-Wall", "-Werror", "-mgeneral-regs-only", "-pthread", "-o", program, source]
     subprocess.run(command, check=True)
@@ -154,22 +157,22 @@ def test_boots_are_alike_with_seven_switches_at_a_hundred_gigabit_and_registers_
         assert ended.status == 0, ended.err
         line, registers = ended.out.splitlines()
         boots.append(json.loads(line))
-        # Vector registers survive faults, signals and other processes:
+        # Vector registers survive faults, signals and context switches:
         assert registers.split() == ["avx512" if "avx512f" in flags else "avx", "200"]
     assert boots[0] == boots[1] and boots[0]["drops"] == 0
-    # Of a packet's 1500 bytes 1448 are payload (IP 20, TCP 20 and its timestamps 12), and HTB counts 1514.
+    # A packet of 1500 bytes has 1448 bytes of payload (20 IP, 20 TCP, 12 TCP timestamps), and HTB counts 1514.
     ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
     steady = boots[0]["seconds"][4:]  # the congestion window has grown
     assert [statistics.median(steady), max(steady)] == pytest.approx([ideal_s] * 2, rel=0.01)
 
 
-def test_what_is_sent_without_a_copy_is_not_copied_when_it_arrives_and_free_once_it_is_read(vm: VM) -> None:
+def test_zero_copy_sends_are_not_copied_on_arrival_and_are_freed_once_read(vm: VM) -> None:
     ended = vm.run("--", sys.executable, str(PROJECT / "tests" / "guest" / "zerocopy.py"))
     assert (ended.status, ended.out) == (0, "[]\n[(0, 0, 0)] True\n"), ended.err
 
 
-def test_a_process_finds_in_its_memory_and_is_told_of_faults_what_it_is_on_this_machine(vm: VM) -> None:
+def test_memory_contents_and_page_faults_in_the_vm_equal_those_on_the_host(vm: VM) -> None:
     command = [sys.executable, "-m", "tests.guest.pages"]
     here = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert json.loads(here)["forks"] == [0] * 6  # pages that are wrong
+    assert json.loads(here)["forks"] == [0] * 6  # no page is wrong after a fork
     assert vm.report("pages") == json.loads(here)

@@ -1,4 +1,4 @@
-"""What the VM says where it cannot: one sentence, as an unprivileged user meets it."""
+"""Failures of the VM: each is reported in one sentence, as an unprivileged user sees it."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from tests.conftest import PROJECT, VM
 
 
 def sentence(err: str) -> str:
-    """The one sentence that a failed command printed."""
+    """Return the one sentence that a failed command printed; fail if there is more."""
     lines = err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("longhaul: "), err
     return lines[0]
@@ -23,8 +23,8 @@ def python(script: str) -> tuple[str, ...]:
     return ("--", "python3", "-c", script)
 
 
-def test_a_guest_that_panics_says_so(vm: VM) -> None:
-    # Wipe the code of init, which then dies of a signal: the kernel cannot go on without.
+def test_a_kernel_panic_is_reported_in_one_sentence_with_its_log(vm: VM) -> None:
+    # Overwrite the code of init, which then dies of a signal; the kernel panics without init.
     script = (
         "import re\n"
         "for line in open('/proc/1/maps'):\n"
@@ -41,13 +41,13 @@ def test_a_guest_that_panics_says_so(vm: VM) -> None:
     assert "Kernel panic - not syncing: Attempted to kill init!" in log.read_text()
 
 
-def test_a_guest_that_runs_out_of_memory_says_so(vm: VM) -> None:
+def test_a_guest_that_runs_out_of_memory_is_reported_in_one_sentence(vm: VM) -> None:
     ended = vm.run("--memory", "256 MiB", *python("x = []\nwhile True: x.append(b'x' * 2**22)"), timeout=60)
     assert ended.status == 1
     assert "ran out of memory" in sentence(ended.err) and "--memory" in ended.err
 
 
-def test_a_full_disk_under_the_output_is_one_sentence(vm: VM) -> None:
+def test_a_full_disk_under_the_output_is_reported_in_one_sentence(vm: VM) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = vm.run("--", "echo", "hello", stdout=full)
     assert ended.status == 1
@@ -69,7 +69,7 @@ def test_a_full_disk_under_the_output_is_one_sentence(vm: VM) -> None:
         ("--memory 2apples -- true", None, 2, "usage:"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_starts(
+def test_invalid_vm_arguments_are_refused_before_the_vm_starts(
     vm: VM, arguments: str, image: str | None, status: int, words: str
 ) -> None:
     if os.getuid() != 0 and "/etc" in arguments and os.access("/etc", os.W_OK):
@@ -79,7 +79,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
     assert words in (ended.err if words == "usage:" else sentence(ended.err))
 
 
-def test_a_machine_that_forbids_ptrace_is_named(vm: VM) -> None:
+def test_a_machine_that_forbids_ptrace_is_reported_as_the_cause(vm: VM) -> None:
     launcher = [sys.executable, str(PROJECT / "tests/guest/without_ptrace.py")]
     ended = subprocess.run(
         [*launcher, sys.executable, "-m", "scenarios.vm", "--", "true"],
@@ -89,10 +89,10 @@ def test_a_machine_that_forbids_ptrace_is_named(vm: VM) -> None:
     assert "forbids ptrace" in sentence(ended.stderr)
 
 
-def test_a_kernel_is_looked_for_in_two_places(
+def test_the_kernel_is_searched_in_the_users_cache_and_the_virtual_environment(
     kernel_image: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The user's cache and the virtual environment, for those who did not build it."""
+    """The virtual environment serves users who did not build the kernel themselves."""
     own = {"XDG_CACHE_HOME": str(tmp_path)}
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     with pytest.raises(CannotRunError, match=r"not built yet .*: run `bash scenarios/setup.sh`"):
@@ -123,7 +123,9 @@ def test_a_kernel_without_options_or_room_for_registers_is_refused_before_a_boot
         kernel.check(image)
 
 
-def test_open_vswitch_is_brought_up_and_down_in_the_vm_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_vswitch_is_started_and_stopped_inside_the_vm_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(openvswitch, "RUN", tmp_path)
     for action in (openvswitch.up, openvswitch.down):
         with pytest.raises(VMError, match="inside the VM only"):

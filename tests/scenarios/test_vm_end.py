@@ -1,4 +1,4 @@
-"""However a VM ends, nothing is left of it."""
+"""However a VM ends, it leaves no processes or files behind."""
 
 import os
 import random
@@ -17,13 +17,13 @@ from tests.fakes.processes import await_that
 
 
 def processes(image: Path) -> list[int]:
-    """The processes that run a kernel, which is this test session's own copy, except zombies."""
+    """Return the process ids, without zombies, that run `image`, a copy of the kernel for this test session alone."""
     found = psutil.process_iter(["cmdline", "status"])
     return [one.pid for one in found if str(image) in (one.info["cmdline"] or []) and one.info["status"] != "zombie"]
 
 
 def names(vm: VM) -> set[Path]:
-    """What lies in the VM's own folder, its user's home, and what that user has in memory."""
+    """Return the files in the VM's folder, its user's home, and the files of that user in /dev/shm."""
     found = set(vm.folder.iterdir())
     for path in Path("/dev/shm").iterdir():
         with suppress(FileNotFoundError):
@@ -44,7 +44,7 @@ def assert_gone(vm: VM, image: Path, before: set[Path]) -> None:
         ("booting", signal.SIGKILL, -9, "wall"),
     ],
 )
-def test_every_way_to_end_it_leaves_nothing(
+def test_a_signalled_or_killed_vm_leaves_no_processes_or_files(
     vm: VM, kernel_image: Path, when: str, number: signal.Signals, status: int, clock: str
 ) -> None:
     before = names(vm)
@@ -62,7 +62,7 @@ def test_every_way_to_end_it_leaves_nothing(
 
 
 @pytest.mark.parametrize("instants", [2, pytest.param(30, marks=pytest.mark.slow)])
-def test_a_launcher_killed_at_any_instant_of_its_start_leaves_nothing(
+def test_a_launcher_killed_at_any_instant_of_its_start_leaves_no_processes_or_files(
     vm: VM, kernel_image: Path, instants: int
 ) -> None:
     before, chance = names(vm), random.Random(1)
@@ -86,7 +86,7 @@ except vm.VMError:
 """
 
 
-def test_a_vm_is_ended_by_who_ignores_sigterm_since_before_it_was_started(vm: VM) -> None:
+def test_a_launcher_that_ignored_sigterm_before_the_start_can_still_stop_its_vm(vm: VM) -> None:
     with subprocess.Popen([sys.executable, "-c", DEAF], cwd=PROJECT, env=os.environ | vm.environment) as process:
         try:
             assert process.wait(timeout=60) == 7

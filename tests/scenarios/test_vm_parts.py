@@ -1,4 +1,4 @@
-"""The VM's parts without a boot: its environment, cores, kernels and their configurations, causes of death."""
+"""Parts of the VM, tested without a boot: environment, cores, kernels, kernel configurations, causes of death."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from scenarios.vm.errors import death
 from tests.conftest import PROJECT
 
 
-def test_the_environment_inside_leaves_the_hosts_session_behind() -> None:
+def test_the_vms_environment_drops_the_variables_of_the_hosts_session() -> None:
     inside = boot.guest_environment(
         {"PATH": "/opt/x:/usr/bin", "DISPLAY": ":0", "SSH_AUTH_SOCK": "/s", "TMPDIR": "/t", "MINE": "1", "USER": "ada"}
     )
@@ -30,9 +30,9 @@ HOLD += "with resources.own_core() as core: print(core, flush=True); input()"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this machine gives the tests one core")
-def test_every_vm_has_a_core_of_its_own_as_long_as_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_vm_gets_its_own_core_while_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed, mark = os.sched_getaffinity(0), f"longhaul-test-{os.getpid()}-core-"
-    monkeypatch.setattr(resources, "CORE_MARK", mark)  # other tests have VMs, too
+    monkeypatch.setattr(resources, "CORE_MARK", mark)  # other tests run VMs as well
     busy, idle = sorted(allowed)[:2]
     for first in (idle, busy):
         counts = iter([dict.fromkeys(allowed, 7), dict.fromkeys(allowed, 8) | {first: 12}])
@@ -53,7 +53,7 @@ def test_every_vm_has_a_core_of_its_own_as_long_as_there_are_some(monkeypatch: p
             assert freed == core
 
 
-def test_kernel_configurations_and_their_fingerprint() -> None:
+def test_kernel_options_are_merged_compared_and_fingerprinted_without_regard_to_order() -> None:
     base = "# a comment\nCONFIG_A=y\n# CONFIG_B is not set\nCONFIG_C=m\n"
     found = kernel.options(kernel.merged(base, "CONFIG_B=y\nCONFIG_C=n\n"))
     assert found == {"CONFIG_A": "y", "CONFIG_B": "y", "CONFIG_C": "n"}
@@ -68,7 +68,7 @@ def test_kernel_configurations_and_their_fingerprint() -> None:
     assert one not in (kernel.fingerprint("CONFIG_A=y\n"), kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n", ["patch"]))
 
 
-def test_which_kernel_and_which_source_is_taken() -> None:
+def test_the_newest_kernel_and_kernel_source_are_chosen() -> None:
     paths = [kernel.cached(Path("/c"), version, "abc") for version in ("6.12.9-1", "6.12.117-1~deb12u1", "6.8.0-49.49")]
     assert kernel.newest(paths) == paths[1] and kernel.newest([]) is None
     sources = [Path(f"/usr/src/linux-source-{version}") for version in ("6.1.tar.xz", "6.9.tar.xz", "6.11.0.tar.bz2")]
@@ -90,10 +90,13 @@ def test_which_kernel_and_which_source_is_taken() -> None:
         ("[0.1] some words\n\n", 128 + 11, False, "signal 11 before COMMAND started; its last output: some", 1),
     ],
 )
-def test_a_dead_vm_says_why(log: str, status: int, ready: bool, sentence: str, expected: int) -> None:
+def test_the_cause_of_a_vms_death_is_derived_from_its_log_and_status(
+    log: str, status: int, ready: bool, sentence: str, expected: int
+) -> None:
     error = death(log, status=status, ready=ready)
     assert sentence in str(error) and "\n" not in str(error)
     assert error.status == expected
-    kept = death(log, status=status, ready=ready, kept=Path("/x/panic.log"))  # named where no remedy is known
+    # The sentence names the log where no remedy is known.
+    kept = death(log, status=status, ready=ready, kept=Path("/x/panic.log"))
     assert kept.remedy or kept.option or "/x/panic.log" in str(kept)
     assert "/x/panic.log" not in kept.what + kept.remedy

@@ -1,4 +1,4 @@
-"""A person at the VM's terminal: line editing, Ctrl-C, the window's size, and the terminal as it was afterwards."""
+"""Interactive use of the VM's terminal: line editing, Ctrl-C, window size, and restored terminal settings."""
 
 import os
 import select
@@ -10,15 +10,15 @@ import pexpect
 from tests.conftest import VM
 
 
-def test_a_shell_edits_lines_hears_ctrl_c_and_knows_its_window(vm: VM) -> None:
+def test_a_shell_in_the_vm_has_line_editing_ctrl_c_and_the_window_size(vm: VM) -> None:
     child = vm.terminal("--clock", "wall", "--", "bash", "--norc", "--noprofile")
     child.expect("# ")
     child.sendline("tty; stty size")
     child.expect("50 160")
-    # A word with a typing error in it, taken back with backspace, and put right with the arrow keys.
+    # Type a word with errors; delete one with backspace, and correct the other with the arrow keys.
     child.send("echo helpp\x7flo wrld\x1b[D\x1b[D\x1b[Do\r")
     child.expect("\rhelplo world")
-    # The quotes keep the shell's echo of a line from passing for its output.
+    # The quotes distinguish the echo of the typed line from its output.
     child.sendline('echo asl""eep; sleep 1000')
     child.expect("asleep")
     child.send("\x03")
@@ -33,7 +33,7 @@ def test_a_shell_edits_lines_hears_ctrl_c_and_knows_its_window(vm: VM) -> None:
     assert child.exitstatus == 5
 
 
-def test_the_terminal_is_as_it_was_afterwards(vm: VM) -> None:
+def test_terminal_settings_are_restored_after_the_vm_ends(vm: VM) -> None:
     ours, theirs = os.openpty()
     try:
         before = termios.tcgetattr(theirs)
@@ -49,7 +49,7 @@ def test_the_terminal_is_as_it_was_afterwards(vm: VM) -> None:
         os.close(theirs)
 
 
-def test_a_terminal_is_for_watching_only_in_virtual_time(vm: VM) -> None:
+def test_in_virtual_time_a_terminal_shows_output_but_gives_no_input(vm: VM) -> None:
     child = vm.terminal("--clock", "virtual", "--", "sh", "-c", "cat; echo end of input")
     child.expect("end of input")
     child.expect(pexpect.EOF)

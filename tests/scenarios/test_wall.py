@@ -1,4 +1,4 @@
-"""Experiments on the wall clock: scaled, compared with what the machine carries, and marked where it was too slow."""
+"""Runs on the wall clock: scaled rates, comparison with the machine's capacity, and marks on late collectives."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ what = "agent 2 killed"
 
 
 @pytest.mark.alone
-def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere(tmp_path):
+def test_every_output_of_a_run_on_the_wall_clock_is_labelled_with_clock_and_rate_scale(tmp_path):
     (tmp_path / "f.toml").write_text(FAULTS)
     where = tmp_path / "run"
     chosen = ("--rate-scale", "1/1000", "--modes", "joint", "--collectives", "3", "--no-report", "--out", where)
@@ -52,7 +52,7 @@ def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere
     assert summary == [("wall", "1/1000", "64000")]
     rows = pq.read_table(where / "collectives.parquet").to_pandas()
     assert rows.late.dtype == bool and rows.collective.tolist() == [0, 1, 2]
-    # A machine that is busy with other tests is late, so the times can be off; the scale still shows in them.
+    # Other tests load the machine, so that times can be late; a wrong rate scale would still show.
     calm = rows[rows.collective == 0]
     assert 0.8 < (calm.completion_s / calm.predicted_s).median() < 3
     assert found.faults.what.tolist() == ["link s0b0-s1b0 down", "agent 2 killed"]
@@ -60,7 +60,7 @@ def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere
     assert (found.faults.detected_s <= found.faults.recovered_s).all()
 
 
-def test_rates_beyond_the_machine_are_refused_before_anything_is_run(tmp_path, monkeypatch, capsys):
+def test_rates_beyond_the_machines_capacity_are_refused_before_the_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run(*WALL, "--out", "run", status=3)
     sentence = capsys.readouterr().err.splitlines()[-1]
@@ -69,7 +69,7 @@ def test_rates_beyond_the_machine_are_refused_before_anything_is_run(tmp_path, m
     assert not Path("run").exists()
 
 
-def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_it_changed(vm):
+def test_a_run_on_the_machines_own_kernel_leaves_nothing_and_restores_its_settings(vm):
     found = vm.report("own", options=("--clock", "wall", "--memory", "3 GiB"))
     assert found["first"]["status"] == 0, found["first"]["err"]
     assert "measuring what this machine carries on its own kernel" in found["first"]["err"]
@@ -81,20 +81,20 @@ def test_on_a_kernel_of_its_own_an_experiment_leaves_nothing_and_puts_back_what_
     assert found["at the end"] == found["before"]
 
 
-def test_a_ring_demands_the_sum_of_its_edges_rates():
-    # Chunks of 1 MB in 1 ms and in 2 ms are 8 and 4 Gbit/s: the second collective asks for most, 16 Gbit/s.
+def test_the_demand_of_a_ring_is_the_sum_of_its_edge_rates():
+    # Chunks of 1 MB in 1 ms and in 2 ms are 8 and 4 Gbit/s: the second collective has the largest demand, 16 Gbit/s.
     edges_s = np.array([[2e-3, 2e-3], [1e-3, 1e-3]])
     assert demand_bps(edges_s, slot_bytes=10**6) == pytest.approx(16e9)
 
 
-def test_half_of_what_is_carried_is_allowed():
+def test_a_demand_up_to_half_of_the_machines_capacity_is_allowed():
     check(16e9, 3.2e9, RateScale(10))
     with pytest.raises(CannotRunError, match=r"sends up to 1\.6 Gbit/s at a time, .* carries 3\.19 Gbit/s, .* 1/20$"):
         check(16e9, 3.19e9, RateScale(10))
     assert [divisor(demand, 1.0) for demand in (0.5, 1, 1.1, 4.9, 5.1, 99, 501)] == [1, 1, 2, 5, 10, 100, 1000]
 
 
-def test_a_process_that_was_kept_from_the_processor_knows_how_long():
+def test_the_timer_latency_monitor_measures_how_long_a_process_was_stopped():
     script = """
 import sys
 from hosts.monitor import TimerLatency
@@ -115,7 +115,7 @@ with TimerLatency() as watch:
     assert 0.45 < float(out) < 30
 
 
-def test_a_program_at_rates_that_no_machine_carries_is_refused(tmp_path, monkeypatch, capsys):
+def test_a_program_whose_rates_exceed_the_machines_capacity_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(host_capacity, "measured_bps", lambda *_: 10e9)
     rates = ("--set", "conditions.wan_rate=10 Gbit/s", "--set", "conditions.intra_rate=20 Gbit/s")
     asked = ("--modes", "base", "--exec", "true", "--clock", "wall", "--out", tmp_path / "run", *rates)

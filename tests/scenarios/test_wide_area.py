@@ -1,4 +1,4 @@
-"""Collectives that have a budget, and the bundled scenarios of a sum between two sites: what is told, and measured."""
+"""Collectives with a time budget, and the bundled scenarios of an AllReduce between two sites."""
 
 import csv
 import json
@@ -17,8 +17,8 @@ from tests.fakes.stored import write_run
 
 
 @pytest.mark.parametrize("name", ["wide-area", "wide-area-flows"])
-def test_the_model_of_a_pair_is_alpha_beta(name: str) -> None:
-    """A ring of two: two halves, each after the other, and the delay of the WAN before each has arrived."""
+def test_the_modelled_time_of_a_pair_equals_the_alpha_beta_closed_form(name: str) -> None:
+    """A ring of two ranks transfers two halves one after the other, each with the delay of the WAN."""
     settings = load_scenario(name).settings()
     found = times(settings, Model())
     assert len(settings) == {"wide-area": 36, "wide-area-flows": 24}[name]
@@ -27,9 +27,9 @@ def test_the_model_of_a_pair_is_alpha_beta(name: str) -> None:
         assert found[place, "base"] == pytest.approx(2 * (wan_s + 150e6 * 8 / rate_bps), rel=2e-4)
 
 
-def test_a_sum_fits_at_line_rate_and_does_not_where_tcp_starts_by_itself(tmp_path: Path) -> None:
-    """A tenth of the bytes, 15 MB a half. In slow start n round trips carry 10 (2^n - 1) segments of 8,948 bytes: the
-    last of a half leave after seven, and the other half takes two more at most."""
+def test_an_allreduce_fits_its_budget_at_line_rate_but_not_in_tcp_slow_start(tmp_path: Path) -> None:
+    """A tenth of the bytes, 15 MB a half. In slow start, n round trips carry 10 (2^n - 1) segments of 8,948 bytes: the
+    last segments of the first half leave after seven round trips, and the second half takes at most two more."""
     sweep = ["--sweep", "conditions.wan_delay=20 ms", "--sweep", "conditions.wan_rate=25 Gbit/s"]
     sweep += ["--sweep", "transport.congestion_control=cubic"]
     values = ["collective.size=30 MB", "collective.budget=290 ms"]
@@ -46,7 +46,7 @@ def test_a_sum_fits_at_line_rate_and_does_not_where_tcp_starts_by_itself(tmp_pat
     assert f"290 ms: does not fit, {-slow['spare_s'] * 1e3:,.3f} ms late" in said
 
 
-def test_some_of_many_fit_and_each_budget_is_its_own(
+def test_collectives_within_the_budget_are_counted_for_each_swept_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -68,14 +68,14 @@ def test_some_of_many_fit_and_each_budget_is_its_own(
     assert {"budget_s", "spare_s", "fitting"} <= {*line.split(",")}
 
 
-def test_the_figure_has_every_point_and_is_not_drawn_without_a_budget(tmp_path: Path) -> None:
+def test_the_budget_figure_has_every_point_and_is_drawn_only_with_a_budget(tmp_path: Path) -> None:
     plain = write_run(tmp_path / "plain", modelled=5, emulated=5)
     assert not [path for path in draw(plain) if path.stem.endswith("-budget")]
     sweep = {"sweep.transport.line_rate": [True, False], "sweep.conditions.wan_delay": ["1 ms", "2 ms"]}
     folder = write_run(tmp_path / "run", overrides=sweep | {"collective.budget": "12 ms"}, modelled=5, emulated=5)
     assert [path.suffix for path in draw(folder) if path.stem == "paper-budget"] == [".svg", ".png", ".csv"]
     rows = list(csv.DictReader((folder / "figures/paper-budget.csv").open()))
-    assert len(rows) == 2 * 2 * 2 * 4  # starts, delays, engines and modes
+    assert len(rows) == 2 * 2 * 2 * 4  # TCP starts, delays, engines and modes
     for row in rows:
         assert float(row["least_s"]) <= float(row["mean_s"]) <= float(row["most_s"])
         assert float(row["spare_s"]) == pytest.approx(12e-3 - float(row["mean_s"]))
