@@ -137,14 +137,14 @@ def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks_in("python"))
-def test_all_python_runs(block: Block, folder: Path) -> None:
+def test_every_python_block_runs(block: Block, folder: Path) -> None:
     (folder / "block.py").write_text(block.text)
     done = sh(".venv/bin/python block.py", folder)
     assert done.returncode == 0, f"{block.page}, line {block.line}: {done.stderr}"
 
 
 @pytest.mark.parametrize("block", [one for one in blocks_in("") if "mininet> " in one.values[0].text])
-def test_sessions_at_the_prompt_are_as_shown(block: Block, folder: Path) -> None:
+def test_every_prompt_session_prints_the_output_shown(block: Block, folder: Path) -> None:
     typed = re.findall(r"^mininet> (.*)\n", block.text, re.MULTILINE)
     (folder / "typed").write_text("\n".join(typed))
     done = sh(".venv/bin/python scenarios/run.py --cli < typed", folder)
@@ -158,7 +158,7 @@ def test_sessions_at_the_prompt_are_as_shown(block: Block, folder: Path) -> None
 
 MANUAL = {
     # commands that other tests run: the test
-    "mn": "test_mn_pings_all_over_the_fabric_beside_the_controller",
+    "mn": "test_mn_pingall_reaches_every_gpu_with_the_controller",
     "vagrant": "test_a_bare_machine_is_set_up_and_runs_the_command_as_written",
     ".venv/bin/pip": "test_a_trained_model_puts_on_the_wan_what_its_gradients_imply",
 }
@@ -178,9 +178,7 @@ program, sys.argv = sys.argv[1], sys.argv[1:]
 
 
 @pytest.mark.parametrize("command", commands(*PAGES))
-def test_every_command_is_one_that_its_program_takes(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_is_accepted_by_its_program(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     words = shlex.shlex(command, posix=True, punctuation_chars="|&;")
     words.whitespace_split = True
@@ -216,7 +214,7 @@ def check_arguments(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", blocks_in("toml"))
-def test_all_scenarios_load(block: Block, tmp_path: Path) -> None:
+def test_every_toml_block_loads_as_a_scenario(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(block.text)
     assert load_scenario(str(path)).settings()
@@ -228,7 +226,7 @@ def test_every_block_is_in_a_known_language() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
+def test_every_relative_link_points_to_an_existing_file_and_heading(page: str) -> None:
     folder = PROJECT if page == "README.md" else PROJECT / "docs"
     for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", PAGES[page]):
         file = folder / (path or page)
@@ -238,7 +236,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
         assert not anchor or anchor in anchors, f"{page} links to {path}#{anchor}"
 
 
-def test_the_reference_of_keys_is_that_of_the_schema() -> None:
+def test_the_key_reference_matches_the_schema() -> None:
     table = PAGES["scenarios.md"].partition("<!-- keys -->")[2].partition("<!-- /keys -->")[0]
     made = sh(".venv/bin/python -m scenarios.spec.reference", PROJECT)
     assert made.returncode == 0, made.stderr

@@ -151,7 +151,7 @@ TOML = [
 @example(b"a=" + b"[" * 60_000)
 @example(b"[" + b"a." * 30_000 + b"b]")
 @example(b"x = " + b"9" * 60_000)
-def test_the_scenario_loader(data: bytes) -> None:
+def test_the_scenario_loader_accepts_or_refuses_any_bytes(data: bytes) -> None:
     path = _SCRATCH / "scenario.toml"
     path.write_bytes(data)
     with bounded():
@@ -179,7 +179,7 @@ _SCRATCH = Path()
 
 @fuzzed
 @given(st.sampled_from([*KEYS, *(f"sweep.{key}" for key in KEYS)]) | st.text(max_size=20), mutated([b"8"], TOML))
-def test_an_option_that_sets_a_key(key: str, value: bytes) -> None:
+def test_an_option_that_sets_a_key_is_accepted_or_refused_in_printable_lines(key: str, value: bytes) -> None:
     try:
         load.load_scenario("paper", [load.assignment(f"{key}={os.fsdecode(value)}")])
     except ScenarioError as error:
@@ -194,7 +194,7 @@ UNITS = ["Gbit/s", "bit/s", "MB", "MiB", "us", "ms", " ", "-", "–", ".", "1", 
 @example("9" * 100_000 + " B")
 @example("1." + "0" * 100_000 + " s")
 @example("-" * 100_000)
-def test_units(text: str) -> None:
+def test_unit_parsers_accept_or_refuse_any_text(text: str) -> None:
     readers = {
         units.parse_rate_bps: units.format_rate,
         units.parse_rate_range_bps: units.format_rate_range,
@@ -221,7 +221,7 @@ ROWS = [b"time,link,rate\n", b"0,", LINKS[0].encode(), b",", b"40 Gbit/s", b"\n"
 @given(mutated([TRACE], ROWS) | anything(ROWS))
 @example(b"time,link,rate\n0," + b"x" * 200_000 + b",1\n")
 @example(b"time,link,rate\n1e999999999,a,1\n")
-def test_the_trace_reader(data: bytes) -> None:
+def test_the_trace_reader_accepts_or_refuses_any_bytes(data: bytes) -> None:
     path = _SCRATCH / "trace.csv"
     path.write_bytes(data)
     with bounded():
@@ -248,7 +248,7 @@ NOTES = [b"-1", b"0", b"1", b"2", b"7", b"64", b"1000000", b"9" * 30, b"\0", b"<
 @example(b"<" * 1000)
 @example(b"{" * 100_000)
 @example(b'{"7-Flows": ["Chunk 0 from \xd9\xa1 traveled over 0->1 in epoch 0"]}')
-def test_the_files_of_schedules(data: bytes) -> None:
+def test_the_schedule_readers_accept_or_refuse_any_bytes(data: bytes) -> None:
     path = _SCRATCH / "schedule"
     path.write_bytes(data)
     kind, gpus = MESSAGES, 2
@@ -277,7 +277,7 @@ RECORDS = [b"\xff" * 11, b"\x80", b"\0", b"\x01", b"\x0a", b"\x52\x0e\x0a\x09is_
 @example(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", False)
 @example(b"\x07\x0a\x050.0.4" + b"\0" * 1_000_000, False)
 @example(b"\x07\x0a\x050.0.4" + b"\x84\x80\x40\x2a\x80\x80\x40" + b"\x01" * (1 << 20), False)
-def test_the_files_of_traces(data: bytes, both: bool) -> None:
+def test_the_chakra_reader_accepts_or_refuses_any_bytes(data: bytes, both: bool) -> None:
     for rank in range(4):
         (_SCRATCH / f"trace.{rank}.et").write_bytes(data if both or rank == 0 else TRACES[0])
     with bounded():
@@ -313,7 +313,7 @@ def lines(examples: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(lines(REQUESTS))
 @example(b"[" * 10_000_000 + b"\n")
-def test_what_the_controller_is_asked(data: bytes) -> None:
+def test_the_request_parser_accepts_or_refuses_any_bytes(data: bytes) -> None:
     line = data[: line_limit_bytes(FABRIC)]
     with bounded():
         try:
@@ -326,7 +326,7 @@ def test_what_the_controller_is_asked(data: bytes) -> None:
 
 @fuzzed
 @given(lines([SPEC]))
-def test_the_fabric_that_the_controller_is_given(data: bytes) -> None:
+def test_the_fabric_spec_parser_accepts_or_refuses_any_bytes(data: bytes) -> None:
     with bounded():
         try:
             spec = read_spec(data)
@@ -358,7 +358,9 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzzed
 @given(st.sampled_from(FILES), st.booleans(), st.data())
-def test_the_results_reader(stored_run: Path, name: str, complete: bool, data: st.DataObject) -> None:
+def test_the_results_reader_accepts_or_refuses_any_corrupted_file(
+    stored_run: Path, name: str, complete: bool, data: st.DataObject
+) -> None:
     folder = _SCRATCH / "mutated"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(stored_run, folder)

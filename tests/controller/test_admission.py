@@ -192,7 +192,7 @@ def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9))
-def test_what_fits_is_what_a_flow_over_time_carries(seed: int) -> None:
+def test_from_one_source_admission_agrees_with_the_maximum_flow_over_time(seed: int) -> None:
     """From one source the most that a request could have is what a maximum flow has beyond the promises before it."""
     case = Case(seed, requests=4, one_source=True, rates=False)
     found, calendar = answers(case.capacities, [replace(one, latest_s=0.0) for one in case.requests], protects=False)
@@ -220,7 +220,7 @@ def flow_over_time(case: Case, requests: Sequence[Request]) -> float:
 
 
 @pytest.mark.parametrize("protects", [False, True])
-def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -> None:
+def test_every_admission_answer_is_optimal_by_an_independent_linear_programme(protects: bool) -> None:
     seen = dict.fromkeys((ADMITTED, DEFERRED, REFUSED), 0)
     for seed in range(25 if protects else 60):
         case = Case(seed, requests=4, protects=protects)
@@ -242,7 +242,7 @@ def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -
     assert min(seen.values()) > 8, seen
 
 
-def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() -> None:
+def test_after_a_link_failure_all_promises_are_kept_exactly_if_they_still_fit() -> None:
     told = 0
     for seed in range(60):
         case = Case(seed, requests=4)
@@ -263,7 +263,7 @@ def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() 
     assert told > 10
 
 
-def test_promises_move_to_other_tunnels_and_intervals() -> None:
+def test_an_earlier_promise_moves_to_other_tunnels_and_times_for_an_urgent_request() -> None:
     """The early promise leaves the fast time to one that could be kept at no other."""
     capacities = Capacities(bps=np.array([[10.0, 1.0]]))
     early = Request(name="early", tunnels=((0,), (1,)), amount=10.0, begin_s=0.0, end_s=10.0)
@@ -276,7 +276,7 @@ def test_promises_move_to_other_tunnels_and_intervals() -> None:
     np.testing.assert_allclose(calendar.bps[0][first][:, 0], 0.0, atol=1e-9)
 
 
-def test_instants_that_differ_by_rounding_errors_are_one() -> None:
+def test_instants_that_differ_only_by_rounding_errors_are_merged() -> None:
     """An interval of 1e-14 s would be given whatever rate, even a negative one, that the solver's tolerance allows."""
     one = Request(name="one", tunnels=((0,), (1,)), amount=2.0, begin_s=0.0, end_s=1.0, sooner_s=(0.0, 0.3))
     other = replace(one, name="other", end_s=0.7 + 4e-11)
@@ -284,12 +284,12 @@ def test_instants_that_differ_by_rounding_errors_are_one() -> None:
     assert np.diff(calendar.edges_s) == pytest.approx([0.4, 0.3, 0.3])
 
 
-def test_no_request_takes_nothing() -> None:
+def test_no_requests_give_an_empty_calendar() -> None:
     found, calendar = answers(Capacities(bps=np.ones((1, 2))), [], protects=True)
     assert found == [] and calendar.requests == ()
 
 
-def test_what_can_never_be_has_no_time() -> None:
+def test_an_impossible_request_has_no_earliest_end_and_a_huge_one_is_deferred() -> None:
     capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
     one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
     one = replace(one, behind=(one.tunnels,))  # no other way is left
@@ -305,7 +305,7 @@ def test_what_can_never_be_has_no_time() -> None:
     )
 
 
-def test_where_the_solver_s_presolve_fails_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_the_same_when_the_solvers_presolve_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(3, requests=4, protects=True)
     wanted, _ = answers(case.capacities, case.requests, protects=True)
 

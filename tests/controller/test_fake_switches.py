@@ -55,7 +55,7 @@ def is_route(event: tuple[str, str, int, int]) -> bool:
     return event[1] == "add" and bool(event[2] & 0xFFFFFFFF)
 
 
-def test_a_change_of_a_route_is_one_message_to_its_leaf(fakes: Fakes) -> None:
+def test_a_route_change_is_one_message_to_the_source_leaf(fakes: Fakes) -> None:
     fakes.events()
     for path in (1, 2, 3):
         assert fakes.route(path) == (path,)
@@ -75,7 +75,7 @@ def outage(fakes: Fakes, switch: str, *, slow: str) -> list[tuple[str, str, int,
     return fakes.events()
 
 
-def test_a_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fakes: Fakes) -> None:
+def test_a_stage_is_sent_only_after_every_switch_has_confirmed_the_previous_stage(fakes: Fakes) -> None:
     """A border router leaves: first come the default rules that lead around it, then the pair returns to these."""
     events = outage(fakes, "s1b0", slow="s0b1")
     removed = [event[:2] for event in events].index(("s0l1", "delete"))
@@ -86,7 +86,7 @@ def test_a_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fak
     assert [event[:2] for event in events[removed + 1 :]] == [("s0l1", "confirm")]
 
 
-def test_a_route_around_an_outage_waits_for_nothing_where_its_tunnel_is_there(fakes: Fakes) -> None:
+def test_a_route_around_an_outage_is_installed_at_once_if_its_tunnel_exists(fakes: Fakes) -> None:
     """A spine leaves: the leaf's route leads over another one at once, beside the default rules."""
     events = outage(fakes, "s0p1", slow="s0b0")
     (moved,) = (index for index, event in enumerate(events) if is_route(event))
@@ -95,7 +95,7 @@ def test_a_route_around_an_outage_waits_for_nothing_where_its_tunnel_is_there(fa
     assert [event[1] for event in events].count("confirm") == len({event[0] for event in events if event[1] == "add"})
 
 
-def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_starts_from_a_clean_table(fakes: Fakes) -> None:
+def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_clears_all_tables(fakes: Fakes) -> None:
     fakes.switches["s0l1"].silent = True
     with pytest.raises(ControllerError, match="says: no answer within 5 s from the switch s0l1"):
         fakes.route(2)
@@ -108,7 +108,7 @@ def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_starts_fro
     assert fakes.controller.status()["routes"] == [[3, 4, 3, 2]]
 
 
-def test_a_switch_that_leaves_or_refuses_a_rule_is_named_at_once(fakes: Fakes) -> None:
+def test_a_request_fails_at_once_naming_the_switch_that_disconnects_or_refuses_a_rule(fakes: Fakes) -> None:
     fakes.switches["s0l1"].hangs_up = True
     begin = time.monotonic()
     with pytest.raises(ControllerError, match="says: the switch s0l1 has disconnected"):
@@ -128,7 +128,7 @@ def test_a_switch_that_leaves_or_refuses_a_rule_is_named_at_once(fakes: Fakes) -
         fakes.route(3)
 
 
-def test_a_switch_that_does_not_confirm_its_default_rules_may_connect_anew(fakes: Fakes) -> None:
+def test_a_switch_that_never_confirms_its_default_rules_is_dropped_and_can_reconnect(fakes: Fakes) -> None:
     fakes.switches["s1p0"].close()
     fakes.connect("s1p0", silent=True)
     assert fakes.switches["s1p0"].hung_up_on(timeout_s=60)
@@ -145,7 +145,7 @@ class Unread(socket.socket):
         raise AssertionError("somebody else reads")
 
 
-def test_who_has_hung_up_is_seen_without_reading() -> None:
+def test_a_closed_connection_is_detected_without_reading_from_it() -> None:
     ours, theirs = socket.socketpair()
     with Unread(fileno=ours.detach()) as connection, theirs:
         connection.settimeout(5)  # as the framework's
@@ -158,7 +158,7 @@ def test_who_has_hung_up_is_seen_without_reading() -> None:
     assert has_hung_up(datapath)
 
 
-def test_counters_are_those_of_every_port_however_many_messages_a_switch_answers_with(fakes: Fakes) -> None:
+def test_counters_cover_every_port_when_a_switch_replies_in_several_messages(fakes: Fakes) -> None:
     for number, switch in enumerate(fakes.switches.values()):
         switch.sent_bytes = [number, 2**63 + number, 7]
     before_ns = time.monotonic_ns()

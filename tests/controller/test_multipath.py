@@ -58,12 +58,12 @@ def walked(network: FakeNetwork, packet: Packet) -> "list[str]":
     return [f"{a}>{b}" for a, b in pairwise(nodes)]
 
 
-def test_single_has_no_ways_to_spread_over() -> None:
+def test_single_path_routing_has_no_multipath_plan() -> None:
     assert multipath(build_fabric(FabricSpec())) is None
 
 
 @pytest.mark.parametrize(("grain", "ways"), [("logical", 4), ("physical", 16)])
-def test_pieces_of_a_message_take_every_way_once(grain: str, ways: int) -> None:
+def test_the_sprayed_pieces_of_a_message_use_every_route_exactly_once(grain: str, ways: int) -> None:
     fabric, found = spread(MESH, "spray", grain)
     assert (found.pieces(0, 1), found.width) == (ways, ways)
     assert found.pieces(0, 0) == (4 if grain == "physical" else 1)
@@ -76,7 +76,7 @@ def test_pieces_of_a_message_take_every_way_once(grain: str, ways: int) -> None:
     assert taken == Counter((path, *pair) for path, pair in product(paths, spines))
 
 
-def test_the_hash_spreads_flows_over_all_ways_alike_and_follows_seed_and_channel() -> None:
+def test_the_ecmp_hash_spreads_flows_evenly_and_depends_on_seed_and_channel() -> None:
     _, found = spread(MESH, "ecmp")
     ends = [pair for pair in permutations(range(16), 2) if (pair[0] < 8) != (pair[1] < 8)]
     src, dst = np.repeat(np.array(ends), 64, axis=0).T
@@ -90,7 +90,7 @@ def test_the_hash_spreads_flows_over_all_ways_alike_and_follows_seed_and_channel
         assert (path == other).mean() == pytest.approx(1 / 4, abs=0.02)
 
 
-def test_the_permutation_takes_the_same_ways() -> None:
+def test_multipath_routes_match_those_of_the_permutation_study() -> None:
     fabric, found = spread(MESH, "ecmp", seed=77)
     src = np.arange(16)
     dst = np.random.default_rng(3).permutation(16)
@@ -108,7 +108,7 @@ def test_the_permutation_takes_the_same_ways() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataObject) -> None:
+def test_flows_use_only_working_routes_and_the_flow_rules_follow_the_planned_ports(data: st.DataObject) -> None:
     """Packets pass the ports that the plan has, whatever has failed; the fixed spines and paths are others."""
     spec = data.draw(fabrics()).spec
     routing, grain = data.draw(st.sampled_from(ROUTINGS[1:])), data.draw(st.sampled_from(GRAINS))
@@ -149,7 +149,7 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
+def test_while_flow_routes_change_every_packet_takes_the_old_or_the_new_route(data: st.DataObject) -> None:
     spec = data.draw(fabrics()).spec
     fabric, _ = spread(spec, "spray")
     chance = random.Random(data.draw(st.integers(0, 2**32)))
@@ -190,7 +190,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
         assert walked(network, network.sent(*pair, 20000)) == walked(fixed, fixed.sent(*pair, 20000))
 
 
-def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
+def test_a_new_source_port_gets_a_rule_and_the_old_ports_rule_is_removed() -> None:
     fabric, _ = spread(MESH, "ecmp")
     ways = Ways(fabric)
     first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
@@ -204,7 +204,7 @@ def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
     assert [rule.match.tcp_src for rule in of_flows] == [20001]
 
 
-def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
+def test_removing_a_pairs_route_keeps_the_rules_of_its_flows() -> None:
     fabric, _ = spread(MESH, "ecmp")
     ways = Ways(fabric)
     flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NONE)[0]
@@ -217,7 +217,7 @@ def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
 
 
 @pytest.mark.parametrize(("rails", "pieces"), [(2, 2), (4, 12), (8, 24)])
-def test_pieces_are_even_over_rails_and_over_those_left_where_one_fails(rails: int, pieces: int) -> None:
+def test_pieces_are_spread_evenly_over_the_rails_that_work(rails: int, pieces: int) -> None:
     spec = FabricSpec(gpus_per_site=(2, 2), border_routers=1, rails=rails)
     fabric, found = spread(spec, "spray")
     assert found.pieces(0, 0) == found.pieces(0, 1) == found.width == pieces
@@ -229,7 +229,7 @@ def test_pieces_are_even_over_rails_and_over_those_left_where_one_fails(rails: i
         assert len(used) == left and max(used.values()) == -(-pieces // left)
 
 
-def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None:
+def test_with_rails_each_channel_uses_its_own_plane_on_the_chosen_wan_path() -> None:
     fabric, _ = spread(FabricSpec(gpus_per_site=(2, 2), rails=4), "single")
     crossings, flows = ((0, 2), (3, 1)), [(0, 2, 0), (0, 2, 1), (0, 2, 6), (3, 1, 7)]
     request = replace(asked(fabric, flows), crossings=crossings)
@@ -249,7 +249,7 @@ def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None
 @pytest.mark.parametrize("grain", GRAINS)
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_a_piece_keeps_its_way_while_that_is_up_and_the_others_are_dealt_to_those_left(
+def test_after_a_failure_only_affected_pieces_move_evenly_over_the_working_paths(
     grain: str, data: st.DataObject
 ) -> None:
     fabric, found = spread(FabricSpec(gpus_per_site=(2, 2), leaves=2, spines=2), "spray", grain)
@@ -268,20 +268,20 @@ def test_a_piece_keeps_its_way_while_that_is_up_and_the_others_are_dealt_to_thos
     assert max(dealt) - min(dealt) <= found.width // paths
 
 
-def test_channels_of_a_piece_have_other_substitutes() -> None:
+def test_the_channels_of_a_piece_get_different_substitute_paths() -> None:
     fabric, found = spread(FabricSpec(gpus_per_site=(2, 2)), "spray", "logical")
     failed = failed_links(fabric, {cable("s0b0", "s1b0")})
     taken = [int(found.paths(np.array(0), np.array(2), 4 * round_, failed)) for round_ in range(5)]
     assert len({*taken}) == 3 and taken[4] == taken[0]
 
 
-def test_a_cut_off_pair_is_named() -> None:
+def test_a_flow_between_disconnected_ranks_is_refused_naming_the_ranks() -> None:
     fabric, _ = spread(MESH, "spray")
     with pytest.raises(NoPathError, match="no path leads over the WAN from rank 0 to rank 8"):
         choose_ways(fabric, asked(fabric, [(0, 8, 0)]), around(fabric, "g8"))
 
 
-def test_the_hash_sees_seed_hop_and_channel() -> None:
+def test_the_ecmp_hash_depends_on_seed_hop_and_channel() -> None:
     src, dst = np.array([3]), np.array([5])
     assert hashed(1, src, dst, 0, 0) == hashed(1, src, dst, 0) and hashed(1, src, dst, 0) != hashed(2, src, dst, 0)
     assert hashed(1, src, dst, 0, 1) not in (hashed(1, src, dst, 0), hashed(1, src, dst, 1))

@@ -39,7 +39,7 @@ def exact_cost(rates: np.ndarray, delays: np.ndarray, links: list[int]) -> Fract
 
 @pytest.mark.parametrize("name", FABRICS)
 @pytest.mark.parametrize("wan_delay_s", [10e-6, 1e-3])
-def test_the_path_of_least_cost_is_taken(name: str, wan_delay_s: float) -> None:
+def test_the_best_path_has_the_least_delay_plus_transmission_time(name: str, wan_delay_s: float) -> None:
     fabric = build_fabric(FABRICS[name])
     spec = ConditionsSpec(wan_delay_s=wan_delay_s)
     delays = delays_s(fabric, spec)
@@ -65,7 +65,7 @@ def test_the_path_of_least_cost_is_taken(name: str, wan_delay_s: float) -> None:
             assert delay_s[k, src[k], dst[k]] == routes.delay_s[k]
 
 
-def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
+def test_in_a_tie_the_cost_matrix_has_the_delay_of_the_chosen_path() -> None:
     """Two paths cost the same, to the last bit: 1 s on the way and 0.5 s to send, or the other way round."""
     wan = WanSpec(preset=None, routers=("A",), links=(("s0b0", "s1b0"), ("s0b0", "A"), ("A", "s1b0")))
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=wan))
@@ -83,7 +83,7 @@ def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
     assert delay_s[0, 0, 2] == taken.delay_s[0] == 1.0
 
 
-def test_a_long_path_is_worth_its_delay_for_a_large_chunk_only() -> None:
+def test_a_longer_but_faster_path_is_chosen_only_for_a_large_chunk() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=WanSpec(preset="five-router")))
     delays = delays_s(fabric, ConditionsSpec(wan_delay_s=1e-3))
     rates = np.full((1, len(fabric.links)), 100e9)
@@ -100,7 +100,7 @@ FABRIC = build_fabric(FabricSpec())
 LINK = {link.name: link.index for link in FABRIC.links}
 
 
-def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() -> None:
+def test_a_failed_link_is_avoided_only_in_the_collectives_that_it_affects() -> None:
     """As the model's engine asks: many collectives at once, of which a fault strikes a few."""
     rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 6)
     struck = [1, 4]
@@ -116,7 +116,7 @@ def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() ->
         assert (delay[:, 2, 5] == routes.delay_s).all() and (routes.rate_bps > 0).all()
 
 
-def test_one_crossing_among_others_without_a_path_is_named() -> None:
+def test_the_one_crossing_without_a_path_is_named_among_others() -> None:
     rates = np.full((3, len(FABRIC.links)), 1e9)
     rates[1, [link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
     router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
@@ -129,7 +129,7 @@ def test_one_crossing_among_others_without_a_path_is_named() -> None:
     assert np.isinf(cost_s[1]).all() and np.isinf(cost_s[0, :4, :4]).all() and np.isfinite(cost_s[0, :4, 4:]).all()
 
 
-def test_the_fixed_path_is_fixed_whatever_its_delay() -> None:
+def test_the_fixed_path_does_not_depend_on_its_delay() -> None:
     """As the prompt's `delay` makes it."""
     delays = delays_s(FABRIC, ConditionsSpec())
     delays[LINK["s0b0>s1b0"]] = 1.0
@@ -169,7 +169,7 @@ def groups_of(fabric: Fabric, pairs: Pairs, candidates: Sequence[Sequence[WanPat
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_together_is_the_best_of_all_combinations(data: st.DataObject) -> None:
+def test_joint_path_choice_is_optimal_over_all_combinations(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     pairs = data.draw(st.lists(st.sampled_from(crossing_pairs(fabric)), min_size=2, max_size=4, unique=True))
     sites = fabric.gpu_sites
@@ -226,7 +226,7 @@ def test_many_crossings_spread_evenly_over_equal_links() -> None:
 
 
 @pytest.mark.parametrize("name", ["mesh", "five-router"])
-def test_many_crossings_are_no_worse_than_each_alone(name: str) -> None:
+def test_many_crossings_chosen_jointly_are_no_slower_than_each_chosen_alone(name: str) -> None:
     """By the largest time, then the sum; and rows are chosen as they are one at a time."""
     fabric = build_fabric(FABRICS[name])
     src, dst = every_pair(fabric)

@@ -14,7 +14,7 @@ from topologies.fabric.fabric import build_fabric
 
 # The mesh is the other without transit routers.
 @pytest.mark.parametrize("name", ["five-router", pytest.param("mesh", marks=pytest.mark.slow)])
-def test_a_life_with_real_switches(vm: VM, name: str) -> None:
+def test_routes_restarts_and_reconnections_work_with_real_switches(vm: VM, name: str) -> None:
     check_life(vm, name)
 
 

@@ -48,7 +48,7 @@ def messages(change: rules.Change) -> list[Message]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
-def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
+def test_default_rules_route_every_pair_over_its_fixed_path(fabric: Fabric) -> None:
     network = with_default_rules(Ways(fabric))
     for a, b in permutations(fabric.gpus, 2):
         if a.site == b.site:
@@ -59,7 +59,7 @@ def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric)
             assert len(set(passed)) == len(passed)
 
 
-def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
+def test_pairs_on_different_leaves_are_spread_evenly_over_the_spines() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4))
     network = with_default_rules(Ways(fabric))
     used = Counter(
@@ -70,7 +70,7 @@ def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
     assert len(used) == 8 and set(used.values()) == {8}
 
 
-def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
+def test_packets_between_sites_without_a_wan_path_are_dropped_and_others_arrive() -> None:
     links = (("s0b0", "s1b0"), ("s1b0", "s2b0"), ("s2b0", "s3b0"), ("s3b0", "s0b0"))
     spec = FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=WanSpec(preset=None, links=links))
     network = with_default_rules(Ways(build_fabric(spec)))
@@ -81,7 +81,7 @@ def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
+def test_after_every_message_of_an_update_packets_take_the_old_or_the_new_path(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = Ways(fabric)
@@ -122,7 +122,7 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) -> None:
+def test_a_packet_in_flight_during_any_route_changes_still_arrives(data: st.DataObject) -> None:
     """Packets wait anywhere on their way while whole generations come and go under them."""
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
@@ -148,7 +148,7 @@ def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) ->
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.DataObject) -> None:
+def test_a_connecting_switch_gets_exactly_its_rules_without_packet_loss_meanwhile(data: st.DataObject) -> None:
     """Switches that come back with an earlier controller's routes, in any order, end with exactly what they should."""
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
@@ -178,7 +178,7 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
 # --- The order of messages -------------------------------------------------------------------------------------------
 
 
-def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
+def test_a_packet_that_left_its_tunnel_does_not_loop_back_into_it() -> None:
     """T has lost its rules and has the default ones again. They lead back over A, where the tunnel still is: without
     end, if the tag stayed."""
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
@@ -194,14 +194,14 @@ def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
     assert passed == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
 
 
-def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
+def test_fallback_next_hops_never_lead_into_a_border_router_of_the_source_site() -> None:
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), ("A", "s1b1"), ("s0b1", "T"))
     ways = Ways(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
     assert ways.fallback(0, 1) == {"s0b0": "A", "s0b1": "A", "A": "s1b0"}
     assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
 
 
-def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -> None:
+def test_a_route_change_is_one_message_per_pair_when_the_tunnels_exist() -> None:
     ways, tunnels = Ways(MESH), frozenset(range(len(MESH.paths)))
     pairs = [pair for pair in crossing_pairs(MESH) if pair[0] < 4]
     routes: tuple[rules.Route, ...] = ()
@@ -214,7 +214,7 @@ def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -
     assert routes == ()  # 0 is the default path
 
 
-def test_whoever_can_be_reached_can_also_acknowledge() -> None:
+def test_every_pair_with_a_working_path_has_a_working_path_for_acknowledgements() -> None:
     """With s0l0-s0p0 and s0p1-s0b0 dead, the default path through s0b0 serves the GPUs of s0l1 alone."""
     cables = [cable(c.a, c.b) for c in MESH.cables if c.a.startswith("s0") or c.b.startswith("s0")]
     assert Ways(MESH, frozenset({cable("s0l0", "s0p0"), cable("s0p1", "s0b0")})).first(0, 4).name == "s0b1>s1b0"

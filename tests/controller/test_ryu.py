@@ -26,17 +26,17 @@ def python() -> Iterator[Path]:
         yield found
 
 
-def test_it_is_stock_ryu_and_os_ken_is_not_there(python: Path) -> None:
+def test_the_controller_runs_on_stock_ryu_without_os_ken(python: Path) -> None:
     script = "from controller import compat; print(compat.version(), compat.App.__module__)"
     ended = subprocess.run([python, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert ended.stdout == "ryu 4.34 ryu.base.app_manager\n"
 
 
-def test_the_same_life_with_real_switches(vm: VM, python: Path) -> None:
+def test_routes_restarts_and_reconnections_work_with_real_switches_on_ryu(vm: VM, python: Path) -> None:
     check_life(vm, "mesh", CONTROLLER_PYTHON=str(python))
 
 
-def test_ryu_manager_loads_the_app_by_the_name_of_its_module(vm: VM, python: Path) -> None:
+def test_ryu_manager_loads_the_app_by_its_module_name(vm: VM, python: Path) -> None:
     (vm.folder / "longhaul.conf").write_text("[longhaul]\ngpus = 2+2\nleaves = 1\nspines = 1\nsocket = /run/c.sock\n")
     # ryu-manager itself lacks what eventlet has dropped and `controller.compat` gives back
     given = "import eventlet.wsgi as w; w.ALREADY_HANDLED = object(); from ryu.cmd.manager import main; main()"

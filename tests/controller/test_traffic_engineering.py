@@ -90,7 +90,7 @@ class _Oracle:
 
 
 @pytest.mark.parametrize("count", [_FEW, pytest.param(_ALL, marks=pytest.mark.slow)])
-def test_rates_are_those_of_lexicographic_programmes_on_random_instances(count):
+def test_allocated_rates_match_lexicographic_linear_programmes_on_random_instances(count):
     rng = np.random.default_rng(1)
     instances = [_random(rng) for _ in range(count)]
     found = [allocate(*one) for one in instances]
@@ -103,7 +103,7 @@ def test_rates_are_those_of_lexicographic_programmes_on_random_instances(count):
         assert (load <= capacity * (1 + 1e-12)).all()
 
 
-def test_rates_of_one_tunnel_each_are_the_same_whether_they_may_be_split_or_not():
+def test_with_one_tunnel_each_fixed_splits_get_the_same_rates_as_free_splits():
     rng, kept = np.random.default_rng(2), {1: 0.05, 2: 0.1}
     for _ in range(200):
         demands, capacity = _random(rng)
@@ -112,14 +112,14 @@ def test_rates_of_one_tunnel_each_are_the_same_whether_they_may_be_split_or_not(
         assert divided(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
 
 
-def test_a_demand_whose_parts_stay_is_as_fast_as_its_slowest_one_allows():
+def test_a_demand_with_a_fixed_split_is_limited_by_its_slowest_part():
     ways = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)))
     other = Demand(src=1, dst=0, priority=0, tunnels=((0,),))
     # A quarter of the first over link 1, which has 1: it has 4, of which 3 pass link 0. The other has the rest of 10.
     assert divided([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
 
 
-def test_an_earlier_priority_moves_aside_for_a_later_one():
+def test_a_higher_priority_moves_to_another_tunnel_to_make_room_for_a_lower_one():
     """Gold can take either link, bronze the first alone: gold keeps its rate on the second."""
     gold = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=10e9)
     bronze = Demand(src=0, dst=1, priority=1, tunnels=((0,),))
@@ -127,13 +127,13 @@ def test_an_earlier_priority_moves_aside_for_a_later_one():
     assert np.allclose(rates[0], 10e9) and np.allclose(rates[1], [0, 10e9], atol=100)
 
 
-def test_of_splits_with_the_same_rates_the_one_of_least_delay_is_taken():
+def test_among_splits_with_equal_rates_the_one_of_least_delay_is_chosen():
     one = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=12e9)
     ((far, near),) = allocate([one], np.array([10e9, 10e9]), np.array([20e-3, 5e-3]))
     assert (far, near) == (pytest.approx(2e9, rel=1e-6), pytest.approx(10e9, rel=1e-6))
 
 
-def test_a_slow_link_behind_a_fast_one_is_filled():
+def test_slow_links_behind_a_much_faster_link_are_filled():
     one, other = (Demand(src=0, dst=link, priority=link, tunnels=((0, link),)) for link in (1, 2))
     assert allocate([one, other], np.array([1e15, 1e3, 3e3])) == (pytest.approx((1e3,)), pytest.approx((3e3,)))
 
@@ -142,10 +142,10 @@ def test_a_slow_link_behind_a_fast_one_is_filled():
     ("capacity", "wanted", "said"),
     [([-1.0], 1e9, "a capacity of -1 bit/s"), ([1e9], -5.0, "a demand of -5 bit/s"), ([1e9], np.nan, "nan")],
 )
-def test_absurd_values_are_refused(capacity, wanted, said):
+def test_invalid_capacities_and_demands_are_refused(capacity, wanted, said):
     with pytest.raises(ValueError, match=said):
         allocate([Demand(src=0, dst=1, priority=0, tunnels=((0,),), wanted_bps=wanted)], np.array(capacity))
 
 
-def test_nothing_is_allocated_to_nobody():
+def test_no_demands_get_an_empty_allocation():
     assert allocate([], np.array([1e9])) == ()

@@ -27,7 +27,7 @@ def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_a_link_has_failed_when_no_spine_joins_its_ends_any_more(data: st.DataObject) -> None:
+def test_a_logical_link_has_failed_exactly_if_no_working_cables_connect_its_ends(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     failed = data.draw(failures(fabric))
     gone = set(failed_links(fabric, failed))
@@ -41,7 +41,7 @@ def test_a_link_has_failed_when_no_spine_joins_its_ends_any_more(data: st.DataOb
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_unreachable_gpus_are_cut_off_and_the_cables_named_would_mend_it(data: st.DataObject) -> None:
+def test_unreachable_gpus_are_reported_with_cables_whose_repair_reconnects_them(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     failed = data.draw(failures(fabric))
     everywhere = {switch.name for switch in fabric.switches}
@@ -80,7 +80,9 @@ APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # the leaves 
         (NONE, {}),
     ],
 )
-def test_which_gpus_are_cut_off(failed: Cables, cut: dict[tuple[int, ...], Cables]) -> None:
+def test_cut_off_gpus_are_grouped_with_the_failed_cables_that_isolate_them(
+    failed: Cables, cut: dict[tuple[int, ...], Cables]
+) -> None:
     assert {group.ranks: group.cables for group in cut_off(FABRIC, frozenset(failed))} == cut
     reach = reachable(FABRIC, APART)
     assert not reach[1, 2] and reach[1, 4]

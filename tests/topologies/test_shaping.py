@@ -112,7 +112,7 @@ def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carries_it(spec: FabricSpec) -> None:
+def test_every_route_passes_one_class_per_logical_link_over_any_spine(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping, rates = shaping_of(fabric), rates_of(fabric)
     read = Read(shaping.structure(rates))
@@ -135,7 +135,7 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_class(spec: FabricSpec) -> None:
+def test_with_fair_sharing_every_route_is_delayed_once_after_its_last_class(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping = shaping_of(fabric, fair=True)
     arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
@@ -160,7 +160,7 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
 
 @settings(deadline=None, max_examples=20)
 @given(specs)
-def test_with_tags_every_way_has_its_delay_once_behind_its_last_class_whatever_its_path(spec: FabricSpec) -> None:
+def test_with_path_tags_every_route_is_delayed_once_at_its_destination(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping = replace(shaping_of(fabric, fair=True), paths=tuple(f"tag {path.index}" for path in fabric.paths))
     arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
@@ -194,7 +194,7 @@ def test_with_tags_every_way_has_its_delay_once_behind_its_last_class_whatever_i
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_every_wan_link_loses_behind_its_cable_by_a_seed_of_its_own_and_delays_stay(spec: FabricSpec) -> None:
+def test_every_wan_link_has_random_loss_with_its_own_seed_and_the_same_delays(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     plain = replace(shaping_of(fabric), buffer=Buffer(limit_bytes=10**6))
     lossy = replace(plain, wan_loss=0.01, seed=7)
@@ -217,7 +217,7 @@ def test_every_wan_link_loses_behind_its_cable_by_a_seed_of_its_own_and_delays_s
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec: FabricSpec) -> None:
+def test_in_the_physical_grain_every_route_passes_one_class_per_cable(spec: FabricSpec) -> None:
     fabric = build_fabric(replace(spec, grain="physical"))
     shaping = Shaping(fabric=fabric, delays_s=delays_s(build_fabric(spec), ConditionsSpec()))
     rates = 1e9 * (1 + np.arange(2 * len(fabric.cables), dtype=np.float64))
@@ -244,7 +244,7 @@ def link_indices(fabric: Fabric, names: list[str]) -> list[int]:
     return [index[name] for name in names]
 
 
-def test_where_sharing_is_fair_every_class_has_a_fair_queue_and_acknowledgements_have_none() -> None:
+def test_with_fair_sharing_every_class_has_a_fair_queue_that_acknowledgements_bypass() -> None:
     fabric = build_fabric(FabricSpec())
     fair, fifo = (Read(shaping_of(fabric, fair=fair).structure(rates_of(fabric))) for fair in (True, False))
     assert fair.rate == fifo.rate and fair.filters == fifo.filters and fair.default == fifo.default
@@ -257,7 +257,7 @@ def test_where_sharing_is_fair_every_class_has_a_fair_queue_and_acknowledgements
         assert line.endswith(f" u32 match u16 {52:#06x} 0xffff at 2 flowid 1:0")
 
 
-def test_delays_that_no_way_has_for_itself_are_refused() -> None:
+def test_with_fair_sharing_delays_that_differ_between_border_routers_are_refused() -> None:
     fabric = build_fabric(FabricSpec())
     delays = delays_s(fabric, ConditionsSpec())
     index = {link.name: link.index for link in fabric.links}
@@ -267,7 +267,7 @@ def test_delays_that_no_way_has_for_itself_are_refused() -> None:
 
 
 @pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
-def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
+def test_the_burst_of_a_class_is_its_rate_times_the_timer_latency(late_s: float) -> None:
     shaping = shaping_of(fabric := build_fabric(FabricSpec()), late_s)
     lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.structure(rates_of(fabric)))
     assert len(lines) == len(shaping.classes)
@@ -277,14 +277,14 @@ def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None
 
 
 @given(st.integers(10**6, 4 * 10**11), st.integers(1, 100_000))
-def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, frames: int) -> None:
+def test_full_frames_carry_payload_at_the_configured_rate(rate_bps: int, frames: int) -> None:
     wire = frames * (6 + 6 + 2 + 9000)  # Ethernet's addresses and type, and an IP packet
     payload = frames * (9000 - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
     seconds = wire / wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
 
 
-def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late() -> None:
+def test_link_delays_are_exact_to_the_nanosecond_when_timers_are_never_late() -> None:
     fabric = build_fabric(FabricSpec())
     given = {"wan": 0.0123456789, "intra": 0.7e-6, "to_br": 1e-9, "from_br": 0.0}
     delays = np.array([given[link.kind] for link in fabric.links])
@@ -296,7 +296,7 @@ def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late(
     assert late == {key: ns for key, ns in found.items() if ns >= 10_000}
 
 
-def test_a_mismatch_tells_port_wanted_and_found() -> None:
+def test_a_rate_mismatch_is_reported_with_port_wanted_and_actual_rate() -> None:
     wanted = {("s0l0-eth1", 1): 1000, ("s0l0-eth1", 10): 2000}
     right = {key: (rate, rate) for key, rate in wanted.items()}
     assert mismatch(wanted, right) is None
@@ -307,7 +307,7 @@ def test_a_mismatch_tells_port_wanted_and_found() -> None:
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_services_are_below_the_wan_alone_and_have_their_parts_of_its_rates(grain: str) -> None:
+def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(grain: str) -> None:
     fabric = build_fabric(FabricSpec(grain=grain))
     served = [Service(dscp=8, assured=0.25), Service(dscp=16, ceiling=0.5), Service(dscp=0)]
     plain = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), fair=True)
@@ -341,7 +341,7 @@ def _inside(fabric: Fabric) -> list[Switch]:
     return [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
 
 
-def test_a_class_below_another_is_compared_with_its_own_rate_and_its_ceiling() -> None:
+def test_an_inner_class_is_compared_with_its_own_rate_and_its_ceiling() -> None:
     wanted, inner = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): Inner(rate=250, parent=1, priority=0)}
     right = {("p", 1): (1000, 1000), ("p", 2): (250, 500)}
     assert mismatch(wanted, right, inner) is None
@@ -350,7 +350,7 @@ def test_a_class_below_another_is_compared_with_its_own_rate_and_its_ceiling() -
 
 
 @pytest.mark.parametrize(("gpus", "most"), [(8, 1), (16, 1), (64, 4), (128, 12)])
-def test_rates_are_sent_in_as_few_messages_as_the_kernel_takes(gpus: int, most: int) -> None:
+def test_rates_are_sent_in_few_netlink_messages_that_fit_the_kernels_buffer(gpus: int, most: int) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
     bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(classes_of(fabric))]
     parts = list(netlink.portions(bodies))
@@ -363,7 +363,7 @@ def test_rates_are_sent_in_as_few_messages_as_the_kernel_takes(gpus: int, most: 
 # --- the rate scale -------------------------------------------------------------------------------------------------
 
 
-def test_a_scale_is_one_part_in_a_whole_number() -> None:
+def test_a_rate_scale_is_one_over_a_whole_number() -> None:
     for text, divisor in (("1/1000", 1000), (" 1 / 8 ", 8), ("1", 1), ("1/1", 1)):
         assert RateScale.parse(text) == RateScale.parse(str(RateScale(divisor))) == RateScale(divisor)
     for text in ("", "0", "2/3", "1/0", "-1/10", "1/1.5", "0.001", "1000", f"1/{MAX_DIVISOR + 1}"):
@@ -372,7 +372,9 @@ def test_a_scale_is_one_part_in_a_whole_number() -> None:
 
 
 @given(st.integers(1, 10_000), st.integers(10**9, 200 * 10**9), st.integers(10**6, 64 * 10**6))
-def test_times_stay_and_nothing_becomes_nothing(divisor: int, rate_bps: int, chunk_bytes: int) -> None:
+def test_a_rate_scale_keeps_times_and_rounds_no_rate_or_chunk_to_zero(
+    divisor: int, rate_bps: int, chunk_bytes: int
+) -> None:
     scale = RateScale(divisor)
     carried = scale.chunk_bytes(chunk_bytes)
     assert carried * divisor == pytest.approx(chunk_bytes, abs=divisor / 2)

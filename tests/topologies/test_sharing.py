@@ -79,7 +79,7 @@ def delay_s(case: str, src: int, dst: int) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_flow_ends_when_processor_sharing_says(report: Report, case: str) -> None:
+def test_every_flow_ends_when_processor_sharing_predicts(report: Report, case: str) -> None:
     found = report[case]
     assert (found["drops"], found["retransmitted"]) == ({}, 0)
     wanted = [
@@ -97,7 +97,7 @@ def kinds(qdiscs: list[Report]) -> Counter[str]:
     return Counter(qdisc["kind"] for qdisc in qdiscs)
 
 
-def test_ports_have_fair_queues_and_gpus_delay_what_arrives(report: Report) -> None:
+def test_ports_have_fair_queues_and_gpus_delay_arriving_packets(report: Report) -> None:
     switches, *hosts = report["kernel"]["during"]
     assert kinds(switches["qdiscs"])["fq"] == 96 and kinds(switches["qdiscs"])["netem"] == 0
     for qdisc in switches["qdiscs"]:
@@ -112,24 +112,24 @@ def test_ports_have_fair_queues_and_gpus_delay_what_arrives(report: Report) -> N
     assert list(report["kernel"]["delays_ns"].values()) == [[700, 11_400]] * 8
 
 
-def test_a_closed_shaping_leaves_nothing(report: Report) -> None:
+def test_closing_the_shaping_restores_devices_and_qdiscs(report: Report) -> None:
     before, after = report["kernel"]["before"], report["kernel"]["after"]
     for was, remains in zip(before, after, strict=True):
         assert [link["ifname"] for link in remains["links"]] == [link["ifname"] for link in was["links"]]
         assert kinds(remains["qdiscs"]) == kinds(was["qdiscs"]) and kinds(remains["qdiscs"]).keys() <= {"noqueue"}
 
 
-def test_a_second_shaping_is_refused_and_a_port_loses_packets_until_the_loss_ends(report: Report) -> None:
+def test_a_second_shaping_is_refused_and_packet_loss_is_set_and_removed(report: Report) -> None:
     assert "has the queueing discipline htb already" in report["kernel"]["twice"]
     assert kinds(report["kernel"]["lost 0.25"]) == {"htb": 1, "netem": 1}
     assert kinds(report["kernel"]["lost 0.0"]) == {"htb": 1, "fq": 1}
 
 
-def test_drops_behind_a_cable_are_counted(report: Report) -> None:
+def test_drops_in_an_ifb_device_are_counted(report: Report) -> None:
     assert report["kernel"]["drops"] == {report["kernel"]["dropping"]: 2}  # of three packets one waits
 
 
-def test_a_new_socket_has_no_turn_of_one_that_is_gone(vm: VM) -> None:
+def test_a_new_socket_does_not_inherit_a_closed_sockets_turn_in_the_fair_queue(vm: VM) -> None:
     # Else the order of packets would depend on where the kernel's memory allocator puts a socket.
     arrived = [port for port in vm.report("turns") if port >= FIRST_PORT]
     assert arrived == list(range(FIRST_PORT, FIRST_PORT + SOCKETS))
