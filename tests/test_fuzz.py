@@ -1,6 +1,7 @@
-"""Whatever is read from outside, random and mutated: an answer or one sentence, soon, and within bounds of memory.
+"""Every reader of external input, with random and mutated input: it accepts it or refuses it with a one-line message,
+within bounds of time and memory.
 
-`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs each instead of fifty.
+`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs per test instead of fifty.
 """
 
 import json
@@ -38,7 +39,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
 EXAMPLES = int(os.environ.get("LONGHAUL_FUZZ", "50"))
-HANG_S = 20  # of processor time, for what takes milliseconds; what waits for ever ends by pytest's own timeout
+HANG_S = 20  # of processor time, where milliseconds are normal; pytest's own timeout ends a test that blocks
 MEMORY_BYTES = 64 << 20
 
 fuzzed = settings(
@@ -48,7 +49,7 @@ fuzzed = settings(
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Fail where what is done within does not end, or takes more memory than anything so small can need."""
+    """Fail if the body takes more than `HANG_S` of processor time or `MEMORY_BYTES` of memory."""
 
     def hung(_number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"it has not ended after {HANG_S} s")
@@ -67,14 +68,14 @@ def bounded() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> None:
-    """An error's message is one line that can be shown, and not a long one."""
+    """Assert that an error's message is one non-empty line of fewer than 2000 characters."""
     text = str(error)
     assert text and "\n" not in text and len(text) < 2000, text
 
 
 @st.composite
 def mutated(draw: st.DrawFn, seeds: list[bytes], words: list[bytes]) -> bytes:
-    """One of the seeds with a few bytes changed, cut out, doubled, or replaced by words of the format."""
+    """Draw one of the seeds with a few bytes changed, removed, repeated, or replaced by words of the format."""
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.integers(0, len(data)))
@@ -96,12 +97,12 @@ def mutated(draw: st.DrawFn, seeds: list[bytes], words: list[bytes]) -> bytes:
 
 
 def anything(words: list[bytes]) -> st.SearchStrategy[bytes]:
-    """Bytes at random, and words of the format one after the other."""
+    """Return a strategy for random bytes and for sequences of the format's words."""
     return st.binary(max_size=300) | st.lists(st.sampled_from(words), max_size=40).map(b"".join)
 
 
 def json_values(names: list[str]) -> st.SearchStrategy[Any]:
-    """Values that JSON can hold, with these names among an object's keys, and numbers of every size."""
+    """Return a strategy for JSON values, with these names among the objects' keys, and numbers of every size."""
     numbers = st.integers() | st.integers(-(10**30), 10**30) | st.floats() | st.sampled_from([2**63, 10**300, -0.0])
     leaves = st.none() | st.booleans() | numbers | st.text(max_size=20) | st.sampled_from(names)
     keys = st.sampled_from(names) | st.text(max_size=5)
@@ -253,7 +254,7 @@ def test_the_schedule_readers_accept_or_refuse_any_bytes(data: bytes) -> None:
     path.write_bytes(data)
     kind, gpus = MESSAGES, 2
     with bounded():
-        for _ in range(2):  # the second time as what it is
+        for _ in range(2):  # the second time with the kind and GPUs that the error names
             try:
                 assert files.read(path, kind=kind, gpus=gpus).transfers
                 return
@@ -303,7 +304,7 @@ JSON = [b"{", b"}", b"[", b"]", b":", b",", b'"', b"1", b"-1", b"1e999", b"NaN",
 
 
 def lines(examples: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
-    """Messages with a value changed, lines mutated, and anything else."""
+    """Return a strategy for messages with one value changed, mutated lines, and arbitrary bytes."""
     changed = st.tuples(st.sampled_from(examples), st.sampled_from(NAMES), json_values(NAMES)).map(
         lambda parts: dumped(parts[0] | {parts[1]: parts[2]})
     )
@@ -344,7 +345,7 @@ FILES = ["provenance.json", "settings.json", "collectives.parquet", "faults.parq
 
 @pytest.fixture(scope="module")
 def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small complete run, and a part of its rows as if it were not complete."""
+    """A small complete run that also has a part with rows, as an incomplete run has."""
     folder = tmp_path_factory.mktemp("run") / "run"
     write_run(folder, overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
     writer = Writer(folder, reader.read_settings(folder), {POINT: 3})
@@ -365,7 +366,7 @@ def test_the_results_reader_accepts_or_refuses_any_corrupted_file(
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(stored_run, folder)
     listed = reader.read_settings(folder)
-    if not complete:  # then the parts are read
+    if not complete:  # so that the parts are read
         provenance = json.loads((folder / "provenance.json").read_text())
         (folder / "provenance.json").write_text(json.dumps(provenance | {"ended": None}))
     seed = (folder / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The shape of the repository: what lies at its top, and which way its imports go."""
+"""The layout of the repository: its top-level entries, its module names, and which packages import which."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""The controller among switches that misbehave: all of them fake."""
+"""The controller with fake switches that misbehave."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from tests.fakes.fakeswitch import FakeSwitch, Seen
 
 
 class Fakes:
-    """A controller whose switches are all fake, and ready."""
+    """A controller with fake switches only, all of them ready."""
 
     def __init__(self, process: Process) -> None:
         self.running, self.port, self.seen = process.up(), process.port, Seen()
@@ -30,7 +30,7 @@ class Fakes:
         self.switches[name] = FakeSwitch(name, dpid, self.port, self.seen, silent=silent)
 
     def route(self, path: int) -> tuple[int, ...]:
-        """Put ranks 3 and 4 on this path, by conditions that make it the best."""
+        """Request a route from rank 3 to 4 under conditions that make this path the best; return the chosen paths."""
         rates = [1e9 if link.kind == "wan" else 1e11 for link in FABRIC.links]
         rates[FABRIC.paths[path].links[0]] = 1e11
         return self.controller.route(
@@ -38,7 +38,7 @@ class Fakes:
         ).paths
 
     def events(self) -> list[tuple[str, str, int, int]]:
-        """What happened since they were last asked for."""
+        """Return the events since the last call."""
         found, self.seen.events = self.seen.events, []
         return found
 
@@ -65,7 +65,7 @@ def test_a_route_change_is_one_message_to_the_source_leaf(fakes: Fakes) -> None:
 
 
 def outage(fakes: Fakes, switch: str, *, slow: str) -> list[tuple[str, str, int, int]]:
-    """The events as the controller leads around a switch that leaves, with a route on path 2."""
+    """Return the events while the controller routes around a disconnected switch, with a route on path 2."""
     assert fakes.route(2) == (2,)
     fakes.events()
     fakes.switches[slow].delay_s = 0.3
@@ -76,7 +76,7 @@ def outage(fakes: Fakes, switch: str, *, slow: str) -> list[tuple[str, str, int,
 
 
 def test_a_stage_is_sent_only_after_every_switch_has_confirmed_the_previous_stage(fakes: Fakes) -> None:
-    """A border router leaves: first come the default rules that lead around it, then the pair returns to these."""
+    """A border router disconnects: first come default rules around it, then the pair's route is removed."""
     events = outage(fakes, "s1b0", slow="s0b1")
     removed = [event[:2] for event in events].index(("s0l1", "delete"))
     before = [event[:2] for event in events[:removed]]
@@ -87,7 +87,7 @@ def test_a_stage_is_sent_only_after_every_switch_has_confirmed_the_previous_stag
 
 
 def test_a_route_around_an_outage_is_installed_at_once_if_its_tunnel_exists(fakes: Fakes) -> None:
-    """A spine leaves: the leaf's route leads over another one at once, beside the default rules."""
+    """A spine disconnects: the leaf's route moves to another spine in the same stage as the default rules."""
     events = outage(fakes, "s0p1", slow="s0b0")
     (moved,) = (index for index, event in enumerate(events) if is_route(event))
     assert events[moved][0] == "s0l1"
@@ -139,7 +139,7 @@ def test_a_switch_that_never_confirms_its_default_rules_is_dropped_and_can_recon
 
 
 class Unread(socket.socket):
-    """A connection from which one reader alone may take anything, as a peek waits when that one is quicker."""
+    """A connection that only the framework may read: a peek would block if the framework reads first."""
 
     def recv(self, *_: object) -> bytes:  # type: ignore[override]
         raise AssertionError("somebody else reads")
@@ -148,7 +148,7 @@ class Unread(socket.socket):
 def test_a_closed_connection_is_detected_without_reading_from_it() -> None:
     ours, theirs = socket.socketpair()
     with Unread(fileno=ours.detach()) as connection, theirs:
-        connection.settimeout(5)  # as the framework's
+        connection.settimeout(5)  # as the framework sets it
         datapath = SimpleNamespace(socket=connection)
         assert not has_hung_up(datapath)
         theirs.sendall(b"an answer")
@@ -169,7 +169,7 @@ def test_counters_cover_every_port_when_a_switch_replies_in_several_messages(fak
         assert before_ns <= asked_ns <= answered_ns <= time.monotonic_ns()
     fakes.switches["s1p1"].close()
     end = time.monotonic() + 30
-    while time.monotonic() < end and not fakes.controller.status()["dead"]:  # until it is known to be down
+    while time.monotonic() < end and not fakes.controller.status()["dead"]:  # until the controller has noticed
         with suppress(ControllerError):
             fakes.controller.counters()
     assert list(fakes.controller.counters()) == [name for name in fakes.switches if name != "s1p1"]

@@ -1,4 +1,4 @@
-"""ECMP and spraying: which ways flows take, and that rules lead them there without losing a packet."""
+"""ECMP and spraying: which routes flows take, and that flow rules put them there without losing a packet."""
 
 import random
 from collections import Counter
@@ -36,7 +36,7 @@ def spread(spec: FabricSpec, routing: str, grain: str = "physical", seed: int = 
 
 
 def asked(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
-    """A request for the ways of these flows, of which each has the source port 20000 + its place."""
+    """Return a request for the routes of these flows; the source port of each is 20000 + its index."""
     number = len(fabric.links)
     return RouteRequest(
         crossings=(),
@@ -51,7 +51,7 @@ def asked(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
 
 
 def walked(network: FakeNetwork, packet: Packet) -> "list[str]":
-    """The ports that a packet passes, from its GPU on."""
+    """Return the ports that a packet passes, starting at its GPU."""
     passed = network.walk(packet)
     gpu = {gpu.ip: gpu.name for gpu in network.fabric.gpus}
     nodes = [gpu[packet.src], *passed, gpu[packet.dst]]
@@ -109,7 +109,7 @@ def test_multipath_routes_match_those_of_the_permutation_study() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_flows_use_only_working_routes_and_the_flow_rules_follow_the_planned_ports(data: st.DataObject) -> None:
-    """Packets pass the ports that the plan has, whatever has failed; the fixed spines and paths are others."""
+    """Packets pass the planned ports under any failures; the fixed spines and paths would be different ones."""
     spec = data.draw(fabrics()).spec
     routing, grain = data.draw(st.sampled_from(ROUTINGS[1:])), data.draw(st.sampled_from(GRAINS))
     if grain == "physical" and (rails := data.draw(st.sampled_from([None, 2, 4]))) is not None:

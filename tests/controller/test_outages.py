@@ -1,4 +1,4 @@
-"""Failures are routed around: by the default rules, by routes, by path choice and by the controller as it runs."""
+"""Routing around failures: default rules, routes, the link state, and updates that fail."""
 
 from collections.abc import Iterable
 from itertools import combinations, pairwise
@@ -132,7 +132,7 @@ def test_a_new_controller_corrects_the_rules_left_from_earlier_outages() -> None
 
 
 class FailingSwitches:
-    """Switches that do as they are told, but for the `fails`-th stage and those after it, which reach nobody."""
+    """Switches that apply every stage before the `fails`-th; this one and all later ones raise SwitchError."""
 
     def __init__(self, network: FakeNetwork) -> None:
         self.network, self.fails = network, 10**6
@@ -150,7 +150,7 @@ class FailingSwitches:
 def test_routes_are_correct_after_an_update_that_follows_a_failed_update(
     tunnels_stand: bool, fails: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stages of a change: the default rules, tunnels if they do not stand from the start, and the leaves."""
+    """The stages of an update: default rules, tunnels if they are not installed from the start, and leaves."""
     if not tunnels_stand:
         monkeypatch.setattr(state, "_STANDING_TUNNELS", 7)
     paths = range(len(FABRIC.paths)) if tunnels_stand else ()

@@ -1,4 +1,4 @@
-"""The controller's process: its socket, its clients, its end. It has no switches here."""
+"""The controller's process without switches: its socket, its clients and its termination."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ from tests.controller.conftest import FABRIC, ROUTE, SPEC, Process, exchange, fr
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A controller that no test ends."""
+    """A controller that the module's tests share, so that none may end it."""
     with closing(Process(tmp_path_factory.mktemp("controller"))) as found:
         found.up()
         yield found
@@ -34,10 +34,10 @@ def test_malformed_requests_get_one_error_line_each_and_the_controller_keeps_ser
     assert replies[4]["error"] == "the switch s0l0 is not connected"
     limit = line_limit_bytes(FABRIC)
     for end in (b"", b"\n"):
-        (reply,) = exchange(shared.path, b"x" * (limit + 1) + end)  # and disconnected
+        (reply,) = exchange(shared.path, b"x" * (limit + 1) + end)  # and the client is disconnected
         assert not reply["ok"] and str(limit) in reply["error"]
     assert len(exchange(shared.path, b" " * limit + b'\n{"ask":"status"}\n')) == 2
-    assert exchange(shared.path, b'{"ask":"status"}') == []  # half a line is no request
+    assert exchange(shared.path, b'{"ask":"status"}') == []  # an unfinished line is not a request
 
 
 def test_the_socket_is_private_to_the_user_and_switches_connect_only_on_loopback(shared: Process) -> None:

@@ -1,4 +1,4 @@
-"""What a controller may be asked: requests, and the fabric that it is told of."""
+"""The controller's protocol: requests, and the declaration of its fabric."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_invalid_flows_are_refused_with_the_offending_value(flows: Any, shown: s
         parse_request(write_line(ROUTE | {"flows": flows}), spread)
     assert shown in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(ProtocolError, match="a list of at most 0 flows"):
-        parse_request(write_line(ROUTE | {"flows": good}), FABRIC)  # its flows have a single path
+        parse_request(write_line(ROUTE | {"flows": good}), FABRIC)  # with single-path routing
     most = [[0, 1, 9999, port % 65535 + 1] for port in range(2**16)]
     assert len(write_line(ROUTE | {"flows": most})) <= line_limit_bytes(spread)
 

@@ -1,4 +1,4 @@
-"""The same controller on stock Ryu 4.34, installed for the occasion from the package index: ``pytest -m ryu``."""
+"""The same controller on stock Ryu 4.34, which the tests install from the package index: ``pytest -m ryu``."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.fakes.mn import run_mn
 pytestmark = pytest.mark.ryu
 
 STEPS = (
-    # Ryu's build needs a setuptools that still has easy_install, and pip would build with a newer one of its own.
+    # Ryu's build needs a setuptools that still has easy_install; by default, pip would build with a newer one.
     ("setuptools<58", "wheel"),
     ("--no-build-isolation", "ryu==4.34", "eventlet==0.41.3", "numpy"),
 )
@@ -38,7 +38,7 @@ def test_routes_restarts_and_reconnections_work_with_real_switches_on_ryu(vm: VM
 
 def test_ryu_manager_loads_the_app_by_its_module_name(vm: VM, python: Path) -> None:
     (vm.folder / "longhaul.conf").write_text("[longhaul]\ngpus = 2+2\nleaves = 1\nspines = 1\nsocket = /run/c.sock\n")
-    # ryu-manager itself lacks what eventlet has dropped and `controller.compat` gives back
+    # ryu-manager needs a name that eventlet has dropped; `controller.compat` restores it, but is imported too late here
     given = "import eventlet.wsgi as w; w.ALREADY_HANDLED = object(); from ryu.cmd.manager import main; main()"
     controller = f'{python} -c "{given}" --config-file longhaul.conf controller.app'
     shown = run_mn(vm, controller, "gpus=2+2,leaves=1,spines=1", look="g3")

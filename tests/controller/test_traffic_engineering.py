@@ -1,4 +1,4 @@
-"""The allocation of traffic engineering against other linear programmes, its definition, and allocations by hand."""
+"""Traffic engineering's allocation, compared with independent linear programmes and allocations by hand."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ _FEW, _ALL = 150, 1000
 
 
 def _random(rng):
-    """Demands over tunnels of one to three of up to eight links, some of which are down."""
+    """Return demands over tunnels of one to three links, and the capacities of up to eight links, some 0 (down)."""
     links = int(rng.integers(2, 9))
     capacity = rng.choice([0.0, 10.0, 20.0, 35.0, 70.0], links, p=[0.05, 0.3, 0.25, 0.2, 0.2]) * 1e9
     demands = []
@@ -26,8 +26,8 @@ def _random(rng):
 
 
 class _Oracle:
-    """The lexicographic optimum of many instances at once, as one block-diagonal programme of all: the least rate of
-    those that are not settled is the most possible, then each of these in turn is raised as far as it goes."""
+    """The lexicographic optimum of many instances, as one block-diagonal linear programme: it maximises the least rate
+    of the demands that are not settled, then raises each in turn; those that cannot exceed that rate are settled."""
 
     def __init__(self, instances):
         self.instances = instances
@@ -37,7 +37,7 @@ class _Oracle:
             rows = np.zeros((2 * len(demands) + len(capacity), len(tunnels) + len(demands) + 1))
             for place, (d, way) in enumerate(tunnels):
                 rows[2 * len(demands) + np.array(way), place] = 1
-                rows[d, place] = -1  # rate <= what its tunnels have
+                rows[d, place] = -1  # rate <= sum over its tunnels
             for d in range(len(demands)):
                 rows[d, len(tunnels) + d] = 1
                 rows[len(demands) + d, [len(tunnels) + d, -1]] = -1, 1  # the least of the rates
@@ -66,7 +66,7 @@ class _Oracle:
         return settled
 
     def _best(self, floor, aim, of_level):
-        """The rates, and the least of those `of_level`, of the optimum of `aim` with these floors."""
+        """Return the rates that maximise `aim`, none below its `floor`, then the least rate of those `of_level`."""
         cost, bounds, limits = [], [], []
         for index, (demands, capacity) in enumerate(self.instances):
             tunnels = [way for one in demands for way in one.tunnels]
@@ -77,7 +77,7 @@ class _Oracle:
             bounds += [(low, None if np.isinf(want) else want) for low, want in zip(lows, wants, strict=True)]
             bounds.append((0, None if of_level is not None and of_level[index].any() else 0))
             limits.append(self._limits[index].copy())
-            if of_level is not None:  # the others do not bound the least
+            if of_level is not None:  # the other demands do not bound the least rate
                 limits[-1][len(demands) : 2 * len(demands)][~of_level[index]] = 1e6
         found = linprog(cost, self._rows, np.concatenate(limits), bounds=bounds, method="highs")
         assert found.status == 0, found.message
@@ -115,12 +115,12 @@ def test_with_one_tunnel_each_fixed_splits_get_the_same_rates_as_free_splits():
 def test_a_demand_with_a_fixed_split_is_limited_by_its_slowest_part():
     ways = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)))
     other = Demand(src=1, dst=0, priority=0, tunnels=((0,),))
-    # A quarter of the first over link 1, which has 1: it has 4, of which 3 pass link 0. The other has the rest of 10.
+    # Link 1 of capacity 1 carries a quarter of the first demand: this gets 4, 3 of it over link 0. The other gets 7.
     assert divided([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
 
 
 def test_a_higher_priority_moves_to_another_tunnel_to_make_room_for_a_lower_one():
-    """Gold can take either link, bronze the first alone: gold keeps its rate on the second."""
+    """Gold can use either link, bronze only the first: gold keeps its full rate on the second link."""
     gold = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=10e9)
     bronze = Demand(src=0, dst=1, priority=1, tunnels=((0,),))
     rates = allocate([bronze, gold], np.array([10e9, 10e9]))

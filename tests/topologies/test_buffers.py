@@ -1,4 +1,4 @@
-"""Finite queues of shaped links, in the VM: how much one holds, what it marks, and that nothing is left of them."""
+"""Finite queues of shaped links, in the VM: how much one holds, which frames it marks, and its removal."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def report(module_vm: VM) -> dict[str, Any]:
 def test_a_queue_keeps_the_frames_that_fit_and_marks_those_above_its_ecn_threshold(
     report: dict[str, Any], case: str
 ) -> None:
-    """Of a burst, one frame is under way at once and the queue holds as many whole ones as fit; the others are lost."""
+    """One frame of a burst is sent at once, the queue holds as many whole frames as fit, and the others are dropped."""
     wanted = CASES[case]
     kept = min(wanted["frames"], 1 + wanted["limit_bytes"] // FRAME_BYTES)
     threshold = wanted["ecn_threshold_bytes"] or wanted["limit_bytes"]

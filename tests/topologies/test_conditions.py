@@ -1,4 +1,4 @@
-"""Conditions: a function of the seed, distributed as declared; recorded ones are replayed, or refused with holes."""
+"""Conditions: a function of the seed with the configured distribution; traces are replayed, or refused if invalid."""
 
 import os
 from dataclasses import replace
@@ -34,7 +34,7 @@ def test_drawn_rates_depend_only_on_seed_collective_and_link(
     again = sampler(FABRIC, spec, seed=seed)
     assert whole.shape == (200, LINKS) and again.rates_bps(5, 0).shape == (0, LINKS)
     ends = [*sorted(cuts, reverse=True), 0]
-    for end, start in pairwise(ends):  # in pieces, the last piece first
+    for end, start in pairwise(ends):  # in pieces, from the last to the first
         assert (again.rates_bps(start, end - start) == whole[start:end]).all()
     other = sampler(FABRIC, spec, seed=seed + 1).rates_bps(0, 200)
     assert (other != whole).any()
@@ -56,8 +56,8 @@ def test_uniform_rates_are_uniform_and_independent() -> None:
     for low, high, columns in ((20e9, 200e9, ~WAN), (10e9, 100e9, WAN)):
         share = np.sort(((rates[:, columns] - low) / (high - low)).ravel())
         steps = np.arange(share.size) / share.size
-        assert np.abs(share - steps).max() < 2.2 / np.sqrt(share.size)  # Kolmogorov and Smirnov, beyond 1 in 10^4
-    assert off_diagonal(np.corrcoef(rates.T)) < 5 / np.sqrt(len(rates))  # link to link
+        assert np.abs(share - steps).max() < 2.2 / np.sqrt(share.size)  # Kolmogorov-Smirnov: 1 in 10^4 exceed it
+    assert off_diagonal(np.corrcoef(rates.T)) < 5 / np.sqrt(len(rates))  # between links
     assert off_diagonal(np.corrcoef(rates[1:, 0], rates[:-1, 0])) < 5 / np.sqrt(len(rates))  # and in time
 
 
@@ -68,7 +68,7 @@ def off_diagonal(correlations: Any) -> float:
 def test_gaussian_rates_follow_a_clipped_normal_distribution() -> None:
     spec = ConditionsSpec(sampler="gaussian")
     share = sampler(FABRIC, spec, seed=5).rates_bps(0, 40_000)[:, WAN].ravel() / 100e9
-    # Of a normal with mean and deviation 0.5: below 0.1, above 1, and below the mean.
+    # Probabilities of a normal with mean and deviation 0.5: below 0.1, above 1, and below the mean.
     for measured, expected in (
         ((share == 0.1).mean(), 0.2119),
         ((share == 1).mean(), 0.1587),
@@ -85,7 +85,7 @@ def test_markov_rates_stay_for_a_geometrically_distributed_time(mean_stay: float
     rates = sampler(FABRIC, ConditionsSpec(sampler="markov", mean_stay=mean_stay), seed=2).rates_bps(0, 30_000)
     changed = rates[1:] != rates[:-1]
     assert changed.mean() == pytest.approx(1 / mean_stay, rel=0.03)
-    if mean_stay > 1:  # no memory: after a change, another is as likely as ever
+    if mean_stay > 1:  # memoryless: a change is as likely after a change as at any time
         assert changed[1:][changed[:-1]].mean() == pytest.approx(1 / mean_stay, rel=0.1)
     assert off_diagonal(np.corrcoef(rates.T)) < 6 * np.sqrt(2 * mean_stay / len(rates))
 
@@ -94,7 +94,7 @@ def test_markov_rates_stay_for_a_geometrically_distributed_time(mean_stay: float
 def test_ar1_rates_are_uniform_with_the_configured_autocorrelation(coefficient: float) -> None:
     links, count = LINKS, 40_000
     rates = sampler(FABRIC, ConditionsSpec(sampler="ar1", coefficient=coefficient), seed=3).rates_bps(0, count)
-    alike = count * (1 - coefficient) / (1 + coefficient)  # as many independent draws of a link are worth as much
+    alike = count * (1 - coefficient) / (1 + coefficient)  # effective number of independent draws per link
     for low, high, columns in ((20e9, 200e9, ~WAN), (10e9, 100e9, WAN)):
         share = (rates[:, columns] - low) / (high - low)
         assert share.mean() == pytest.approx(1 / 2, abs=5 / np.sqrt(12 * alike * share.shape[1]))
@@ -105,11 +105,11 @@ def test_ar1_rates_are_uniform_with_the_configured_autocorrelation(coefficient: 
     for lag in (1, 2, 5, 40):
         found = (centred[lag:] * centred[:-lag]).sum() / (centred**2).sum()
         assert found == pytest.approx(6 / np.pi * np.arcsin(coefficient**lag / 2), abs=6 / np.sqrt(alike * links))
-    assert off_diagonal(np.corrcoef(rates.T)) < 6 / np.sqrt(alike)  # links know nothing of each other
+    assert off_diagonal(np.corrcoef(rates.T)) < 6 / np.sqrt(alike)  # links are independent
 
 
 def test_an_ar1_process_is_stationary_from_the_first_collective() -> None:
-    """Over many links: the first rates are as uniform as any, and as much like the next."""
+    """Over many links, the first rates are uniform, and correlate with the next ones as at any time."""
     wide = build_fabric(FabricSpec(gpus_per_site=(40, 40)))
     rates = sampler(wide, ConditionsSpec(sampler="ar1", coefficient=0.8), seed=1).rates_bps(0, 2)[:, :3000]
     share = (rates - 20e9) / 180e9
@@ -127,7 +127,7 @@ def test_an_ar1_process_is_stationary_from_the_first_collective() -> None:
     ],
 )
 def test_a_seed_gives_the_same_rates_as_in_the_first_release(name: str, rates: list[int]) -> None:
-    """As first released: published runs can be repeated."""
+    """The rates are those of the first release, so that published runs can be repeated."""
     drawn = sampler(FABRIC, ConditionsSpec(sampler=name), seed=1).rates_bps(1_000_000, 1)[0, [0, 7, -1]]
     assert drawn.tolist() == rates
 
@@ -156,7 +156,7 @@ def test_invalid_conditions_are_refused_with_all_offending_keys_at_once(changes:
     assert {mistake.key for mistake in caught.value.mistakes} == {f"conditions.{key}" for key in keys.split()}
 
 
-# --- recorded conditions --------------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------------------------
 
 TRACED = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
 NAMES = [link.name for link in TRACED.links]
@@ -184,7 +184,7 @@ def test_a_traced_link_keeps_its_rate_until_its_next_row(tmp_path: Path) -> None
 def test_trace_times_are_rounded_to_the_nanosecond(tmp_path: Path) -> None:
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "0.3,g0>g1,7 Gbit/s\n", step_s=0.1)
     assert trace.rates_bps(0, trace.limit or 0)[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 10e9, 7e9]
-    # As floats write them: 0.1 + 0.2 is not 0.3.
+    # Times as floating-point arithmetic gives them: 0.1 + 0.2 is not 0.3.
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + f"{0.1 + 0.2},g0>g1,7\n0.3999999996,g0>g1,8\n", step_s=0.1)
     assert trace.rates_bps(0, trace.limit or 0)[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 10e9, 7, 8]
 
@@ -263,7 +263,7 @@ def test_a_trace_file_that_is_binary_truncated_too_large_or_not_regular_is_refus
             read_trace(tmp_path / name, ["g0>g1"])
 
 
-# --- links of their own ---------------------------------------------------------------------------------------------
+# --- conditions of single links ------------------------------------------------------------------------------------
 
 
 def own(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
@@ -276,7 +276,7 @@ def test_link_rates_and_delays_can_be_set_by_class_pattern_and_name(grain: str, 
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
     all_ = [link.name for link in shared_by(fabric).all]
     special, first = all_.index("s0b1>s1b1"), next(link for link in all_ if link.startswith("g1>"))
-    entries = {  # the more special one holds, wherever it stands
+    entries = {  # the most specific entry applies, in any order of entries
         "s0b1>s1b1": {"rate": "5 kbit/s"},
         "g1>*": {"rate": "1-2 kbit/s"},
         "g*": {"delay": "3 us"},

@@ -1,4 +1,4 @@
-"""The declared fabric: names and addresses that Linux and OpenFlow accept, logical links, and paths over the WAN."""
+"""The declared fabric: names and addresses valid for Linux and OpenFlow, logical links, and WAN paths."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""Failed cables: which logical links and which GPUs they leave without a path, by a search that knows no tiers."""
+"""Failed cables: which logical links and GPUs lose their paths, compared with a graph search that ignores tiers."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +12,7 @@ FABRIC = build_fabric(FabricSpec())
 
 
 def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
-    """The nodes to which the remaining cables lead over switches of `over`."""
+    """Return the nodes that the working cables connect to `start`, through switches of `over` only."""
     seen, frontier = {start}, [start]
     while frontier:
         here = frontier.pop()
@@ -65,7 +65,7 @@ def test_unreachable_gpus_are_reported_with_cables_whose_repair_reconnects_them(
 
 WAN = frozenset(cable(f"s0b{a}", f"s1b{b}") for a in (0, 1) for b in (0, 1))
 LEAF = frozenset({cable("s0l1", "s0p0"), cable("s0l1", "s0p1")})
-APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # the leaves are apart, and yet joined to the WAN
+APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # not leaf to leaf, but both to the WAN
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""WANs of maps: they are read as they are, what is wrong in one is said, and paths are the shortest, by delay."""
+"""WANs from maps: topohub, tables and GraphML are read or refused with a reason, and paths are the shortest."""
 
 import math
 import sys
@@ -205,7 +205,7 @@ THREE = (
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
 def test_a_graphml_file_sets_router_names_link_delays_and_rates(tmp_path: Path, grain: str) -> None:
-    """The distance of Zürich and Genève is 224 km; the file is found beside the scenario's."""
+    """Zürich and Genève are 224 km apart; the file's path is relative to the scenario's folder."""
     links = edge("0", "1", LinkSpeedRaw=1e10) + edge("1", "2", dist=204.2) + edge("2", "0", dist=100) + edge("0", "1")
     (tmp_path / "swiss.graphml").write_text(graphml(THREE, links))
     text = 'fabric.wan = "swiss.graphml"\nfabric.gpus = [2, 2]\nfabric.sites = ["zürich", "Genève"]\n'
@@ -247,7 +247,7 @@ def test_a_file_that_is_not_a_valid_map_is_refused_in_one_sentence(tmp_path: Pat
 
 
 def test_great_circle_distances_are_those_of_a_sphere() -> None:
-    """Against the law of cosines, and the earth's circumference."""
+    """Compares with half of the earth's circumference and with the spherical law of cosines."""
     assert great_circle_km((0, 0), (180, 0)) == pytest.approx(20_015.1, abs=0.1)
     (x, y), (u, v) = (math.radians(2.35), math.radians(48.86)), (math.radians(139.69), math.radians(35.69))
     angle = math.acos(math.sin(y) * math.sin(v) + math.cos(y) * math.cos(v) * math.cos(u - x))
@@ -279,7 +279,7 @@ def test_candidate_paths_are_the_shortest_and_the_same_in_both_directions(
     km = {frozenset(ends): chance.choice([1.0, 2.5, 7.0]) if far else 1.0 for ends in links}
     lengths = tuple(km[frozenset(ends)] for ends in links) if far else ()
     graph = WanGraph((("s0b0", "s0b1"), ("s1b0",), ("s2b0",)), routers, tuple(links), lengths)
-    given = most if chance.random() < 0.5 or not far else None  # then so many of a map, and those that spare a link
+    given = most if chance.random() < 0.5 or not far else None  # None: MAP_PATHS, and paths that avoid a link
     found, most = candidate_paths(graph, given), given or MAP_PATHS
 
     def length(path: tuple[str, ...]) -> float:

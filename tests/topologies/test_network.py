@@ -1,7 +1,7 @@
-"""The network in the VM: it is the declared fabric, its links are as fast as they should be, and it leaves nothing.
+"""The network in the VM: it is the declared fabric, its links have their rates and delays, and it leaves nothing.
 
-tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and tc say; here it is compared with the
-fabric.
+tests/guest/network.py runs inside and reports the output of ovs-vsctl, ovs-ofctl, ip and tc, which these tests compare
+with the fabric.
 """
 
 import re
@@ -26,20 +26,20 @@ UNEQUAL, DEFAULT = build_fabric(UNEQUAL_SPEC), build_fabric(FabricSpec())
 
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> Report:
-    """What tests/guest/network.py saw in one boot."""
+    """The report of tests/guest/network.py from one boot."""
     found: Report = module_vm.report("network")
     return found
 
 
 @pytest.fixture(scope="module")
 def built(report: Report) -> Report:
-    """What was seen of the unequal fabric while it was up."""
+    """The report on the unequal fabric while it was up."""
     found: Report = report["topology"]["built"]
     return found
 
 
 def rows(table: Report) -> list[Report]:
-    """A table of ovs-vsctl's JSON as dictionaries, its maps and sets as Python's."""
+    """Return the rows of a table in ovs-vsctl's JSON as dictionaries, with its maps and sets as Python values."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list) and value[0] == "map":
@@ -86,7 +86,7 @@ def test_every_cable_connects_its_declared_ports_and_every_interface_has_mtu_900
             assert links[name]["linkinfo"]["info_slave_kind"] == "openvswitch"
             assert (links[name]["mtu"], "UP" in links[name]["flags"]) == (9000, True)
     addresses = [links[name]["address"] for name in (*interface.values(), *(s.name for s in UNEQUAL.switches))]
-    assert {address[:2] for address in addresses} == {"06", "0a"}  # fixed, not random: boots must be alike
+    assert {address[:2] for address in addresses} == {"06", "0a"}  # fixed, not random, so that every boot is the same
     assert len(set(addresses)) == len(addresses)
 
 
@@ -124,7 +124,7 @@ def test_a_network_that_cannot_be_built_gives_the_reason_and_leaves_nothing_behi
     assert missing["before"] == missing["after"]
 
 
-# --- the shaping as the kernel has it -------------------------------------------------------------------------------
+# --- the shaping in the kernel --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def shaped(report: Report) -> Report:
 
 
 def rate_bps(name: str) -> float:
-    """The rate that tests/guest/network.py gives a link first."""
+    """Return the first rate that tests/guest/network.py gives a link."""
     return 20e9 + 1e9 * next(link.index for link in DEFAULT.links if link.name == name)
 
 
@@ -148,7 +148,7 @@ def test_tc_shows_every_class_with_the_rate_of_its_link(shaped: Report) -> None:
             found[port, int(minor, 16)] = float(rate) * factor[unit]
             assert ceil == rate + unit
     assert found.keys() == wanted.keys()
-    for key, rate in found.items():  # tc cuts what it prints to megabits
+    for key, rate in found.items():  # tc truncates the printed rate to megabits
         assert 0 <= 8 * wanted[key] - rate < 1e6
 
 
@@ -159,7 +159,7 @@ def test_every_netem_queue_has_its_links_delay_and_a_large_limit(shaped: Report)
     assert len(netems) == 96 and len({qdisc["dev"] for qdisc in netems} & ports) == len(ports)
     for qdisc in netems:
         wanted_s = 10e-6 if qdisc["dev"] in ports else 0.7e-6
-        # tc 6.1 prints whole microseconds of the ticks of 64 ns that the kernel cuts a delay to.
+        # The kernel truncates a delay to ticks of 64 ns, and tc 6.1 prints whole microseconds of that.
         assert wanted_s - 1.07e-6 < qdisc["options"]["delay"]["delay"] <= wanted_s
         assert qdisc["options"]["limit"] >= 1_000_000
 
@@ -216,7 +216,7 @@ def test_drops_are_counted_once_at_the_device_that_drops_them(shaped: Report) ->
     assert shaped["drops before"] == {}
     assert list(shaped["drops after"]) == ["s0l0-eth2"] and shaped["drops after"]["s0l0-eth2"] > 0
     assert shaped["drops then"] == {}
-    # Packets that Open vSwitch had no time to decide on:
+    # Packets dropped because Open vSwitch was too slow to decide on them:
     assert shaped["undecided"]["lost"] > 0
     assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
 
@@ -224,10 +224,10 @@ def test_drops_are_counted_once_at_the_device_that_drops_them(shaped: Report) ->
 def test_a_command_that_tc_refuses_is_reported_and_closing_removes_the_shaping(shaped: Report) -> None:
     assert "s0l0-eth1" in shaped["twice"] and "htb" in shaped["twice"]
     assert "`qdisc add dev s0l0-eth1 root handle 1: htb " in shaped["refused"]
-    assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first one's stay
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first shaping stays
     assert "class 1:1 of port s0l0-eth2 " in shaped["port gone"] and "s0l0-eth2" in shaped["no such port"]
     assert shaped["change without port"].endswith(": No such device")
-    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}  # closing takes it away
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}  # closing removes the shaping
 
 
 def test_more_rates_than_one_netlink_message_holds_are_all_set(report: Report) -> None:
@@ -237,7 +237,7 @@ def test_more_rates_than_one_netlink_message_holds_are_all_set(report: Report) -
     shown = re.findall(r"^class htb 1:(\w+) .* rate (\d+)Mbit ", many["tc"], re.M)
     shown += [(minor, f"{rate}000") for minor, rate in re.findall(r" 1:(\w+) .* rate (\d+)Gbit ", many["tc"])]
     assert sorted([int(minor, 16), 10**6 * int(rate)] for minor, rate in shown) == wanted
-    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # of 2,500 lines the last
+    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # the last of 2,500 lines
     assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # the kernel's own text
 
 

@@ -1,4 +1,4 @@
-"""The ports that flows pass, against packets that follow the controller's flow rules, and against logical links."""
+"""The ports that flows pass, compared with packets that follow the controller's flow rules and with logical links."""
 
 from itertools import pairwise, permutations
 
@@ -17,7 +17,7 @@ FABRIC = build_fabric(FabricSpec(gpus_per_site=(4, 4), leaves=2, spines=2, borde
 
 
 def edges(fabric: Fabric) -> list[tuple[int, int, int]]:
-    """All (src, dst, path) of a fabric."""
+    """Return every (src, dst, path) of a fabric; path is -1 within a site."""
     sites, pairs = fabric.gpu_sites, permutations(range(len(fabric.gpus)), 2)
     return [
         (a, b, path)
@@ -29,7 +29,7 @@ def edges(fabric: Fabric) -> list[tuple[int, int, int]]:
 
 
 def walked(network: FakeNetwork, src: int, dst: int) -> list[str]:
-    """The directed cables that a packet passes, by the switches' tables."""
+    """Return the ports that a packet passes according to the switches' flow tables."""
     gpus = network.fabric.gpus
     return [f"{a}>{b}" for a, b in pairwise((gpus[src].name, *network.walk(network.sent(src, dst)), gpus[dst].name))]
 

@@ -1,4 +1,4 @@
-"""Shaping as text, compared with an independent reading of that text; and the rate scale."""
+"""Shaping as tc commands, compared with an independent parser of these commands; and the rate scale."""
 
 import re
 from collections import defaultdict
@@ -39,7 +39,7 @@ def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
 
 
 class Read:
-    """A batch for tc, read: for each port the classes with their rates and delays, and where packets go."""
+    """A parsed tc batch: the classes of each port with their rates, delays and queues, and the filters into them."""
 
     def __init__(self, text: str) -> None:
         self.rate: dict[tuple[str, int], int] = {}
@@ -73,7 +73,7 @@ class Read:
                 self.queues[port, int(other[1], 16)] = other[2]
 
     def class_of(self, port: str, src: str, dst: str) -> int | None:
-        """The class a packet from src to dst goes into on a port, or None."""
+        """Return the class of a packet from src to dst on a port, or None."""
         for field, address, minor in self.filters[port]:
             if address == {"src": src, "dst": dst}[field]:
                 return minor
@@ -81,7 +81,7 @@ class Read:
 
 
 def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
-    """Every way between two GPUs: source, destination, switches passed, and the logical links it consists of."""
+    """Return every route between two GPUs: source, destination, the switches passed, and its logical links."""
     site_spines = defaultdict(list)
     for switch in fabric.switches:
         if switch.kind == "spine":
@@ -167,7 +167,7 @@ def test_with_path_tags_every_route_is_delayed_once_at_its_destination(spec: Fab
     arrives |= {(gpu.name, gpu.leaf): gpu.interface for gpu in fabric.gpus}
     gpu, delay_ns = {one.name: one for one in fabric.gpus}, {one.name: one.delay_ns for one in shaping.ifbs}
     index = {path.name: path.index for path in fabric.paths}
-    filters = defaultdict(list)  # by interface: priority, match and ifb
+    filters = defaultdict(list)  # by interface: priority, match and IFB device
     for line in (line for one in shaping.ifbs for line in one.filters()):
         found = re.fullmatch(
             r"filter add dev (\S+) .* prio (\d) u32 (.*) action mirred egress redirect dev (\S+)", line
@@ -253,7 +253,7 @@ def test_with_fair_sharing_every_class_has_a_fair_queue_that_acknowledgements_by
     (queue,) = set(fair.queues.values())
     assert queue.startswith("fq nopacing maxrate 30gbit ") and " quantum 9014 initial_quantum 9014 " in queue
     assert not fair.delay_us and fair.first_filter.keys() == fair.default.keys()
-    for line in fair.first_filter.values():  # the length of IP 20 and TCP 20 with timestamps 12, in IP's second word
+    for line in fair.first_filter.values():  # IP's length field is 52: IP header 20, TCP header 20, timestamps 12
         assert line.endswith(f" u32 match u16 {52:#06x} 0xffff at 2 flowid 1:0")
 
 
@@ -261,7 +261,7 @@ def test_with_fair_sharing_delays_that_differ_between_border_routers_are_refused
     fabric = build_fabric(FabricSpec())
     delays = delays_s(fabric, ConditionsSpec())
     index = {link.name: link.index for link in fabric.links}
-    delays[index["g0>s0b0"]] = 5e-6  # over s0b1 it is less
+    delays[index["g0>s0b0"]] = 5e-6  # longer than through s0b1
     with pytest.raises(ValueError, match="differ between border routers; allowed:"):
         _ = Shaping(fabric=fabric, delays_s=delays, fair=True).ifbs
 
@@ -278,8 +278,8 @@ def test_the_burst_of_a_class_is_its_rate_times_the_timer_latency(late_s: float)
 
 @given(st.integers(10**6, 4 * 10**11), st.integers(1, 100_000))
 def test_full_frames_carry_payload_at_the_configured_rate(rate_bps: int, frames: int) -> None:
-    wire = frames * (6 + 6 + 2 + 9000)  # Ethernet's addresses and type, and an IP packet
-    payload = frames * (9000 - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
+    wire = frames * (6 + 6 + 2 + 9000)  # Ethernet addresses and type, then an IP packet
+    payload = frames * (9000 - 20 - 20 - 12)  # less the IPv4 and TCP headers and TCP timestamps
     seconds = wire / wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
 
@@ -292,7 +292,7 @@ def test_link_delays_are_exact_to_the_nanosecond_when_timers_are_never_late() ->
     found = Shaping(fabric=fabric, delays_s=delays).delays_ns
     for one in classes_of(fabric):
         assert found.get(one.key) == wanted_ns.get(fabric.links[one.link].kind)
-    late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # less than 10 us says nothing there
+    late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # below 10 us it is negligible
     assert late == {key: ns for key, ns in found.items() if ns >= 10_000}
 
 
@@ -329,7 +329,7 @@ def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(g
             assert abs(int(own) / 8 - max(1, assured)) <= 0.5 and abs(int(most) / 8 - ceiling) <= 0.5
         tos = re.findall(r"match ip tos (0x\w+) 0xfc flowid 1:(\w+)", here)
         assert [(int(value, 16) >> 2, int(minor, 16)) for value, minor in tos] == [(8, 2), (16, 3), (0, 4)]
-        assert "htb default 4 " in here and "parent 1:1 fq" not in here  # what is above others has no queue
+        assert "htb default 4 " in here and "parent 1:1 fq" not in here  # a class with inner classes has no queue
 
 
 def _port(line: str) -> str:
@@ -356,7 +356,7 @@ def test_rates_are_sent_in_few_netlink_messages_that_fit_the_kernels_buffer(gpus
     parts = list(netlink.portions(bodies))
     assert [body for part in parts for body in part] == bodies
     assert 1 <= len(parts) <= most
-    for part in parts:  # a netlink socket sends what its buffer has room for, less the kernel's own 32 bytes
+    for part in parts:  # a netlink message must fit the socket's send buffer less the 32 bytes that the kernel uses
         assert 0 < sum(16 + len(body) for body in part) <= 212992 - 32
 
 

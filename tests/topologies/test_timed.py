@@ -1,4 +1,4 @@
-"""Conditions that change by time: which rows of a sampler hold when, to the nanosecond."""
+"""Conditions that change over time: which row of a sampler applies at which instant, to the nanosecond."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -86,7 +86,7 @@ def test_memory_is_the_number_of_collectives_over_which_rates_stay_correlated() 
     completion_s = np.full(10, 0.3)
     by_time = ConditionsSpec(sampler="ar1", coefficient=0.9, every_s=0.1)
     assert replace(by_time, every_s=None).memory(completion_s) == pytest.approx(10)
-    assert by_time.memory(completion_s) == pytest.approx(13)  # ten rows, and three that the next ones begin with
+    assert by_time.memory(completion_s) == pytest.approx(13)  # ten rows, and the three that a collective spans
     assert replace(by_time, interval_s=0.01).memory(completion_s) == pytest.approx(130)
     assert replace(by_time, sampler="uniform", interval_s=10.0).memory(completion_s) == 1
 

@@ -1,6 +1,6 @@
-"""Quantities as text: what is read, what is refused and how, and that writing then reading changes nothing.
+"""Quantities as text: which are parsed, which are refused with which reason, and exact round trips.
 
-Arbitrary text is `test_fuzz`'s.
+`test_fuzz` tries arbitrary text.
 """
 
 import pytest
