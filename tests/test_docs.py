@@ -1,4 +1,4 @@
-"""README.md and docs/: the README's commands run, programs accept all other commands, Python runs, TOML loads."""
+"""README.md and docs/: the README's commands run, programs accept all pages' commands, Python runs, TOML loads."""
 
 import os
 import re
@@ -220,7 +220,7 @@ def test_every_toml_block_loads_as_a_scenario(block: Block, tmp_path: Path) -> N
     assert load_scenario(str(path)).settings()
 
 
-def test_every_block_is_in_a_known_language() -> None:
+def test_blocks_have_known_languages_and_the_readme_the_expected_command_count() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
     assert len(commands("README.md")) == 15
 

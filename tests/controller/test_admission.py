@@ -119,7 +119,7 @@ class Case:
         return self._solves(whole, upper, (below, belows), (equal, equals))
 
     def _fits_behind(self, requests: Sequence[Request]) -> bool:
-        """Decide by a linear programme of the bits per tunnel and interval, within every link's limit under every failure."""
+        """Decide by a linear programme of the bits per tunnel and interval, within every limit under every failure."""
         intervals = self.intervals(requests)
         sends = [
             (r, t, i) for r, one in enumerate(requests) for t in range(len(one.tunnels)) for i in range(len(intervals))
@@ -243,7 +243,7 @@ def test_every_admission_answer_is_optimal_by_an_independent_linear_programme(pr
 
 
 def test_after_a_link_failure_all_promises_are_kept_exactly_if_they_still_fit() -> None:
-    told = 0
+    refused = 0
     for seed in range(60):
         case = Case(seed, requests=4)
         _, calendar = answers(case.capacities, case.requests, protects=False)
@@ -253,14 +253,14 @@ def test_after_a_link_failure_all_promises_are_kept_exactly_if_they_still_fit() 
         without.capacities = case.capacities.without(down)
         check_calendar(without, later, protects=False)
         assert without.fits([one.request for one in left]) == all(one.outcome == ADMITTED for one in left)
-        told += sum(one.outcome == REFUSED for one in left)
+        refused += sum(one.outcome == REFUSED for one in left)
         for one in left:  # what was sent before the failure is not sent again
             if not one.request.is_rate:
                 (of,) = [i for i, other in enumerate(calendar.requests) if other.name == one.request.name]
                 sent_s = np.clip(3.5 - calendar.edges_s[:-1], 0.0, np.diff(calendar.edges_s))
                 sent = sent_s @ calendar.bps[of].sum(axis=1)
                 assert sent + one.request.amount == pytest.approx(calendar.requests[of].amount, rel=1e-5)
-    assert told > 10
+    assert refused > 10
 
 
 def test_an_earlier_promise_moves_to_other_tunnels_and_times_for_an_urgent_request() -> None:

@@ -130,7 +130,7 @@ def test_the_one_crossing_without_a_path_is_named_among_others() -> None:
 
 
 def test_the_fixed_path_does_not_depend_on_its_delay() -> None:
-    """The prompt's `delay` changes a delay like this."""
+    """The prompt's command `delay` changes a link's delay like this."""
     delays = delays_s(FABRIC, ConditionsSpec())
     delays[LINK["s0b0>s1b0"]] = 1.0
     fixed = Router(FABRIC, delays).fixed(np.full((1, len(FABRIC.links)), 1e9), np.array([0]), np.array([4]))

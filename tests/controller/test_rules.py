@@ -175,7 +175,7 @@ def test_a_connecting_switch_gets_exactly_its_rules_without_packet_loss_meanwhil
         assert set(table) == set(expected.tables[name])
 
 
-# --- The order of messages -------------------------------------------------------------------------------------------
+# --- Tunnels, fallbacks and acknowledgements -------------------------------------------------------------------------
 
 
 def test_a_packet_that_left_its_tunnel_does_not_loop_back_into_it() -> None:

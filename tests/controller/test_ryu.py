@@ -38,7 +38,7 @@ def test_routes_restarts_and_reconnections_work_with_real_switches_on_ryu(vm: VM
 
 def test_ryu_manager_loads_the_app_by_its_module_name(vm: VM, python: Path) -> None:
     (vm.folder / "longhaul.conf").write_text("[longhaul]\ngpus = 2+2\nleaves = 1\nspines = 1\nsocket = /run/c.sock\n")
-    # ryu-manager needs a name that eventlet has dropped; `controller.compat` restores it, but is imported too late here
+    # ryu-manager itself needs a name that eventlet has dropped and `controller.compat` restores
     given = "import eventlet.wsgi as w; w.ALREADY_HANDLED = object(); from ryu.cmd.manager import main; main()"
     controller = f'{python} -c "{given}" --config-file longhaul.conf controller.app'
     shown = run_mn(vm, controller, "gpus=2+2,leaves=1,spines=1", look="g3")

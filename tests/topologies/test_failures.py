@@ -11,7 +11,7 @@ from topologies.fabric.failures import NONE, Cables, around, cable, cut_off, fai
 FABRIC = build_fabric(FabricSpec())
 
 
-def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
+def reached(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
     """Return the nodes that the working cables connect to `start`, through switches of `over` only."""
     seen, frontier = {start}, [start]
     while frontier:
@@ -36,7 +36,7 @@ def test_a_logical_link_has_failed_exactly_if_no_working_cables_connect_its_ends
         leaves = {gpu.leaf for gpu in fabric.gpus if gpu.name in (link.src, link.dst)}
         tier = {s.name for s in fabric.switches if s.kind == "spine" and s.site == site.get(link.src)}
         over = leaves | tier if link.kind != "wan" else set()
-        assert (link.dst in found(fabric, failed, link.src, over)) == (link.index not in gone), link
+        assert (link.dst in reached(fabric, failed, link.src, over)) == (link.index not in gone), link
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -48,7 +48,7 @@ def test_unreachable_gpus_are_reported_with_cables_whose_repair_reconnects_them(
     groups, reach = cut_off(fabric, failed), reachable(fabric, failed)
     group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
     for a in fabric.gpus:
-        near = found(fabric, failed, a.name, everywhere)
+        near = reached(fabric, failed, a.name, everywhere)
         for b in fabric.gpus:
             assert b.name in near or not reach[a.rank, b.rank]
             assert not reach[a.rank, b.rank] or group_of.get(a.rank) == group_of.get(b.rank)
@@ -59,13 +59,14 @@ def test_unreachable_gpus_are_reported_with_cables_whose_repair_reconnects_them(
     for group in groups:
         assert group.cables and group.cables <= failed
         first = fabric.gpus[group.ranks[0]].name
-        before, after = (found(fabric, these, first, everywhere) for these in (failed, failed - group.cables))
+        before, after = (reached(fabric, these, first, everywhere) for these in (failed, failed - group.cables))
         assert after > before if before != nodes else group.cables == failed
 
 
 WAN = frozenset(cable(f"s0b{a}", f"s1b{b}") for a in (0, 1) for b in (0, 1))
 LEAF = frozenset({cable("s0l1", "s0p0"), cable("s0l1", "s0p1")})
-APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # not leaf to leaf, but both to the WAN
+# Without these, the leaves cannot reach each other, but both reach the WAN.
+APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})
 
 
 @pytest.mark.parametrize(
