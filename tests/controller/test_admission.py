@@ -161,7 +161,7 @@ def with_amount(kept: Sequence[Request], one: Request, amount: float) -> list[Re
     return [*kept, replace(one, amount=amount)]
 
 
-def before(found: Sequence[Answer]) -> Iterator[tuple[list[Request], Answer]]:
+def with_earlier_promises(found: Sequence[Answer]) -> Iterator[tuple[list[Request], Answer]]:
     """Yield each answer with the promises given before it."""
     kept: list[Request] = []
     for one in found:
@@ -197,7 +197,7 @@ def test_from_one_source_admission_agrees_with_the_maximum_flow_over_time(seed: 
     case = Case(seed, requests=4, one_source=True, rates=False)
     found, calendar = answers(case.capacities, [replace(one, latest_s=0.0) for one in case.requests], protects=False)
     check_calendar(case, calendar, protects=False)
-    for kept, one in before(found):
+    for kept, one in with_earlier_promises(found):
         most = flow_over_time(case, [*kept, replace(one.request, amount=1e4)]) - sum(other.amount for other in kept)
         assert (one.outcome == ADMITTED) == (one.request.amount <= most + EXACT)
         if one.outcome == REFUSED:
@@ -226,7 +226,7 @@ def test_every_admission_answer_is_optimal_by_an_independent_linear_programme(pr
         case = Case(seed, requests=4, protects=protects)
         found, calendar = answers(case.capacities, case.requests, protects=protects)
         check_calendar(case, calendar, protects=protects)
-        for kept, one in before(found):
+        for kept, one in with_earlier_promises(found):
             seen[one.outcome] += 1
             asked = one.request
             assert case.fits([*kept, asked], protects=protects) == (one.outcome == ADMITTED)

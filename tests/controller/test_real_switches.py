@@ -15,10 +15,10 @@ from topologies.fabric.fabric import build_fabric
 # The mesh differs by having no transit routers.
 @pytest.mark.parametrize("name", ["five-router", pytest.param("mesh", marks=pytest.mark.slow)])
 def test_routes_restarts_and_reconnections_work_with_real_switches(vm: VM, name: str) -> None:
-    check_life(vm, name)
+    check_controller(vm, name)
 
 
-def check_life(vm: VM, name: str, **environment: str) -> None:
+def check_controller(vm: VM, name: str, **environment: str) -> None:
     found = vm.report("openflow", name, **environment)
     fabric = build_fabric(FABRICS[name])
     ways = Ways(fabric)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROJECT, VM, own_python
-from tests.controller.test_real_switches import check_life
+from tests.controller.test_real_switches import check_controller
 from tests.fakes.mn import run_mn
 
 pytestmark = pytest.mark.ryu
@@ -33,7 +33,7 @@ def test_the_controller_runs_on_stock_ryu_without_os_ken(python: Path) -> None:
 
 
 def test_routes_restarts_and_reconnections_work_with_real_switches_on_ryu(vm: VM, python: Path) -> None:
-    check_life(vm, "mesh", CONTROLLER_PYTHON=str(python))
+    check_controller(vm, "mesh", CONTROLLER_PYTHON=str(python))
 
 
 def test_ryu_manager_loads_the_app_by_its_module_name(vm: VM, python: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_trace_file_that_is_binary_truncated_too_large_or_not_regular_is_refus
 # --- conditions of single links ------------------------------------------------------------------------------------
 
 
-def own(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
+def link_entries(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
     return read(entries)
 
 
@@ -325,7 +325,7 @@ def test_the_link_classes_of_a_grain_cover_every_link_exactly_once(grain: str, c
 def test_conditions_of_links_that_the_fabric_lacks_are_refused(grain: str, name: str, allowed: str) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
     with pytest.raises(ConditionsError) as caught:
-        sampler(fabric, ConditionsSpec(links=own(**{name: {"delay": "1 us"}})), seed=1)
+        sampler(fabric, ConditionsSpec(links=link_entries(**{name: {"delay": "1 us"}})), seed=1)
     (mistake,) = caught.value.mistakes
     assert mistake.key == f"conditions.links.{name}" and allowed in mistake.text
 
@@ -351,9 +351,9 @@ def test_invalid_link_entries_are_refused_with_the_offending_key(values: object,
 def test_with_a_trace_links_may_set_any_delay_but_only_intra_site_rates(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(HEADER + WAN_ROWS)
     spec = ConditionsSpec(sampler="trace", trace=tmp_path / "t.csv")
-    entries = own(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "77 bit/s"}})
+    entries = link_entries(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "77 bit/s"}})
     found = replace(spec, links=entries)
     assert sampler(TRACED, found, seed=1).rates_bps(0, 1)[0, NAMES.index("g0>g1")] == 77
     assert delays_s(TRACED, found)[NAMES.index("s0b0>s1b0")] == 7e-3
     with pytest.raises(ConditionsError, match=r"rates of the trace"):
-        sampler(TRACED, replace(spec, links=own(**{"s0*>s1*": {"rate": "5 bit/s"}})), seed=1)
+        sampler(TRACED, replace(spec, links=link_entries(**{"s0*>s1*": {"rate": "5 bit/s"}})), seed=1)

@@ -38,7 +38,7 @@ def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
     return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(0, 1)[0]
 
 
-class Read:
+class ParsedBatch:
     """A parsed tc batch: the classes of each port with their rates, delays and queues, and the filters into them."""
 
     def __init__(self, text: str) -> None:
@@ -80,7 +80,7 @@ class Read:
         return self.default.get(port) or None
 
 
-def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
+def all_routes(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
     """Return every route between two GPUs: source, destination, the switches passed, and its logical links."""
     site_spines = defaultdict(list)
     for switch in fabric.switches:
@@ -115,11 +115,11 @@ def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
 def test_every_route_passes_one_class_per_logical_link_over_any_spine(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping, rates = shaping_of(fabric), rates_of(fabric)
-    read = Read(shaping.structure(rates))
+    read = ParsedBatch(shaping.structure(rates))
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     ip = {gpu.name: gpu.ip for gpu in fabric.gpus}
     link = {link.name: link for link in fabric.links}
-    for src, dst, switches, links in ways(fabric):
+    for src, dst, switches, links in all_routes(fabric):
         passed = [port[hop] for hop in pairwise((*switches, dst))]
         shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
         classes = [(at, minor) for at, minor in shaped if minor is not None]
@@ -141,7 +141,7 @@ def test_with_fair_sharing_every_route_is_delayed_once_after_its_last_class(spec
     arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
     arrives |= {(gpu.name, gpu.leaf): gpu.interface for gpu in fabric.gpus}
     gpu = {one.name: one for one in fabric.gpus}
-    for src, dst, switches, links in ways(fabric):
+    for src, dst, switches, links in all_routes(fabric):
         wanted_ns = sum(10_000 if fabric.links[index].kind == "wan" else 700 for index in link_indices(fabric, links))
         passed = {arrives[there, here] for here, there in pairwise((*switches, dst))}
         delays = [
@@ -174,7 +174,7 @@ def test_with_path_tags_every_route_is_delayed_once_at_its_destination(spec: Fab
         )
         assert found is not None, line
         filters[found[1]].append((int(found[2]), found[3], found[4]))
-    for src, dst, switches, links in ways(fabric):
+    for src, dst, switches, links in all_routes(fabric):
         wanted_ns = sum(10_000 if fabric.links[index].kind == "wan" else 700 for index in link_indices(fabric, links))
         crosses = gpu[src].site != gpu[dst].site
         path = index[">".join(name for name in switches if name[0] == "R" or "b" in name)] if crosses else -1
@@ -222,10 +222,10 @@ def test_in_the_physical_grain_every_route_passes_one_class_per_cable(spec: Fabr
     shaping = Shaping(fabric=fabric, delays_s=delays_s(build_fabric(spec), ConditionsSpec()))
     rates = 1e9 * (1 + np.arange(2 * len(fabric.cables), dtype=np.float64))
     index = {f"{a}>{b}": 2 * n + turned for n, c in enumerate(fabric.cables) for turned, (a, b) in _both(c.a, c.b)}
-    read = Read(shaping.structure(rates))
+    read = ParsedBatch(shaping.structure(rates))
     leaves = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
     ifbs = {one.interface: one.name for one in shaping.ifbs if one.rank is None and one.delay_ns == 0}
-    for src, dst, switches, _ in ways(fabric):
+    for src, dst, switches, _ in all_routes(fabric):
         ports = [ifbs[leaves[switches[0], src]], *(leaves[hop] for hop in pairwise((*switches, dst)))]
         found = [read.rate[port, read.default[port]] for port in ports]
         names = [">".join(hop) for hop in pairwise((src, *switches, dst))]
@@ -246,7 +246,7 @@ def link_indices(fabric: Fabric, names: list[str]) -> list[int]:
 
 def test_with_fair_sharing_every_class_has_a_fair_queue_that_acknowledgements_bypass() -> None:
     fabric = build_fabric(FabricSpec())
-    fair, fifo = (Read(shaping_of(fabric, fair=fair).structure(rates_of(fabric))) for fair in (True, False))
+    fair, fifo = (ParsedBatch(shaping_of(fabric, fair=fair).structure(rates_of(fabric))) for fair in (True, False))
     assert fair.rate == fifo.rate and fair.filters == fifo.filters and fair.default == fifo.default
     assert fair.queues.keys() == fifo.queues.keys() == fair.rate.keys()
     assert {queue.split()[0] for queue in fifo.queues.values()} == {"netem"}
@@ -314,7 +314,7 @@ def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(g
     shaping = replace(plain, services=tuple(served))
     rates = rates_of(fabric)
     lines, without = (one.structure(rates).splitlines() for one in (shaping, plain))
-    near = {one.name for one in (*_inside(fabric), *fabric.gpus)}
+    near = {one.name for one in (*_site_switches(fabric), *fabric.gpus)}
     wan = {port.interface for one in fabric.switches for port in one.ports if {one.name, port.peer}.isdisjoint(near)}
     assert len(wan) == 8
     assert [line for line in lines if _port(line) not in wan] == [line for line in without if _port(line) not in wan]
@@ -337,7 +337,7 @@ def _port(line: str) -> str:
     return words[words.index("dev") + 1]
 
 
-def _inside(fabric: Fabric) -> list[Switch]:
+def _site_switches(fabric: Fabric) -> list[Switch]:
     return [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
 
 
