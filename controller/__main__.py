@@ -1,8 +1,8 @@
-"""``python -m controller [--gpus N | --fabric FILE] [--socket PATH] [--port N]``: the controller of one fabric."""
+"""``python -m controller [--gpus N | --fabric FILE] [--socket PATH] [--port N]``: run the controller of one fabric."""
 
 import sys
 
-from controller import compat  # isort: skip  (before whatever uses sockets)
+from controller import compat  # isort: skip  (before any module that uses sockets)
 
 import argparse
 import logging
@@ -16,13 +16,13 @@ from controller.api.server import SocketTakenError
 from controller.config import COUNTS, DeclarationError, default_socket, fabric_of, sentence
 from topologies.fabric.wan import WAN_PRESETS
 
-_FAILED = 0  # not a signal's number
+_FAILED = 0  # written to the socket of signal numbers; no signal has this number
 _POLL_S = 0.01
-_LOGGED = 300  # characters of a logged message
+_LOGGED = 300  # most characters of a message in the log
 
 
 def main(arguments: list[str]) -> int:
-    """Run the controller until SIGTERM or SIGINT. Exit status: 0 then, 1 if it fails, 2 for bad usage."""
+    """Run the controller until SIGTERM or SIGINT; return exit status 0 then, 1 if it fails, 2 for bad usage."""
     options = _parser().parse_args(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine())
@@ -35,10 +35,10 @@ def main(arguments: list[str]) -> int:
     stopped, stop = _signals()
     try:
         path = options.socket or default_socket()
-        if _is_listened_on(options.port):  # the framework would only log it, and wait for switches in vain
+        if _is_listened_on(options.port):  # the framework would only log the error, and no switch could connect
             raise SocketTakenError(f"port {options.port} cannot be listened on: it is in use")
-        given = {"fabric": fabric, "socket_path": path, "token": token}
-        threads = compat.start("controller.app", port=options.port, host=options.listen, **given)
+        of_app = {"fabric": fabric, "socket_path": path, "token": token}
+        threads = compat.start("controller.app", port=options.port, host=options.listen, **of_app)
     except (SocketTakenError, ValueError) as error:
         return _fail(1, sentence(error))
     compat.hub.spawn(_watch, threads, stop)
@@ -48,13 +48,13 @@ def main(arguments: list[str]) -> int:
     return _fail(1, f"the OpenFlow listener on port {options.port} has ended") if reason == _FAILED else 0
 
 
-def _fail(status: int, what: str) -> int:
-    print(f"controller: {what}", file=sys.stderr)
+def _fail(status: int, message: str) -> int:
+    print(f"controller: {message}", file=sys.stderr)
     return status
 
 
 class _OneLine(logging.Formatter):
-    """One line for every record, also where the framework logs a traceback, as for a malformed message."""
+    """Formats every log record as one line, even where the framework logs a traceback (for a malformed message)."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage().replace("\n", "; ")[:_LOGGED]
@@ -66,15 +66,15 @@ class _OneLine(logging.Formatter):
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controller", description="Route one fabric by OpenFlow 1.3.")
     add = parser.add_argument
-    add("--gpus", metavar="N", help="how many GPUs the fabric has: 8 (the default), or a number per site, as 3+5")
+    add("--gpus", metavar="N", help="number of GPUs in the fabric, 8 by default, or a number per site, as in 3+5")
     for name in COUNTS[1:4]:
-        add(f"--{name.replace('_', '-')}", metavar="N", help=f"{name.replace('_', ' ')} of a site (default 2)")
-    add("--wan", metavar="NAME", help=f"of {', '.join(WAN_PRESETS)} (default {WAN_PRESETS[0]})")
-    add("--fabric", type=Path, metavar="FILE", help="the declared fabric, as JSON, instead of all of these")
-    add("--socket", type=Path, metavar="PATH", help="the Unix socket to answer on (default one for each user)")
-    add("--port", type=_port, default=6653, metavar="N", help="the TCP port for switches (default 6653)")
-    add("--listen", default=compat.LOOPBACK, metavar="ADDRESS", help="the address that it is at (default loopback)")
-    add("--token", type=Path, metavar="FILE", help="a request must carry what this file holds")
+        add(f"--{name.replace('_', '-')}", metavar="N", help=f"{name.replace('_', ' ')} per site (default 2)")
+    add("--wan", metavar="NAME", help=f"WAN preset, one of {', '.join(WAN_PRESETS)} (default {WAN_PRESETS[0]})")
+    add("--fabric", type=Path, metavar="FILE", help="JSON file that declares the fabric, instead of the options above")
+    add("--socket", type=Path, metavar="PATH", help="Unix socket for requests (by default one per user)")
+    add("--port", type=_port, default=6653, metavar="N", help="TCP port for switches (default 6653)")
+    add("--listen", default=compat.LOOPBACK, metavar="ADDRESS", help="address of that port (default loopback)")
+    add("--token", type=Path, metavar="FILE", help="file with the token that every request must carry")
     return parser
 
 
@@ -91,18 +91,18 @@ def _read_token(path: Path | None) -> str | None:
         with path.open("rb") as file:
             token = file.read(MAX_TOKEN + 1).strip()
     except OSError as error:
-        raise DeclarationError(f"the token {path} cannot be read: {sentence(error)}") from None
+        raise DeclarationError(f"the token file {path} cannot be read: {sentence(error)}") from None
     if not token.isalnum() or len(token) > MAX_TOKEN:
-        raise DeclarationError(f"the token {path} cannot be used: expected 1 to {MAX_TOKEN} letters and digits")
+        raise DeclarationError(f"the token file {path} must hold 1 to {MAX_TOKEN} letters and digits")
     return token.decode()
 
 
 def _signals() -> tuple[socket.socket, socket.socket]:
-    """A socket that receives a byte, the signal's number, for SIGTERM and SIGINT; and its other end, to write more."""
+    """Return a socket that receives the number of each SIGTERM and SIGINT as a byte, and its other end to write to."""
     stopped, stop = socket.socketpair()
     stop.setblocking(False)
-    # The interpreter writes the number whenever the signal comes; a handler could run after the main thread has begun
-    # to wait, or not on it at all.
+    # The interpreter writes the number as soon as the signal arrives. A Python handler would run too late, after the
+    # main thread has begun to wait, or not on that thread at all.
     signal.set_wakeup_fd(stop.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -110,7 +110,7 @@ def _signals() -> tuple[socket.socket, socket.socket]:
 
 
 def _is_listened_on(port: int) -> bool:
-    """Whether this port of loopback is in use; does not listen itself, so that no other process finds it in use."""
+    """Return whether a port of loopback is in use. Only binds, so that no other process finds the port in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -121,14 +121,14 @@ def _is_listened_on(port: int) -> bool:
 
 
 def _announce(port: int, path: Path) -> None:
-    """Print one line once switches can connect."""
+    """Wait until switches can connect, then print one line."""
     while not _is_listened_on(port):
         compat.hub.sleep(_POLL_S)
     print(f"controller: {compat.version()}, port {port}, {path}", flush=True)
 
 
 def _watch(threads: list[object], stop: socket.socket) -> None:
-    """Report the end of the framework's threads, which end only if they fail."""
+    """Wait for the framework's threads, which end only if they fail, and report that to `main`."""
     compat.hub.joinall(threads)
     stop.send(bytes([_FAILED]))
 
@@ -137,4 +137,4 @@ if __name__ == "__main__":
     result = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(result)  # the framework's threads wait for switches for ever, and an ordinary exit would wait for them
+    os._exit(result)  # an ordinary exit would wait for the framework's threads, which never end

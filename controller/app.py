@@ -1,7 +1,7 @@
 """The OpenFlow app: keeps the default rules on every switch, and puts a collective's crossings on their paths.
 
-Here events of switches meet requests of clients. Everything else is elsewhere: `routing` chooses paths and knows the
-link state, `forwarding` knows what the switches have and changes it, `api` has the socket.
+This module handles the switches' events and the clients' requests. The rest is in the subpackages: `routing` chooses
+paths and keeps the link state, `forwarding` keeps track of the switches' rules and changes them, `api` has the socket.
 """
 
 import logging
@@ -39,12 +39,12 @@ _LOG = logging.getLogger("longhaul.controller")
 
 
 class RouteApp(App):
-    """Routes one fabric and answers on a Unix socket at `socket_path`, to clients with the `token` if there is one.
+    """Routes one fabric, and answers requests on a Unix socket at `socket_path`; with `token`, requests must carry it.
 
-    A switch is ready once it has confirmed its default rules. Routes change one request at a time, and only once every
-    switch has been ready. Links and switches that fail later are routed around at once: the default rules follow the
-    first whole path, and a new path is chosen for every crossing of the last request, under its conditions. `close`
-    closes the socket; the rules in the switches outlive the controller.
+    A switch is ready once it has confirmed its default rules. Routes change by one request at a time, and only once
+    every switch has been ready. When links or switches fail later, traffic is rerouted at once: the default rules take
+    the first path without a dead cable, and a new path is chosen for every crossing of the last request, under that
+    request's conditions. `close` closes the socket; the rules stay in the switches when the controller ends.
     """
 
     OFP_VERSIONS = (OFP_VERSION,)
@@ -58,80 +58,80 @@ class RouteApp(App):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if fabric is None or socket_path is None:  # loaded by its module's name: ryu-manager controller.app
+        if fabric is None or socket_path is None:  # started by the module's name: ryu-manager controller.app
             fabric, socket_path = configured()
         if fabric.spec.routing == "te":
-            import_module("scipy.optimize")  # a second, which the first request need not wait for
+            import_module("scipy.optimize")  # takes a second, by which the first request would be late
         self._token, self._fabric = token, fabric
         self._switches, self._outages = Switches(fabric.switches), Outages(fabric)
         self._forwarding = Forwarding(fabric, self._switches)
         self._request: RouteRequest | None = None  # the last one served
-        self._limits: Limits = []  # of tunnels, as last chosen
-        self._waiters: list[Any] = []  # queues of waiting status requests; they get the name of every switch made ready
+        self._limits: Limits = []  # the last limits of tunnels
+        self._waiters: list[Any] = []  # a queue for each waiting status request, of the names of switches made ready
         self._one_at_a_time = hub.Semaphore(1)
         self._server = Server(socket_path, self._answer, limit_bytes=protocol.line_limit_bytes(fabric))
 
     def start(self) -> Any:
-        """Take requests; called by the framework once all apps are there."""
+        """Accept requests; the framework calls this once all apps exist."""
         thread = super().start()
         hub.spawn(self._server.accept_clients)
         return thread
 
     def close(self) -> None:
-        """Remove the socket; called once, at the end."""
+        """Close and remove the socket; called once, at the end."""
         self._server.close()
 
     # --- Events of switches ---------------------------------------------------------------------------------------
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN, DEAD])
     def connection_changed(self, event: Any) -> None:
-        """A switch has connected and sent its id, or its connection has ended."""
+        """Handle a switch that has connected and sent its datapath id, or whose connection has ended."""
         datapath = event.datapath
         if event.state == DEAD:
             self._switches.left(datapath)
             self._note_departures()
             return
-        # Before anything but a hello can be sent to it.
+        # Not ready any more, before `joined` makes it possible to send the switch any message but a hello.
         self._forwarding.ready.discard(self._switches.names.get(datapath.id, ""))
         name = self._switches.joined(datapath)
         if name is None:
             _LOG.warning("a switch that the fabric does not have connected: datapath id %s", datapath.id)
             return
-        self._outages.reported(name, [_state(port) for port in datapath.ports.values()])
-        hub.spawn(self._greet, name)  # it waits for confirmations, which come by this thread
+        self._outages.reported(name, [_port_state(port) for port in datapath.ports.values()])
+        hub.spawn(self._greet, name)  # in a new thread, as it waits for confirmations that this thread receives
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN)
     def port_changed(self, event: Any) -> None:
-        """A port of a switch has gone down or come up."""
+        """Handle a port that has gone down, come up or been deleted."""
         message = event.msg
         name = self._switches.names.get(message.datapath.id)
         if name is not None:
-            number, down = _state(message.desc)
+            number, down = _port_state(message.desc)
             deleted = message.reason == message.datapath.ofproto.OFPPR_DELETE
             self._outages.reported(name, [(number, down or deleted)])
             hub.spawn(self._reroute)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN)
     def barrier_passed(self, event: Any) -> None:
-        """A switch has executed everything sent before the barrier."""
+        """Handle a barrier reply: the switch has executed all messages before the barrier."""
         self._switches.confirmed(event.msg.datapath, event.msg.xid)
 
     @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN)
     def ports_counted(self, event: Any) -> None:
-        """A switch has told what its ports have carried."""
+        """Handle a switch's port statistics."""
         message = event.msg
         more = bool(message.flags & message.datapath.ofproto.OFPMPF_REPLY_MORE)
         sent = {port.port_no: port.tx_bytes for port in message.body}
         self._switches.counted(message.datapath, message.xid, sent, more=more)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG, MAIN])
-    def error_came(self, event: Any) -> None:
-        """A switch has refused a message."""
+    def error_received(self, event: Any) -> None:
+        """Handle an OpenFlow error: a switch has refused a message."""
         message = event.msg
         self._switches.refused(message.datapath, message.xid, message.type, message.code)
 
     def _note_departures(self) -> None:
-        """Update the link state for switches that have left, whichever thread notices first."""
+        """Update the link state for switches that have disconnected; any thread may be the first to notice."""
         for name in self._switches.missing():
             if name in self._forwarding.ready:
                 self._forwarding.ready.discard(name)
@@ -158,9 +158,9 @@ class RouteApp(App):
             self._reconcile()
 
     def _reconcile(self) -> None:
-        """Bring the switches to what the link state and the last request want; every change of either ends here.
+        """Make the switches' rules match the link state and the last request.
 
-        What cannot be done now is logged, and done with the next event or request.
+        Called after every change of either. A failure is logged, and retried at the next event or request.
         """
         forwarding, dead = self._forwarding, self._outages.dead()
         outage = self._outages.begin(forwarding.ways.dead, dead) if dead != forwarding.ways.dead else None
@@ -168,78 +168,81 @@ class RouteApp(App):
             self._outages.nothing_new()
             if forwarding.state is State.CONFIRMED:
                 return
-        wanted, of_flows, limits = self._rechosen(dead)
-        before = {crossing: forwarding.path(*crossing) for crossing in wanted}
+        wanted, of_flows, limits = self._choose_again(dead)
+        paths_before = {crossing: forwarding.path(*crossing) for crossing in wanted}
         flows_before = forwarding.paths_of_flows()
         try:
             forwarding.reconcile(Ways(self._fabric, dead), wanted, of_flows)
-        except SwitchError as error:  # the departure of a switch is an event of its own
+        except SwitchError as error:  # if a switch has disconnected, that event will call this again
             _LOG.warning("the paths around failed links are not complete: %s", error)
             return
         self._limits = limits
         if outage is not None:
-            moved = [(*pair, old, new) for pair, old in before.items() if (new := forwarding.path(*pair)) != old]
-            after = forwarding.paths_of_flows()
-            flows = ((*key[:2], old, after.get(key, old)) for key, old in flows_before.items())
+            moved = [(*pair, old, new) for pair, old in paths_before.items() if (new := forwarding.path(*pair)) != old]
+            flows_after = forwarding.paths_of_flows()
+            flows = ((*key[:2], old, flows_after.get(key, old)) for key, old in flows_before.items())
             moved += dict.fromkeys(move for move in flows if move[2] != move[3])
             outage.done_ns, outage.moved = time.monotonic_ns(), [list(move) for move in moved]
             for src, dst, *paths in moved:
                 names = [self._fabric.paths[index].name for index in paths]
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
 
-    def _rechosen(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
-        """The path of every crossing, and the way of every flow, of the last request that has one, under its conditions
-        and with these cables dead; and the limits of tunnels."""
+    def _choose_again(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
+        """Choose again for the last request, under its conditions and with these cables dead.
+
+        Return the path of every crossing and the way of every flow that has one, and the limits of tunnels.
+        """
         if (request := self._request) is None:
             return {}, NO_FLOWS, []
         reach = reachable(self._fabric, dead)
         for src, dst in dict.fromkeys((*request.crossings, *(flow[:2] for flow in request.flows))):
             if not reach[src, dst]:
                 _LOG.warning("no path leads over the WAN from rank %d to rank %d", src, dst)
-        left = tuple(pair for pair in request.crossings if reach[pair])
+        crossings = tuple(pair for pair in request.crossings if reach[pair])
         flows = tuple(flow for flow in request.flows if reach[flow[:2]])
         asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
-        rest = replace(request, crossings=left, flows=flows, asks=asks)
-        paths = choose(self._fabric, rest, dead)
-        return dict(zip(left, paths, strict=True)), *choose_ways(
-            self._fabric, rest, dead, paths, self._forwarding.paths_of_flows()
-        )
+        possible = replace(request, crossings=crossings, flows=flows, asks=asks)
+        paths = choose(self._fabric, possible, dead)
+        of_flows, limits = choose_ways(self._fabric, possible, dead, paths, self._forwarding.paths_of_flows())
+        return dict(zip(crossings, paths, strict=True)), of_flows, limits
 
     # --- Requests -------------------------------------------------------------------------------------------------
 
     def _answer(self, line: bytes) -> Mapping[str, Any]:
-        """The reply to a request's line; raises ProtocolError and nothing else."""
+        """Return the reply to a request's line; raises ProtocolError and nothing else."""
         try:
             request = protocol.parse_request(line, self._fabric, token=self._token)
             if isinstance(request, StatusRequest):
                 answer = self._status(request)
+            elif isinstance(request, CountersRequest):
+                answer = self._counters()
             else:
-                answer = self._counters() if isinstance(request, CountersRequest) else self._route(request)
+                answer = self._route(request)
         except ProtocolError:
             raise
         except (SwitchError, NoPathError) as error:
             return {"ok": False, "error": str(error)}
-        except Exception as error:  # whatever it was, the client waits for a reply
+        except Exception as error:  # the client waits for a reply, even after a mistake in the controller
             _LOG.exception("a request failed")
             return {"ok": False, "error": f"the request failed: {type(error).__name__}: {error}"}
         return {"ok": True, **answer}
 
     def _status(self, request: StatusRequest) -> dict[str, Any]:
-        end, news = time.monotonic() + request.wait_s, hub.Queue()
-        self._waiters.append(news)
+        end, made_ready = time.monotonic() + request.wait_s, hub.Queue()
+        self._waiters.append(made_ready)
         try:
-            while self._not_ready() and (left := end - time.monotonic()) > 0:
-                news.get(timeout=left)
+            while self._not_ready() and (left_s := end - time.monotonic()) > 0:
+                made_ready.get(timeout=left_s)
         except hub.QueueEmpty:
             pass
         finally:
-            self._waiters.remove(news)
+            self._waiters.remove(made_ready)
         routes = self._forwarding.routes
         return {
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
-            "flows": [[r.src, r.dst, r.port, r.path, self._up(r), r.down] for r in routes if r.port is not None],
+            "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port is not None],
             "limits": self._limits,
             "outages": self._outages.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
@@ -247,11 +250,11 @@ class RouteApp(App):
 
     def _counters(self) -> dict[str, Any]:
         with self._one_at_a_time:
-            names, dead = [one.name for one in self._fabric.switches], self._forwarding.ways.dead
+            names, dead = [switch.name for switch in self._fabric.switches], self._forwarding.ways.dead
             if dead:
                 names = [name for name in names if not around(self._fabric, name) <= dead]
-            found = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
-        return {"ports": {name: [one.asked_ns, one.answered_ns, list(one.sent.items())] for name, one in found.items()}}
+            counts = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
+        return {"ports": {name: [n.asked_ns, n.answered_ns, list(n.sent.items())] for name, n in counts.items()}}
 
     def _route(self, request: RouteRequest) -> dict[str, Any]:
         started = time.monotonic()
@@ -259,7 +262,7 @@ class RouteApp(App):
             waiting = self._not_ready()
             self._reconcile()
             ways = self._forwarding.ways
-            for name in waiting:  # allowed only for a switch that no path passes and no GPU is attached to
+            for name in waiting:  # only a switch with no live cable and no GPU may be missing
                 if ways.switches[name].kind == "leaf" or not around(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
@@ -274,18 +277,18 @@ class RouteApp(App):
             "took_s": time.monotonic() - started,
         }
 
-    def _up(self, route: Route) -> int:
-        """The index of the spine that a route's leaf sends to."""
+    def _spine_up(self, route: Route) -> int:
+        """Return the index of the spine that a route's leaf sends to."""
         return self._forwarding.ways.spines(self._fabric.gpus[route.src].site).index(route.spine)
 
     def _not_ready(self) -> list[str]:
-        """The switches without default rules, or without a connection by now."""
+        """Return the switches that lack their default rules or have disconnected."""
         self._switches.hang_up()
         self._note_departures()
         missing = self._switches.missing()
         return [s.name for s in self._fabric.switches if s.name not in self._forwarding.ready or s.name in missing]
 
 
-def _state(port: Any) -> tuple[int, bool]:
-    """The number of a port, and whether it is down (OpenFlow's OFPPC_PORT_DOWN or OFPPS_LINK_DOWN)."""
+def _port_state(port: Any) -> tuple[int, bool]:
+    """Return the number of a port, and whether it is down (OpenFlow's OFPPC_PORT_DOWN or OFPPS_LINK_DOWN)."""
     return port.port_no, bool(port.config & 1 or port.state & 1)

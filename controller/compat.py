@@ -1,7 +1,7 @@
-"""The OpenFlow framework under the app: os-ken, or stock Ryu 4.34 where there is no os-ken.
+"""The OpenFlow framework under the app: os-ken, or stock Ryu 4.34 where os-ken is not installed.
 
-The two have the same classes under different names; every difference is here, and what each needs before it runs.
-Import this before anything that uses sockets: Ryu's threads are green, and its sockets must be too.
+The two have the same classes under different names. This module hides every difference, and prepares each framework to
+run. Import it before any module that uses sockets: Ryu's threads are green, so its sockets must be green, too.
 """
 
 import importlib.util
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads, whatever the environment asks for; read on import
+os.environ["OSKEN_HUB_TYPE"] = "native"  # real threads; os-ken reads this on import
 NAME = "os_ken" if importlib.util.find_spec("os_ken") else "ryu"
 
 
 class _Later(ModuleType):
-    """A module that is loaded when something of it is used."""
+    """A placeholder for a module that is imported when one of its attributes is first used."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -30,7 +30,7 @@ class _Later(ModuleType):
             setattr(sys.modules[package], module, self)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what the import system looks for
+        if name.startswith("__"):  # the import system looks for these
             raise AttributeError(name)
         for stand_in in [name for name, module in sys.modules.items() if isinstance(module, _Later)]:
             del sys.modules[stand_in]
@@ -38,8 +38,8 @@ class _Later(ModuleType):
 
 
 if NAME == "os_ken":
-    # What os-ken imports and does not use here is a third of what it takes to import, in the VM 0.2 s of the processor.
-    pbr: Any = importlib.import_module("pbr")  # of which it asks its own version
+    # A third of the time to import os-ken, 0.2 s of processor time in the VM, is for modules that are not used here.
+    pbr: Any = importlib.import_module("pbr")  # os-ken asks it for its own version
     pbr.version = sys.modules["pbr.version"] = ModuleType("pbr.version")
     pbr.version.VersionInfo = lambda _: SimpleNamespace(version_string=str)
     for _name in ("importlib.metadata", "rfc3986", "stevedore", "os_ken.lib.packet", "os_ken.lib.packet.packet"):
@@ -51,19 +51,20 @@ if NAME == "ryu":
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # eventlet advises against itself; Ryu has nothing else
+        warnings.simplefilter("ignore")  # eventlet warns against its own use, but Ryu needs it
         import eventlet
         import eventlet.wsgi
 
     if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
-        eventlet.wsgi.ALREADY_HANDLED = object()  # Ryu's WSGI imports a name that eventlet has dropped
-    # Threads stay real, as under ryu-manager: the framework makes its own with `hub.spawn`.
+        eventlet.wsgi.ALREADY_HANDLED = object()  # Ryu's WSGI imports this name, which eventlet has dropped
+    # `threading` stays real, as under ryu-manager: the framework creates its green threads with `hub.spawn`.
     eventlet.monkey_patch(thread=False)
 
-# First: expressions are compiled in it. Below many imports that is where a chunk of Python's stack ends, which is then
-# mapped and unmapped 3,000 times, a tenth of the processor time of a short run in the VM.
+# Imported first, because it compiles regular expressions. Deep in a chain of imports that would happen at the end of a
+# chunk of Python's stack, which would be mapped and unmapped 3,000 times: a tenth of a short run's processor time in
+# the VM.
 _cfg = importlib.import_module(f"{NAME}.cfg")
-_base = importlib.import_module(f"{NAME}.base.app_manager")  # next: in Ryu the controller's modules need it loaded
+_base = importlib.import_module(f"{NAME}.base.app_manager")  # second, because Ryu's controller modules need it loaded
 
 hub = importlib.import_module(f"{NAME}.lib.hub")
 ofp_event = importlib.import_module(f"{NAME}.controller.ofp_event")
@@ -80,10 +81,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def start(app: str, *, port: int, host: str = LOOPBACK, **arguments: object) -> list[object]:
-    """Load the module `app` and what it needs, give its app these arguments, and listen for switches at this address.
+    """Load the module `app`, create its app with `arguments`, and listen for switches at `host` and `port`.
 
-    Returns the framework's threads: they run until the process ends, and one that ends earlier is a failure. The
-    managers that the frameworks ship are not used: os-ken 4 has none, and its `run_apps` trips over an interrupt.
+    Return the framework's threads. They run until the process ends; a thread that ends earlier has failed. The
+    frameworks' own commands are not used: os-ken 4 has none, and its `run_apps` fails on an interrupt.
     """
     _cfg.CONF([], project=NAME, default_config_files=[])
     _cfg.CONF.set_override("ofp_listen_host", host)
@@ -96,7 +97,7 @@ def start(app: str, *, port: int, host: str = LOOPBACK, **arguments: object) -> 
 
 
 def configured(section: str, names: Sequence[str]) -> dict[str, str]:
-    """The options of these names that a section of the framework's configuration file has."""
+    """Return those of the named options that a section of the framework's configuration file sets."""
     cfg = importlib.import_module("oslo_config.cfg")
     _cfg.CONF.register_opts([cfg.StrOpt(name) for name in names], group=section)
     given = {name: getattr(getattr(_cfg.CONF, section), name) for name in names}
@@ -104,16 +105,16 @@ def configured(section: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def has_hung_up(datapath: Any) -> bool:
-    """Whether a switch has closed its connection and the framework has not noticed; reads nothing.
+    """Return whether a switch has closed its connection and the framework has not noticed yet. Reads no data.
 
-    os-ken's reader does notice, but then waits for the writing thread, which waits for something to write. Ryu's reader
-    ends that thread.
+    os-ken's reading thread does notice, but then waits for the writing thread, which waits for a message to write.
+    Ryu's reading thread ends the writing thread.
     """
     if NAME == "ryu":
         return False
     poll = select.poll()
     try:
-        # Not by MSG_PEEK: the socket has a timeout, which a peek would wait for if the reader is quicker.
+        # Not by MSG_PEEK: if the reading thread is quicker, a peek would wait for the socket's timeout.
         poll.register(datapath.socket, select.POLLRDHUP)
     except (OSError, ValueError):  # closed on this side
         return True
@@ -121,7 +122,7 @@ def has_hung_up(datapath: Any) -> bool:
 
 
 def version() -> str:
-    """The framework and its version, as "os_ken 4.2.2"."""
+    """Return the framework and its version, such as "os_ken 4.2.2"."""
     from importlib import metadata  # slow to import
 
     known = getattr(sys.modules[NAME], "version", None)

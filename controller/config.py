@@ -1,7 +1,7 @@
-"""The fabric and the socket of a controller, from a file, from counts given as text, or from the framework's file.
+"""Reads the fabric and the socket of a controller from a JSON file, options, or the framework's configuration file.
 
-Mininet's users start the app by its module's name (`ryu-manager controller.app`), and declare what differs from the
-defaults in the section [longhaul] of the framework's configuration file: `fabric`, or `gpus` etc., and `socket`.
+Users of Mininet may start the app by its module's name (`ryu-manager controller.app`). They then set options in the
+section [longhaul] of the framework's configuration file: `fabric`, or `gpus` etc., and `socket`.
 """
 
 import os
@@ -15,17 +15,17 @@ from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.wan import WAN_PRESETS
 
 COUNTS = ("gpus", "leaves", "spines", "border_routers", "wan")
-"""What declares a fabric, as `FabricSpec.parse` takes it."""
+"""The options that declare a fabric, named as the arguments of `FabricSpec.parse`."""
 
 
 class DeclarationError(ValueError):
-    """A fabric that cannot be built: one sentence with what is wrong."""
+    """A fabric cannot be built, or a token file cannot be used: one sentence with the reason."""
 
 
 def fabric_of(file: Path | None, counts: Mapping[str, str]) -> Fabric:
-    """The fabric of a file, or of COUNTS as text; raises DeclarationError."""
+    """Build the fabric from a JSON file or from COUNTS given as text; raises DeclarationError."""
     if file is not None and counts:
-        raise DeclarationError(f"--fabric declares all of the fabric: {', '.join(counts)} cannot be given beside it")
+        raise DeclarationError(f"--fabric declares the whole fabric, so {', '.join(counts)} cannot be given with it")
     try:
         if file is not None:
             return build_fabric(read_spec(file.read_bytes()))
@@ -44,19 +44,19 @@ def _number(name: str, text: str) -> int:
 
 
 def configured() -> tuple[Fabric, Path]:
-    """The fabric and the socket of the framework's configuration file; raises DeclarationError."""
+    """Return the fabric and the socket from the framework's configuration file; raises DeclarationError."""
     given = compat.configured("longhaul", ("fabric", "socket", *COUNTS))
     file, path = given.pop("fabric", None), given.pop("socket", None)
     return fabric_of(Path(file) if file else None, given), Path(path) if path else default_socket()
 
 
 def default_socket() -> Path:
-    """The default socket of this user's controllers; its folder, which is this user's, is made where it is missing."""
+    """Return the default socket of this user's controllers; creates its folder, accessible to this user only."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / "longhaul-controller.sock"
 
 
 def sentence(error: Exception) -> str:
-    """The message of an error, on one line."""
+    """Return the message of an error on one line."""
     return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).replace("\n", "; ")

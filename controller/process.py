@@ -1,4 +1,4 @@
-"""The controller as a child process: started, watched and ended."""
+"""Starts, watches and ends the controller as a child process."""
 
 import os
 import subprocess
@@ -12,15 +12,15 @@ from topologies.fabric.fabric import FabricSpec
 
 PORT = 6653
 _TERMINATE_S = 10.0  # from SIGTERM to SIGKILL
-_DYING_S = 0.5
+_DYING_S = 0.5  # how long `ends` waits for a process that may be about to end
 _TOKEN_BYTES = 32
 
 
 class ControllerProcess:
-    """The controller of one fabric; a context manager that ends it.
+    """The controller process of one fabric, as a context manager.
 
-    `folder`, which becomes its owner's alone, holds its socket, the fabric that it reads and the run's token. `listen`
-    is the address at which it waits for switches, loopback by default.
+    `folder`, which is made private to its owner, holds the socket, the declared fabric and the run's token. `listen`
+    is the address at which the controller listens for switches, loopback by default.
     """
 
     def __init__(self, fabric: FabricSpec, folder: Path, *, listen: str | None = None) -> None:
@@ -45,36 +45,36 @@ class ControllerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process, if there is one."""
+        """The process id, or None if the controller is not started."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it; `client().wait_ready` returns once it is up."""
+        """Start the process; `client().wait_ready` returns once it can be used."""
         arguments = [f"--fabric={self._spec}", f"--socket={self.socket}", f"--token={self._token_file}"]
         command = [sys.executable, "-m", "controller", *arguments, f"--port={PORT}", *self._listen]
-        # In a process group of its own, out of reach of Ctrl-C at a prompt.
+        # In a new process group, so that Ctrl-C at a prompt does not interrupt it.
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0)
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def ends(self) -> bool:
-        """Whether it has ended, or does within a moment: a process that closes its connections may be dying."""
+        """Return whether the process has ended or ends within 0.5 s: one that closes its connections may be ending."""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_DYING_S)
         return not self.alive()
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill the process at once, like a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """End it, by SIGKILL if it does not end by SIGTERM."""
+        """End the process by SIGTERM, then by SIGKILL if it has not ended after 10 s."""
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -82,5 +82,5 @@ class ControllerProcess:
             self.kill()
 
     def client(self) -> Controller:
-        """A client with the token."""
+        """Return a client that sends the token."""
         return Controller(self.socket, token=self._token)

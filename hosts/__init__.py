@@ -1,1 +1,1 @@
-"""What runs on the GPUs: ring embeddings, schedules, agents and the communicator."""
+"""Collective communication: schedules, ring embeddings, the communicator and the agents that run on the GPUs' hosts."""

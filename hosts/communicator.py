@@ -1,8 +1,8 @@
-"""The communicator: connects the GPUs' agents as a schedule needs it, and runs collectives on them.
+"""The communicator: connects the GPUs' agents as a schedule requires, and runs collectives on them.
 
-It starts one small process that forks the agents (`hosts.agent.launcher`), sends each its commands over a private
-socket pair, and waits for all answers with a deadline. Every failure is one CollectiveError that names the
-rank; the agents have ended then, and a new communicator must be made.
+It starts one small process that forks the agents (`hosts.agent.launcher`), sends each agent its commands over a private
+socket pair, and waits for all answers with a deadline. Every failure raises one CollectiveError that names the rank.
+The agents have ended then, and a new communicator is needed.
 """
 
 import json
@@ -40,13 +40,13 @@ from topologies.fabric.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
 LEAD_S = 0.05
-"""From the command to begin a collective to its beginning: all agents must receive it in that time."""
-_PHASE_NS = 10_000_000  # collectives begin at the same phase of the kernel's tick of 100 Hz
-_GRACE_S = 5.0  # beyond the agents' own deadline
+"""Time between the command to begin a collective and its start, within which all agents must receive the command."""
+_PHASE_NS = 10_000_000  # collectives start at the same phase of the kernel's 100 Hz tick
+_GRACE_S = 5.0  # added to the agents' own deadline
 
 
 class CollectiveError(Exception):
-    """Connections or a collective failed: a sentence that names the rank; `seen_ns` is when it was detected."""
+    """Connections or a collective failed. The text names the rank; `seen_ns` is the time of detection."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)
@@ -55,7 +55,7 @@ class CollectiveError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A wrong message: the receiving rank, the transfer's number in the schedule, the sending rank, what is wrong."""
+    """A wrong message: the receiving rank, the transfer's index in the schedule, the sending rank, and the error."""
 
     rank: int
     task: int
@@ -68,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Flip:
-    """Damage, for a test: one bit of byte `byte` of the message that is transfer `task`, as it arrives."""
+    """A bit error to inject, for tests: in byte `byte` of the message that is transfer `task`, on arrival."""
 
     task: int
     byte: int
@@ -76,11 +76,11 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class Completed:
-    """A completed collective: when each rank began and when each transfer was under way, on CLOCK_MONOTONIC.
+    """A completed collective with its times on CLOCK_MONOTONIC: `start_ns` by rank, the others by transfer.
 
-    `sent_ns` is by transfer of the schedule, when it was handed to the sender's kernel, where it may be queued behind
-    others; `arrived_ns` when it had arrived whole. Of a computation they are its beginning and its end. `faults` are
-    the wrong messages as they arrived; if there are none, every byte that arrived and every sum was right.
+    `sent_ns` is the time at which a transfer was handed to the sender's kernel, where earlier ones may still be queued;
+    `arrived_ns` is the time at which it had arrived whole. For a computation they are its beginning and its end.
+    `faults` are the wrong messages in order of arrival; without any, all received bytes and all sums were correct.
     """
 
     collective: int
@@ -91,20 +91,20 @@ class Completed:
 
     @property
     def completion_s(self) -> float:
-        """From the first beginning to the last end."""
+        """The time from the first start to the last arrival, in seconds."""
         return (max(self.arrived_ns) - min(self.start_ns)) / 1e9
 
 
 class Communicator:
-    """The agents of a fabric's GPUs, whose hosts are the network namespaces of the processes `host_pids`, by rank.
+    """The agents of a fabric's GPUs; a GPU's host is the network namespace of a process, `host_pids` by rank.
 
-    Every collective is the `workload`. No agent may wait longer for another than `deadline_s` and all computations, by
-    the VM's clock. `lead_s` is the time from the command to begin a collective to its beginning. `epoch` is how often
-    connections have been made: a communicator that replaces another continues from its epoch, so that no connection can
-    be mistaken for one of the other's. With `fastest_bps`, the rate of the fastest link, TCP's segments are those of
-    fair shares (`transport.segment_bytes`). The thread that makes a communicator must outlive it, as the agents die
-    with that thread. Raises ValueError where the workload is not one of these GPUs or too large for Linux's sockets,
-    CollectiveError where an agent cannot start.
+    Every collective executes `workload`. An agent waits for another at most `deadline_s` plus the time of all
+    computations, by the VM's clock. `lead_s` is the time between the command to begin a collective and its start.
+    `epoch` counts how often connections have been made; a communicator that replaces another continues from its epoch,
+    so that old connections cannot be mistaken for new ones. With `fastest_bps`, the rate of the fastest link, TCP's
+    segments are sized for fair shares (`transport.segment_bytes`). The thread that creates a communicator must outlive
+    it, because the agents die with that thread. Raises ValueError if the workload does not match the GPUs or is too
+    large for Linux's sockets, and CollectiveError if an agent cannot start.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Communicator:
                 f"a schedule of {workload.schedule.places} places; allowed: {len(self._gpus)}, as many as GPUs"
             )
         schedule = workload.schedule
-        deadline_s += sum(one.size for one in schedule.transfers if isinstance(schedule.flows[one.flow], Stream))
+        deadline_s += sum(task.size for task in schedule.transfers if isinstance(schedule.flows[task.flow], Stream))
         self._deadline_s, self._lead_ns = deadline_s, round(lead_s * 1e9)
         transport = transport or Transport()
         count, window_bytes = windows(workload)
@@ -136,9 +136,9 @@ class Communicator:
             window_bytes=window_bytes,
             sums=makes_sums(workload),
             channels=_channels(workload),
-            dscp=_by_channel(workload),
+            dscp=_dscp_of_channels(workload),
             deadline_s=deadline_s,
-            token=os.urandom(messages.TOKEN_BYTES).hex(),  # another for every communicator
+            token=os.urandom(messages.TOKEN_BYTES).hex(),  # a new one for every communicator
             transport=transport,
             limits=limits(transport, flow_bytes=flow_bytes(workload), flow_messages=flow_messages(workload)),
         )
@@ -146,7 +146,7 @@ class Communicator:
         self._moves: dict[int, Move] = {}
         pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in self._ranks]
         self._controls, agents_ends = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        for control in self._controls:  # a stopped agent takes in no command that is larger than the socket's buffer
+        for control in self._controls:  # sending a command larger than the socket buffer to a stopped agent blocks
             control.settimeout(deadline_s + _GRACE_S)
         fds = [end.fileno() for end in agents_ends]
         gpus = [
@@ -169,46 +169,46 @@ class Communicator:
         self.close()
 
     def connect(self, placement: Sequence[int]) -> None:
-        """Leave the present connections and make those that the schedule needs with the rank `placement[p]` at place p:
-        on return all are up, at line rate.
+        """Replace all connections by those that the schedule needs with rank `placement[p]` at place p.
 
-        Raises ValueError unless `placement` has each rank once, CollectiveError where a connection cannot be made.
+        On return all connections are up, and at line rate if the transport starts there. Raises ValueError unless
+        `placement` is a permutation of the ranks, and CollectiveError if a connection cannot be made.
         """
         of_ranks = programs(self._workload, placement)
         self._moves = {move.task: move for move in moves(self._workload, placement)}
         self.epoch += 1
-        self._all("abort")
+        self._command_all("abort")
         addresses = [gpu.ip for gpu in self._gpus]
-        for rank, program in enumerate(of_ranks):  # one after the other: nothing depends on which of them is first
+        for rank, program in enumerate(of_ranks):  # one after the other, so that the order of connecting is fixed
             segments = self._segments(program)
-            told = program.as_json()
-            self._tell(rank, "connect", epoch=self.epoch, program=told, addresses=addresses, segments=segments)
+            arguments = {"program": program.as_json(), "addresses": addresses, "segments": segments}
+            self._send_command(rank, "connect", epoch=self.epoch, **arguments)
             self._answers("connect", [rank])
         for rank in self._ranks:
-            self._tell(rank, "accept", epoch=self.epoch)
+            self._send_command(rank, "accept", epoch=self.epoch)
         self._answers("accept", self._ranks)
-        self._all("confirm")
+        self._command_all("confirm")
 
     def _segments(self, program: Program) -> list[int]:
-        """The bytes of the segments of each of a rank's connections; none where they are the interface's."""
+        """Return the segment size of each outgoing connection of a rank in bytes; empty without `fastest_bps`."""
         if (fastest_bps := self._fastest_bps) is None:
             return []
         transfers = self._workload.schedule.transfers
         largest = [
-            max(message_bytes(self._workload, transfers[one.task]) for one in sends) for _, _, sends in program.sends
+            max(message_bytes(self._workload, transfers[send.task]) for send in sends) for _, _, sends in program.sends
         ]
         return [segment_bytes(message_bytes=size, fastest_bps=fastest_bps) for size in largest]
 
     def source_port(self, channel: int) -> int:
-        """The TCP source port of the present connections of a channel."""
+        """Return the TCP source port of a channel's current connections."""
         return source_port(channel, epoch=self.epoch, channels=_channels(self._workload))
 
     def run(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> Completed:
-        """Run the collective, begun by all ranks at one instant; `flip` damages a message of it.
+        """Run the collective; all ranks start at the same instant. `flip` injects a bit error into one message.
 
-        `on_start` is called with the instant (CLOCK_MONOTONIC, ns) shortly before. Raises ValueError without
-        connections and for a flip that is not in the collective, CollectiveError when an agent dies or does not finish
-        in time.
+        `on_start` is called shortly before the start, with its instant (CLOCK_MONOTONIC, ns). Raises ValueError without
+        connections and for a flip that is not in the collective, and CollectiveError if an agent dies or does not
+        finish in time.
         """
         if not self._moves:
             raise ValueError("there are no connections yet")
@@ -218,14 +218,14 @@ class Communicator:
         ):
             raise ValueError(f"{flip} is not in a collective of {len(transfers)} transfers of these sizes")
         self._collective += 1
-        self._all("touch")
+        self._command_all("touch")
         start_ns = -(-(now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
         damage = [] if flip is None else [flip.task, flip.byte]
         for rank in self._ranks:
-            self._tell(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
+            self._send_command(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)
         on_start(start_ns)
         answers = self._answers("run", self._ranks)
-        arrived_ns = _by_task(answers, "arrived_ns")
+        arrived_ns = _times_by_task(answers, "arrived_ns")
         faults = [
             Fault(rank=rank, src=self._moves[fault["task"]].src, **fault)
             for rank, answer in enumerate(answers)
@@ -234,20 +234,20 @@ class Communicator:
         return Completed(
             collective=self._collective,
             start_ns=tuple(answer["start_ns"] for answer in answers),
-            sent_ns=_by_task(answers, "sent_ns"),
+            sent_ns=_times_by_task(answers, "sent_ns"),
             arrived_ns=arrived_ns,
             faults=tuple(sorted(faults, key=lambda fault: (arrived_ns[fault.task], fault.task))),
         )
 
     def retransmitted_bytes(self) -> int:
-        """The bytes that TCP has retransmitted between the GPUs since they were connected; raises CollectiveError."""
-        return sum(answer["bytes"] for answer in self._all("retransmitted"))
+        """Return the bytes that TCP has retransmitted between the GPUs since `connect`; raises CollectiveError."""
+        return sum(answer["bytes"] for answer in self._command_all("retransmitted"))
 
     def close(self) -> None:
-        """End the agents and their parent, and wait until they have; may be called again."""
+        """End the agents and the launcher, and wait for them; may be called more than once."""
         for control in self._controls:  # an agent ends when its control connection is closed
             control.close()
-        for end in (self._launcher.terminate, self._launcher.kill):  # the first kills its agents, the second itself
+        for end in (self._launcher.terminate, self._launcher.kill):  # terminate kills the agents, kill the launcher
             try:
                 self._launcher.wait(_GRACE_S)
                 break
@@ -257,82 +257,81 @@ class Communicator:
         self._moves = {}
 
     def kill(self) -> None:
-        """End the agents at once, also during a collective."""
+        """End the agents immediately, even during a collective."""
         self._launcher.terminate()  # which kills its agents
         self.close()
 
-    def _tell(self, rank: int, do: str, **arguments: object) -> None:
-        """Send a rank a command."""
-        with suppress(
-            BrokenPipeError, ConnectionResetError, TimeoutError
-        ):  # it has died or was stopped, which `_answers` will find
+    def _send_command(self, rank: int, do: str, **arguments: object) -> None:
+        """Send a command to a rank's agent."""
+        # If the agent has died or is stopped, `_answers` detects it.
+        with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
             messages.send(self._controls[rank], {"do": do, **arguments})
 
-    def _all(self, do: str) -> list[dict[str, Any]]:
+    def _command_all(self, do: str) -> list[dict[str, Any]]:
         for rank in self._ranks:
-            self._tell(rank, do)
+            self._send_command(rank, do)
         return self._answers(do, self._ranks)
 
     def _answers(self, do: str, ranks: Sequence[int]) -> list[dict[str, Any]]:
-        """The answers of these ranks to `do`; closes and raises CollectiveError where one is missing or an error."""
+        """Return the answers of these ranks to `do`; if one is missing or an error, close and raise CollectiveError."""
         answers: dict[int, dict[str, Any] | None] = {}
         end_s = time.monotonic() + self._deadline_s + _GRACE_S
-        with selectors.PollSelector() as waiting:
+        with selectors.PollSelector() as selector:
             for rank in ranks:
-                waiting.register(self._controls[rank], selectors.EVENT_READ, rank)
-            while waiting.get_map() and (left_s := end_s - time.monotonic()) > 0:
-                for key, _ in waiting.select(left_s):
+                selector.register(self._controls[rank], selectors.EVENT_READ, rank)
+            while selector.get_map() and (left_s := end_s - time.monotonic()) > 0:
+                for key, _ in selector.select(left_s):
                     answers[key.data] = messages.receive(self._controls[key.data])
-                    waiting.unregister(key.fileobj)
+                    selector.unregister(key.fileobj)
         died = sorted(rank for rank, answer in answers.items() if answer is None)
         silent = [rank for rank in ranks if rank not in answers]
         errors = [f"GPU {rank} {answer['error']}" for rank, answer in answers.items() if answer and "error" in answer]
-        if died:  # of what failed at several ranks, the most likely cause
-            cause = f"the process of GPU {_listed(died)} died"
+        if died:  # several ranks may have failed: report the most likely cause
+            cause = f"the process of GPU {_joined(died)} died"
         elif silent:
-            cause = f"GPU {_listed(silent)} did not answer within {self._deadline_s:g} s"
+            cause = f"GPU {_joined(silent)} did not answer within {self._deadline_s:g} s"
         elif errors:
             cause = errors[0]
         else:
             return [answer for answer in map(answers.get, ranks) if answer is not None]
-        what = "the agents' start" if do == "start" else f"connection {self.epoch}"
+        action = "the agents' start" if do == "start" else f"connection {self.epoch}"
         if do in ("touch", "run", "retransmitted"):
-            what = f"collective {self._collective}"
+            action = f"collective {self._collective}"
         self.close()
-        raise CollectiveError(f"{what} failed: {cause}")
+        raise CollectiveError(f"{action} failed: {cause}")
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _joined(ranks: Sequence[int]) -> str:
     return " and ".join(str(rank) for rank in ranks)
 
 
 def _channels(workload: Workload) -> int:
-    """The channels that flows have."""
+    """Return the number of channels of a workload's flows."""
     return 1 + max(flow.channel for flow, _ in workload.schedule.sends())
 
 
-def _by_channel(workload: Workload) -> tuple[int, ...]:
-    """The DSCP of each channel; none where all are alike."""
+def _dscp_of_channels(workload: Workload) -> tuple[int, ...]:
+    """Return the DSCP of each channel; empty if no flow has one."""
     if not any(workload.dscp):
         return ()
-    both = zip(workload.schedule.flows, workload.dscp, strict=True)
-    found = {flow.channel: dscp for flow, dscp in both if isinstance(flow, Flow)}
-    return tuple(found.get(channel, 0) for channel in range(1 + max(found)))
+    pairs = zip(workload.schedule.flows, workload.dscp, strict=True)
+    dscp_of = {flow.channel: dscp for flow, dscp in pairs if isinstance(flow, Flow)}
+    return tuple(dscp_of.get(channel, 0) for channel in range(1 + max(dscp_of)))
 
 
-def _by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:
-    """What all ranks answered as pairs [task, ns], by task."""
+def _times_by_task(answers: Sequence[dict[str, Any]], name: str) -> tuple[int, ...]:
+    """Merge the pairs [task, ns] of all ranks' answers; return the times in the order of tasks."""
     return tuple(ns for _, ns in sorted(tuple(pair) for answer in answers for pair in answer[name]))
 
 
 def _start_launcher(request: str, fds: Sequence[int], *, numpy: bool) -> "subprocess.Popen[str]":
-    """Start the process that forks the agents, with as little of Python as it needs: starting is slow in the VM."""
+    """Start the process that forks the agents, with a minimal Python environment: starting is slow in the VM."""
     folders, threads = [str(_PROJECT)], {}
     if numpy:
-        found = find_spec("numpy")
-        assert found is not None and found.origin is not None
-        folders.append(str(Path(found.origin).parent.parent))  # `-S` leaves out the folder that it is installed in
-        threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads must not fork
+        spec = find_spec("numpy")
+        assert spec is not None and spec.origin is not None
+        folders.append(str(Path(spec.origin).parent.parent))  # `-S` omits site-packages
+        threads = {"OPENBLAS_NUM_THREADS": "1"}  # a multi-threaded process must not fork
     launcher = subprocess.Popen(
         [sys.executable, "-S", "-m", "hosts.agent.launcher", str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -341,9 +340,9 @@ def _start_launcher(request: str, fds: Sequence[int], *, numpy: bool) -> "subpro
         text=True,
         cwd="/",
         env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(folders)},
-        process_group=0,  # Ctrl-C at a prompt is not for the agents
+        process_group=0,  # Ctrl-C at a prompt must not reach the agents
     )
     assert launcher.stdin is not None
-    with suppress(BrokenPipeError), launcher.stdin:  # without agents there will be no answers
+    with suppress(BrokenPipeError), launcher.stdin:  # if the launcher has died, `_answers` detects it
         launcher.stdin.write(request)
     return launcher

@@ -1,11 +1,10 @@
-"""Whether a machine can keep up with an experiment in real time: timer latency, and what its hosts can send; and probes
-of what paths carry.
+"""Measurements of the machine and of paths: timer latency, throughput of the hosts, and probes.
 
-`TimerLatency` measures during a run by how much a thread that sleeps 2 ms at a time oversleeps: then the machine is
-overloaded, the kernel's packets and the agents are late too, and shaping is not accurate. `throughput_bps` measures
-before a run what all GPUs' hosts can send at once, as fast as TCP over the switches allows. `probe` times a message
-over each of some paths, one after another, as the Network Weather Service does (Wolski, Spring and Hayes, Future
-Generation Computer Systems 15, 1999).
+`TimerLatency` measures during a run by how much a thread that sleeps 2 ms at a time oversleeps. If it oversleeps, the
+machine is overloaded: packets in the kernel and agents are late, too, and shaping is not accurate. `throughput_bps`
+measures before a run how much all GPUs' hosts can send at once, as fast as TCP over the switches allows. `probe` times
+one message over each of several paths, one after another, as the Network Weather Service does (Wolski, Spring and
+Hayes, Future Generation Computer Systems 15, 1999).
 """
 
 import select
@@ -22,16 +21,16 @@ from topologies.mininet_network import inside
 
 PORT = 4792
 PROBE_PORT = 4793
-_MSG_EOR, _SO_SNDBUFFORCE = 0x80, 32  # Python 3.11 has no names for them
+_MSG_EOR, _SO_SNDBUFFORCE = 0x80, 32  # not in Python 3.11's socket module
 _PERIOD_NS = 2_000_000
 _BUFFER_BYTES = 1 << 20
 _WARM_S, _MEASURED_S = 0.2, 0.5
 _CONNECT_S = 10
-_PROBE_S = 60  # that a message may take
+_PROBE_S = 60  # timeout of a probe's message
 
 
 class TimerLatency:
-    """Measures in a thread, for as long as it is open, by how much the thread oversleeps."""
+    """Timer-latency monitor: a context manager whose thread measures by how much it oversleeps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +47,7 @@ class TimerLatency:
         self._thread.join()
 
     def worst_s(self) -> float:
-        """The largest latency since the last call, in s, including that of a wake-up that is overdue now."""
+        """Return the largest latency since the last call in seconds, including that of a currently overdue wake-up."""
         with self._lock:
             worst_ns = max(self._worst_ns, now_ns() - self._due_ns)
             self._worst_ns = 0
@@ -63,7 +62,7 @@ class TimerLatency:
 
 
 class _Flow:
-    """A connection over which one host sends to another for as long as it is open."""
+    """A connection over which one host sends to another without pause until it is closed."""
 
     def __init__(self, *, src_pid: int, dst_pid: int, address: str) -> None:
         self.received_bytes = 0
@@ -100,9 +99,9 @@ class _Flow:
 
 
 def throughput_bps(fabric: Fabric, host_pids: Sequence[int]) -> float:
-    """The payload, in bit/s, that all GPUs together receive while each sends to the next rank without a pause.
+    """Return the payload rate in bit/s that all GPUs together receive while each sends to the next rank without pause.
 
-    The links must not be shaped. Raises OSError where the hosts cannot connect.
+    The links must not be shaped. Raises OSError if the hosts cannot connect.
     """
     flows: list[_Flow] = []
     with ExitStack() as stack:
@@ -121,67 +120,67 @@ def throughput_bps(fabric: Fabric, host_pids: Sequence[int]) -> float:
 def probe(
     fabric: Fabric, host_pids: Sequence[int], probes: Sequence[tuple[int, int, int]], *, size_bytes: int
 ) -> list[tuple[int, int]]:
-    """When each of these probes was sent and had arrived, CLOCK_MONOTONIC, ns: a source and a destination by rank, and
-    the TCP source port that tells its path.
+    """Send probes; return when each one was sent and when it had arrived, in ns of CLOCK_MONOTONIC.
 
-    All connections are made at once, in two round trips. Then each probe, a message of so many bytes, is sent when the
-    answer to the one before it has come, so that no two take from each other. Raises OSError.
+    A probe is (source rank, destination rank, TCP source port); the port determines its path. All connections are
+    opened at once, in two round trips. Then each probe, a message of `size_bytes`, is sent after the answer to the
+    previous one has arrived, so that probes do not compete. Raises OSError.
     """
-    took = []
+    times = []
     with ExitStack() as stack:
         listeners = {}
         for dst in dict.fromkeys(dst for _, dst, _ in probes):
             with inside(host_pids[dst]):
-                made = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
-            listeners[dst] = stack.enter_context(made)
+                listener = socket.create_server((fabric.gpus[dst].ip, PROBE_PORT), backlog=len(probes))
+            listeners[dst] = stack.enter_context(listener)
         out = [stack.enter_context(_prober(fabric, host_pids[src], src, port, size_bytes)) for src, _, port in probes]
         for connection, (_, dst, _) in zip(out, probes, strict=True):
             connection.connect_ex((fabric.gpus[dst].ip, PROBE_PORT))  # EINPROGRESS
-        into: dict[tuple[int, str, int], socket.socket] = {}
-        for dst in (dst for _, dst, _ in probes):  # as many as each is to have
+        accepted_from: dict[tuple[int, str, int], socket.socket] = {}
+        for dst in (dst for _, dst, _ in probes):  # one connection for each probe
             if not select.select([listeners[dst]], [], [], _CONNECT_S)[0]:
                 raise OSError(f"GPU {dst} was not reached by a probe within {_CONNECT_S} s")
             accepted, (address, port) = listeners[dst].accept()
-            into[dst, address, port] = stack.enter_context(_that_waits(accepted))
-            accepted.send(b"\0")  # with which the window is announced: that of a handshake is 64 kB at most
+            accepted_from[dst, address, port] = stack.enter_context(_blocking(accepted))
+            accepted.send(b"\0")  # announces the receive window: a handshake can announce at most 64 kB
         for connection, (src, dst, _) in zip(out, probes, strict=True):
-            _answer(_that_waits(connection), src, dst)
+            _answer(_blocking(connection), src, dst)
         for connection, (src, dst, port) in zip(out, probes, strict=True):
-            there, data = into[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
+            receiver, data = accepted_from[dst, fabric.gpus[src].ip, port], bytearray(size_bytes + 1)
             sent_ns = now_ns()
-            # The byte behind it, a packet of its own, arrives when the message is paid for (`topologies.shaping`).
+            # The extra byte, a packet of its own, arrives when the shaper (HTB) has charged the message.
             sent = connection.send(memoryview(data)[:size_bytes], _MSG_EOR) + connection.send(b"\0")
-            if sent != len(data) or there.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
+            if sent != len(data) or receiver.recv_into(data, 0, socket.MSG_WAITALL) != len(data):
                 raise OSError(f"a probe from GPU {src} to GPU {dst} did not arrive whole within {_PROBE_S} s")
-            took.append((sent_ns, now_ns()))
-            there.send(b"\0")
+            times.append((sent_ns, now_ns()))
+            receiver.send(b"\0")
             _answer(connection, src, dst)
-    return took
+    return times
 
 
 def _answer(connection: socket.socket, src: int, dst: int) -> None:
-    """Wait for a byte that answers."""
+    """Wait for the answer to a probe, one byte; raises OSError if the connection ends."""
     if not connection.recv(1):
         raise OSError(f"GPU {dst} did not answer a probe from GPU {src}")
 
 
 def _prober(fabric: Fabric, host_pid: int, src: int, port: int, size_bytes: int) -> socket.socket:
-    """A socket of a GPU's host, bound to this port, which does not wait for its connection; closed, it leaves nothing
-    behind, and has room for a whole probe."""
+    """Return a non-blocking socket of a GPU's host, bound to `port`, whose send buffer holds a whole probe; closing it
+    resets the connection, so that no state remains."""
     with inside(host_pid):
-        made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * size_bytes)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    made.setblocking(False)
-    made.bind((fabric.gpus[src].ip, port))
-    return made
+        connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    connection.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 * size_bytes)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setblocking(False)
+    connection.bind((fabric.gpus[src].ip, port))
+    return connection
 
 
-def _that_waits(connection: socket.socket) -> socket.socket:
-    """The socket, which now waits for what is sent and received, but not for ever."""
+def _blocking(connection: socket.socket) -> socket.socket:
+    """Make the socket blocking, with a timeout of `_PROBE_S`, and return it."""
     connection.setblocking(True)
-    for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        connection.setsockopt(socket.SOL_SOCKET, which, struct.pack("ll", _PROBE_S, 0))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _PROBE_S, 0))
     return connection

@@ -1,11 +1,11 @@
-"""The Python API: make a scenario, run it in either engine, and compare the modes of stored runs by pairs.
+"""The Python API: makes a scenario, runs it in either engine, and compares the modes of stored runs in pairs.
 
     from scenarios.api import compare, run, scenario
 
     rows = run(scenario("fig4a", {"collective.count": 1000}))
     compare("results/mine", baseline="wan")
 
-Whatever fails is an exception whose text is a sentence. `analysis.results` reads run folders.
+Every failure is an exception whose text is a sentence. `analysis.results` reads run folders.
 """
 
 from collections.abc import Mapping
@@ -41,24 +41,25 @@ class RunError(RuntimeError):
 
 
 def scenario(source: str | Path = "paper", values: Mapping[str, object] | None = None) -> Scenario:
-    """The scenario of this name ("fig4a") or TOML file, with these values in place of its own.
+    """Load the scenario with this name ("fig4a") or TOML file, with these values in place of its own.
 
-    `values` are by dotted key, as TOML has them: {"collective.chunk": "64 MB", "fabric.gpus": [3, 5]}; "sweep.KEY"
-    takes a list of values to be swept. Raises ScenarioError (a ValueError) with every mistake, one line each.
+    The keys of `values` are dotted, their values as in TOML: {"collective.chunk": "64 MB", "fabric.gpus": [3, 5]};
+    "sweep.KEY" takes the list of values to sweep. Raises ScenarioError (a ValueError) with every mistake, one line
+    each.
     """
     if not isinstance(values, Mapping | None):
-        raise ValueError(f"{shown(values)} are no values; allowed: a mapping of dotted keys to values")
+        raise ValueError(f"{shown(values)} is not a mapping; allowed: a mapping of dotted keys to values")
     overrides = [Override(key, value, key) for key, value in (values or {}).items()]
     return load_scenario(str(source), overrides)
 
 
 def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.DataFrame":
-    """Run every point of a scenario and return its collectives, a row each, without making a run folder.
+    """Run every point of a scenario and return one row per collective, without making a run folder.
 
     The columns are those of collectives.parquet. The emulation measures the first `collective.emulated` collectives of
-    each point. `jobs` is the number of processes, or of VMs, at a time: at most as many VMs as there is memory for, and
-    one on the wall clock. Raises ValueError for an engine or a scenario that cannot be run, vm.CannotRunError where
-    this machine cannot run the VM, RunError for a point that fails.
+    each point. `jobs` is the number of parallel processes or VMs: at most as many VMs as fit in memory, and one on the
+    wall clock. Raises ValueError for an engine or a scenario that cannot be run, vm.CannotRunError if this machine
+    cannot run the VM, RunError if a point fails.
     """
     runner, configurations = engine_for(scenario, engine, jobs=jobs)
     parts = []
@@ -79,15 +80,15 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
 
 
 def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
-    """The engine of this name and the configurations that it is to run, checked; arguments and errors as for `run`."""
+    """Return the engine with this name and its configurations, checked; arguments and errors as for `run`."""
     if not isinstance(scenario, Scenario):
-        raise ValueError(f"{shown(scenario)} is no scenario; allowed: what scenario(...) returns")
+        raise ValueError(f"{shown(scenario)} is not a scenario; allowed: the result of scenario(...)")
     if jobs < 1:
         raise ValueError(f"{jobs} jobs; allowed: 1 and more")
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     if scenario.program.command is not None:
-        raise ValueError("the scenario has a [program], which run.py runs, and no engine; allowed: one without it")
+        raise ValueError("the scenario has a [program], which only run.py can run; allowed: a scenario without one")
     if engine == "model":
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
     configurations = [emulated(one) for one in scenario.settings()]
@@ -100,13 +101,13 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
 
 
 def compare(directory: str | Path, against: str | Path | None = None, *, baseline: str | None = None) -> "pd.DataFrame":
-    """How much less time the points of a run take than their baselines: a row for each point that has one.
+    """Return by how much the points of a run are faster than their baselines: one row per point that has a baseline.
 
-    The baseline of a point is the point of the same engine and configuration in the run `against` (this run, if left
-    out), in the mode `baseline` (its own mode, if left out). Runs are compared configuration by configuration, so both
-    have as many, with the same swept values. Columns: `engine`, `setting`, `label`, `mode`, `baseline`, `collectives`
-    (those that both have), `mean_s`, `baseline_mean_s`, `gain` (1 - mean / baseline's mean) and the ends of its 95 %
-    interval, `gain_low` and `gain_high`, from pairs of the same collectives (NaN where there are too few).
+    The baseline of a point is the point with the same engine and configuration in the run `against` (default: this run)
+    and in the mode `baseline` (default: the same mode). Both runs must have the same configurations, in the same order.
+    Columns: `engine`, `setting`, `label`, `mode`, `baseline`, `collectives` (those that both points have), `mean_s`,
+    `baseline_mean_s`, `gain` (1 - mean / baseline's mean) and the ends of its 95 % interval, `gain_low` and
+    `gain_high`, computed from pairs of the same collectives (NaN if there are too few).
 
     Raises ResultsError for a folder that cannot be read and for runs that cannot be compared, ValueError without
     `against` and `baseline`.
@@ -119,14 +120,14 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     others_configurations, others = (configurations, mine) if against is None else _points(against)
     if [one.swept for one in configurations] != [one.swept for one in others_configurations]:
         raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
-    found = []
+    rows = []
     for (engine, setting, mode), point in mine.items():
         other = others.get((engine, setting, baseline or mode))
         pair = None if other is None else shared([other.series, point.series])
-        less = None if pair is None else gain(*pair)
-        if other is None or pair is None or less is None:
+        saved = None if pair is None else gain(*pair)
+        if other is None or pair is None or saved is None:
             continue
-        found.append(
+        rows.append(
             {
                 "engine": engine,
                 "setting": setting,
@@ -136,19 +137,19 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
                 "collectives": pair[0].number.size,
                 "mean_s": summarise(pair[1]).mean_s.value,
                 "baseline_mean_s": summarise(pair[0]).mean_s.value,
-                "gain": less.value,
-                "gain_low": less.low,
-                "gain_high": less.high,
+                "gain": saved.value,
+                "gain_low": saved.low,
+                "gain_high": saved.high,
             }
         )
-    if not found:
+    if not rows:
         wanted = "of its modes" if baseline is None else f"mode {baseline}"
         raise ResultsError(f"{against or directory} has none of the collectives of {directory} in any {wanted}")
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointTimes]]":
-    """The configurations of a run, and its points by engine, index of the configuration and mode."""
+    """Return the configurations of a run, and its points by engine, index of the configuration and mode."""
     from analysis.figures.points import FigureError, configurations_of, points_of  # imports Matplotlib
 
     stored = open_run(directory)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The command: run a scenario, in one engine or several, and write what it gives. See --help.
+"""The command: runs a scenario in one engine or both and writes the results. See --help.
 
-Started by the system's Python (`sudo python scenarios/run.py`, say) it goes on in the project's own environment. Until
-that is sure to be there, nothing is imported that Python does not bring.
+If it is started by the system's Python (such as `sudo python scenarios/run.py`), it restarts itself in the project's
+own environment. Until that environment is known to exist, only Python's standard library is imported.
 """
 
 import signal
@@ -12,47 +12,41 @@ if __name__ == "__main__":
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "bash scenarios/setup.sh"
+STUDIES = ("authors", "referees", "sizing")
+"""Modules that are commands with their own options."""
 CANNOT = 3
 _OLDEST = (3, 11)
 
 
 def main() -> int:
-    """Run the command of sys.argv; returns its exit status."""
+    """Run the command in sys.argv; returns its exit status."""
     try:
         if sys.argv[1:] == ["--doctor"]:
             from scenarios.tools.doctor import diagnosis
 
             return diagnosis()
-        if sys.argv[1:2] == ["authors"]:
-            from scenarios.authors import main as study
-
-            return study(sys.argv[2:])
-        if sys.argv[1:2] == ["sizing"]:
-            from scenarios.sizing import main as calculator
-
-            return calculator(sys.argv[2:])
-        if sys.argv[1:2] == ["referees"]:
-            from scenarios.referees import main as referees
-
-            return referees(sys.argv[2:])
+        if sys.argv[1:2] and sys.argv[1] in STUDIES:
+            status: int = import_module(f"scenarios.{sys.argv[1]}").main(sys.argv[2:])
+            return status
         from scenarios.experiment.options import parser
 
-        parser().parse_args(sys.argv[1:])  # --help and unknown options need nothing that takes long to import
+        parser().parse_args(sys.argv[1:])  # handles --help and unknown options before slow imports
         from scenarios.experiment.command import run
     except ModuleNotFoundError as missing:
         if (ROOT / str(missing.name).partition(".")[0]).is_dir():
             raise  # setup.sh does not install the project's own modules
-        _refuse(f"{sys.executable} has no module {missing.name}: run `{SETUP}` in {ROOT}, which makes .venv")
+        _refuse(f"{sys.executable} has no module {missing.name}: run `{SETUP}` in {ROOT}, which creates .venv")
     return run(sys.argv[1:])
 
 
-def _at_home(own: Path) -> None:
-    """Go on in the project's own environment, whose Python `own` is, if this is the system's Python."""
+def _use_own_environment(own: Path) -> None:
+    """Restart in the project's own environment, whose Python is `own`, if this is the system's Python."""
     is_system = sys.prefix == sys.base_prefix
     if is_system and own.exists() and Path(sys.executable) != own:
         os.execv(own, [str(own), *sys.orig_argv[-len(sys.argv) :]])  # noqa: S606 - there is no shell to start
@@ -66,8 +60,8 @@ def _refuse(sentence: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _at_home(ROOT / ".venv" / "bin" / "python")
-    # The packages beside this file and no others of the same names; not this folder, whose modules have common names.
+    _use_own_environment(ROOT / ".venv" / "bin" / "python")
+    # Import the project's packages from here and nowhere else; not this folder, whose modules have common names.
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
     from scenarios.signals import guarded, supervised
 

@@ -1,8 +1,9 @@
-"""How a command ends early: Ctrl-C, SIGTERM, a closed terminal, or a reader of its output that has gone.
+"""Early ends of a command: Ctrl-C, SIGTERM, a closed terminal, or a reader of its output that has exited.
 
-A command runs in a child process. Its parent, the supervisor, imports nothing that could delay it, passes the signal
-on and kills what has not ended soon after: a signal that an extension module swallows, or that comes in the middle of
-a long call, ends the command all the same. A kill loses nothing, as whatever is measured is on the disk by then.
+A command runs in a child process. Its parent, the supervisor, imports nothing that could delay it; it forwards the
+signal and kills processes that have not ended shortly afterwards. So a signal ends the command even if an extension
+module swallows it or if it arrives during a long call. A kill loses no results, because measurements are written to the
+disk at once.
 """
 
 import atexit
@@ -18,41 +19,41 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-_OTHERS = (signal.SIGCHLD, signal.SIGTSTP)  # that the supervisor waits for
+_WATCHED = (signal.SIGCHLD, signal.SIGTSTP)  # the supervisor also waits for these
 _GRACE_S = 1.5
-_LAST_S = 30.0  # for orphans: a network on this machine's own kernel is taken down by the process that made it
+_ORPHANS_S = 30.0  # for orphans: the process that made a network on this machine's own kernel takes it down
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NEVER_S = 1e8
 
 
 class Interrupted(BaseException):
-    """One of the signals that end a command; not an Exception, so that nothing takes it for a failure."""
+    """A signal that ends the command was received; not an Exception, so that no handler takes it for a failure."""
 
 
 class OutputError(OSError):
-    """The output of the command cannot be written; any other OSError is about a file of the run."""
+    """The output of the command cannot be written; any other OSError concerns a file of the run."""
 
 
-_interrupted: list[int] = []  # the signals that this process has got: the first interrupts, the others change nothing
+_interrupted: list[int] = []  # the signals received: the first one interrupts, further ones have no effect
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     _interrupted.append(number)
     if len(_interrupted) == 1:
-        sys.unraisablehook = lambda _: None  # should it be a finalizer that this is raised in
+        sys.unraisablehook = lambda _: None  # in case it is raised in a finalizer
         raise Interrupted
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Run `command` and return its exit status, or 128+n after signal n, or 1 when its output cannot be written.
+    """Run `command` and return its exit status: 128+n after signal n, 1 if its output cannot be written.
 
-    For the main function of a program. A signal raises Interrupted in it once, so that it can clean up.
+    For the main function of a program. A signal raises Interrupted once in `command`, so that it can clean up.
     """
-    ends = _ends()
+    ends = _ending_signals()
     for number in ends:
         signal.signal(number, _interrupt)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, *_OTHERS})  # which the supervisor has blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, *_WATCHED})  # the supervisor blocked them
         status = command()
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -61,26 +62,26 @@ def guarded(command: Callable[[], int]) -> int:
     except Interrupted:
         pass
     except Exception as error:
-        if not _interrupted:  # else it is what a library has made of the interruption
+        if not _interrupted:  # otherwise a library turned the interruption into this exception
             if not isinstance(error, OSError):
                 raise
             if error.errno != errno.EPIPE:
                 print(f"{_name()}: the output cannot be written: {error.strerror}", file=sys.stderr)
-            nowhere = os.open(os.devnull, os.O_WRONLY)  # for what is flushed at exit
+            nowhere = os.open(os.devnull, os.O_WRONLY)  # for buffers that are flushed at exit
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             return 1
     finally:
-        for number in ends:  # a handler's exception at the interpreter's exit would be a traceback
+        for number in ends:  # an exception from a handler during the interpreter's exit would print a traceback
             signal.signal(number, signal.SIG_IGN if _interrupted else signal.SIG_DFL)
     with suppress(OSError):
         sys.stdout.flush()
     os.write(2, f"{_name()}: interrupted\n".encode())
-    os._exit(128 + _interrupted[0])  # at once, without finalizers, which were interrupted
+    os._exit(128 + _interrupted[0])  # at once, without finalizers, as some were interrupted
 
 
-def _ends() -> set[int]:
-    """The signals that end a command: not the hangup that nohup has it ignore."""
+def _ending_signals() -> set[int]:
+    """Return the signals that end a command; without SIGHUP if nohup makes the command ignore it."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return {signal.SIGINT, signal.SIGTERM} | (set() if ignored else {signal.SIGHUP})
 
@@ -90,21 +91,21 @@ def _name() -> str:
 
 
 def supervised(command: Callable[[], int]) -> int:
-    """Run `command` as `guarded` does, in a child process that a signal is sure to end, with all its processes.
+    """Run `command` as `guarded` does, in a child process that a signal certainly ends, with all its processes.
 
-    Returns in both processes, with the exit status for sys.exit: 128+n within two seconds of signal n, except where
-    a network on this machine's own kernel must be taken down.
+    Returns in both processes, with the exit status for sys.exit. After signal n this is 128+n, within two seconds
+    unless a network on this machine's own kernel must be taken down.
     """
     returned: list[int] = []
-    atexit.register(_leave, returned)  # before others, so that it is the last that is called
+    atexit.register(_exit_at_once, returned)  # registered first, so that it is called last
     returned.append(_supervised(command))
     return returned[0]
 
 
-def _leave(returned: Sequence[int]) -> None:
-    """End this process, if it ends with this status, and do not free each object first: that is a tenth of a run."""
+def _exit_at_once(returned: Sequence[int]) -> None:
+    """End this process with this status, if any, without freeing each object first, which takes a tenth of a run."""
     if returned:
-        with suppress(OSError):  # it is told of as Python ends
+        with suppress(OSError):  # Python reports it when it exits
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
@@ -112,14 +113,14 @@ def _leave(returned: Sequence[int]) -> None:
 
 
 def _supervised(command: Callable[[], int]) -> int:
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, a child would end without a signal
-    awaited = {*_ends(), *_OTHERS}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, no signal would be sent when a child ends
+    awaited = {*_ending_signals(), *_WATCHED}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     supervisor, prctl, came_back = os.getpid(), ctypes.CDLL(None).prctl, mmap.mmap(-1, 1)
     child = os.fork()
     if child == 0:
-        os.setpgid(0, 0)  # a terminal's Ctrl-C is for the supervisor
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # writing to that terminal stays allowed
+        os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the supervisor
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that the child may write to the terminal
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(1)
@@ -127,7 +128,7 @@ def _supervised(command: Callable[[], int]) -> int:
             return guarded(command)
         finally:
             came_back[0] = 1
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the child leaves is waited for here
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of the child become children of this process
     ended_by, deadline, status = 0, time.monotonic() + _NEVER_S, None
     while status is None:
         found = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
@@ -136,37 +137,41 @@ def _supervised(command: Callable[[], int]) -> int:
             pid, ended = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(ended) if pid else None
         elif number == signal.SIGKILL:
-            _signal(child, number)
+            _signal_group(child, number)
             deadline += _NEVER_S
         elif number == signal.SIGTSTP:
-            _signal(child, signal.SIGSTOP)
+            _signal_group(child, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGSTOP)
-            _signal(child, signal.SIGCONT)
+            _signal_group(child, signal.SIGCONT)
         elif not ended_by:
             ended_by, deadline = number, time.monotonic() + _GRACE_S
             os.kill(child, number)
     if ended_by or status < 0:
-        _signal(child, signal.SIGKILL)
-        until = time.monotonic() + _LAST_S
-        with suppress(ChildProcessError):  # until no process is left that outlives the child, as it cleans up
+        _signal_group(child, signal.SIGKILL)
+        until = time.monotonic() + _ORPHANS_S
+        with suppress(ChildProcessError):  # until the last process that is still cleaning up has ended
             while time.monotonic() < until:
                 if os.waitpid(-1, os.WNOHANG)[0] == 0:
                     signal.sigtimedwait({signal.SIGCHLD}, 1.0)
     if status >= 0 and (came_back[0] or status >= 128):
         return status
-    return _ended(status, by=ended_by)
+    return _report_end(status, by=ended_by)
 
 
-def _ended(status: int, *, by: int) -> int:
-    """Tell how a child ended that did not come back from its command, by this signal if any; returns an exit status."""
+def _report_end(status: int, *, by: int) -> int:
+    """Report how a child ended without returning, after signal `by` if not 0; returns an exit status."""
     if os.isatty(2):
         os.write(2, b"\n\x1b[?25h")  # a live table has hidden the cursor
-    early = f"ended early with status {status}, by os._exit in a policy or a library"
-    how = "interrupted" if by else early if status >= 0 else f"killed by signal {-status}"
+    if by:
+        how, returned = "interrupted", 128 + by
+    elif status < 0:
+        how, returned = f"killed by signal {-status}", 128 - status
+    else:
+        how, returned = f"ended early with status {status}, by os._exit in a policy or a library", status or 1
     os.write(2, f"{_name()}: {how}\n".encode())
-    return 128 + by if by else 128 - status if status < 0 else status or 1
+    return returned
 
 
-def _signal(group: int, number: int) -> None:
+def _signal_group(group: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)

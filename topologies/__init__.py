@@ -1,1 +1,1 @@
-"""The network: units, the declared fabric, conditions, shaping, and the Mininet network."""
+"""The network: units, the declared fabric, conditions, traffic shaping, and the Mininet network."""

@@ -1,7 +1,7 @@
-"""The fabric built: a Mininet network of the Fabric's hosts, switches and cables, on Open vSwitch's kernel datapath.
+"""The fabric as a Mininet network: its hosts, switches and cables, on Open vSwitch's kernel datapath.
 
-It is Mininet's own object model (hosts, switches, links, CLI), made in a few batches instead of a dozen programs for
-each node: in User-Mode Linux starting a program takes 10 to 40 ms.
+The network has Mininet's object model (hosts, switches, links, CLI), but is set up in a few batches instead of a dozen
+programs per node, because in User-Mode Linux starting a program takes 10 to 40 ms.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
 from topologies.shaping.classes import MTU_BYTES, SEGMENT_BYTES
 from topologies.shaping.netlink import RtNetlink
 
-_NEVER_MS = 86_400_000  # Open vSwitch revalidates its cache when rules change, and not in the middle of a collective
-_BACKLOG_PACKETS = 1_000_000  # in the kernel's queue between the ends of a cable, which drops beyond that
+_CACHE_IDLE_MS = 86_400_000  # a day: the cache is to be revalidated when rules change, not during a collective
+_BACKLOG_PACKETS = 1_000_000  # capacity of the kernel's queue between the ends of a cable; further packets are dropped
 _CLONE_NEWNET = 0x40000000
 
 
 class Network(Mininet):
-    """Mininet's network of a fabric, up while it is open; its switches connect to `controller_port` of 127.0.0.1, or of
-    the addresses in `controller_at`, by switch.
+    """A fabric's Mininet network, a context manager that builds, starts and removes it.
 
-    Open vSwitch must be up, and this process root in the network namespace that is to hold the switches. Entering
-    raises NetworkError where a part of the network cannot be made; nothing is left behind then.
+    Its switches connect to `controller_port` at 127.0.0.1, or at their addresses in `controller_at` (by switch name).
+    Open vSwitch must be running, and this process must be root in the network namespace for the switches. Entering
+    raises NetworkError if a part of the network cannot be made, after removing all other parts.
     """
 
     hosts: list[Any]
@@ -49,7 +49,7 @@ class Network(Mininet):
 
     def __init__(self, fabric: Fabric, *, controller_port: int, controller_at: Mapping[str, str] | None = None) -> None:
         self.fabric, self._controller_at = fabric, controller_at or {}
-        Mininet.inited = True  # or it would start a program for each of its limits; `build` sets the one that matters
+        Mininet.inited = True  # so that it does not start a program per system limit; `build` sets the one needed
         super().__init__(
             topo=LonghaulTopo(fabric=fabric),
             switch=FabricSwitch,
@@ -76,18 +76,18 @@ class Network(Mininet):
 
     @property
     def host_pids(self) -> tuple[int, ...]:
-        """A process in the network namespace of each GPU, by rank."""
+        """The pid of a process in each GPU's network namespace, by rank."""
         return tuple(host.pid for host in self.hosts)
 
     def addLink(self, *ends: Any, cls: Any = None, **params: Any) -> Any:
-        """Add a link: by `build` with all others, or as Mininet does once the network is built."""
+        """Add a link: before `build`, one that `build` makes together with all others; afterwards as Mininet does."""
         if not self.built:
             number = 2 * len(self.links)
             params |= {"addr1": _mac(number), "addr2": _mac(number + 1)}
         return super().addLink(*ends, cls=cls if self.built else PlannedLink, **params)
 
     def build(self) -> None:
-        """Make hosts and cables, everything up and addressed."""
+        """Make hosts and cables, bring all interfaces up and set their addresses."""
         Path("/proc/sys/net/core/netdev_max_backlog").write_text(str(_BACKLOG_PACKETS))
         self.buildFromTopo(self.topo)
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
@@ -114,16 +114,16 @@ class Network(Mininet):
         self.built = True
 
     def start(self) -> None:
-        """Build the network if need be, and start its switches."""
-        cache = [f"other_config:{key}={_NEVER_MS}" for key in ("max-idle", "max-revalidator")]
-        try:  # with a limit: without its database ovs-vsctl waits for ever
+        """Build the network if it is not built yet, and start its switches; raises NetworkError."""
+        cache = [f"other_config:{key}={_CACHE_IDLE_MS}" for key in ("max-idle", "max-revalidator")]
+        try:  # without a timeout, ovs-vsctl would wait for ever if its database is down
             run_program(["ovs-vsctl", "--timeout=10", "--no-wait", "set", "Open_vSwitch", ".", *cache])
         except NetworkError as error:
-            raise NetworkError(f"Open vSwitch does not answer, is it up? ({error})") from None
+            raise NetworkError(f"Open vSwitch does not answer, is it running? ({error})") from None
         super().start()
 
     def configLinkStatus(self, src: str, dst: str, status: str) -> None:
-        """Bring a cable "up" or "down"; a host that is up again gets its neighbours again, as Linux forgets them."""
+        """Bring a cable "up" or "down"; restore the neighbours of a host that is up again, which Linux has deleted."""
         super().configLinkStatus(src, dst, status)
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
             if status == "up" and host.name in (src, dst):
@@ -131,17 +131,17 @@ class Network(Mininet):
                     self._set_neighbours(netlink, gpu)
 
     def _set_neighbours(self, netlink: RtNetlink, gpu: Gpu) -> None:
-        """Give a host the addresses of all others: not by `ip`, which takes a line for every pair of GPUs."""
+        """Enter all other GPUs as a host's neighbours; by netlink, as `ip` would need a line for every pair of GPUs."""
         netlink.set_neighbours(gpu.interface, [(other.ip, other.mac) for other in self.fabric.gpus if other is not gpu])
 
     def stop(self) -> None:
-        """Remove switches, hosts and cables, and nothing else; does nothing the second time."""
+        """Remove the network's switches, hosts and cables, and nothing else; does nothing if called again."""
         switches, hosts, controllers, links = self.switches, self.hosts, self.controllers, self.links
         self.switches, self.hosts, self.controllers, self.links = [], [], [], []
         try:
             FabricSwitch.batchShutdown(switches)
         finally:
-            if links:  # one end takes the other along; those of a host's own would go with it, but only some time later
+            if links:  # deleting one end deletes both; with a host's namespace its ends would vanish too, but later
                 ends = [link.intf2 if isinstance(link.intf1.node, GpuHost) else link.intf1 for link in links]
                 lines = "".join(f"link delete dev {end.name}\n" for end in ends)
                 run_program(["ip", "-force", "-batch", "-"], lines, check=False)
@@ -151,7 +151,7 @@ class Network(Mininet):
 
 @contextlib.contextmanager
 def inside(pid: int | str) -> Iterator[None]:
-    """Run this thread in the network namespace of a process until the context ends."""
+    """Move this thread into the network namespace of a process until the context ends; raises NetworkError, OSError."""
     setns = ctypes.CDLL(None, use_errno=True).setns
     with Path("/proc/thread-self/ns/net").open("rb") as home, Path(f"/proc/{pid}/ns/net").open("rb") as there:
 
@@ -168,18 +168,18 @@ def inside(pid: int | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def netlink_of(pid: int) -> Iterator[RtNetlink]:
-    """A netlink socket in the network namespace of a process."""
+    """Open a netlink socket in the network namespace of a process."""
     with inside(pid), contextlib.closing(RtNetlink()) as netlink:
         yield netlink
 
 
 def _mac(number: int) -> str:
-    """The address of an end of a cable; GPUs' own begin with 02."""
+    """Return the MAC address of a cable's end; GPUs' addresses begin with 02 instead."""
     return "06:" + number.to_bytes(5, "big").hex(":")
 
 
 def _cable_lines(link: Link) -> str:
-    """The lines of ip's batch that make a cable; a switch's end stays in this network namespace, and is up."""
+    """Return the lines for `ip -batch` that make a cable; a switch's end is in this network namespace, and up."""
     near, far = link.intf1, link.intf2
     if isinstance(near.node, GpuHost):
         near, far = far, near

@@ -1,12 +1,12 @@
 """The declared fabric as a Mininet topology: the same hosts, switches, ports, addresses and cables.
 
-Also a custom file for Mininet's own command, beside the controller of the same fabric, `python -m controller --gpus 8`:
+It is also a custom file for the command mn, to run with the same fabric's controller, `python -m controller --gpus 8`:
 
     mn --custom topologies/mininet_topo.py --topo longhaul,gpus=8 --controller remote \
        --switch ovs,protocols=OpenFlow13 --test pingall
 
-`mn` makes every name of this module a variable of its own: none may be one that it has already. The network of an
-experiment is built from the topology by `mininet_network`.
+`mn` makes every name of this module a variable of its own, so none may clash with mn's variables. `mininet_network`
+builds an experiment's network from this topology.
 """
 
 import sys
@@ -16,9 +16,9 @@ from mininet.link import Link
 from mininet.node import Host
 from mininet.topo import Topo
 
-if "__file__" not in globals():  # run by mn, where a custom file has neither its path nor its package's
+if "__file__" not in globals():  # mn executes the file without __file__ and without the project's root in sys.path
     _root = Path((lambda: None).__code__.co_filename).resolve().parent.parent
-    # The packages that setup.sh installed, for the Python that mn runs on.
+    # The packages that setup.sh installed, if they are for the Python that runs mn.
     _packages = _root.glob(f".venv/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages")
     sys.path += map(str, [_root, *_packages])
 
@@ -27,24 +27,24 @@ from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.shaping.classes import MTU_BYTES
 
 PREFIX_LENGTH = 8
-"""Of every GPU's address: all GPUs of all sites are in one subnet, and need no routes."""
+"""Prefix length of every GPU's address: all GPUs of all sites are in one subnet, so that hosts need no routes."""
 
 
 class JumboLink(Link):
-    """A veth pair whose ends take frames of MTU_BYTES of payload."""
+    """A veth pair with an MTU of MTU_BYTES."""
 
     def __init__(self, node1: object, node2: object, **params: object) -> None:
-        """As Mininet's Link; raises what that raises."""
+        """Make the pair as Mininet's Link does, and set the MTU of both ends."""
         super().__init__(node1, node2, **params)
         for end in (self.intf1, self.intf2):
             end.cmd(f"ip link set dev {end.name} mtu {MTU_BYTES}")
 
 
 class NeighbourlyHost(Host):
-    """A host with the MAC addresses of all others, as mn's --arp, because the switches forward no broadcasts."""
+    """A host that knows the MAC addresses of all others, as with mn's --arp: the switches forward no broadcasts."""
 
     def config(self, neighbours: tuple[Gpu, ...] = (), **params: object) -> object:
-        """Set the host up as Mininet does, with these GPUs as permanent neighbours."""
+        """Configure the host as Mininet does, and enter these GPUs as permanent neighbours."""
         result = super().config(**params)
         device = self.defaultIntf()
         lines = [f"ip neigh replace {gpu.ip} lladdr {gpu.mac} dev {device}" for gpu in neighbours]
@@ -53,9 +53,9 @@ class NeighbourlyHost(Host):
 
 
 class LonghaulTopo(Topo):
-    """A fabric in Mininet's terms."""
+    """A fabric as a Mininet topology."""
 
-    def build(  # noqa: PLR0917 - mn passes what it is given positionally
+    def build(  # noqa: PLR0917 - mn passes its arguments positionally
         self,
         gpus: int | str = 8,
         leaves: int = 2,
@@ -64,11 +64,11 @@ class LonghaulTopo(Topo):
         wan: str = "mesh",
         fabric: Fabric | None = None,
     ) -> None:
-        """Declare hosts, switches and links: of `fabric`, or of what `FabricSpec.parse` makes of the others.
+        """Declare hosts, switches and links of `fabric`, or if None of the fabric of the other arguments.
 
-        Raises FabricError for a fabric that cannot be built.
+        Raises FabricError for a fabric that cannot be built (`FabricSpec.parse`, `build_fabric`).
         """
-        alone = fabric is None  # for mn, without `mininet_network`, which sets the hosts up
+        alone = fabric is None  # run by mn: there is no `mininet_network` to configure the hosts
         if fabric is None:
             counts = {"leaves": leaves, "spines": spines, "border_routers": border_routers}
             fabric = build_fabric(FabricSpec.parse(gpus=gpus, wan=wan, **counts))

@@ -1,1 +1,1 @@
-"""What a client asks of the controller, over a Unix socket."""
+"""The controller's requests and replies: protocol, client, and server on a Unix socket."""

@@ -11,23 +11,23 @@ from typing import Any
 from controller.api.protocol import ProtocolError, read_object, write_line
 
 _RETRY_S = 0.02
-_SLACK_S = 1.0  # for a reply that is due to arrive
+_SLACK_S = 1.0  # after the time at which the controller sends its reply
 _MAX_REPLY = 1 << 22  # bytes
 
 
 class ControllerError(RuntimeError):
-    """The controller is not there, does not answer in time, or refuses: one sentence with its socket."""
+    """The controller is not running, does not answer in time, or refuses: one sentence with its socket."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteReply:
-    """The path of every crossing asked for, as indices in `Fabric.paths`; the switches have confirmed all.
+    """The result of a route request, which all switches have confirmed.
 
-    `ways` are those of the flows asked for: the path, -1 within a site, and two spines
-    (`controller.forwarding.rules.Way`). Switches may follow decisions that they have cached for a moment longer (Open
-    vSwitch for 5 ms). `limits_bps` are what each class may send through the tunnel over each path, of no class where
-    tunnels have no limits. `messages` counts the OpenFlow messages sent, `took_s` is the time it took by the
-    controller's clock.
+    `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `ways` has the way of every
+    flow in the request: the path, -1 within a site, and two spines (`controller.forwarding.rules.Way`). `limits_bps`,
+    [classes, paths], is the rate of each class in each path's tunnel, empty if tunnels have no limits. `messages` is
+    the number of OpenFlow messages sent, `took_s` the duration by the controller's clock. Switches may follow cached
+    decisions for a moment longer (Open vSwitch for 5 ms).
     """
 
     paths: tuple[int, ...]
@@ -38,9 +38,10 @@ class RouteReply:
 
 
 class Controller:
-    """A connection to the controller whose socket is at `path`, made when needed; a reply may take `deadline_s`.
+    """A connection to the controller whose socket is at `path`; the first request connects.
 
-    `token` is the run's, if the controller was given one. Every method raises ControllerError.
+    A reply may take `deadline_s`. `token` is the run's token, if the controller was started with one. Every method
+    raises ControllerError.
     """
 
     def __init__(self, path: Path, *, deadline_s: float = 30.0, token: str | None = None) -> None:
@@ -63,9 +64,9 @@ class Controller:
     def wait_ready(
         self, *, timeout_s: float, alive: Callable[[], bool] = lambda: True, without: Collection[str] = ()
     ) -> None:
-        """Return once the controller runs and every switch but those in `without` has its default rules.
+        """Wait until the controller runs and every switch except those in `without` has its default rules.
 
-        Waits no longer for a controller that does not answer once its process is not `alive`.
+        Waiting for the controller to answer ends early when `alive` returns that its process has ended.
         """
         end = time.monotonic() + timeout_s
         while self._socket is None:
@@ -97,11 +98,11 @@ class Controller:
         kept: Iterable[float] = (),
         probes: Iterable[tuple[int, int, int, int]] = (),
     ) -> RouteReply:
-        """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default one.
+        """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default path.
 
-        `rates_bps` and `delays_s`, [links], are the conditions now. `best`: the path of least cost for a chunk of
-        `chunk_bytes`, otherwise the fixed one. `flows` (rank, rank, channel, TCP source port) take the ways of the
-        fabric's routing, if it has another than "single"; `asks`, `stay`, `kept` and `probes` are as in a
+        `rates_bps` and `delays_s`, [links], are the current conditions. With `best` a crossing takes the path of least
+        cost for a chunk of `chunk_bytes`, otherwise the fixed path. `flows` (rank, rank, channel, TCP source port) are
+        routed by the fabric's routing, if that is not "single"; `asks`, `stay`, `kept` and `probes` are as in
         `RouteRequest`. Returns when every switch has confirmed.
         """
         request = {
@@ -113,7 +114,7 @@ class Controller:
             "best": bool(best),
             "flows": [[int(number) for number in flow] for flow in flows],
             "stay": stay,
-            "asks": [[place, None if math.isinf(rate) else rate] for place, rate in asks],
+            "asks": [[index, None if math.isinf(rate) else rate] for index, rate in asks],
             "kept": list(kept),
             "probes": [[int(number) for number in probe] for probe in probes],
         }
@@ -127,17 +128,23 @@ class Controller:
         )
 
     def status(self) -> dict[str, Any]:
-        """`not_ready`: the switches without default rules; `generation`: the last one; `routes` off the default path:
-        [src, dst, path, generation] each; `flows` with ways of their own: [src, dst, port, path, up, down] each;
-        `limits`: as in a `RouteReply`; `dead`: the cables, [node, node] each, that the default paths avoid; `outages`:
-        the last `controller.routing.link_state.Outage`s."""
+        """Return the controller's state as a dictionary.
+
+        `not_ready`: the switches without default rules; `generation`: the last generation of routes; `routes`: the
+        pairs off the default path, [src, dst, path, generation] each; `flows`: the flows with a route of their own,
+        [src, dst, port, path, up, down] each; `limits`: as `limits_bps` of `RouteReply`; `dead`: the cables that the
+        default paths avoid, [node, node] each; `outages`: the last `controller.routing.link_state.Outage`s.
+        """
         return self._ask({"ask": "status"}, deadline_s=self._deadline_s)
 
     def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:
-        """What the ports of every switch that is not down have sent so far, by OpenFlow's port statistics: by switch,
-        when it was asked and when it had answered (CLOCK_MONOTONIC, ns), and the bytes by port."""
-        found = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
-        return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in found.items()}
+        """Return OpenFlow's port statistics of every switch that is not down.
+
+        For each switch: when the question was sent and the answer was complete (CLOCK_MONOTONIC, ns), and the number
+        of bytes sent so far by port number.
+        """
+        ports = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
+        return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in ports.items()}
 
     def _connect(self) -> socket.socket:
         if self._socket is None:
@@ -155,21 +162,21 @@ class Controller:
         try:
             reply = read_object(_exchange(connection, write_line(request | self._token), deadline_s))
         except (OSError, ProtocolError) as error:
-            self.close()  # the reply may come later
+            self.close()  # a late reply must not answer the next request
             if isinstance(error, ProtocolError):
                 raise self._error(f"sent a malformed reply: {error}") from None
             late = isinstance(error, TimeoutError)
             raise self._error(f"has not answered within {deadline_s:g} s" if late else "has ended") from None
         if reply.get("ok") is not True:
-            raise self._error(f"says: {reply.get('error')}")
+            raise self._error(f"reports: {reply.get('error')}")
         return reply
 
-    def _error(self, what: str) -> ControllerError:
-        return ControllerError(f"the controller at {self._path} {what}")
+    def _error(self, predicate: str) -> ControllerError:
+        return ControllerError(f"the controller at {self._path} {predicate}")
 
 
 def _exchange(connection: socket.socket, line: bytes, deadline_s: float) -> bytes:
-    """Send a line and return the one line that answers it; raises OSError, and ProtocolError for too long a reply."""
+    """Send a line and return the one line of the reply; raises OSError, and ProtocolError if the reply is too long."""
     end = time.monotonic() + deadline_s
     connection.settimeout(deadline_s)
     connection.sendall(line)

@@ -1,6 +1,6 @@
-"""The controller's protocol: a line of JSON for every request and every reply, and the JSON of a declared fabric.
+"""The controller's protocol: one line of JSON for every request and every reply, and the JSON of a declared fabric.
 
-Every field that comes in is checked; anything wrong is a ProtocolError, one sentence with the value at fault.
+Every received field is checked; an invalid one raises ProtocolError, one sentence with the offending value.
 """
 
 import hmac
@@ -21,30 +21,31 @@ MAX_TOKEN = 256
 MAX_FLOWS = 2**16
 MAX_CLASSES = 64
 _MAX_BYTES, _MAX_BPS, _MAX_S = 1 << 60, 10**18, 1e6
-_SHOWN = 60  # characters of a wrong value that an error repeats
+_SHOWN = 60  # most characters of an offending value in an error
 
 
 class ProtocolError(ValueError):
-    """A message that is malformed or cannot be served: one sentence with the value at fault."""
+    """A message is malformed or cannot be served: one sentence with the offending value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusRequest:
-    """The state of the controller, answered once every switch is ready, or after `wait_s` seconds."""
+    """A request for the controller's state, answered once every switch is ready, or after `wait_s` seconds."""
 
     wait_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteRequest:
-    """Choose and install the path of every crossing, a pair of ranks in two sites; other pairs get the default path.
+    """A request to choose and install the path of every crossing (a pair of ranks in two sites).
 
-    `rates_bps` and `delays_s` are the conditions of every logical link, [links]. `best`: the path of least cost for a
-    chunk of `chunk_bytes`, otherwise the fixed one. `flows` take the ways of the fabric's routing instead, those of a
-    crossing over its path: two ranks, a channel and a TCP source port each. With traffic engineering `asks` are the
-    place of each flow's class in the order of service and the rate that it wants, bit/s, and `kept` the part of each
-    link that is left to each class; flows `stay` in tunnels that they have, so that only rates change. `probes` are put
-    on a path each, whatever is chosen: two ranks, the index of the path and a TCP source port.
+    All other pairs get the default path. `rates_bps` and `delays_s` are the conditions of the logical links, [links].
+    With `best` a crossing takes the path of least cost for a chunk of `chunk_bytes`, otherwise the fixed path. `flows`,
+    (rank, rank, channel, TCP source port) each, are routed by the fabric's routing, except that flows of a crossing
+    take its path. With traffic engineering `asks` has for each flow the index of its class in service order and the
+    rate that it wants, bit/s; `kept` is the share of each link that every class keeps; with `stay` flows remain in
+    their current tunnels, so that only rates change. `probes`, (rank, rank, path index, TCP source port) each, take
+    that path in any case.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -61,19 +62,19 @@ class RouteRequest:
 
 @dataclass(frozen=True)
 class CountersRequest:
-    """The bytes that every port of every switch has sent."""
+    """A request for the number of bytes that every port of every switch has sent."""
 
 
 Request = StatusRequest | RouteRequest | CountersRequest
 
 
 def write_line(message: Mapping[str, Any]) -> bytes:
-    """A message as it is sent. Raises ValueError for NaN and infinities, which JSON does not have."""
+    """Encode a message as a line. Raises ValueError for NaN and infinities, which JSON does not have."""
     return json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def read_object(line: str | bytes) -> dict[str, Any]:
-    """The JSON object in a text. Raises ProtocolError for any other text."""
+    """Decode a text that is a JSON object. Raises ProtocolError for any other text."""
     try:
         value = json.loads(line, parse_constant=_refuse_constant)
     except ProtocolError:
@@ -86,34 +87,36 @@ def read_object(line: str | bytes) -> dict[str, Any]:
 
 
 def show(value: object) -> str:
-    """A value on one line, cut short."""
+    """Return a value as text for an error: one line of at most `_SHOWN` characters."""
     if isinstance(value, float) and not math.isfinite(value):
-        return "beyond every float"  # JSON numbers such as 1e999
+        return "too large for a float"  # JSON numbers such as 1e999
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def line_limit_bytes(fabric: Fabric) -> int:
-    """The longest line that either side sends: room for two numbers a link, a few for all others."""
-    flows, probes = MAX_FLOWS if multipath(fabric) is not None else 0, _most_probes(fabric)
-    crossings = _most_crossings(fabric)
+    """Return the length of the longest line that a request may have, in bytes.
+
+    It has room for two numbers per link and a few per GPU, switch, crossing, flow and probe.
+    """
+    flows = MAX_FLOWS if multipath(fabric) is not None else 0
+    crossings, probes = _most_crossings(fabric), _most_probes(fabric)
     return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + crossings + flows + probes)
 
 
 def _most_probes(fabric: Fabric) -> int:
-    """The paths between every two GPUs in two sites, up to MAX_FLOWS."""
+    """Return the number of WAN paths between all pairs of GPUs in different sites, at most MAX_FLOWS."""
     sizes = fabric.gpus_per_site
-    every = sum(sizes[a] * sizes[b] * len(paths) for (a, b), paths in fabric.paths_between.items())
-    return min(MAX_FLOWS, every)
+    return min(MAX_FLOWS, sum(sizes[a] * sizes[b] * len(paths) for (a, b), paths in fabric.paths_between.items()))
 
 
 def _most_crossings(fabric: Fabric) -> int:
-    """The pairs of GPUs in two sites."""
+    """Return the number of ordered pairs of GPUs in different sites."""
     return len(fabric.gpus) ** 2 - sum(gpus**2 for gpus in fabric.gpus_per_site)
 
 
 def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> Request:
-    """The request on a line. Raises ProtocolError unless this fabric can serve it and it has the `token`, if any."""
+    """Parse a request. Raises ProtocolError unless this fabric can serve it and it carries the `token`, if given."""
     message = read_object(line)
     given = message.pop("token", None)
     text = given[: MAX_TOKEN + 1] if isinstance(given, str) else ""
@@ -132,42 +135,42 @@ def parse_request(line: bytes, fabric: Fabric, *, token: str | None = None) -> R
 
 
 def write_spec(spec: FabricSpec) -> str:
-    """A declared fabric as JSON; `read_spec` restores it."""
+    """Return a declared fabric as JSON; `read_spec` is the inverse."""
     return json.dumps(asdict(spec) | {"wan": write_wan(spec.wan)}, indent=1)
 
 
 def read_spec(text: str | bytes) -> FabricSpec:
-    """The fabric that `write_spec` wrote; raises ProtocolError. The range of counts is left to `build_fabric`."""
+    """Parse a declared fabric as `write_spec` writes it; raises ProtocolError. `build_fabric` checks counts' ranges."""
     message = read_object(text)
     _only(message, [field.name for field in fields(FabricSpec)])
     wan, seed = message.pop("wan", "mesh"), message.pop("hash_seed", FabricSpec.hash_seed)
     pieces = message.pop("pieces", FabricSpec.pieces)
-    stand, paths = message.pop("sites", []), message.pop("paths", None)
-    rails, tiers = message.pop("rails", None), message.pop("oversubscription", [])
-    chosen: dict[str, Any] = {}
+    sites, paths = message.pop("sites", []), message.pop("paths", None)
+    rails, ratios = message.pop("rails", None), message.pop("oversubscription", [])
+    values: dict[str, Any] = {}
     for name, names in (("grain", GRAINS), ("routing", ROUTINGS)):
-        chosen[name] = message.pop(name, names[0])
-        _check(chosen[name] in names, name, chosen[name], " or ".join(map(show, names)))
+        values[name] = message.pop(name, names[0])
+        _check(values[name] in names, name, values[name], " or ".join(map(show, names)))
     _check(_is_int(seed) and 0 <= seed <= MAX_HASH_SEED, "hash_seed", seed, f"a whole number from 0 to {MAX_HASH_SEED}")
     _check(_is_int(pieces) and 1 <= pieces <= MAX_PIECES, "pieces", pieces, f"a whole number from 1 to {MAX_PIECES}")
-    _check(isinstance(stand, list) and all(isinstance(at, str) for at in stand), "sites", stand, "a list of names")
+    _check(isinstance(sites, list) and all(isinstance(site, str) for site in sites), "sites", sites, "a list of names")
     _check(paths is None or (_is_int(paths) and 0 < paths <= MAX_PATHS), "paths", paths, f"1 to {MAX_PATHS}, or null")
     _check(rails is None or _is_int(rails), "rails", rails, "a whole number, or null")
-    _check(isinstance(tiers, list), "oversubscription", tiers, "a list of numbers")
-    tiers = [_number("oversubscription", tier, low=0, high=_MAX_BPS) for tier in tiers]
+    _check(isinstance(ratios, list), "oversubscription", ratios, "a list of numbers")
+    ratios = [_number("oversubscription", ratio, low=0, high=_MAX_BPS) for ratio in ratios]
     for name, value in message.items():
         numbers = value if isinstance(value, list) else [value]
         _check(all(_is_int(number) for number in numbers), name, value, "a whole number or a list of them")
-    sites = message.get("gpus_per_site", [])
-    _check(isinstance(sites, list), "gpus_per_site", sites, "a list of one number for every site")
-    chosen |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
-    chosen |= {"wan": _wan(wan), "sites": tuple(stand), "paths": paths, "hash_seed": seed, "pieces": pieces}
-    chosen |= {"rails": rails, "oversubscription": tuple(tiers)}
-    return FabricSpec(**chosen)
+    sizes = message.get("gpus_per_site", [])
+    _check(isinstance(sizes, list), "gpus_per_site", sizes, "a list of one number for every site")
+    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in message.items()}
+    values |= {"wan": _wan(wan), "sites": tuple(sites), "paths": paths, "hash_seed": seed, "pieces": pieces}
+    values |= {"rails": rails, "oversubscription": tuple(ratios)}
+    return FabricSpec(**values)
 
 
 def _wan(wan: Any) -> WanSpec:
-    """The WAN of a preset's name or a table; the controller opens no map."""
+    """Parse the WAN, a preset's name or an object; the controller opens no map file."""
     if isinstance(wan, str):
         _check(wan in WAN_PRESETS, "wan", wan, f"one of {', '.join(WAN_PRESETS)}, or an object")
     try:
@@ -183,7 +186,7 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
     asks, kept = _asks(message.pop("asks", []), message.pop("kept", []), flows, fabric)
     missing = next((name for name in names[:5] if name not in message), None)
     if missing is not None:
-        raise ProtocolError(f'a route request needs "{missing}"')
+        raise ProtocolError(f'a route request lacks the key "{missing}"')
     chunk_bytes, best, stay = message["chunk_bytes"], message["best"], message.get("stay", False)
     allowed = _is_int(chunk_bytes) and 0 < chunk_bytes <= _MAX_BYTES
     _check(allowed, "chunk_bytes", chunk_bytes, f"a whole number from 1 to {_MAX_BYTES}")
@@ -206,91 +209,94 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
 def _asks(
     asks: Any, kept: Any, flows: Sequence[Any], fabric: Fabric
 ) -> tuple[tuple[tuple[int, float], ...], tuple[float, ...]]:
-    """What flows ask for, where the fabric's routing is te: a class and a rate each, null for all that it can send."""
+    """Parse the demands of flows, a class and a rate each, and the share of each class. Only a fabric with the routing
+    "te" has demands. The rate null means all that the flow can send."""
     count = len(flows) if fabric.spec.routing == "te" else 0
     _check(isinstance(asks, list) and len(asks) == count, "asks", asks, f"a list of {count}, one for every flow")
-    _check(isinstance(kept, list) and len(kept) <= MAX_CLASSES, "kept", kept, f"a list of at most {MAX_CLASSES} parts")
-    parts = tuple(_number(f"kept[{index}]", part, low=0, high=1) for index, part in enumerate(kept))
-    found = []
+    _check(isinstance(kept, list) and len(kept) <= MAX_CLASSES, "kept", kept, f"a list of at most {MAX_CLASSES} shares")
+    shares = tuple(_number(f"kept[{index}]", share, low=0, high=1) for index, share in enumerate(kept))
+    demands = []
     for index, ask in enumerate(asks):
-        _check(isinstance(ask, list) and len(ask) == 2, f"asks[{index}]", ask, "a class and a rate")
-        place, rate = ask
-        _check(_is_int(place) and 0 <= place < len(parts), f"asks[{index}]", ask, f"of a class below {len(parts)}")
-        wanted = math.inf if rate is None else _number(f"asks[{index}]", rate, low=0, high=_MAX_BPS)
-        found.append((place, wanted))
-    return tuple(found), parts
+        name, allowed = f"asks[{index}]", f"a class below {len(shares)} and a rate"
+        _check(isinstance(ask, list) and len(ask) == 2, name, ask, allowed)
+        class_index, rate = ask
+        _check(_is_int(class_index) and 0 <= class_index < len(shares), name, ask, allowed)
+        demands.append((class_index, math.inf if rate is None else _number(name, rate, low=0, high=_MAX_BPS)))
+    return tuple(demands), shares
 
 
 def _flows(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
-    """Distinct flows, each between two ranks of a site or of two that the WAN joins."""
+    """Parse distinct flows, each between two ranks of one site or of two sites that the WAN joins."""
     most = MAX_FLOWS if multipath(fabric) is not None else 0
-    _check(isinstance(value, list) and len(value) <= most, "flows", value, f"a list of at most {most} flows")
-    for flow in value:
-        if not (isinstance(flow, list) and len(flow) == 4 and all(_is_int(number) for number in flow)):
-            raise ProtocolError(f"the flow {show(flow)} is not two ranks, a channel and a port")
+    for flow in _quadruples("flow", value, most, "a channel"):
         src, dst, channel, port = flow
         if not (0 <= src < len(fabric.gpus) and 0 <= dst < len(fabric.gpus) and src != dst):
-            raise ProtocolError(f"the flow {show(flow)} names a rank beyond 0 to {len(fabric.gpus) - 1}, or one twice")
+            raise ProtocolError(f"the flow {show(flow)} needs two different ranks from 0 to {len(fabric.gpus) - 1}")
         if not (0 <= channel < MAX_FLOWS and 0 < port < 2**16):
-            raise ProtocolError(f"the flow {show(flow)} has a channel or a port beyond {2**16 - 1}")
+            allowed = f"a channel from 0 to {MAX_FLOWS - 1} and a port from 1 to {2**16 - 1}"
+            raise ProtocolError(f"the flow {show(flow)} needs {allowed}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
         if sites[0] != sites[1] and not fabric.paths_between.get(sites):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
-    found = tuple((src, dst, channel, port) for src, dst, channel, port in value)
-    if len({(src, dst, port) for src, dst, _, port in found}) < len(found):
-        raise ProtocolError("a flow is given twice; allowed: each port of two ranks once")
-    return found
+    return tuple((src, dst, channel, port) for src, dst, channel, port in value)
 
 
 def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]:
-    """Distinct probes, each over a path between the sites of its ranks."""
+    """Parse distinct probes, each over a path between the sites of its ranks."""
     most, gpus = _most_probes(fabric), range(len(fabric.gpus))
-    over = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
-    _check(isinstance(value, list) and len(value) <= most, "probes", value, f"a list of at most {most} probes")
-    for probe in value:
-        if not (isinstance(probe, list) and len(probe) == 4 and all(_is_int(number) for number in probe)):
-            raise ProtocolError(f"the probe {show(probe)} is not two ranks, a path and a port")
+    joining = {sites: {path.index for path in paths} for sites, paths in fabric.paths_between.items()}
+    for probe in _quadruples("probe", value, most, "a path"):
         src, dst, index, port = probe
         if not (src in gpus and dst in gpus and 0 < port < 2**16):
-            raise ProtocolError(f"the probe {show(probe)} names a rank beyond {gpus[-1]} or a port beyond {2**16 - 1}")
+            allowed = f"ranks 0 to {gpus[-1]}, ports 1 to {2**16 - 1}"
+            raise ProtocolError(f"the probe {show(probe)} has a rank or a port that does not exist; allowed: {allowed}")
         sites = fabric.gpus[src].site, fabric.gpus[dst].site
-        if index not in over.get(sites, ()):
-            raise ProtocolError(f"the probe {show(probe)} is over a path that does not lead from site to site")
-    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
-        raise ProtocolError("a probe is given twice; allowed: each port of two ranks once")
+        if index not in joining.get(sites, ()):
+            raise ProtocolError(f"the probe {show(probe)} names a path that does not join the sites of its ranks")
     return tuple((src, dst, index, port) for src, dst, index, port in value)
 
 
+def _quadruples(kind: str, value: Any, most: int, third: str) -> Sequence[Sequence[int]]:
+    """Check a list of at most `most` distinct quadruples: two ranks, a `third` number and a TCP source port."""
+    _check(isinstance(value, list) and len(value) <= most, f"{kind}s", value, f"a list of at most {most} {kind}s")
+    for one in value:
+        if not (isinstance(one, list) and len(one) == 4 and all(_is_int(number) for number in one)):
+            raise ProtocolError(f"the {kind} {show(one)} is not two ranks, {third} and a port")
+    if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
+        raise ProtocolError(f"a {kind} is given twice; allowed: each TCP source port once for a pair of ranks")
+    checked: Sequence[Sequence[int]] = value
+    return checked
+
+
 def _crossings(value: Any, fabric: Fabric) -> tuple[tuple[int, int], ...]:
-    """Distinct pairs of ranks, each in two sites that the WAN joins."""
-    count = len(fabric.gpus)
-    most = _most_crossings(fabric)
+    """Parse distinct pairs of ranks, each in two sites that the WAN joins."""
+    count, most = len(fabric.gpus), _most_crossings(fabric)
     _check(isinstance(value, list) and len(value) <= most, "crossings", value, f"a list of at most {most} pairs")
-    found: dict[tuple[int, int], None] = {}
+    crossings: dict[tuple[int, int], None] = {}
     for pair in value:
         if not (isinstance(pair, list) and len(pair) == 2 and all(_is_int(rank) for rank in pair)):
             raise ProtocolError(f"the crossing {show(pair)} is not a pair of ranks")
         src, dst = pair
         if not (0 <= src < count and 0 <= dst < count):
-            raise ProtocolError(f"the crossing {show(pair)} names a rank beyond 0 to {count - 1}")
+            raise ProtocolError(f"the crossing {show(pair)} names a rank outside 0 to {count - 1}")
         if not fabric.paths_between.get((fabric.gpus[src].site, fabric.gpus[dst].site)):
             raise ProtocolError(f"no path leads over the WAN from rank {src} to rank {dst}")
-        if (src, dst) in found:
+        if (src, dst) in crossings:
             raise ProtocolError(f"the crossing {show(pair)} is given twice")
-        found[src, dst] = None
-    return tuple(found)
+        crossings[src, dst] = None
+    return tuple(crossings)
 
 
 def _per_link(name: str, value: Any, fabric: Fabric, *, low: float, high: float) -> tuple[float, ...]:
     links = len(fabric.links)
-    allowed = isinstance(value, list) and len(value) == links
-    _check(allowed, name, value, f"a list of {links}, one for every logical link")
+    is_right = isinstance(value, list) and len(value) == links
+    _check(is_right, name, value, f"a list of {links} numbers, one for every logical link")
     return tuple(_number(f"{name}[{index}]", entry, low=low, high=high) for index, entry in enumerate(value))
 
 
 def _number(name: str, value: Any, *, low: float, high: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    _check(number and low <= value <= high, name, value, f"a number from {low:g} to {high:g}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    _check(is_number and low <= value <= high, name, value, f"a number from {low:g} to {high:g}")
     return float(value)
 
 

@@ -1,7 +1,7 @@
-"""The controller's Unix socket: a line for every request, a line for every reply. Answers come from the app.
+"""The controller's Unix socket: reads requests and writes replies, one line each. The app computes the replies.
 
 Only the user that runs the controller can connect (mode 0600). The number of clients, the length of a line and the
-number of refused requests of a client are bounded; a client that exceeds one is answered, logged and disconnected.
+number of refused requests per client are bounded; a client that exceeds a bound gets an error and is disconnected.
 """
 
 import logging
@@ -20,21 +20,21 @@ from controller.compat import hub
 
 MAX_CLIENTS = 8
 MAX_REFUSED = 100
-_SEND_S = 10  # for a client to take its reply
+_SEND_S = 10  # how long a client may take to receive its reply
 _LOG = logging.getLogger("longhaul.controller")
 
 Answer = Callable[[bytes], Mapping[str, Any]]
-"""From a request's line to the reply; raises ProtocolError, and nothing else, for a request to refuse."""
+"""Function from a request's line to the reply. It raises ProtocolError, and nothing else, to refuse a request."""
 
 
 class SocketTakenError(OSError):
-    """A socket that cannot be made: one sentence with its path."""
+    """The socket is in use or cannot be created: one sentence with its path."""
 
 
 class Server(socketserver.ThreadingUnixStreamServer):
-    """Serves `answer` on the socket at `path`, every client in one of the framework's threads.
+    """Answers requests on the socket at `path` by `answer`, with one of the framework's threads for each client.
 
-    `limit_bytes` bounds a request's line. Raises SocketTakenError where the path is in use or no socket can be made.
+    `limit_bytes` is the longest line of a request. Raises SocketTakenError if the path is in use or cannot be created.
     """
 
     request_queue_size = 16
@@ -42,26 +42,26 @@ class Server(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: Path, answer: Answer, *, limit_bytes: int) -> None:
         self.path, self.answer, self.limit_bytes = path, answer, limit_bytes
         self._clients = 0
-        before = os.umask(0o177)  # the socket is its owner's alone from its first instant
+        before = os.umask(0o177)  # no other user can ever connect, not even just after the socket is created
         try:
             _remove_stale(path)
             super().__init__(str(path), _Client)
         except OSError as error:
             if isinstance(error, SocketTakenError):
                 raise
-            raise SocketTakenError(f"no socket can be made at {path}: {error.strerror or error}") from None
+            raise SocketTakenError(f"no socket can be created at {path}: {error.strerror or error}") from None
         finally:
             os.umask(before)
         self._inode = path.stat().st_ino
 
     def accept_clients(self) -> None:
-        """Serve until `close`. (`serve_forever` polls, by a `select` that Ryu's green threads do not replace.)"""
-        with suppress(OSError):  # closed
+        """Accept clients until `close`. (`serve_forever` uses a `select` that Ryu's green threads do not replace.)"""
+        with suppress(OSError):  # the socket was closed
             while True:
                 self.process_request(*self.get_request())
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client in a thread of its own, or turn it away."""
+        """Serve a client in a new thread, or refuse it if there are too many."""
         if self._clients < MAX_CLIENTS:
             self._clients += 1
             hub.spawn(self.process_request_thread, request, client_address)
@@ -72,12 +72,12 @@ class Server(socketserver.ThreadingUnixStreamServer):
         _LOG.warning("refused a client: %d are served already", MAX_CLIENTS)
 
     def shutdown_request(self, request: Any) -> None:
-        """A client's thread ends."""
+        """Close a client's connection, as its thread ends."""
         self._clients -= 1
         super().shutdown_request(request)
 
     def close(self) -> None:
-        """Remove the socket, unless another one has taken its place."""
+        """Close and remove the socket, unless another one has replaced it at its path."""
         self.server_close()
         with suppress(FileNotFoundError):
             if self.path.stat().st_ino == self._inode:
@@ -89,7 +89,8 @@ class _Client(socketserver.StreamRequestHandler):
     rbufsize = 1 << 16
 
     def handle(self) -> None:
-        # A client that takes no replies must not keep its place; `timeout` would limit its silences too.
+        # A client that receives no replies must not block one of the MAX_CLIENTS. `timeout` would also limit the time
+        # between requests.
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S, 0))
         with suppress(OSError):
             self._converse()
@@ -113,12 +114,12 @@ class _Client(socketserver.StreamRequestHandler):
 
 
 def error_line(sentence: str) -> bytes:
-    """The reply to a request that is not served."""
+    """Return the reply to a request that is refused."""
     return write_line({"ok": False, "error": sentence})
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the socket of a controller that was killed; raises SocketTakenError for anything else at its place."""
+    """Remove the socket of a controller that was killed; raises SocketTakenError for anything else at the path."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""Routes as OpenFlow rules, and the order in which switches are given them."""
+"""Routes as OpenFlow rules, and the order in which the rules are sent to switches."""

@@ -1,19 +1,18 @@
 """Flow rules, and the messages that install and remove them, as values: the part of OpenFlow 1.3 that is used here.
 
-Rules are for IPv4, but those of tunnels, which look at the destination MAC alone. `rules` makes them, `switches` sends
-them.
+Rules of tunnels match the destination MAC only; all others match IPv4. `rules` creates messages, `switches` sends them.
 """
 
 from dataclasses import dataclass, field
 
 DEFAULT_PRIORITY = 100
-TURN_PRIORITY = 110  # a default rule for packets to send back out of their input port
+TURN_PRIORITY = 110  # of default rules that send packets back out of their input port
 TUNNEL_PRIORITY = 200
-ROUTE_PRIORITY = 200  # at leaves, which no tunnel passes
+ROUTE_PRIORITY = 200  # at leaves, where there are no tunnel rules
 FLOW_PRIORITY = 210  # also at leaves
 
 IN_PORT = 0xFFFF_FFF8
-"""OpenFlow's OFPP_IN_PORT; a switch drops a packet that its port's number would send back out of its input port."""
+"""OpenFlow's OFPP_IN_PORT. A switch drops a packet instead of sending it back out of its input port by port number."""
 
 ALL_BITS = 0xFFFF_FFFF_FFFF_FFFF
 LAST_GENERATION = 0x7FFF_FFFF
@@ -21,7 +20,7 @@ LAST_GENERATION = 0x7FFF_FFFF
 _OURS = 0x4C48 << 48  # "LH"
 _ROUTE = 1 << 32
 _OF_FLOW = 1 << 31
-_SPINE_SHIFT = 24  # there are fewer paths than that
+_SPINE_SHIFT = 24  # the path's index takes the bits below
 DEFAULT_COOKIE = _OURS
 ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ (LAST_GENERATION | _OF_FLOW)
 """The cookie and mask that match all routes of all generations, and no other rule."""
@@ -30,8 +29,8 @@ TUNNEL_COOKIE = _OURS | 2 << 32
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """What a rule matches: IPv4 addresses or networks ("10.0.0.1", "10.1.0.0/24"), TCP source port, input port,
-    destination MAC."""
+    """The match of a rule: source and destination as IPv4 addresses or networks ("10.0.0.1", "10.1.0.0/24"), TCP source
+    port, input port, destination MAC. None matches everything."""
 
     src: str | None = None
     dst: str | None = None
@@ -42,7 +41,7 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A flow entry: sets the MACs to `eth_dst` and `eth_src`, if given, and sends the packet out of `out_port`."""
+    """A flow entry that sets the packet's MACs to `eth_dst` and `eth_src`, if given, and sends it out of `out_port`."""
 
     priority: int
     cookie: int
@@ -54,7 +53,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Install:
-    """Add a rule to a switch; it replaces one with the same match and priority atomically."""
+    """Adds a rule to a switch, atomically replacing a rule with the same match and priority."""
 
     switch: str
     rule: Rule
@@ -62,7 +61,7 @@ class Install:
 
 @dataclass(frozen=True, kw_only=True)
 class Remove:
-    """Delete a switch's rules whose cookie is this under the mask and whose match is at least as narrow as `match`."""
+    """Deletes a switch's rules whose cookie equals `cookie` under `mask` and whose match is within `match`."""
 
     switch: str
     cookie: int
@@ -72,38 +71,39 @@ class Remove:
 
 Message = Install | Remove
 Stage = tuple[Message, ...]
-"""Messages that may take effect in any order; every switch has confirmed all of its own before the next stage."""
+"""Messages that may take effect in any order. Every switch confirms its messages before the next stage is sent."""
 
 
 def route_cookie(generation: int, *, of_flow: bool = False) -> int:
-    """The cookie of the routes of a generation, 1 to LAST_GENERATION: of pairs of GPUs, or of flows."""
+    """Return the cookie of a generation's routes (1 to LAST_GENERATION): those of pairs of GPUs, or those of flows."""
     return ROUTES_COOKIE | generation | (_OF_FLOW if of_flow else 0)
 
 
 def tunnel_over(path: int, spine: int = -1) -> int:
-    """The number of the tunnel over the WAN path of that index, and behind it through the spine of that index in its
-    site, -1 for the one that the default rules take."""
+    """Return the number of the tunnel over the WAN path with index `path` and then through the destination site's spine
+    with index `spine`, -1 for the spine that the default rules take."""
     return spine + 1 << _SPINE_SHIFT | path
 
 
-def over(tunnel: int) -> tuple[int, int]:
-    """The path and the spine of a tunnel; the inverse of `tunnel_over`."""
+def path_and_spine(tunnel: int) -> tuple[int, int]:
+    """Return the indices of a tunnel's path and spine; the inverse of `tunnel_over`."""
     return tunnel & (1 << _SPINE_SHIFT) - 1, (tunnel >> _SPINE_SHIFT) - 1
 
 
 def tunnel_tag(tunnel: int) -> str:
-    """The MAC address that replaces the destination's in the tunnel of that number, and the source's from there on.
+    """Return the MAC address that replaces the destination's inside a tunnel, and the source's up to the destination.
 
-    Locally administered, and never a GPU's.
+    It is locally administered, and never the address of a GPU.
     """
     return _tag(tunnel + 1)
 
 
 def tunnels_match(path: int, *, left: bool = False) -> str:
-    """tc's u32 match of packets in any tunnel over the WAN path of that index, or of those that have `left` it."""
-    tag, at = tunnel_tag(tunnel_over(path)).split(":"), -8 if left else -14
-    pair = f"match u16 0x{tag[0]}{tag[1]} 0xffff at {at} match u16 0x{tag[4]}{tag[5]} 0xffff at {at + 4}"
-    return f"{pair} match u8 0x{tag[3]} 0xff at {at + 3}"
+    """Return tc's u32 match of the packets in any tunnel over the WAN path with this index or, with `left`, of packets
+    that have left such a tunnel."""
+    tag, offset = tunnel_tag(tunnel_over(path)).split(":"), -8 if left else -14  # of a MAC, before the IP header
+    pair = f"match u16 0x{tag[0]}{tag[1]} 0xffff at {offset} match u16 0x{tag[4]}{tag[5]} 0xffff at {offset + 4}"
+    return f"{pair} match u8 0x{tag[3]} 0xff at {offset + 3}"
 
 
 def _tag(number: int) -> str:
@@ -111,4 +111,4 @@ def _tag(number: int) -> str:
 
 
 NO_TUNNEL = _tag(0)
-"""The MAC address that the default rules give packets on their way over the WAN, for both ends of it at the leaf."""
+"""The MAC address that default rules give to packets over the WAN: as destination and, at leaves, also as source."""

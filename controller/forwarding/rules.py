@@ -1,24 +1,25 @@
-"""From routes to flow rules, and from old routes to new ones without losing a packet.
+"""Translates routes to flow rules, and changes routes without losing a packet.
 
-The default rules lead from every GPU to every other: by the destination alone within its site, by the pair of sites
-over the WAN, on the default path. A tunnel is a candidate path over the WAN. Its packets bear its tag (in the
-destination MAC, so the IP header stays as it is), which is all that the spines of the source's site and the routers
-before the last look at. From the last router on the default rules lead to the destination, whose leaf restores the MAC.
-Some tunnels lead through a certain spine behind the path, by a rule at the last router. The source MAC bears the tag,
-too, up to the destination, where it tells which path a packet has taken.
+The default rules connect every GPU with every other: they match the destination within its site, and the pair of sites
+on the default path over the WAN. A tunnel is a candidate path over the WAN. Its packets carry its tag in the
+destination MAC, so that the IP header is unchanged; the spines of the source's site and all routers of the path except
+the last match only this tag. From the last router on, the default rules lead to the destination, whose leaf restores
+the MAC. Some tunnels also fix the spine after the path, by a rule at the last router. The source MAC carries the tag,
+too, up to the destination, where it shows which path a packet has taken.
 
-A route puts one pair of GPUs into a tunnel, by a rule at the first leaf, or one flow of theirs, which its TCP source
-port tells from the others. Within a site a route of a flow selects its spine alone.
+A route puts a pair of GPUs, or one of their flows, into a tunnel, by a rule at the source's leaf; the TCP source port
+identifies the flow. Within a site, the route of a flow only selects its spine.
 
 No packet is lost while routes change, not even one in flight:
-- The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. So
-  each packet sees the old route or the new one, never a mixture, and one message to a leaf changes over.
-- Default rules of a leaf set the fields that routes set. Else Open vSwitch would forget its decision for a pair's
-  packets as the pair gets its first route, since it then depends on more fields: at full rate more of them come
-  at once than it can be asked about.
-- A packet whose tag a switch does not know, as it has lost its rules, falls to the default rules, which every router of
-  every candidate path has. They clear the tag, so that no tunnel takes the packet back, and lead to the destination
-  without a loop. Sending it back out of its input port needs OFPP_IN_PORT, hence TURN_PRIORITY.
+- The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. Every
+  packet therefore follows the old route or the new one, never a mixture, and one message to a leaf changes a route.
+- The default rules of a leaf set the same fields as routes. Otherwise the first route of a pair would change the fields
+  that Open vSwitch's cached decision depends on, and it would discard that decision: at full rate, more packets arrive
+  before the next decision than can be queued for it.
+- A packet with a tag that a switch does not know, because it has lost its rules, matches the default rules, which every
+  router of every candidate path has. They clear the tag, so that the packet enters no tunnel again, and lead to the
+  destination without a loop. A rule can only send a packet back out of its input port by OFPP_IN_PORT; such rules have
+  TURN_PRIORITY.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -33,8 +34,8 @@ from topologies.fabric.addressing import Switch
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The way of a flow: the index of its WAN path, -1 within a site, and those of the spines in the source's site and
-    in the destination's, -1 for those that the default rules take."""
+    """The way of a flow, as indices: its WAN `path`, -1 within a site, and the spine that it takes `up` in the source's
+    site and `down` in the destination's site, -1 for the spine that the default rules take."""
 
     path: int
     up: int = -1
@@ -43,11 +44,11 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A pair of ranks in the tunnel over a path other than the default one, the spine that its leaf sends it to, and
-    the generation that installed it.
+    """The route of a pair of ranks that is off the default path: the index of its path, the name of the spine that the
+    source's leaf sends to, and the generation that installed the route.
 
-    With a `port` it is of the flow with that TCP source port, on any path (-1 within a site), and `down` is the spine
-    behind the path, as in `Way`.
+    With `port` it is the route of the pair's flow with that TCP source port, on any path (-1 within a site), and `down`
+    is the index of the spine after the path, as in `Way`.
     """
 
     src: int
@@ -60,20 +61,20 @@ class Route:
 
     @property
     def key(self) -> tuple[int, int, int | None]:
-        """What tells it from the other routes in force."""
+        """The key of this route among the routes in force."""
         return self.src, self.dst, self.port
 
     @property
     def tunnel(self) -> int:
-        """The number of its tunnel."""
+        """The number of the route's tunnel."""
         return flows.tunnel_over(self.path, self.down)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """The stages that lead from some routes to others; the routes in force after the last stage, and the tunnels, by
-    number, whose rules are installed then. `moves` are those messages of the last stage that need no other first: they
-    lead into tunnels whose rules are installed already."""
+    """A change of routes, as `stages` of messages; `routes` and `tunnels` (numbers) are those installed after the last
+    stage. `moves` are the messages of the last stage that need not wait for another stage, because they lead into
+    tunnels whose rules are already installed."""
 
     stages: tuple[Stage, ...]
     moves: Stage
@@ -82,17 +83,19 @@ class Change:
 
 
 def default_rules(ways: Ways, switch: str) -> tuple[Rule, ...]:
-    """The default rules of a switch, for every pair of GPUs that the WAN joins."""
+    """Return the default rules of a switch, for all pairs of GPUs in one site or in two sites that the WAN joins."""
     here = ways.switches[switch]
     outwards = _outwards if here.kind in ("leaf", "spine") else _over_wan
     return (*_inwards(ways, here), *outwards(ways, here))
 
 
 def tunnel_rules(ways: Ways, switch: str, tunnel: int) -> tuple[Rule, ...]:
-    """The rules of a tunnel, by its number, at a switch: one at every spine of the source's site and at every router
-    before the last, at the last if it goes on through a certain spine, none elsewhere. They do not depend on which
-    cables are dead."""
-    index, spine = flows.over(tunnel)
+    """Return the rules of a tunnel, given its number, at a switch.
+
+    There is one rule at every spine of the source's site, at every router of the path except the last, and at the last
+    router if the tunnel fixes the spine after it. The rules do not depend on which cables are dead.
+    """
+    index, spine = flows.path_and_spine(tunnel)
     path = ways.fabric.paths[index]
     here, routers = ways.switches[switch], ways.over_wan(path)
     if switch in routers[:-1]:
@@ -121,12 +124,12 @@ def change(
     tunnels: Collection[int],
     of_flows: Mapping[tuple[int, int, int], Way] = MappingProxyType({}),
 ) -> Change:
-    """From the routes in force to these paths, by pair of ranks; every other pair returns to the default path.
+    """Return the change from the routes in force, `old`, to the `wanted` path of each pair of ranks.
 
-    `of_flows` are the ways of flows, by their ranks and their TCP source port; other flows go where their pair does.
-    `tunnels` are those whose rules are installed. A change is one stage, behind another one if it needs more tunnels. A
-    route that stays keeps its generation and its rule; a pair on the default path needs no route. New routes get
-    `generation`, which no route in force may have.
+    All other pairs return to the default path. `of_flows` are the ways of flows, by ranks and TCP source port; other
+    flows take their pair's path. `tunnels` are those whose rules are installed. A change is one stage, preceded by
+    another if it needs more tunnels. A route that does not change keeps its generation and its rule; a pair on the
+    default path needs no route. New routes get `generation`, which no route in force may have.
     """
     before = {route.key: route for route in old}
     stay, fresh = list[Route](), list[Route]()
@@ -138,28 +141,30 @@ def change(
         elif path != ways.default(src, dst):
             fresh.append(Route(src=src, dst=dst, path=path, spine=spine, generation=generation))
     for key, way in of_flows.items():
-        if way.path < 0 and way.up < 0:  # behind one leaf, or cut off
+        if way.path < 0 and way.up < 0:  # both GPUs at one leaf, or one is cut off
             continue
-        route = _of_flow(ways, key, way, generation)
+        route = _route_of_flow(ways, key, way, generation)
         current = before.get(key)
-        same = current is not None and replace(current, generation=generation) == route
-        (stay if same else fresh).append(current if current is not None and same else route)
-    kept = {route.key for route in (*stay, *fresh)}
-    more = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
-    moves = tuple(install(ways, route) for route in fresh if route.path >= 0 and route.tunnel not in more)
+        if current is not None and replace(current, generation=generation) == route:
+            stay.append(current)
+        else:
+            fresh.append(route)
+    keys = {route.key for route in (*stay, *fresh)}
+    new_tunnels = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
+    moves = tuple(install(ways, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels)
     leaves: list[Message] = [install(ways, route) for route in fresh]
-    leaves += [_removal(ways, route) for route in old if route.key not in kept]
+    leaves += [_removal(ways, route) for route in old if route.key not in keys]
     switches = [switch.name for switch in ways.fabric.switches]
-    stages = (tuple(m for switch in switches for m in _tunnel_installs(ways, switch, more)), tuple(leaves))
+    first = tuple(message for switch in switches for message in _tunnel_installs(ways, switch, new_tunnels))
     return Change(
-        stages=tuple(stage for stage in stages if stage),
+        stages=tuple(stage for stage in (first, tuple(leaves)) if stage),
         moves=moves,
         routes=(*stay, *fresh),
-        tunnels=frozenset(more.union(tunnels)),
+        tunnels=frozenset(new_tunnels.union(tunnels)),
     )
 
 
-def _of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -> Route:
+def _route_of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -> Route:
     src, dst, port = key
     gpu = ways.fabric.gpus[src]
     if way.up >= 0:
@@ -170,36 +175,37 @@ def _of_flow(ways: Ways, key: tuple[int, int, int], way: Way, generation: int) -
 
 
 def detour(old: Ways, new: Ways, switch: str) -> Stage:
-    """The messages that replace the default rules of `old` at a switch by those of `new`.
+    """Return the messages that replace the default rules of `old` at a switch by those of `new`.
 
-    A rule that turns packets round is removed, as it would send back what a new rule sends here. Other unused rules
-    match no traffic and stay.
+    Obsolete rules that send packets back out of their input port are removed, because they would return packets that a
+    new rule sends to this switch. Other obsolete rules match no traffic and stay.
     """
     before, after = default_rules(old, switch), default_rules(new, switch)
     fresh = [Install(switch=switch, rule=rule) for rule in after if rule not in before]
-    turns = {rule.match for rule in before if rule.match.in_port is not None} - {rule.match for rule in after}
-    gone = [rule.match for rule in before if rule.match in turns]
+    matches = {rule.match for rule in after}
+    gone = [rule.match for rule in before if rule.match.in_port is not None and rule.match not in matches]
     return (*fresh, *(Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match) for match in gone))
 
 
 def greeting(
     ways: Ways, switch: str, routes: Collection[Route], tunnels: Collection[int]
 ) -> tuple[Stage, Stage, Stage]:
-    """The messages to a switch that connects, whatever rules it holds: the default rules, those of these tunnels, and
-    these routes alone.
+    """Return the messages to a switch that has connected, which may hold any rules: they install the default rules and
+    the rules of these tunnels, and replace all routes by these.
 
     Between the second stage and the third its packets follow the default rules; none is lost.
     """
-    mine = tuple(message for message in (install(ways, route) for route in routes) if message.switch == switch)
+    own_routes = tuple(message for message in (install(ways, route) for route in routes) if message.switch == switch)
     rules = default_rules(ways, switch)
     defaults = tuple(Install(switch=switch, rule=rule) for rule in rules)
     no_routes = Remove(switch=switch, cookie=flows.ROUTES_COOKIE, mask=flows.ROUTES_MASK)
-    standing = (*defaults, *_tunnel_installs(ways, switch, tunnels))
-    return standing, (*_other_turns(ways, switch, rules), no_routes), mine
+    permanent = (*defaults, *_tunnel_installs(ways, switch, tunnels))
+    return permanent, (*_obsolete_turns(ways, switch, rules), no_routes), own_routes
 
 
-def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
-    """Removes every rule that turns packets round but these; other old rules are harmless, see `detour`."""
+def _obsolete_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
+    """Yield the removal of every rule that sends packets back out of their input port, except those in `rules`; other
+    old rules are harmless (see `detour`)."""
     kept = {rule.match for rule in rules}
     for a, b in ways.fabric.paths_between:
         for port in ways.switches[switch].ports:
@@ -209,7 +215,7 @@ def _other_turns(ways: Ways, switch: str, rules: Collection[Rule]) -> Iterator[R
 
 
 def install(ways: Ways, route: Route) -> Install:
-    """A route's rule, at its first leaf."""
+    """Return the message that installs a route's rule, at the source's leaf."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
     of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
     rule = Rule(
@@ -224,18 +230,18 @@ def install(ways: Ways, route: Route) -> Install:
 
 
 def _removal(ways: Ways, route: Route) -> Remove:
-    """Removes a route's rule; other routes of its generation stay."""
+    """Return the message that removes a route's rule and keeps other routes of its generation."""
     src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
     cookie = flows.route_cookie(route.generation, of_flow=route.port is not None)
     return Remove(switch=src.leaf, cookie=cookie, match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port))
 
 
 def _tunnel_installs(ways: Ways, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
-    return tuple(Install(switch=switch, rule=rule) for one in tunnels for rule in tunnel_rules(ways, switch, one))
+    return tuple(Install(switch=switch, rule=rule) for tunnel in tunnels for rule in tunnel_rules(ways, switch, tunnel))
 
 
 def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
-    """To every GPU of the switch's own site, if any; its leaf restores the MAC address."""
+    """Yield the rules to every GPU of the switch's site, if it has one; a GPU's leaf restores the MAC address."""
     for gpu in (gpu for gpu in ways.fabric.gpus if gpu.site == here.site):
         if gpu.leaf == here.name:
             yield _default_rule(Match(dst=gpu.ip), ways.port(here.name, gpu.name), eth_dst=gpu.mac)
@@ -245,7 +251,7 @@ def _inwards(ways: Ways, here: Switch) -> Iterator[Rule]:
 
 
 def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
-    """From a leaf or a spine to the border router where the default path to every other site begins."""
+    """Yield the rules of a leaf or a spine towards the first border router of the default path to every other site."""
     assert here.site is not None
     for site, network in enumerate(ways.networks):
         if not ways.joined(here.site, site):
@@ -255,9 +261,8 @@ def _outwards(ways: Ways, here: Switch) -> Iterator[Rule]:
             match = Match(src=ways.networks[here.site], dst=network)
             yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)
         for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
-            rule = _default_rule(
-                Match(src=gpu.ip, dst=network), ways.port(here.name, ways.spine(gpu, first)), eth_dst=NO_TUNNEL
-            )
+            port = ways.port(here.name, ways.spine(gpu, first))
+            rule = _default_rule(Match(src=gpu.ip, dst=network), port, eth_dst=NO_TUNNEL)
             yield replace(rule, eth_src=NO_TUNNEL)
 
 
@@ -268,15 +273,9 @@ def _over_wan(ways: Ways, here: Switch) -> Iterator[Rule]:
             continue
         port, match = ways.port(here.name, peer), Match(src=ways.networks[a], dst=ways.networks[b])
         yield _default_rule(match, port, eth_dst=NO_TUNNEL)
-        # A packet that has lost its route may have to turn round.
-        back = Match(src=match.src, dst=match.dst, in_port=port)
-        yield Rule(
-            priority=flows.TURN_PRIORITY,
-            cookie=flows.DEFAULT_COOKIE,
-            match=back,
-            out_port=flows.IN_PORT,
-            eth_dst=NO_TUNNEL,
-        )
+        # A packet that has lost its route may have to go back the way it came.
+        back = _default_rule(replace(match, in_port=port), flows.IN_PORT, eth_dst=NO_TUNNEL)
+        yield replace(back, priority=flows.TURN_PRIORITY)
 
 
 def _default_rule(match: Match, out_port: int, *, eth_dst: str | None = None) -> Rule:

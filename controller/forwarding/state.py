@@ -1,4 +1,4 @@
-"""The forwarding state of the switches: which default rules and routes they have, and bringing them to others."""
+"""Keeps the forwarding state of the switches, their default rules and routes, and changes it."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,22 +22,20 @@ from topologies.fabric.failures import Cables, failed_links, reachable, spines
 DEADLINE_S = 5.0
 """How long the switches may take to confirm one stage of a change."""
 
-
 _STANDING_TUNNELS = 4096
-"""Where a fabric has more candidate paths, tunnels are installed as they are first wanted, instead of at the start."""
-
+"""In a fabric with more tunnels than this, a tunnel is installed when first wanted, instead of all at the start."""
 
 FlowWays = Mapping[tuple[int, int, int], rules.Way]
-"""The ways of flows, by their ranks and their TCP source port."""
+"""The ways of flows, by (source rank, destination rank, TCP source port)."""
 
 NO_FLOWS: FlowWays = MappingProxyType({})
 
 
 class State(Enum):
-    """What is known of the rules in the ready switches.
+    """Whether the rules of the ready switches are known.
 
-    CONFIRMED -> (a change begins) -> IN_DOUBT -> (every switch confirms it) -> CONFIRMED; a change that fails leaves
-    IN_DOUBT, and the next one then begins by restoring the default rules alone.
+    CONFIRMED -> (a change begins) -> IN_DOUBT -> (every switch confirms it) -> CONFIRMED. After a failed change the
+    state remains IN_DOUBT, and the next change begins by removing all routes and restoring the default rules.
     """
 
     CONFIRMED = "every switch has confirmed the default rules and the routes in force"
@@ -45,11 +43,10 @@ class State(Enum):
 
 
 class Forwarding:
-    """The forwarding of one fabric: default rules that follow `ways`, `tunnels`, and `routes`. One change at a time.
+    """The forwarding of one fabric: default rules along `ways`, `tunnels` and `routes`. One change at a time.
 
-    `tunnels` are those, by number, that every ready switch has; none is ever removed. `ready` are the
-    switches that have their default rules. Only these are changed; the others get all of it when they have connected
-    (`greet`).
+    `tunnels` are the numbers of the tunnels that every ready switch has; none is ever removed. `ready` are the names of
+    the switches that have their default rules. Only these get changes; others get all rules on connecting (`greet`).
     """
 
     def __init__(self, fabric: Fabric, switches: Switches) -> None:
@@ -63,9 +60,9 @@ class Forwarding:
         self.state = State.CONFIRMED
 
     def greet(self, switch: str) -> None:
-        """Give a switch that has connected its rules, and count it as ready.
+        """Send all rules to a switch that has connected, and mark it as ready.
 
-        Raises SwitchError, after disconnecting the switch so that it connects anew.
+        Raises SwitchError after closing the connection, so that the switch connects again.
         """
         connection = self._switches.connection(switch)
         try:
@@ -77,11 +74,11 @@ class Forwarding:
         self.ready.add(switch)
 
     def reconcile(self, ways: Ways, wanted: Mapping[tuple[int, int], int], of_flows: FlowWays = NO_FLOWS) -> int:
-        """Bring the switches to the default rules of `ways`, these pairs of ranks onto these paths, and these flows
-        onto their ways.
+        """Install the default rules of `ways`, and put each pair of ranks in `wanted` on its path and each flow in
+        `of_flows` on its way.
 
-        So are the acknowledgements that the default rules would lose. Returns the number of messages that the change
-        took. Raises SwitchError, and is IN_DOUBT then.
+        Acknowledgements that the default rules would lose get routes, too. Return the number of messages of the change.
+        Raises SwitchError; the state is then IN_DOUBT.
         """
         crossings = (*wanted, *((src, dst) for (src, dst, _), way in of_flows.items() if way.path >= 0))
         wanted = {**acknowledgements(ways, crossings), **wanted}
@@ -92,10 +89,10 @@ class Forwarding:
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
         change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
-        at_once = change.moves if detours else ()  # what a dead cable carried has nothing to wait for
-        sent = set(at_once)
-        later = (tuple(message for message in stage if message not in sent) for stage in change.stages)
-        stages = [stage for stage in (tuple(itertools.chain(*detours, at_once)), *later) if stage]
+        moves = change.moves if detours else ()  # traffic of a dead cable is moved in the first stage
+        early = set(moves)
+        later = (tuple(message for message in stage if message not in early) for stage in change.stages)
+        stages = [stage for stage in (tuple(itertools.chain(*detours, moves)), *later) if stage]
         if stages:
             self.generation, self.state = generation, State.IN_DOUBT
             self._send(stages, settle_s=SETTLE_S)
@@ -103,21 +100,21 @@ class Forwarding:
         return sum(len(stage) for stage in stages)
 
     def path(self, src: int, dst: int) -> int:
-        """The index of the path that a pair of ranks in two sites is on."""
+        """Return the index of the path that a pair of ranks in two sites is on."""
         routed = {route.key: route.path for route in self.routes}
         return routed.get((src, dst, None), self.ways.default(src, dst))
 
     def paths_of_flows(self) -> dict[tuple[int, int, int], int]:
-        """The index of the path of every flow that has a route of its own across the WAN, by ranks and source port."""
+        """Return the path index of every flow that has its own route over the WAN, by ranks and TCP source port."""
         return {(r.src, r.dst, r.port): r.path for r in self.routes if r.port is not None and r.path >= 0}
 
     def _send(self, stages: Iterable[Stage], *, settle_s: float = 0.0) -> None:
-        here = [tuple(message for message in stage if message.switch in self.ready) for stage in stages]
-        self._switches.send([stage for stage in here if stage], deadline_s=DEADLINE_S, settle_s=settle_s)
+        sent = [tuple(message for message in stage if message.switch in self.ready) for stage in stages]
+        self._switches.send([stage for stage in sent if stage], deadline_s=DEADLINE_S, settle_s=settle_s)
 
 
 def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
-    """The paths of the crossings, chosen together, by index in `fabric.paths`, without these cables.
+    """Choose the paths of the request's crossings together, avoiding dead cables; return indices in `fabric.paths`.
 
     Raises NoPathError.
     """
@@ -133,8 +130,7 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
 
 
 Limits = list[list[float]]
-"""What each class may send through each tunnel, bit/s, by the place of the class and the index of the path; of no class
-where tunnels have no limits."""
+"""The rate limits of tunnels, bit/s, by index of the class in service order and of the path; empty without limits."""
 
 
 def choose_ways(
@@ -144,54 +140,53 @@ def choose_ways(
     paths: Sequence[int] = (),
     has: Mapping[tuple[int, int, int], int] = MappingProxyType({}),
 ) -> tuple[dict[tuple[int, int, int], rules.Way], Limits]:
-    """The ways of the request's flows by the fabric's routing, without these cables, by ranks and TCP source port, and
-    behind them those of its probes; and the limits of tunnels.
+    """Choose the ways of the request's flows by the fabric's routing, avoiding dead cables.
 
-    `paths` are those of the request's crossings, whose flows take them, and `has` those of flows until now. Raises
-    NoPathError where there is none.
+    Return the ways by ranks and TCP source port, first those of flows, then those of probes; and the limits of tunnels.
+    `paths` are the paths of the request's crossings, which flows of these crossings take; `has` are the current path
+    indices of flows. Raises NoPathError if a flow has no path.
     """
-    ways, failed = multipath(fabric), set(failed_links(fabric, dead))
+    routing, failed = multipath(fabric), set(failed_links(fabric, dead))
     probes = {
         (src, dst, port): rules.Way(path=path)
         for src, dst, path, port in request.probes
         if failed.isdisjoint(fabric.paths[path].links)
     }
-    if ways is None or not request.flows:
+    if routing is None or not request.flows:
         return probes, []
     reach = reachable(fabric, dead)
     for src, dst, *_ in request.flows:
         if not reach[src, dst]:
             raise NoPathError(f"no path leads over the WAN from rank {src} to rank {dst}")
     src, dst, channel, port = np.array(request.flows).T
+    keys = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
     path: Integers
     limits: Limits = []
-    if ways.engineers:
+    if routing.engineers:
         rates_bps = np.array(request.rates_bps)
-        rates_bps[list(failed_links(fabric, dead))] = 0.0
+        rates_bps[list(failed)] = 0.0
         priority, wanted_bps = zip(*request.asks, strict=True)
-        asked = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
-        flows = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
-        crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
-        if request.stay and all(flow in has for flow, does in zip(flows, crosses, strict=True) if does):
-            asked = replace(asked, has=tuple(has.get(flow, -1) for flow in flows))
-        plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), asked)
+        traffic = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
+        crossing = np.flatnonzero(fabric.gpu_sites[src] != fabric.gpu_sites[dst])
+        if request.stay and all(keys[flow] in has for flow in crossing):
+            traffic = replace(traffic, has=tuple(has.get(key, -1) for key in keys))
+        plan = engineered(fabric, np.array(request.delays_s), rates_bps, (src, dst), traffic)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:
-        path = ways.paths(src, dst, channel, failed_links(fabric, dead))
+        path = routing.paths(src, dst, channel, failed)
     if paths:
-        chosen = dict(zip(request.crossings, paths, strict=True))
-        path = np.array([chosen.get(flow[:2], over) for flow, over in zip(request.flows, path, strict=True)])
-    spine = ways.spines(src, dst, path, channel, dead)
-    keys = zip(src.tolist(), dst.tolist(), port.tolist(), strict=True)
-    found = zip(path.tolist(), *spine.T.tolist(), strict=True)
-    of_flows = {key: rules.Way(path=over, up=up, down=down) for key, (over, up, down) in zip(keys, found, strict=True)}
+        of_crossing = dict(zip(request.crossings, paths, strict=True))
+        path = np.array([of_crossing.get(flow[:2], index) for flow, index in zip(request.flows, path, strict=True)])
+    up, down = routing.spines(src, dst, path, channel, dead).T
+    columns = zip(keys, path.tolist(), up.tolist(), down.tolist(), strict=True)
+    of_flows = {key: rules.Way(path=index, up=above, down=below) for key, index, above, below in columns}
     return of_flows | probes, limits
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:
-    """The tunnels that routes may use."""
-    found = [tunnel_over(path.index) for path in fabric.paths]
+    """Return the numbers of the tunnels that routes may use."""
+    tunnels = [tunnel_over(path.index) for path in fabric.paths]
     if multipath(fabric) is not None and fabric.spec.grain == "physical":
-        tiers = [len(spines(fabric, site)) for site in range(len(fabric.gpus_per_site))]
-        found += [tunnel_over(path.index, spine) for path in fabric.paths for spine in range(tiers[path.dst_site])]
-    return tuple(found)
+        counts = [len(spines(fabric, site)) for site in range(len(fabric.gpus_per_site))]
+        tunnels += [tunnel_over(path.index, spine) for path in fabric.paths for spine in range(counts[path.dst_site])]
+    return tuple(tunnels)

@@ -1,4 +1,4 @@
-"""The switches that are connected, and sending them messages behind barriers, in os-ken's or Ryu's OpenFlow 1.3."""
+"""The connections of switches: sends OpenFlow 1.3 messages and waits for barriers, through os-ken or Ryu."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,17 +13,18 @@ from topologies.fabric.addressing import Switch
 _IPV4 = 0x0800
 _TCP = 6
 
-_POLL_S = 0.25  # how often to look for closed connections while confirmations are awaited
+_POLL_S = 0.25  # interval between looks for closed connections while answers are awaited
 
 SETTLE_S = 0.02
-"""How long after its barrier a stage has taken effect. Open vSwitch confirms what its tables say, but packets follow
-cached decisions, which it revalidates at least every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c)."""
+"""How long after its barrier a stage has certainly taken effect. Open vSwitch confirms a change of its tables, but
+packets follow cached decisions, which it revalidates at least every 5 ms (udpif_revalidator in ofproto-dpif-upcall.c).
+"""
 
 
 @dataclass(frozen=True)
 class PortBytes:
-    """What each port of a switch had sent, by its number, when the switch was asked: between two instants of
-    CLOCK_MONOTONIC, ns."""
+    """The bytes `sent` so far by each port of a switch, by port number, read at an instant of CLOCK_MONOTONIC between
+    `asked_ns` and `answered_ns`."""
 
     asked_ns: int
     answered_ns: int
@@ -31,47 +32,47 @@ class PortBytes:
 
 
 class SwitchError(RuntimeError):
-    """A switch is not connected, does not answer in time or refuses a rule: one sentence that names it."""
+    """A switch is not connected, does not answer in time or refuses a rule: one sentence that names the switch."""
 
 
 class Switches:
-    """The connections of a fabric's switches, by name.
+    """The connections of a fabric's switches.
 
-    The app's thread reports events by `joined`, `left`, `confirmed`, `counted` and `refused`; `send` and `port_bytes`
-    block another thread until the switches have answered. One of them at a time.
+    The app's thread reports events by `joined`, `left`, `confirmed`, `counted` and `refused`. `send` and `port_bytes`
+    block another thread until the switches have answered; only one of these calls may run at a time.
     """
 
     def __init__(self, switches: Iterable[Switch]) -> None:
         self.names = {switch.dpid: switch.name for switch in switches}
         self._connections: dict[str, Any] = {}
-        self._lock = hub.Semaphore(1)  # over the connections, which several threads change
+        self._lock = hub.Semaphore(1)  # protects the connections, which several threads change
         self._news = hub.Queue()
-        self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of what was sent: whether an answer is due
-        self._counted: dict[tuple[str, int], dict[int, int]] = {}  # what came in of answers with counters
+        self._awaited: dict[tuple[str, int], bool] = {}  # (switch, xid) of messages sent: whether an answer is due
+        self._counted: dict[tuple[str, int], dict[int, int]] = {}  # counters received so far, by (switch, xid)
         self._answered_ns: dict[str, int] = {}
 
     def missing(self) -> list[str]:
-        """The switches without a connection, in the fabric's order."""
+        """Return the names of the switches that are not connected, in the fabric's order."""
         return [name for name in self.names.values() if name not in self._connections]
 
     def hang_up(self) -> None:
-        """End the connections that the other side has closed."""
+        """Drop the connections that the switches have closed."""
         with self._lock:
             ended = [datapath for datapath in self._connections.values() if has_hung_up(datapath)]
         for datapath in ended:
             self.drop(datapath)
 
     def connection(self, name: str) -> Any:
-        """A switch's connection, or None."""
+        """Return a switch's connection, or None."""
         return self._connections.get(name)
 
     def drop(self, datapath: Any) -> None:
-        """End a connection, if it is still its switch's; the switch then connects anew."""
+        """Close a connection, if it is still its switch's current one; the switch then connects again."""
         if datapath is not None and self.left(datapath):
-            datapath.send(b"", close_socket=True)  # wakes the framework's writer, which then notices
+            datapath.send(b"", close_socket=True)  # wakes the framework's writing thread, which then ends
 
     def joined(self, datapath: Any) -> str | None:
-        """A switch has connected, for the first time or anew; its name, or None if the fabric has no such switch."""
+        """Record that a switch has connected; return its name, or None if the fabric has no such switch."""
         name = self.names.get(datapath.id)
         if name is not None:
             with self._lock:
@@ -79,7 +80,7 @@ class Switches:
         return name
 
     def left(self, datapath: Any) -> bool:
-        """A connection has ended; whether it was still its switch's."""
+        """Record that a connection has ended; return whether it was still its switch's current one."""
         name = self.names.get(datapath.id, "")
         with self._lock:
             if self._connections.get(name) is not datapath:
@@ -89,11 +90,11 @@ class Switches:
         return True
 
     def confirmed(self, datapath: Any, xid: int) -> None:
-        """A switch has confirmed the barrier `xid`."""
+        """Record that a switch has confirmed the barrier `xid`."""
         self._news.put((self.names.get(datapath.id), xid, None))
 
     def counted(self, datapath: Any, xid: int, sent: Mapping[int, int], *, more: bool) -> None:
-        """A switch has answered the question `xid` with the bytes that ports have sent; `more` is to come."""
+        """Record the bytes that ports have sent, from a switch's answer to `xid`; with `more`, other parts follow."""
         name = self.names.get(datapath.id, "")
         self._counted.setdefault((name, xid), {}).update(sent)
         if not more:
@@ -101,15 +102,15 @@ class Switches:
             self._news.put((name, xid, None))
 
     def refused(self, datapath: Any, xid: int, kind: int, code: int) -> None:
-        """A switch has answered message `xid` with an OpenFlow error."""
+        """Record that a switch has answered message `xid` with an OpenFlow error."""
         name = self.names.get(datapath.id)
         self._news.put((name, xid, f"the switch {name} refuses a rule with OpenFlow error type {kind}, code {code}"))
 
     def send(self, stages: Iterable[Stage], *, deadline_s: float, settle_s: float = 0.0) -> None:
-        """Send stage after stage, each once the switches have confirmed the one before and `settle_s` has passed since.
+        """Send the stages in order, each `settle_s` after the switches have confirmed the previous one.
 
-        Raises SwitchError where a switch is not connected, leaves, refuses, or has not confirmed a stage after
-        `deadline_s`; what was sent until then stays.
+        Raises SwitchError if a switch is not connected, disconnects, refuses a message, or has not confirmed a stage
+        after `deadline_s`. Messages sent by then are not undone.
         """
         for number, stage in enumerate(stages):
             if number:
@@ -123,36 +124,36 @@ class Switches:
             self._await_answers(time.monotonic() + deadline_s, deadline_s)
 
     def port_bytes(self, names: Iterable[str], *, deadline_s: float) -> dict[str, PortBytes]:
-        """What the ports of these switches have sent so far, by OpenFlow's port statistics; raises as `send`."""
+        """Return the bytes that these switches' ports have sent, by OpenFlow's port statistics; raises as `send`."""
         self._forget()
         asked_ns = {}
         for name in names:
             asked_ns[name] = time.monotonic_ns()
-            self._post(name, _port_question)
-        asked = list(self._awaited)
+            self._post(name, _port_request)
         self._await_answers(time.monotonic() + deadline_s, deadline_s)
         return {
-            name: PortBytes(asked_ns[name], self._answered_ns[name], self._counted[name, xid]) for name, xid in asked
+            name: PortBytes(asked_ns[name], self._answered_ns[name], self._counted[name, xid])
+            for name, xid in self._awaited
         }
 
     def _forget(self) -> None:
-        """Forget earlier messages, and what came of them and of connections."""
+        """Forget earlier messages, their answers, and earlier news of connections."""
         self._awaited.clear()
         self._counted.clear()
         while not self._news.empty():
             self._news.get()
 
-    def _post(self, name: str, asking: Callable[[Any], Sequence[Any]]) -> None:
-        """Send a switch what `asking` makes for its connection; the last message is one that is answered."""
+    def _post(self, name: str, create: Callable[[Any], Sequence[Any]]) -> None:
+        """Send a switch the messages that `create` returns for its connection; a switch must answer the last one."""
         datapath = self._connections.get(name)
         if datapath is None:
             raise SwitchError(f"the switch {name} is not connected")
-        requests = asking(datapath)
+        requests = create(datapath)
         for request in requests:
             datapath.set_xid(request)
             request.serialize()
             self._awaited[name, request.xid] = request is requests[-1]
-        # One write for all: the connection's own queue would wake a thread for each message.
+        # All messages in one write: the framework's queue would wake a thread for each message.
         if not datapath.send(b"".join(bytes(request.buf) for request in requests)):
             raise SwitchError(f"the switch {name} has disconnected")
 
@@ -164,31 +165,32 @@ class Switches:
                 late = ", ".join(waiting)
                 raise SwitchError(f"no answer within {deadline_s:g} s from the switch {late}")
             try:
-                name, xid, trouble = self._news.get(timeout=min(left_s, _POLL_S))
+                name, xid, problem = self._news.get(timeout=min(left_s, _POLL_S))
             except hub.QueueEmpty:
                 self.hang_up()
                 continue
-            if trouble is not None and (name in waiting if xid is None else (name, xid) in self._awaited):
-                raise SwitchError(trouble)
+            concerns = name in waiting if xid is None else (name, xid) in self._awaited
+            if problem is not None and concerns:
+                raise SwitchError(problem)
             if name in waiting and waiting[name] == xid:
                 del waiting[name]
 
 
 def _barriered(messages: Sequence[Message]) -> Callable[[Any], Sequence[Any]]:
-    """Rules, and a barrier behind them."""
+    """Return a function that creates these rules' messages, followed by a barrier, for a connection."""
     return lambda datapath: [
         *(flow_mod(datapath, message) for message in messages),
         datapath.ofproto_parser.OFPBarrierRequest(datapath),
     ]
 
 
-def _port_question(datapath: Any) -> Sequence[Any]:
-    """The question for the counters of all ports."""
+def _port_request(datapath: Any) -> Sequence[Any]:
+    """Create the request for the counters of all ports."""
     return [datapath.ofproto_parser.OFPPortStatsRequest(datapath, 0, datapath.ofproto.OFPP_ANY)]
 
 
 def flow_mod(datapath: Any, message: Message) -> Any:
-    """A message as the framework's OFPFlowMod for this connection."""
+    """Return a message as the framework's OFPFlowMod for this connection."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     if isinstance(message, Install):
         rule = message.rule
@@ -215,7 +217,7 @@ def flow_mod(datapath: Any, message: Message) -> Any:
 
 
 def match_fields(match: Match) -> Mapping[str, Any]:
-    """The fields of an OFPMatch; none at all for a match of everything."""
+    """Return the fields of an OFPMatch; empty for a match of everything."""
     fields: dict[str, Any] = {"in_port": match.in_port, "eth_dst": match.eth_dst}
     for field, network in (("ipv4_src", match.src), ("ipv4_dst", match.dst)):
         if network is not None:

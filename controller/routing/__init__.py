@@ -1,1 +1,1 @@
-"""Paths of packets: WAN path choice, next hops of switches, and links that are down."""
+"""Paths of packets: choice of WAN paths, next hops at switches, and the link state."""

@@ -1,7 +1,7 @@
-"""The link state: which cables are dead, by the ports that switches report and the switches that have left.
+"""The link state: which cables are dead, from the ports that switches report and the switches that have disconnected.
 
-A cable is dead while either of its ports is down or either of its switches has left. A switch that has never connected
-has not left.
+A cable is dead while either of its ports is down or either of its switches is disconnected. A switch that has never
+connected does not count as disconnected.
 """
 
 import time
@@ -13,14 +13,17 @@ from typing import Any
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, around, cable
 
-_REMEMBERED = 16  # outages in a status; a run has a handful
+_REMEMBERED = 16  # most outages in a status; a run has a handful
 
 
 @dataclass(kw_only=True)
 class Outage:
-    """One change of what is dead: the cables that `died` and those that are `back`, as "a-b"; when it was first seen,
-    and when all switches had confirmed the new paths (ns, CLOCK_MONOTONIC; 0 until then); and the crossings that were
-    `moved`: [source rank, destination rank, path before, path after] each."""
+    """One change of the set of dead cables.
+
+    `died` and `back` are the cables, as "a-b", that have failed or recovered. `seen_ns` is when the change was first
+    seen, `done_ns` when all switches had confirmed the new paths (CLOCK_MONOTONIC; 0 until then). `moved` are the
+    crossings that changed paths, [source rank, destination rank, path before, path after] each.
+    """
 
     died: list[str]
     back: list[str]
@@ -37,26 +40,26 @@ class Outages:
         self._peer = {(s.name, port.number): port.peer for s in fabric.switches for port in s.ports}
         self._down: set[tuple[str, int]] = set()  # (switch, port)
         self._left: set[str] = set()
-        self._news_ns = 0  # of the first news since the last change; 0: none
+        self._news_ns = 0  # time of the first report since the last change, 0 if there was none
         self._outages: deque[Outage] = deque(maxlen=_REMEMBERED)
 
     def dead(self) -> Cables:
-        """The cables that are dead now."""
+        """Return the cables that are dead now."""
         ports = frozenset(cable(name, self._peer[name, number]) for name, number in tuple(self._down))
         return ports.union(*(around(self._fabric, name) for name in tuple(self._left)))
 
     def left(self, switch: str) -> None:
-        """A switch has disconnected."""
+        """Record that a switch has disconnected."""
         self._left.add(switch)
         self._news()
 
     def came(self, switch: str) -> None:
-        """A switch has its default rules."""
+        """Record that a switch is connected and has its default rules."""
         self._left.discard(switch)
         self._news()
 
     def reported(self, switch: str, ports: Iterable[tuple[int, bool]]) -> None:
-        """A switch reports ports by number, and whether each is down; ports that the fabric lacks are ignored."""
+        """Record ports that a switch reports, (number, whether it is down) each; ignores ports not in the fabric."""
         for number, down in ports:
             if down and (switch, number) in self._peer:
                 self._down.add((switch, number))
@@ -65,7 +68,7 @@ class Outages:
         self._news()
 
     def begin(self, before: Cables, now: Cables) -> Outage:
-        """Record that what is dead has changed."""
+        """Record that the set of dead cables has changed; return the new outage."""
         outage = Outage(
             died=sorted("-".join(sorted(ends)) for ends in now - before),
             back=sorted("-".join(sorted(ends)) for ends in before - now),
@@ -76,11 +79,11 @@ class Outages:
         return outage
 
     def nothing_new(self) -> None:
-        """The news so far changes nothing."""
+        """Record that the reports so far have not changed the set of dead cables."""
         self._news_ns = 0
 
     def recent(self) -> list[dict[str, Any]]:
-        """The last outages, for a status."""
+        """Return the last outages as dictionaries, for a status."""
         return [asdict(outage) for outage in self._outages]
 
     def _news(self) -> None:

@@ -1,19 +1,19 @@
-"""Multipath: the way of each flow of a collective where its fabric spreads them, over WAN paths and through spines.
+"""Multipath routing: the way of each flow of a collective, over WAN paths and spines, in fabrics that spread flows.
 
-    ecmp     a hash of the flow (its ranks and its channel) and of the fabric's seed chooses
-    spray    every message is cut into pieces, on a channel each (`hosts.collectives.spraying`), one for each way
-    te       every message over the WAN is cut into as many pieces as the fabric says, and tunnels are given to these
-             (`controller.routing.traffic_engineering`); a hash chooses spines alone
+    ecmp     a hash of the flow (its ranks and its channel) and the fabric's seed chooses the way
+    spray    every message is cut into pieces, one for each way, each on its own channel (`hosts.collectives.spraying`)
+    te       every message over the WAN is cut into `pieces` of the fabric, which are assigned to tunnels
+             (`controller.routing.traffic_engineering`); spines are chosen by channel number
 
-Over rails a flow takes, with the routing "single", the fixed path, or the one that its mode chooses, and the plane of
-its channel's number modulo R (`hosts.collectives.spraying.over_planes`). A message is sprayed over R planes in
-R (R - 1) pieces for each path, 3 R at most. Where a plane is down its channels and pieces, and no others, are spread
-over those left.
+Over R rails, a flow of the routing "single" takes the fixed path, or the path that its mode chooses, and the plane with
+the number of its channel modulo R (`hosts.collectives.spraying.over_planes`). A message is sprayed over R planes in
+R (R - 1) pieces for each path, at most 3 R. Where a plane is down, only its channels and pieces move: they are spread
+over the remaining planes.
 
-In the logical grain ways differ in their WAN path alone, as every two GPUs of a site have a link of their own; in the
-physical one in the spine of each site, too, also within a site. Only ways that are up are taken. A hash selects among
-those; a piece keeps its way while that is up, and the pieces of ways that are down are dealt to the others. The
-controller and the plan call the same functions.
+In the logical grain, ways differ only in their WAN path, because every two GPUs of a site have their own link. In the
+physical grain they also differ in the spine of each site, even within a site. Only ways that are up are used. A hash
+selects among these; a piece keeps its way while that is up, and the pieces of failed ways are distributed over the
+others. The controller and the plan call the same functions.
 """
 
 from collections.abc import Collection, Iterator
@@ -32,20 +32,20 @@ Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.integer[Any]]
 
 RANKS = 4
-"""The channels of a piece have so many substitutes for a way that is down: channel c has that of rank
-c // width % RANKS."""
+"""Number of substitutes for a failed way among which the channels of a piece are distributed: channel c takes
+substitute c // width % RANKS."""
 
-_UP, _OVER, _DOWN = range(3)  # the hops that choose: its leaf, the spine, the border router behind the WAN
+_UP, _OVER, _DOWN = range(3)  # the hops that choose: the leaf, the spine, and the border router after the WAN
 _HOP_BITS = 8
 
 
 def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers | int = 0) -> npt.NDArray[np.uint64]:
-    """64 bits of what a switch at this hop sees of a flow, mixed by the finaliser of SplitMix64 (Steele, Lea, Flood,
-    "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
-    at = np.uint64(hop) | np.asarray(channel, np.uint64) << np.uint64(_HOP_BITS)
+    """Return a 64-bit hash of each flow at this hop, by the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast
+    splittable pseudorandom number generators", OOPSLA 2014)."""
+    hop_and_channel = np.uint64(hop) | np.asarray(channel, np.uint64) << np.uint64(_HOP_BITS)
     mixed = np.zeros(src.shape, np.uint64)
-    for part in (np.uint64(seed), at, src.astype(np.uint64), dst.astype(np.uint64)):
-        with np.errstate(over="ignore"):  # of which numpy warns where there is a single flow
+    for part in (np.uint64(seed), hop_and_channel, src.astype(np.uint64), dst.astype(np.uint64)):
+        with np.errstate(over="ignore"):  # numpy warns of overflow when the arrays have no dimensions
             mixed = (mixed ^ part) + np.uint64(0x9E3779B97F4A7C15)
             mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -55,13 +55,13 @@ def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers 
 
 @lru_cache(maxsize=16)
 def multipath(fabric: Fabric) -> "Multipath | None":
-    """The ways that flows of a fabric are spread over; None where each pair of GPUs has a single one."""
+    """Return the multipath routing of a fabric, or None if each pair of GPUs has a single way."""
     spec = fabric.spec
     return Multipath(fabric, sprays=spec.routing == "spray") if spec.routing != "single" or spec.has_planes else None
 
 
 def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[int, ...]]]:
-    """The links that are down, as their rate is 0, and the rows of `rates_bps`, [K, links], in which these are."""
+    """Group the rows of `rates_bps`, [K, links], by links that are down (rate 0); yield each group's rows and links."""
     down = rates_bps <= 0
     if not down.any():
         yield np.arange(len(rates_bps)), ()
@@ -72,9 +72,9 @@ def failures(rates_bps: Floats) -> Iterator[tuple[npt.NDArray[np.intp], tuple[in
 
 
 class Multipath:
-    """The ways of flows in one fabric, of the routing "ecmp", "spray" or "te", or over rails.
+    """The multipath routing of one fabric: "ecmp", "spray", "te", or any routing over rails.
 
-    A flow is its ranks and its channel; arrays of them are of one shape, or are broadcast.
+    A flow is given by its ranks and its channel; arrays of these have one shape or are broadcast.
     """
 
     def __init__(self, fabric: Fabric, *, sprays: bool) -> None:
@@ -98,7 +98,7 @@ class Multipath:
         self._first_router = len(leaves)
 
     def pieces(self, src_site: int, dst_site: int) -> int:
-        """How many pieces a message from a site to another, or within one, has: sprayed, one for each way there is."""
+        """Return into how many pieces a message between two sites, or within one, is cut."""
         if self.engineers:
             return 1 if src_site == dst_site else self.fabric.spec.pieces
         spines = max(len(self._tiers[site]) for site in (src_site, dst_site)) if self._by_spine else 1
@@ -108,96 +108,99 @@ class Multipath:
 
     @property
     def width(self) -> int:
-        """The most pieces of a message; those of channel c have the channels c * width, c * width + 1, and so on."""
+        """The most pieces of a message; the pieces of channel c have the channels c * width, c * width + 1, ..."""
         sites = range(len(self._tiers))
         return max(self.pieces(a, b) for a in sites for b in sites)
 
     def candidates(self, src: Integers, dst: Integers) -> Integers:
-        """The WAN paths from rank to rank, by index, the fixed one first, -1 behind the last and within a site."""
-        found: Integers = self._candidates[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
-        return found
+        """Return the indices of the WAN paths from rank to rank, [..., most paths]: the fixed path first, -1 after the
+        last path and within a site."""
+        candidates: Integers = self._candidates[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
+        return candidates
 
     def paths(self, src: Integers, dst: Integers, channel: Integers | int, failed: Collection[int] = ()) -> Integers:
-        """The WAN path of each flow, by index, -1 within a site; `failed` are the logical links that are down.
+        """Return the index of each flow's WAN path, -1 within a site; `failed` are the logical links that are down.
 
-        Where no path is up, one that is down is taken.
+        Where no path is up, the flow gets a path that is down.
         """
         fabric = self.fabric
         src, dst, channel = np.broadcast_arrays(src, dst, channel)
-        found = self.candidates(src, dst)
-        up = every = found >= 0
+        candidates = self.candidates(src, dst)
+        up = exists = candidates >= 0
         if failed:
             alive = np.ones(len(fabric.links), dtype=bool)
             alive[list(failed)] = False
             whole = np.array([alive[list(path.links)].all() for path in fabric.paths])
-            near, far = self._ends[found, 0], self._ends[found, 1]
-            ways = alive[fabric.to_br_index[src[..., None], near]] & alive[fabric.from_br_index[far, dst[..., None]]]
-            still = up & whole[found] & ways
-            up = np.where(still.any(axis=-1, keepdims=True), still, up)
-        place = self._selected((up, every), src, dst, channel, _OVER)
-        chosen: Integers = np.take_along_axis(found, np.maximum(place, 0)[..., None], axis=-1)[..., 0]
+            near, far = self._ends[candidates, 0], self._ends[candidates, 1]
+            ends = alive[fabric.to_br_index[src[..., None], near]] & alive[fabric.from_br_index[far, dst[..., None]]]
+            usable = exists & whole[candidates] & ends
+            up = np.where(usable.any(axis=-1, keepdims=True), usable, exists)
+        index = self._select(up, exists, src, dst, channel, hop=_OVER)
+        chosen: Integers = np.take_along_axis(candidates, np.maximum(index, 0)[..., None], axis=-1)[..., 0]
         return chosen
 
     def spines(
         self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
     ) -> Integers:
-        """The spine in the source's site and that in the destination's of flows over these paths, [..., 2], by index.
+        """Return the indices of flows' spines in the source's and the destination's site, given their paths: [..., 2].
 
-        -1 is the one that the forwarding rules take, as for all flows in the logical grain and within a leaf.
+        -1 is the spine that the default rules take: for all flows in the logical grain, and between GPUs of one leaf.
         """
         src, dst, path, channel = np.broadcast_arrays(src, dst, path, channel)
-        found = np.full((*src.shape, 2), -1)
+        chosen = np.full((*src.shape, 2), -1)
         if not self._by_spine:
-            return found
-        both, crosses, leaf = (self._alive(dead), self._alive(NONE)), path >= 0, self._leaf
-        near, far = leaf[dst], leaf[src]
+            return chosen
+        crosses, src_leaf, dst_leaf = path >= 0, self._leaf[src], self._leaf[dst]
+        near, far = dst_leaf, src_leaf  # the nodes beyond the first and before the last spine
         if len(self._ends):
             ends = self._first_router + self._ends[np.maximum(path, 0)]
             near, far = np.where(crosses, ends[..., 0], near), np.where(crosses, ends[..., 1], far)
-        rises, falls = zip(*((one[leaf[src]] & one[near], one[leaf[dst]] & one[far]) for one in both), strict=True)
-        up, down = self._selected(rises, src, dst, channel, _UP), self._selected(falls, src, dst, channel, _DOWN)
-        climbs = crosses | (leaf[src] != leaf[dst])
-        found[..., 0], found[..., 1] = np.where(climbs, up, -1), np.where(climbs, np.where(crosses, down, up), -1)
-        return found
+        alive, every = self._alive(dead), self._alive(NONE)
+        up = self._select(alive[src_leaf] & alive[near], every[src_leaf] & every[near], src, dst, channel, hop=_UP)
+        down = self._select(alive[dst_leaf] & alive[far], every[dst_leaf] & every[far], src, dst, channel, hop=_DOWN)
+        climbs = crosses | (src_leaf != dst_leaf)
+        chosen[..., 0] = np.where(climbs, up, -1)
+        chosen[..., 1] = np.where(climbs, np.where(crosses, down, up), -1)
+        return chosen
 
     def links(
         self, src: Integers, dst: Integers, path: Integers, channel: Integers | int, dead: Cables = NONE
     ) -> npt.NDArray[np.int32]:
-        """The logical links or ports of flows over these paths, [..., H], as `topologies.fabric.ports.Ports.of`."""
+        """Return the logical links or ports of flows over these paths, [..., H], as `fabric.ports.Ports.of` does."""
         shared = shared_by(self.fabric, dead)
         if isinstance(shared, Ports):
             return shared.of(src, dst, path, self.spines(src, dst, path, channel, dead))
         return shared.of(src, dst, path)
 
     def every_link(self, src: Integers, dst: Integers) -> npt.NDArray[np.int32]:
-        """The logical links or ports of every way from rank to rank while all are up, [..., width, H]."""
+        """Return the logical links or ports of every way from rank to rank, [..., width, H], while all are up."""
         piece = np.arange(self.width)
         src, dst, piece = np.broadcast_arrays(src[..., None], dst[..., None], piece)
         every = self if self.sprays else Multipath(self.fabric, sprays=True)
         return every.links(src, dst, every.paths(src, dst, piece), piece)
 
     def crossings(self, delays_s: Floats, rates_bps: Floats, *, chunk_bytes: int) -> tuple[Floats, Floats]:
-        """Cost and delay, [K, n, n] seconds each, of sending a chunk from every rank to every rank of another site.
+        """Return cost and delay, [K, n, n] seconds, of sending a chunk from each rank to each rank of another site.
 
-        `delays_s`, [links], and `rates_bps`, [K, links], are those of logical links, 0 for one that is down. Each pair
-        is as if alone, on channel 0; of pieces it is the latest. The cost is infinite, and the delay 0, within a site,
-        between sites without a path, and where all are down.
+        `delays_s`, [links], and `rates_bps`, [K, links], are those of logical links; a rate of 0 is a link that is
+        down. Each pair sends alone, on channel 0; a chunk in pieces has the cost and delay of its last piece. The cost
+        is infinite, and the delay 0, within a site, between sites without a path, and where all paths are down.
         """
         sites = self.fabric.gpu_sites
         src, dst = np.nonzero((sites[:, None] != sites) & (self._candidates[sites[:, None], sites, 0] >= 0))
         number = (self._candidates[sites[src], sites[dst]] >= 0).sum(axis=1) if self.sprays else np.ones(src.size, int)
-        piece = np.arange(number.max(initial=1))[:, None] * self._spines  # each over another path, through spine 0
+        piece = np.arange(number.max(initial=1))[:, None] * self._spines  # one per path, each through spine 0
         cost_s = np.full((len(rates_bps), *self.fabric.intra_index.shape), np.inf)
         delay_s = np.zeros(cost_s.shape)
         for rows, failed in failures(rates_bps):
             path = self.paths(src, dst, piece, failed)
-            links = np.stack([links_of(self.fabric, src, dst, one) for one in path])
+            links = np.stack([links_of(self.fabric, src, dst, of_piece) for of_piece in path])
             sent = np.arange(len(path))[:, None] < number
-            with_it = ((path[:, None] == path[None]) & sent[None]).sum(axis=1)  # pieces on the same path
+            sharing = ((path[:, None] == path[None]) & sent[None]).sum(axis=1)  # pieces on the same path
             rate_bps = np.where(links >= 0, rates_bps[rows][:, links], np.inf).min(axis=-1)
             alpha_s = delays_of(links, delays_s)
             with np.errstate(divide="ignore"):
-                time_s = alpha_s + 8 * chunk_bytes * with_it / number / rate_bps
+                time_s = alpha_s + 8 * chunk_bytes * sharing / number / rate_bps
             time_s = np.where(sent, time_s, -np.inf)
             last = time_s.argmax(axis=1)[:, None]
             cost = np.take_along_axis(time_s, last, axis=1)[:, 0]
@@ -206,13 +209,12 @@ class Multipath:
             delay_s[rows[:, None], src, dst] = np.where(np.isinf(cost), 0.0, delay)
         return cost_s, delay_s
 
-    def _selected(
-        self, ways: tuple[Flags, ...], src: Integers, dst: Integers, channel: Integers | int, hop: int
+    def _select(
+        self, up: Flags, exists: Flags, src: Integers, dst: Integers, channel: Integers | int, *, hop: int
     ) -> npt.NDArray[np.intp]:
-        """The place of the way that each flow takes at a hop; -1 for none. `ways` are those that are up, [..., W], and
-        all that there are."""
-        (up, every), rails = ways, self.fabric.spec.rails
-        number = up.sum(axis=-1)
+        """Return the index of the way that each flow takes at a hop, -1 if none is up. `up` and `exists`, [..., W], are
+        whether each way is up, and whether there is one with this index."""
+        rails, number = self.fabric.spec.rails, up.sum(axis=-1)
         hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
             rank, piece = np.divmod(np.asarray(channel), self.width)
@@ -222,26 +224,26 @@ class Multipath:
         else:
             selector = np.asarray(channel) * (hop != _OVER)
         own = None
-        if rails is not None and not hashes and hop != _OVER:  # its own plane, if that is up
+        if rails is not None and not hashes and hop != _OVER:  # the plane of its channel, if that is up
             own, selector = selector % rails, selector // rails
         elif self.sprays:
-            own = selector % np.maximum(every.sum(axis=-1), 1)
-            before = np.take_along_axis(np.cumsum(every & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
-            selector = np.maximum(before - 1, 0) + rank % RANKS
+            own = selector % np.maximum(exists.sum(axis=-1), 1)
+            down_before = np.take_along_axis(np.cumsum(exists & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
+            selector = np.maximum(down_before - 1, 0) + rank % RANKS
         chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
-        order = np.argsort(~up, axis=-1, kind="stable")
-        place = np.take_along_axis(order, chosen[..., None], axis=-1)[..., 0]
+        up_first = np.argsort(~up, axis=-1, kind="stable")
+        index = np.take_along_axis(up_first, chosen[..., None], axis=-1)[..., 0]
         if own is not None:
-            place = np.where(np.take_along_axis(up, own[..., None], axis=-1)[..., 0], own, place)
-        return np.where(number > 0, place, -1)
+            index = np.where(np.take_along_axis(up, own[..., None], axis=-1)[..., 0], own, index)
+        return np.where(number > 0, index, -1)
 
     def _alive(self, dead: Cables) -> Flags:
-        """Whether each leaf or border router has a cable left to each spine of its site, [nodes, spines]."""
-        site = {switch.name: switch.site for switch in self.fabric.switches}
-        found = np.zeros((len(self._nodes), max(map(len, self._tiers))), dtype=bool)
+        """Return whether each leaf and border router has a live cable to each spine of its site, [nodes, spines]."""
+        sites = {switch.name: switch.site for switch in self.fabric.switches}
+        alive = np.zeros((len(self._nodes), max(map(len, self._tiers))), dtype=bool)
         for row, name in enumerate(self._nodes):
-            of_site = site[name]
-            assert of_site is not None
-            for place, spine in enumerate(self._tiers[of_site]):
-                found[row, place] = cable(name, spine) not in dead
-        return found
+            site = sites[name]
+            assert site is not None
+            for column, spine in enumerate(self._tiers[site]):
+                alive[row, column] = cable(name, spine) not in dead
+        return alive

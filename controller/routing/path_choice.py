@@ -1,13 +1,13 @@
-"""Path choice: which path over the WAN each crossing of a collective takes, a pair of ranks in two sites.
+"""Path choice: decides which WAN path each crossing of a collective takes. A crossing is a pair of ranks in two sites.
 
 A path leads from a GPU to a border router of its site, over WAN links, and from a border router of the other site to
-a GPU there. Border routers and transit routers cut through, so it costs the sum of its delays plus the transmission
-of the chunk over its slowest link: sum(alpha) + max(beta), where beta = 8 chunk_bytes / rate. A rate of 0 is a link
-that is down, and the fixed path is then the first in the fabric's order without such a link.
+a GPU there. Border routers and transit routers are cut-through, so a path costs the sum of its delays plus the
+transmission time of the chunk on its slowest link: sum(alpha) + max(beta), where beta = 8 chunk_bytes / rate. A link
+that is down has rate 0. The fixed path is the first in the fabric's order without such a link.
 
-The crossings of one collective are chosen together (`Router.together`), each with 1/n of the rate of a link that n of
-them take. That is a bottleneck routing game: best responses in turn settle (Banner and Orda, "Bottleneck Routing Games
-in Communication Networks", IEEE JSAC 25(6), 2007), though not always where paths differ in delay.
+The paths of one collective's crossings are chosen together (`Router.together`); a link that n of them take gives each
+1/n of its rate. This is a bottleneck routing game, in which best responses in turn converge (Banner and Orda,
+"Bottleneck Routing Games in Communication Networks", IEEE JSAC 25(6), 2007), but not always if paths differ in delay.
 """
 
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ Ranks = npt.NDArray[np.integer[Any]]
 
 
 MAX_COMBINATIONS = 1024
-"""The most combinations of paths that are all compared, for crossings that can share links."""
+"""Crossings that can share links are compared in all combinations of their paths up to this number of combinations."""
 _MAX_TURNS = 16
-_CELLS = 1 << 20  # of an array while combinations are compared
+_CELLS = 1 << 20  # size of the arrays in which combinations are compared
 
 
 class NoPathError(ValueError):
-    """A crossing without a path: one sentence that names it."""
+    """A crossing has no path: one sentence that names the crossing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routes:
-    """The paths of crossings: index in `Fabric.paths`, delay, and rate of the slowest link; each has their shape."""
+    """The paths of crossings, in arrays of their shape: index in `Fabric.paths`, delay, rate of the slowest link."""
 
     path: Indices
     delay_s: Floats
@@ -47,7 +47,7 @@ class Routes:
 
 
 class Router:
-    """Compares the candidate paths of a fabric whose links have these propagation delays, [links] seconds."""
+    """Chooses among the candidate paths of a fabric whose links have the propagation delays `delays_s`, [links]."""
 
     def __init__(self, fabric: Fabric, delays_s: Floats) -> None:
         self.fabric, self.delays_s = fabric, delays_s
@@ -55,19 +55,19 @@ class Router:
         self._links = _Links(fabric)
 
     def together(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
-        """The paths of the C crossings of each of K collectives, chosen together: [K, C].
+        """Choose the paths of the C crossings of each of K collectives together; return them as [K, C].
 
         `rates_bps` is [K, links]; the crossings of a collective are distinct pairs of ranks in two sites, src[k, c] to
-        dst[k, c]. A crossing takes delay + 8 chunk_bytes / min(rate / n), over its links, of which each is taken by n
-        of the collective's crossings. Crossings that can share a link, directly or through others, are a group. In
-        each group the largest time is the least possible, and the sum of its times the least that this allows; on ties
-        the first crossing has the first path in the fabric's order, and so on. Where the paths that are best alone
-        share no link they are taken as they are.
+        dst[k, c]. A crossing takes the time delay + 8 chunk_bytes / min(rate / n), with the minimum over its links,
+        each of which is used by n of the collective's crossings. Crossings that can share a link, directly or through
+        others, form a group. Each group's largest time is minimized, and then the sum of its times; ties are broken
+        by the fabric's order of paths, for the first crossing first. If the best paths of the crossings alone share no
+        link, these are taken.
 
-        That is exact for groups of MAX_COMBINATIONS combinations of paths (`is_exact`). In larger ones each crossing
-        takes its best path with those placed before it, in the order of the crossings, then again in turns until none
-        gains; likewise in the reverse order. Of these two and of the paths that are best alone the best is taken.
-        Raises NoPathError where a crossing has no path that is up.
+        The result is exact for groups of at most MAX_COMBINATIONS combinations of paths (`is_exact`). In a larger group
+        each crossing takes its best path given the crossings before it, in order, and then again in turns until none
+        gains; likewise in reverse order. The best of these two choices and of the best paths alone is taken. Raises
+        NoPathError if a crossing has no path that is up.
         """
         alone = self.best(rates_bps, src, dst, chunk_bytes=chunk_bytes)
         rows = np.flatnonzero(self._links.overlap(alone.path, src, dst))
@@ -77,37 +77,37 @@ class Router:
         ends, collective = np.unique(np.stack([src[rows], dst[rows]], axis=1), axis=0, return_inverse=True)
         for index, (a, b) in enumerate(ends):
             here = rows[collective.ravel() == index]
-            rates = np.append(rates_bps[here], np.full((here.size, 1), np.inf), axis=1)  # of no link
-            for group in self._links.groups(a, b):
-                at, found = np.ix_(here, group), _Group(self, self._links, a[group], b[group])
-                path[at] = found.choose(path[at], rates, bits=8 * chunk_bytes)
+            rates = _with_no_link(rates_bps[here])
+            for members in self._links.groups(a, b):
+                cells, group = np.ix_(here, members), _Group(self, self._links, a[members], b[members])
+                path[cells] = group.choose(path[cells], rates, bits=8 * chunk_bytes)
             links = self._links.of(path[here], a, b)
             rate_bps[here] = rates[np.arange(here.size)[:, None, None], links].min(axis=2)
             delay_s[here] = self.delay_s(path[here], a, b)
         return Routes(path=path, delay_s=delay_s, rate_bps=rate_bps)
 
     def is_exact(self, src: Ranks, dst: Ranks) -> bool:
-        """Whether `together` compares all combinations of paths of these crossings, [C] ranks each."""
+        """Return whether `together` compares all combinations of paths of these crossings, [C] ranks each."""
         groups = self._links.groups(src, dst)
         return all(_Group(self, self._links, src[group], dst[group]).is_small for group in groups)
 
     def best(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
-        """The path of least cost for each crossing alone, the first in the fabric's order on ties.
+        """Return the path of least cost for each crossing alone, on ties the first one in the fabric's order.
 
-        `rates_bps` is [K, links]; `src` and `dst`, [K] or [K, C], are the ranks in two sites that crossings under
-        these rates lead from and to. Raises NoPathError where no path between the two is up.
+        `rates_bps` is [K, links]; `src` and `dst`, [K] or [K, C], are the ranks of the crossings under these rates, in
+        two sites. Raises NoPathError if a crossing has no path that is up.
         """
         return self._routes(rates_bps, src, dst, chunk_bytes=chunk_bytes, fixed=False)
 
     def fixed(self, rates_bps: Floats, src: Ranks, dst: Ranks) -> Routes:
-        """The fixed path of each crossing, the first whose links are all up; arguments and errors as for `best`."""
+        """Return the fixed path of each crossing, the first whose links are all up; arguments and errors as `best`."""
         return self._routes(rates_bps, src, dst, chunk_bytes=1, fixed=True)
 
     def crossings(self, rates_bps: Floats, *, chunk_bytes: int, fixed: bool) -> tuple[Floats, Floats]:
-        """Cost and delay, [K, n, n] seconds each, of crossing from every rank to every rank of another site.
+        """Return cost and delay, [K, n, n] seconds each, of crossing from every rank to every rank of another site.
 
-        Over the best path of each pair, or over the fixed one. The cost is infinite, and the delay 0, where there is
-        no path: within a site, and between sites without one.
+        Each pair of ranks takes its best path or, with `fixed`, its fixed one. The cost is infinite, and the delay 0,
+        where there is no path: within a site, and between sites without one.
         """
         shape = (len(rates_bps), *self.fabric.intra_index.shape)
         cost_s, delay_s = np.full(shape, np.inf), np.zeros(shape)
@@ -120,26 +120,25 @@ class Router:
         return cost_s, delay_s
 
     def delay_s(self, path: Any, src: Any, dst: Any) -> Any:
-        """The delay from rank to rank over the path of that index, s; arrays are broadcast."""
+        """Return the delay in seconds from rank to rank over the path with index `path`; arrays are broadcast."""
         up, down = self._links.ends(path, src, dst)
         return self.delays_s[up] + self._wan_delay_s[path] + self.delays_s[down]
 
     def along(self, rates_bps: Floats, row: Indices, src: Ranks, dst: Ranks, path: Ranks) -> tuple[Floats, Floats]:
-        """Delay and rate of crossings over given paths, [C] s and bit/s: the rates are those of their rows, [C]."""
+        """Return delays, [C] s, and rates, [C] bit/s, of crossings over given paths, under the rates of `row`, [C]."""
         links = self._links.of(path.astype(np.intp), src, dst)
-        rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # of no link
-        return self.delay_s(path, src, dst), rates[row[:, None], links].min(axis=1)
+        return self.delay_s(path, src, dst), _with_no_link(rates_bps)[row[:, None], links].min(axis=1)
 
     def shared_s(
         self, rates_bps: Floats, src: Ranks, dst: Ranks, path: npt.NDArray[np.integer[Any]], *, chunk_bytes: int
     ) -> Floats:
-        """The times of C crossings, [C] ranks each, over given paths [K, C], as `together` takes them: [K, C] s."""
+        """Return the times, [K, C] s, of C crossings that share links over given paths, [K, C]; see `together`."""
         links, row = self._links.of(path.astype(np.intp), src, dst), np.arange(len(path))[:, None, None]
         loads = np.zeros((len(path), self._links.none + 1))
         np.add.at(loads, (row, links), 1)
-        rates = np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)  # of no link
-        found: Floats = self.delay_s(path, src, dst) + 8 * chunk_bytes / (rates[row, links] / loads[row, links]).min(-1)
-        return found
+        share_bps = (_with_no_link(rates_bps)[row, links] / loads[row, links]).min(axis=-1)
+        times_s: Floats = self.delay_s(path, src, dst) + 8 * chunk_bytes / share_bps
+        return times_s
 
     def _routes(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int, fixed: bool) -> Routes:
         path, delay_s, rate_bps = np.full(src.shape, -1), np.zeros(src.shape), np.zeros(src.shape)
@@ -167,9 +166,9 @@ class Router:
         chunk_bytes: int,
         fixed: bool,
     ) -> "_Choice":
-        """The best of these paths, or the first that is up, from src to dst under the rates of each row.
+        """Return the best of these paths or, with `fixed`, the first that is up, from src to dst.
 
-        `row` are rows of `rates_bps`; it is broadcast with the ranks `src` and `dst` to the shape of the result.
+        `row` are indices of rows of `rates_bps`, broadcast with the ranks `src` and `dst` to the result's shape.
         """
         shape = np.broadcast_shapes(row.shape, src.shape, dst.shape)
         path, cost_s = np.full(shape, -1), np.full(shape, np.inf)
@@ -191,13 +190,18 @@ class Router:
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice(Routes):
-    """Routes and what they cost; path -1, infinite cost and delay 0 where no path is up."""
+    """Routes with their costs; where no path is up, the path is -1, the cost infinite and the delay 0."""
 
     cost_s: Floats
 
 
+def _with_no_link(rates_bps: Floats) -> Floats:
+    """Append an infinite rate for the index `_Links.none` to the rates of links, [K, links]."""
+    return np.append(rates_bps, np.full((len(rates_bps), 1), np.inf), axis=1)
+
+
 class _Links:
-    """The logical links that crossings take, by path; index `none`, one beyond the last, stands for no link."""
+    """The logical links of crossings by path; the index `none`, one after the last link, means no link."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.none = fabric, len(fabric.links)
@@ -207,47 +211,47 @@ class _Links:
         self._wan = np.array([(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths])
 
     def ends(self, path: Any, src: Any, dst: Any) -> tuple[Any, Any]:
-        """The links to the path's first border router and from its last; arrays are broadcast."""
+        """Return the links from `src` to a path's first border router and from its last to `dst`, arrays broadcast."""
         up, down = self._src_br[path], self._dst_br[path]
         return self.fabric.to_br_index[src, up], self.fabric.from_br_index[down, dst]
 
     def of(self, path: Indices, src: Any, dst: Any) -> Indices:
-        """The links from ranks `src` to `dst` over these paths, [..., H]; all three are broadcast."""
+        """Return the links from ranks `src` to `dst` over these paths, [..., H]; all three are broadcast."""
         up, down = self.ends(path, src, dst)
         return np.concatenate([up[..., None], self._wan[path], down[..., None]], axis=-1)
 
     def overlap(self, path: Indices, src: Ranks, dst: Ranks) -> Flags:
-        """Whether any two of the crossings in a row, [K, C], take a link in common: [K]."""
+        """Return for each row of crossings, [K, C], whether any two of them share a link: [K]."""
         used = np.sort(self.of(path, src, dst).reshape(len(path), -1), axis=1)
-        found: Flags = ((used[:, 1:] == used[:, :-1]) & (used[:, 1:] != self.none)).any(axis=1)
-        return found
+        shared: Flags = ((used[:, 1:] == used[:, :-1]) & (used[:, 1:] != self.none)).any(axis=1)
+        return shared
 
     def candidates(self, src: int, dst: int) -> Indices:
-        """The paths, by index, from rank to rank."""
+        """Return the indices of the paths from rank to rank."""
         sites = self.fabric.gpu_sites
         return np.array([path.index for path in self.fabric.paths_between[sites[src], sites[dst]]])
 
     def groups(self, src: Ranks, dst: Ranks) -> list[list[int]]:
-        """The crossings, [C] ranks each, that can share a link directly or through others: groups of two and more."""
-        found: list[tuple[set[int], list[int]]] = []
+        """Return the groups of two and more crossings, [C], that can share a link directly or through others."""
+        groups: list[tuple[set[int], list[int]]] = []
         for crossing, ends in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
             links, members = {*self.of(self.candidates(*ends), *ends).ravel().tolist()} - {self.none}, [crossing]
-            apart = []
-            for group in found:
-                if group[0].isdisjoint(links):
-                    apart.append(group)
+            disjoint = []
+            for group_links, group_members in groups:
+                if group_links.isdisjoint(links):
+                    disjoint.append((group_links, group_members))
                 else:
-                    links, members = links | group[0], members + group[1]
-            found = [*apart, (links, members)]
-        return [sorted(members) for _, members in found if len(members) > 1]
+                    links, members = links | group_links, members + group_members
+            groups = [*disjoint, (links, members)]
+        return [sorted(members) for _, members in groups if len(members) > 1]
 
 
 class _Group:
     """C crossings that can share links, each with up to P paths.
 
-    `paths` [C, P] are indices in `Fabric.paths`, -1 behind the last, `ways` [C, P, H] their links and `delays_s` [C, P]
-    their delays. A choice is a column of these for each crossing, [..., C]; loads are the numbers of crossings that
-    take each link, [..., links + 1]; rates are [R, links + 1], infinite at the last.
+    `_paths` [C, P] are indices in `Fabric.paths`, -1 after the last path; `_ways` [C, P, H] are the paths' links and
+    `_delays_s` [C, P] their delays. A choice, [..., C], is one column of these for each crossing. Loads,
+    [..., links + 1], are the numbers of crossings on each link. Rates are [R, links + 1], infinite in the last column.
     """
 
     def __init__(self, router: "Router", links: _Links, src: Ranks, dst: Ranks) -> None:
@@ -264,24 +268,24 @@ class _Group:
 
     @property
     def is_small(self) -> bool:
-        """Whether all choices can be compared."""
+        """Whether all choices are compared."""
         return prod(self._counts) <= MAX_COMBINATIONS
 
     def choose(self, alone: Indices, rates_bps: Floats, *, bits: int) -> Indices:
-        """The paths of the crossings for messages of so many bits; `alone`, [R, C], are those that are best alone."""
-        begin = alone - self._paths[:, 0]  # the paths between two sites are numbered one after the other
+        """Return the crossings' paths, [R, C], for messages of `bits`; `alone`, [R, C], are the best paths alone."""
+        begin = alone - self._paths[:, 0]  # the paths between two sites have consecutive indices
         contended = np.flatnonzero((self._loads(begin)[:, :-1] > 1).any(axis=1))
-        choose = self._least if self.is_small else self._greedy
-        found = alone.copy()
+        choose = self._compare_all if self.is_small else self._greedy
+        chosen = alone.copy()
         with np.errstate(divide="ignore"):  # a link that is down
-            found[contended] = self._paths[self._each, choose(begin[contended], rates_bps[contended], bits)]
-        return found
+            chosen[contended] = self._paths[self._each, choose(begin[contended], rates_bps[contended], bits)]
+        return chosen
 
-    def _least(self, _: Indices, rates_bps: Floats, bits: int) -> Indices:
-        """The best of all choices, [R, C]."""
+    def _compare_all(self, _: Indices, rates_bps: Floats, bits: int) -> Indices:
+        """Return the best of all choices, [R, C]."""
         choices = np.indices(self._counts).reshape(self._each.size, -1).T
         loads = self._loads(choices)
-        found = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
+        best = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
         step = max(1, _CELLS // (self._ways.shape[2] * len(choices)))
         for start in range(0, len(rates_bps), step):
             rates = rates_bps[start : start + step]
@@ -292,22 +296,22 @@ class _Group:
                 time_s = self._delays_s[crossing, columns] + bits / share_bps.min(axis=-1)
                 largest, total = np.maximum(largest, time_s), total + time_s
             total[largest > largest.min(axis=1, keepdims=True)] = np.inf
-            found[start : start + step] = choices[total.argmin(axis=1)]
-        return found
+            best[start : start + step] = choices[total.argmin(axis=1)]
+        return best
 
     def _greedy(self, alone: Indices, rates_bps: Floats, bits: int) -> Indices:
-        """The best of `alone` and the choices that settle in the order of the crossings and in reverse, [R, C]."""
+        """Return the best of `alone` and of the choices that settle in the crossings' order and in reverse, [R, C]."""
         best, (largest, total) = alone, self._cost(alone, rates_bps, bits)
         for order in (self._each, self._each[::-1]):
             choice = self._settled(rates_bps, bits, order)
-            found_largest, found_total = self._cost(choice, rates_bps, bits)
-            better = (found_largest < largest) | ((found_largest == largest) & (found_total < total))
+            new_largest, new_total = self._cost(choice, rates_bps, bits)
+            better = (new_largest < largest) | ((new_largest == largest) & (new_total < total))
             best = np.where(better[:, None], choice, best)
-            largest, total = np.where(better, found_largest, largest), np.where(better, found_total, total)
+            largest, total = np.where(better, new_largest, largest), np.where(better, new_total, total)
         return best
 
     def _settled(self, rates_bps: Floats, bits: int, order: Indices) -> Indices:
-        """The choice after each crossing in this order has taken its best path, in turns until none gains, [R, C]."""
+        """Return the choice, [R, C], after all crossings, in this order, took their best paths until none gains."""
         row = np.arange(len(rates_bps))
         loads = np.zeros((row.size, self._links), dtype=np.intp)
         choice = np.full((row.size, order.size), -1)
@@ -328,7 +332,7 @@ class _Group:
         return choice
 
     def _cost(self, choice: Indices, rates_bps: Floats, bits: int) -> tuple[Floats, Floats]:
-        """The largest time, and the sum of all, of one choice under each condition, [R] each."""
+        """Return the largest time and the sum of the times of one choice per row of rates, [R] each."""
         ways, row = self._ways[self._each, choice].reshape(len(choice), -1), np.arange(len(choice))[:, None]
         share_bps = (rates_bps[row, ways] / self._loads(choice)[row, ways]).reshape(*choice.shape, -1).min(axis=-1)
         times_s = self._delays_s[self._each, choice] + bits / share_bps

@@ -1,9 +1,9 @@
-"""Paths through the fabric at the level of switches: the switches that a packet passes, and the ports it leaves by.
+"""Paths through the fabric at the level of switches: the switches that a packet passes, and their output ports.
 
-A packet climbs to the spine that its source's index in the site selects, and descends from the spine that its
-destination's index selects: traffic spreads over the spines, and a GPU's traffic to and from all border routers shares
-one spine. Between the spines lies a candidate path over the WAN. Where a cable of these is dead, the next spine or
-candidate path that is whole is used.
+A packet goes up to the spine that the source's index in its site selects, and comes down from the spine that the
+destination's index selects. Traffic is thus spread over the spines, and a GPU's traffic to and from all border routers
+shares one spine. Between the two spines lies a candidate path over the WAN. If a cable on the way is dead, the next
+spine or candidate path without dead cables is used.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import NONE, Cables, cable, failed_links, spines
 from topologies.fabric.ports import select_spine
 
-_SITE_PREFIX = 24  # bits of a GPU's address that its site determines
+_SITE_PREFIX = 24  # length of the address prefix that identifies a site
 
 
 class Ways:
-    """The paths through one fabric some of whose cables may be `dead`.
+    """The paths through one fabric, some of whose cables may be `dead`.
 
-    Where no path is whole, paths pass dead cables. `networks` are those of the sites, as "10.0.0.0/24".
+    Where every path has a dead cable, the default path has one, too. `networks` are the sites', such as "10.0.0.0/24".
     """
 
     def __init__(self, fabric: Fabric, dead: Cables = NONE) -> None:
@@ -39,43 +39,46 @@ class Ways:
         self.fallback = cache(self._fallback)
 
     def port(self, switch: str, peer: str) -> int:
-        """The number of the switch's port whose cable leads to `peer`, a switch or a GPU."""
+        """Return the number of the switch's port whose cable leads to `peer`, a switch or a GPU."""
         return self._ports[switch, peer]
 
     def spine(self, gpu: Gpu, towards: str) -> str:
-        """The spine between a GPU's leaf and `towards`, another leaf or a border router of its site, both ways."""
+        """Return the spine, in both directions, between a GPU's leaf and `towards`, another leaf or a border router."""
         tier, index = self._spines[gpu.site], gpu.rank - self._first_rank[gpu.site]
         return tier[select_spine(tier, index, (gpu.leaf, towards), self.dead)]
 
     def spines(self, site: int) -> tuple[str, ...]:
-        """The spines of a site, in order."""
+        """Return the spines of a site, in order."""
         return self._spines[site]
 
     def alive(self, a: str, b: str) -> bool:
-        """Whether the cable between two nodes is not dead."""
+        """Return whether the cable between two nodes is not dead."""
         return cable(a, b) not in self.dead
 
     def over_wan(self, path: WanPath) -> tuple[str, ...]:
-        """The routers of a candidate path, both border routers included."""
+        """Return the routers of a candidate path, including both border routers."""
         links = [self.fabric.links[index] for index in path.links]
         return (links[0].src, *(link.dst for link in links))
 
     def joined(self, src_site: int, dst_site: int) -> bool:
-        """Whether the WAN has a path from one site to the other."""
+        """Return whether the WAN has a path from one site to the other."""
         return bool(self.fabric.paths_between.get((src_site, dst_site)))
 
     def fixed(self, src_site: int, dst_site: int) -> WanPath:
-        """The default path from one site to another, the first that is whole; they must be `joined`."""
+        """Return the default path from one site to another: the first candidate without dead cables, or the first of
+        all. The sites must be `joined`."""
         paths = self.fabric.paths_between[src_site, dst_site]
         return next((path for path in paths if self._whole(path)), paths[0])
 
     def default(self, src: int, dst: int) -> int:
-        """The index of the default path from rank to rank, in two sites."""
+        """Return the index of the default path between two ranks in different sites."""
         return self.fixed(self.fabric.gpus[src].site, self.fabric.gpus[dst].site).index
 
     def first(self, src: int, dst: int) -> WanPath | None:
-        """The first path that is whole from rank to rank, in two sites; it may differ from the default one where a
-        leaf and a border router have lost their last spine in common."""
+        """Return the first path between two ranks in different sites on which no link has failed, or None.
+
+        It may differ from the default path where a leaf and a border router have lost their last common spine.
+        """
         to_br, from_br, gpus = self.fabric.to_br_index, self.fabric.from_br_index, self.fabric.gpus
         for path in self.fabric.paths_between[gpus[src].site, gpus[dst].site]:
             links = (int(to_br[src, path.src_br]), *path.links, int(from_br[path.dst_br, dst]))
@@ -89,16 +92,15 @@ class Ways:
         return all(self.alive(a, b) for a, b in pairwise(routers)) and all(self._open(*end) for end in ends)
 
     def _open(self, border_router: str, site: int) -> bool:
-        """Whether a border router has a cable left to a spine of its site."""
+        """Return whether a border router has a live cable to a spine of its site."""
         return any(self.alive(border_router, spine) for spine in self._spines[site])
 
     def _fallback(self, src_site: int, dst_site: int) -> dict[str, str]:
-        """The next router towards `dst_site` from every router that a path between the two sites may pass.
+        """Return the next hop towards `dst_site` of every router that a path between the two sites may pass.
 
-        Invariant: the number of hops left falls at every step, so no packet circles. The routers of the default path
-        follow it, whatever its length; every other router takes the fewest hops that remain given that (Dijkstra).
-        Packets enter a border router of the source's site from within the site only. Empty where the two are not
-        `joined`.
+        Invariant: the number of remaining hops falls at every step, so no packet loops. The routers of the default path
+        follow it, even where it is not the shortest; every other router takes the fewest remaining hops given these
+        (Dijkstra). Packets enter border routers of the source's site only from the site. Empty for sites not `joined`.
         """
         if not self.joined(src_site, dst_site):
             return {}
@@ -123,16 +125,16 @@ class Ways:
         return tuple(name for name, where in names if where == site)
 
     def _into(self, router: str) -> tuple[str, ...]:
-        """The routers with a WAN link to this one that is not dead."""
+        """Return the routers that have a live WAN link to this one."""
         links = [link for link in self.fabric.links if link.kind == "wan" and link.dst == router]
         return tuple(link.src for link in links if self.alive(link.src, router))
 
 
 def acknowledgements(ways: Ways, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """The first whole path back, as its index, for every crossing that has one while some cable is dead.
+    """Return the index of the first usable path back of every crossing that has one; empty if no cable is dead.
 
-    The default rules know one path for all GPUs of a site, and a GPU may be cut off from that one alone: TCP data
-    would arrive then, and its acknowledgements would not.
+    The default rules have one path for all GPUs of a site, and a GPU may be cut off from just that path: TCP data would
+    then arrive, but its acknowledgements would not.
     """
     back = {(dst, src): ways.first(dst, src) for src, dst in crossings} if ways.dead else {}
     return {pair: path.index for pair, path in back.items() if path is not None}

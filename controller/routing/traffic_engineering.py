@@ -1,20 +1,21 @@
-"""Traffic engineering: what each demand over the WAN may send through each of its tunnels.
+"""Traffic engineering: computes the rate of each demand over the WAN in each of its tunnels.
 
-A demand is all traffic of one priority from a site to another, and its tunnels are the candidate paths between the two.
-Priorities are strict: what a later one gets never takes anything from an earlier one. Within a priority rates are
-max-min fair, and a demand may be split over its tunnels in any way, also in another way as later ones are served (as in
-SWAN: Hong et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013; B4: Jain et al., same place).
+A demand is all traffic of one priority from one site to another; its tunnels are the candidate paths between the two.
+Priorities are strict: a later priority never takes rate from an earlier one. Within a priority, rates are max-min fair.
+A demand may be split over its tunnels in any way, and its split may still change as later priorities are served (as in
+SWAN: Hong et al., "Achieving High Utilization with Software-Driven WAN", SIGCOMM 2013; B4: Jain et al., ibid.).
 
-That is progressive filling by linear programmes: the most that all demands that still grow can have alike; those that
-have all they want stop there, or else those that no solution gives more, as their dual values are positive. The last
-programme has, of all splits with these rates, the one with the least delay.
+The algorithm is progressive filling by linear programmes. Each maximizes the common rate of all demands that still
+grow; the demands that have all they want then stop or, if there are none, the demands that can have no more in any
+solution, which have positive dual values. The last programme finds the split with the least delay for these rates.
 
-Messages are in pieces, each a flow of its own (`controller.routing.multipath`). Tunnels are given to the pieces of a
-demand in proportion to their rates, by the method of D'Hondt: of all ways to give whole pieces to tunnels, the slowest
-piece is fastest then. Where pieces are to stay in their tunnels, a demand's rate is divided among these by its pieces
-there, and rates are max-min fair over demands so.
+Messages are cut into pieces, each a separate flow (`controller.routing.multipath`). The pieces of a demand are assigned
+to its tunnels in proportion to the tunnels' rates by D'Hondt's method, which maximizes the rate of the slowest piece.
+If pieces have to stay in their tunnels, a demand's rate is split in proportion to its pieces in each tunnel, and rates
+are max-min fair over demands under these splits.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,18 +32,18 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 Integers = npt.NDArray[np.integer[Any]]
 
-_POSITIVE = 1e-7  # of a dual value: those of a programme are 1 together
+_POSITIVE = 1e-7  # least dual value that counts as positive; a programme's dual values add up to 1
 _TOLERANCE = 1e-10
-_SLACK = 1e-9  # by which a rate that is fixed may be missed, of the most that a link can carry
-_IDLE = 1e-4  # of each link, for the demands of a class that want nothing, as they may begin
-_LARGE = 1e6  # of the most that a link can carry: a capacity that never binds
+_SLACK = 1e-9  # by which a fixed rate may be missed, relative to the unit of the programme
+_IDLE = 1e-4  # share of each link that is left to a class's demands that want nothing, because they may begin to send
+_LARGE = 1e6  # a capacity that never binds, relative to the unit of the programme
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What traffic from site `src` to site `dst` wants at most, in bit/s; the lowest `priority` is served first.
+    """The traffic from site `src` to site `dst` that wants at most `wanted_bps`; the lowest `priority` is served first.
 
-    `tunnels` are the links of each way that it may take, by index.
+    `tunnels` has the link indices of each tunnel that the demand may use.
     """
 
     src: int
@@ -54,9 +55,12 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What flows ask for: of each the place of its class in the order of service and the rate that it wants, [F], which
-    is infinite for all that it can send; and the part of each link that is left to each class, whatever those before it
-    want, [C]. `has` is the path of each flow, where it is to stay there."""
+    """The demands of flows: the index of each flow's class in service order, `priority` [F], and the rate that it
+    wants, `wanted_bps` [F], infinite for all that it can send.
+
+    `kept`, [C], is the share of each link that each class keeps regardless of the earlier classes' demands. `has` is
+    the current path of each flow if flows have to stay on their paths, empty otherwise.
+    """
 
     priority: tuple[int, ...]
     wanted_bps: tuple[float, ...]
@@ -64,8 +68,11 @@ class Traffic:
     has: tuple[int, ...] = ()
 
     def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
-        """The same with what demands want, [C, sites, sites] bit/s, divided among their flows alike; NaN for what these
-        ask for. `src` and `dst`, [F], are the flows' sites, and `has` is as in the result."""
+        """Return the traffic with the rates that demands want, [C, sites, sites] bit/s, divided equally among their
+        flows; for NaN, the flows keep what they ask for.
+
+        `src` and `dst`, [F], are the flows' sites; `has` is set as given.
+        """
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)
@@ -76,7 +83,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """The path of each flow, [F], -1 within a site; and what each class may send through each tunnel, [C, paths]."""
+    """The path of each flow, [F], -1 within a site; and the rate of each class in each tunnel, [C, paths] bit/s."""
 
     path: npt.NDArray[np.int16]
     limits_bps: Floats
@@ -85,12 +92,12 @@ class Plan:
 def engineered(
     fabric: Fabric, delays_s: Floats, rates_bps: Floats, ends: tuple[Integers, Integers], traffic: Traffic
 ) -> Plan:
-    """The tunnels of flows whose `ends` are these ranks, [F] each, and the rates of tunnels.
+    """Return the tunnels of flows whose source and destination ranks are `ends`, [F] each, and the rates of tunnels.
 
-    `delays_s` and `rates_bps`, [links], are those of logical links, 0 for one that is down. A demand is all flows of a
-    class between two sites: it can send no more than its GPUs' links to the border routers carry. A flow that cannot
-    reach its tunnel, as links of its own are down, takes the first that it can; where that has no rate, as all demands
-    do without it, it has what its links carry.
+    `delays_s` and `rates_bps`, [links], are those of logical links; a rate of 0 is a link that is down. A demand is all
+    flows of a class between two sites; it can send no more than its GPUs' links to and from the border routers carry.
+    A flow that cannot reach its tunnel because links of its own GPUs are down takes the first tunnel that it can reach;
+    if its class has no rate there, because no demand uses the tunnel, it gets the rate of the tunnel's slowest link.
     """
     links = np.ascontiguousarray([delays_s, rates_bps], np.float64)
     return _engineered(fabric, links.tobytes(), np.ascontiguousarray(ends, np.int64).tobytes(), traffic)
@@ -100,124 +107,136 @@ def engineered(
 def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> Plan:
     delays_s, rates_bps = np.frombuffer(links).reshape(2, -1)
     (src, dst), sites = np.frombuffer(ends, np.int64).reshape(2, -1), fabric.gpu_sites
-    flows: dict[tuple[int, int, int], list[int]] = {}
+    members: dict[tuple[int, int, int], list[int]] = {}  # the flows of each demand
     for flow in np.flatnonzero(sites[src] != sites[dst]).tolist():
-        flows.setdefault((traffic.priority[flow], int(sites[src[flow]]), int(sites[dst[flow]])), []).append(flow)
-    capacity, demands = rates_bps.tolist(), list[Demand]()
-    for (priority, a, b), some in flows.items():
-        tunnels = _tunnels(fabric, fabric.paths_between[a, b], np.unique(src[some]), np.unique(dst[some]), capacity)
-        wanted_bps = sum(traffic.wanted_bps[flow] for flow in some)
-        demands.append(Demand(src=a, dst=b, priority=priority, tunnels=tunnels, wanted_bps=wanted_bps))
-    more = np.zeros(len(capacity) - len(rates_bps))
-    path, kept = np.full(src.shape, -1, dtype=np.int16), dict(enumerate(traffic.kept))
-    if traffic.has:
-        had = [
-            [sum(traffic.has[flow] == over.index for flow in some) for over in fabric.paths_between[one.src, one.dst]]
-            for one, some in zip(demands, flows.values(), strict=True)
-        ]
-        parts = [[number / sum(of_one) for number in of_one] for of_one in had]
-        rates_of = divided(demands, parts, np.array(capacity), kept)
-        found = tuple(tuple(rate * part for part in of_one) for rate, of_one in zip(rates_of, parts, strict=True))
-    else:
-        found = allocate(demands, np.array(capacity), np.append(delays_s, more), kept)
+        members.setdefault((traffic.priority[flow], int(sites[src[flow]]), int(sites[dst[flow]])), []).append(flow)
+    capacity, demands = rates_bps.tolist(), dict[Demand, list[int]]()
+    for (priority, a, b), flows in members.items():
+        tunnels = _tunnels(fabric, fabric.paths_between[a, b], np.unique(src[flows]), np.unique(dst[flows]), capacity)
+        wanted_bps = sum(traffic.wanted_bps[flow] for flow in flows)
+        demands[Demand(src=a, dst=b, priority=priority, tunnels=tunnels, wanted_bps=wanted_bps)] = flows
+    allocated = _tunnel_rates(fabric, traffic, demands, capacity, delays_s)
+    path = np.full(src.shape, -1, dtype=np.int16)
     limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
-    for one, some, rates in zip(demands, flows.values(), found, strict=True):
-        paths, of_tunnels = fabric.paths_between[one.src, one.dst], rates
-        if one.wanted_bps and not any(rates) and not traffic.has:  # too slow beside the fastest link, or down
-            most = [min(capacity[link] for link in links) for links in one.tunnels]
-            of_tunnels = tuple(bps if place == np.argmax(most) else 0.0 for place, bps in enumerate(most))
-        path[some] = (
-            [traffic.has[flow] for flow in some]
-            if traffic.has
-            else [paths[tunnel].index for tunnel in apportioned(of_tunnels, len(some))]
-        )
-        limits_bps[one.priority, [over.index for over in paths]] = of_tunnels
+    for (demand, flows), of_tunnels in zip(demands.items(), allocated, strict=True):
+        paths = fabric.paths_between[demand.src, demand.dst]
+        if traffic.has:
+            path[flows] = [traffic.has[flow] for flow in flows]
+        else:
+            path[flows] = [paths[tunnel].index for tunnel in assign_pieces(of_tunnels, len(flows))]
+        limits_bps[demand.priority, [over.index for over in paths]] = of_tunnels
     for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
-        here = [
-            over
-            for over in (fabric.paths[path[flow]], *fabric.paths_between[sites[src[flow]], sites[dst[flow]]])
-            if rates_bps[[*over.links, *_ends(fabric, over, src[flow], dst[flow])]].all()
-        ]
-        if here and here[0].index != path[flow]:
-            path[flow], at = here[0].index, (traffic.priority[flow], here[0].index)
-            limits_bps[at] = limits_bps[at] or rates_bps[list(here[0].links)].min()
+        for over in (fabric.paths[path[flow]], *fabric.paths_between[sites[src[flow]], sites[dst[flow]]]):
+            if rates_bps[[*over.links, *_end_links(fabric, over, src[flow], dst[flow])]].all():
+                if over.index != path[flow]:
+                    path[flow], cell = over.index, (traffic.priority[flow], over.index)
+                    limits_bps[cell] = limits_bps[cell] or rates_bps[list(over.links)].min()
+                break
     for array in (path, limits_bps):
         array.setflags(write=False)
     return Plan(path=path, limits_bps=limits_bps)
 
 
-def _ends(fabric: Fabric, path: WanPath, src: int, dst: int) -> tuple[int, int]:
-    """The links from rank to rank before and behind a path."""
+def _tunnel_rates(
+    fabric: Fabric, traffic: Traffic, demands: Mapping[Demand, list[int]], capacity: list[float], delays_s: Floats
+) -> Sequence[Sequence[float]]:
+    """Return the rates of each demand's tunnels; `demands` has the flows of each demand."""
+    kept = dict(enumerate(traffic.kept))
+    if traffic.has:
+        parts = []
+        for demand, flows in demands.items():
+            pieces = Counter(traffic.has[flow] for flow in flows)
+            numbers = [pieces[path.index] for path in fabric.paths_between[demand.src, demand.dst]]
+            parts.append([number / sum(numbers) for number in numbers])
+        totals = allocate_split(list(demands), parts, np.array(capacity), kept)
+        return [[rate * part for part in of_demand] for rate, of_demand in zip(totals, parts, strict=True)]
+    more = np.zeros(len(capacity) - len(delays_s))
+    rates: list[Sequence[float]] = list(allocate(list(demands), np.array(capacity), np.append(delays_s, more), kept))
+    for index, demand in enumerate(demands):
+        if demand.wanted_bps and not any(rates[index]):  # too slow relative to the fastest link, or down
+            most_bps = [min(capacity[link] for link in links) for links in demand.tunnels]
+            best = np.argmax(most_bps)
+            rates[index] = [bps if tunnel == best else 0.0 for tunnel, bps in enumerate(most_bps)]
+    return rates
+
+
+def _end_links(fabric: Fabric, path: WanPath, src: int, dst: int) -> tuple[int, int]:
+    """Return the links from rank `src` to the path's first border router and from its last to rank `dst`."""
     return int(fabric.to_br_index[src, path.src_br]), int(fabric.from_br_index[path.dst_br, dst])
 
 
 def _tunnels(
     fabric: Fabric, paths: Sequence[WanPath], near: Integers, far: Integers, capacity_bps: list[float]
 ) -> tuple[tuple[int, ...], ...]:
-    """The links of the paths between two sites, with one more for what these ranks can send to each border router, and
-    one for what the others can receive; their capacities are added. In the physical grain that is one for all routers,
-    as what a GPU sends passes one port."""
+    """Return the link indices of the paths between two sites, as tunnels with two additional links each.
+
+    One models the rate at which the source ranks, `near`, can send to the tunnel's first border router, the other that
+    at which the destination ranks, `far`, can receive from its last. Their capacities are appended to `capacity_bps`.
+    In the physical grain all routers of a site have one link in common, as all traffic of a GPU passes one port.
+    """
     rates_bps = np.array(capacity_bps)
-    found = [path.links for path in paths]
+    tunnels = [path.links for path in paths]
     ups = {path.src_br: rates_bps[fabric.to_br_index[near, path.src_br]] for path in paths}
     downs = {path.dst_br: rates_bps[fabric.from_br_index[path.dst_br, far]] for path in paths}
     for ends, routers in ((ups, [path.src_br for path in paths]), (downs, [path.dst_br for path in paths])):
         most = {router: float(bps.sum()) if bps.all() else 0.0 for router, bps in ends.items()}
-        if fabric.spec.grain == "physical":  # routers that some rank cannot reach are out in any case
-            place = dict.fromkeys((router for router, bps in most.items() if bps), len(capacity_bps))
+        if fabric.spec.grain == "physical":  # a router that some rank cannot reach is not used in either grain
+            link_of = dict.fromkeys((router for router, bps in most.items() if bps), len(capacity_bps))
             capacity_bps.append(max(most.values(), default=0.0))
         else:
-            place = {router: len(capacity_bps) + index for index, router in enumerate(most)}
+            link_of = {router: len(capacity_bps) + index for index, router in enumerate(most)}
             capacity_bps += most.values()
-        if lost := [router for router in most if router not in place]:
-            place |= dict.fromkeys(lost, len(capacity_bps))
+        if unreachable := [router for router in most if router not in link_of]:
+            link_of |= dict.fromkeys(unreachable, len(capacity_bps))
             capacity_bps.append(0.0)
-        found = [(*links, place[router]) for links, router in zip(found, routers, strict=True)]
-    return tuple(found)
+        tunnels = [(*links, link_of[router]) for links, router in zip(tunnels, routers, strict=True)]
+    return tuple(tunnels)
 
 
-def apportioned(rates_bps: Sequence[float], pieces: int) -> list[int]:
-    """The tunnel of each piece, in proportion to these rates by the method of D'Hondt, in the order in which it gives
-    them; the first where all rates are 0."""
+def assign_pieces(rates_bps: Sequence[float], pieces: int) -> list[int]:
+    """Assign pieces to tunnels in proportion to these rates by D'Hondt's method; return the tunnel of each piece, in
+    the method's order. If all rates are 0, all pieces get the first tunnel."""
     heap = [(-rate, tunnel, 1) for tunnel, rate in enumerate(rates_bps)]
     heapify(heap)
-    found = []
+    assigned = []
     for _ in range(pieces):
         _, tunnel, number = heap[0]
-        found.append(tunnel)
+        assigned.append(tunnel)
         heapreplace(heap, (-rates_bps[tunnel] / (number + 1), tunnel, number + 1))
-    return found
+    return assigned
 
 
-def divided(
+def allocate_split(
     demands: Sequence[Demand],
     parts: Sequence[Sequence[float]],
     capacity_bps: Floats,
     kept: Mapping[int, float] = MappingProxyType({}),
 ) -> list[float]:
-    """As `allocate`, where each demand has these parts of its rate in its tunnels: the rates of demands, bit/s. Those
-    that want nothing have what all others leave, and hardly anything where they leave nothing."""
-    passes, rate = np.zeros((len(demands), len(capacity_bps))), np.zeros(len(demands))
-    for row, one, of_one in zip(passes, demands, parts, strict=True):
-        for links, part in zip(one.tunnels, of_one, strict=True):
+    """Return the rates of demands, bit/s, as `allocate`, but with each demand's rate split by fixed `parts`.
+
+    Demands that want nothing get the capacity that all others leave, and at least `_IDLE` of each link.
+    """
+    on_link, rate = np.zeros((len(demands), len(capacity_bps))), np.zeros(len(demands))  # parts of rates, [D, links]
+    for row, demand, of_demand in zip(on_link, demands, parts, strict=True):
+        for links, part in zip(demand.tunnels, of_demand, strict=True):
             row[list(set(links))] += part
-    wanted = np.array([one.wanted_bps or np.inf for one in demands])
-    turns = np.array([(not one.wanted_bps, one.priority) for one in demands]).reshape(-1, 2)
-    every = sorted(set(map(tuple, turns.tolist())))
-    for place, turn in enumerate(every):
-        room = capacity_bps - rate @ passes
-        for later in every[place + 1 :]:
-            part = _IDLE if later[0] else kept.get(later[1], 0.0)
-            room -= part * capacity_bps * passes[(turns == later).all(axis=1)].any(axis=0)
+    wanted = np.array([demand.wanted_bps or np.inf for demand in demands])
+    turns = np.array([(not demand.wanted_bps, demand.priority) for demand in demands]).reshape(-1, 2)
+    in_order = sorted(set(map(tuple, turns.tolist())))
+    for index, turn in enumerate(in_order):
+        room = capacity_bps - rate @ on_link
+        for later in in_order[index + 1 :]:
+            share = _IDLE if later[0] else kept.get(later[1], 0.0)
+            room -= share * capacity_bps * on_link[(turns == later).all(axis=1)].any(axis=0)
         grows = (turns == turn).all(axis=1)
         while grows.any():
-            used = passes[grows].sum(axis=0)
+            used = on_link[grows].sum(axis=0)
             most = np.divide(room, used, out=np.full(room.shape, np.inf), where=used > 0)
             step = max(0.0, min(most.min(), (wanted - rate)[grows].min()))
             rate[grows] += step
             room -= step * used
             full = (used > 0) & (most <= step * (1 + _TOLERANCE))
-            grows &= (rate < wanted * (1 - _TOLERANCE)) & ~passes[:, full].any(axis=1)
+            grows &= (rate < wanted * (1 - _TOLERANCE)) & ~on_link[:, full].any(axis=1)
     return rate.tolist()
 
 
@@ -227,106 +246,102 @@ def allocate(
     delays_s: Floats | None = None,
     kept: Mapping[int, float] = MappingProxyType({}),
 ) -> tuple[tuple[float, ...], ...]:
-    """The rate of each tunnel of each demand, bit/s: strict by priority, max-min fair within one, of least delay.
+    """Return the rate of each tunnel of each demand, bit/s: strict between priorities, max-min fair within a priority,
+    and split with the least delay.
 
     `capacity_bps` and `delays_s`, [links], are those of the links that tunnels pass; a capacity of 0 is a link that is
-    down. No link carries more than its capacity; `kept` is the part of each link on their way that demands of a
-    priority may have, whatever those before it want, nothing unless given. Raises ValueError for a capacity that is
-    negative or not finite, a wanted rate that is negative or no number, and a tunnel without links.
+    down. No link carries more than its capacity. `kept` is the share of each link on their way that the demands of a
+    priority keep regardless of earlier priorities' demands, by default 0. Raises ValueError for a capacity that is
+    negative or not finite, a wanted rate that is negative or not a number, and a tunnel without links.
     """
     _check(demands, capacity_bps)
     programme = _Programme(demands, capacity_bps)
     rate = np.zeros(len(demands))
     grows = np.array([bool(programme.is_up[programme.of_demand == d].any()) for d in range(len(demands))], dtype=bool)
-    wanted = np.array([one.wanted_bps for one in demands]) / programme.unit_bps
-    priorities = np.array([one.priority for one in demands], dtype=np.intp)
+    wanted = np.array([demand.wanted_bps for demand in demands]) / programme.unit_bps
+    priorities = np.array([demand.priority for demand in demands], dtype=np.intp)
     for priority in np.unique(priorities).tolist():
         later = np.unique(priorities[priorities > priority]).tolist()
-        programme.leave({one: kept.get(one, 0.0) for one in later}, priorities)
+        programme.reserve({other: kept.get(other, 0.0) for other in later}, priorities)
         while (growing := np.flatnonzero((priorities == priority) & grows)).size:
-            level, duals = programme.most_alike(rate, growing)
+            level, duals = programme.common_rate(rate, growing)
             stops = growing[wanted[growing] <= level * (1 + 1e-12)]
             rate[growing] = np.minimum(wanted[growing], level)
             if not stops.size:
                 stops = growing[duals >= min(_POSITIVE, duals.max())]
             grows[stops] = False
-    found = programme.split(rate, np.zeros(len(capacity_bps)) if delays_s is None else delays_s)
-    return tuple(tuple(found[programme.of_demand == d].tolist()) for d in range(len(demands)))
+    rates_bps = programme.split(rate, np.zeros(len(capacity_bps)) if delays_s is None else delays_s)
+    return tuple(tuple(rates_bps[programme.of_demand == d].tolist()) for d in range(len(demands)))
 
 
 def _check(demands: Sequence[Demand], capacity_bps: Floats) -> None:
-    if not (right := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
-        raise ValueError(f"a capacity of {capacity_bps[~right][0]:g} bit/s; allowed: 0 or more")
-    for one in demands:
-        if not one.wanted_bps >= 0:
-            raise ValueError(f"a demand of {one.wanted_bps:g} bit/s; allowed: 0 or more")
-        if not all(one.tunnels):
+    if not (valid := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
+        raise ValueError(f"a capacity of {capacity_bps[~valid][0]:g} bit/s; allowed: 0 or more")
+    for demand in demands:
+        if not demand.wanted_bps >= 0:
+            raise ValueError(f"a demand of {demand.wanted_bps:g} bit/s; allowed: 0 or more")
+        if not all(demand.tunnels):
             raise ValueError("a tunnel without links; allowed: one link or more")
 
 
 class _Programme:
-    """The linear programmes over the rates of all tunnels, [T], as shares of the most a link can carry, `unit_bps`.
+    """The linear programmes over the rates of all tunnels, [T], in units of `unit_bps`.
 
-    That is less than its capacity where all tunnels over it are slower elsewhere: slow tunnels behind fast links would
-    be lost in the tolerances.
+    The unit is the most that tunnels can send through any link: less than its capacity if all its tunnels have slower
+    links elsewhere. With the capacity as unit, slow tunnels over fast links would be lost in the tolerances.
 
-    `of_demand` [T] is the demand of each tunnel, and `is_up` [T] whether none of its links is down. Their last variable
-    is the rate that demands which grow have alike.
+    `of_demand` [T] is the demand of each tunnel, `is_up` [T] whether none of its links is down. The last variable of
+    the programmes is the common rate of the demands that grow.
     """
 
     def __init__(self, demands: Sequence[Demand], capacity_bps: Floats) -> None:
-        from scipy.sparse import csc_array  # takes its time to import
+        from scipy.sparse import csc_array  # slow to import
 
-        tunnels = [(index, links) for index, one in enumerate(demands) for links in one.tunnels]
-        self.of_demand = np.array([index for index, _ in tunnels], dtype=np.intp)
-        self.is_up = np.array([all(capacity_bps[link] > 0 for link in links) for _, links in tunnels], dtype=bool)
+        self._tunnels = [links for demand in demands for links in demand.tunnels]
+        self.of_demand = np.array([index for index, one in enumerate(demands) for _ in one.tunnels], dtype=np.intp)
+        self.is_up = np.array([all(capacity_bps[link] > 0 for link in links) for links in self._tunnels], dtype=bool)
         carried = np.zeros(len(capacity_bps))
-        for _, links in tunnels:
+        for links in self._tunnels:
             carried[list(set(links))] += capacity_bps[list(links)].min()
         self.unit_bps = float(np.minimum(capacity_bps, carried).max(initial=0)) or 1.0
-        used = sorted({link for _, links in tunnels for link in links})
-        self._tunnels, self._used = [links for _, links in tunnels], np.array(used, dtype=np.intp)
+        used = sorted({link for links in self._tunnels for link in links})
+        self._used = np.array(used, dtype=np.intp)
         self._capacity = np.minimum(capacity_bps[self._used] / self.unit_bps, _LARGE)
         self._room = np.ones(len(used))
-        column = [place for place, links in enumerate(self._tunnels) for _ in links]
-        row = len(demands) + np.searchsorted(self._used, [link for links in self._tunnels for link in links])
-        every, last = np.arange(len(demands)), len(tunnels)
-        self._rows = csc_array(
-            (
-                np.concatenate([-np.ones(last), np.ones(len(row) + len(every))]),
-                (
-                    np.concatenate([self.of_demand, row, every]),
-                    np.concatenate([np.arange(last), column, np.full(len(every), last)]),
-                ),
-            ),
-            (len(demands) + len(used), last + 1),
-        )
+        # One row per demand, its common rate minus its tunnels' rates; then one row per used link, its tunnels' rates.
+        demand_rows, common = np.arange(len(demands)), len(self._tunnels)
+        link_rows = len(demands) + np.searchsorted(self._used, [link for links in self._tunnels for link in links])
+        link_columns = [tunnel for tunnel, links in enumerate(self._tunnels) for _ in links]
+        values = np.concatenate([-np.ones(common), np.ones(len(link_rows) + len(demands))])
+        rows = np.concatenate([self.of_demand, link_rows, demand_rows])
+        columns = np.concatenate([np.arange(common), link_columns, np.full(len(demands), common)])
+        self._rows = csc_array((values, (rows, columns)), (len(demands) + len(used), common + 1))
 
-    def leave(self, kept: Mapping[int, float], priorities: Indices) -> None:
-        """Leave these parts of the links that demands of these priorities may pass."""
+    def reserve(self, kept: Mapping[int, float], priorities: Indices) -> None:
+        """Reserve shares of links for later priorities: `kept[p]` of each link that a demand of priority p may use."""
         self._room = np.ones(len(self._used))
         passes = self._rows[len(priorities) :, :-1]
         for priority, share in kept.items():
             of_tunnels = (priorities == priority)[self.of_demand]
             self._room[passes @ of_tunnels.astype(float) > 0] -= share
 
-    def most_alike(self, rate: Floats, growing: Indices) -> tuple[float, Floats]:
-        """The most that these demands can all have while the others have their `rate` [D], and the dual value of each
-        of them: positive where it can have no more in any solution."""
+    def common_rate(self, rate: Floats, growing: Indices) -> tuple[float, Floats]:
+        """Return the largest common rate of the demands in `growing` while the others keep their `rate` [D], and the
+        dual value of each growing demand, which is positive if it can have no more in any solution."""
         grows = np.zeros(rate.size)
         grows[growing] = 1
-        found = self._solve(np.append(np.zeros(len(self.is_up)), -1.0), rate * (1 - grows), grows)
-        return float(found.x[-1]), -found.ineqlin.marginals[growing]
+        solution = self._solve(np.append(np.zeros(len(self.is_up)), -1.0), rate * (1 - grows), grows)
+        return float(solution.x[-1]), -solution.ineqlin.marginals[growing]
 
     def split(self, rate: Floats, delays_s: Floats) -> Floats:
-        """The rates of the tunnels, [T] bit/s, that give demands these rates with the least delay."""
+        """Return the rates of the tunnels, [T] bit/s, that give demands their `rate` [D] with the least delay."""
         if not self._tunnels:
             return np.zeros(0)
         delay_s = np.array([delays_s[list(links)].sum() for links in self._tunnels])
-        cost = 1 + delay_s / (delay_s.max() or 1.0)  # of what is sent, too: nothing beyond these rates
-        found = self._solve(np.append(cost, 0.0), rate, np.zeros(rate.size))
-        rates: Floats = np.maximum(found.x[:-1], 0)
-        rates[rates < 10 * _SLACK] = 0  # what is left of the slack
+        cost = 1 + delay_s / (delay_s.max() or 1.0)  # at least 1, so that no tunnel sends more than is needed
+        solution = self._solve(np.append(cost, 0.0), rate, np.zeros(rate.size))
+        rates: Floats = np.maximum(solution.x[:-1], 0)
+        rates[rates < 10 * _SLACK] = 0  # rounding within the slack
         load = self._rows[len(rate) :, :-1] @ rates
         used = load > 0
         rates *= min(1.0, (self._capacity[used] / load[used]).min(initial=1.0)) * self.unit_bps
@@ -337,7 +352,7 @@ class _Programme:
 
         self._rows.data[self._rows.indptr[-2] :] = grows
         most = np.append(np.where(self.is_up, np.inf, 0.0), np.inf if grows.any() else 0.0)
-        found = linprog(
+        solution = linprog(
             cost,
             self._rows,
             np.append(-np.maximum(least - _SLACK, 0), self._capacity * self._room),
@@ -345,6 +360,6 @@ class _Programme:
             method="highs-ds",
             options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
         )
-        if found.status != 0:
-            raise ArithmeticError(f"the allocation has no solution: {found.message}")
-        return found
+        if solution.status != 0:
+            raise ArithmeticError(f"the allocation's linear programme failed: {solution.message}")
+        return solution

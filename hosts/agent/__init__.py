@@ -1,1 +1,1 @@
-"""A GPU's process: its messages, its connections, the bytes of chunks and their check, and what starts it."""
+"""The agent, the process of one GPU: its launcher, control messages, TCP connections, payload and checks."""

@@ -1,9 +1,9 @@
-"""A GPU's process: carries out commands of the communicator, over TCP connections to and from other GPUs.
+"""The agent, the process of one GPU: executes the communicator's commands over TCP connections to and from other GPUs.
 
-An agent lives in its host's network namespace (`launcher` puts it there). It is told a program, connects as that says,
-and then carries it out (`execution`) as often as it is told to.
+An agent runs in its host's network namespace, where `launcher` starts it. The communicator sends it a program; the
+agent opens the connections that the program needs, and executes the program (`execution`) once per `run` command.
 
-Everything that can be seen from outside is fixed: no port, address or order of events depends on a process id, on
+Everything observable from outside is deterministic: no port, address or order of events depends on a process id, on
 earlier runs or on the speed of the machine.
 """
 
@@ -24,18 +24,19 @@ from hosts.agent.program import Program
 from hosts.agent.transport import Limits, Transport
 from topologies.shaping.netlink import RtNetlink
 
-PORT = 4791  # RoCE's, so that captures are easy to read
-_FIRST_SOURCE_PORT, _SOURCE_PORTS = 20000, 10000  # others for every epoch: no segment of an old one fits a new one
+PORT = 4791  # the port of RoCE, so that captures are easy to read
+# Every epoch uses new source ports, so that a late segment of an old connection never matches a new one.
+_FIRST_SOURCE_PORT, _SOURCE_PORTS = 20000, 10000
 _READY = b"\1"  # the byte that a receiver sends once its window is open
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What all agents of a communicator are started with.
+    """The settings that all agents of a communicator share.
 
-    Slots have `slot_bytes`; `windows`, `window_bytes` and `sums` are of the payload; `channels` are the source
-    ports that an epoch needs, and `dscp` is that of each where they differ. `deadline_s` is the longest wait for
-    another GPU, `token` is in hexadecimal.
+    A slot of the buffer has `slot_bytes`. `windows`, `window_bytes` and `sums` are parameters of the payload. An epoch
+    uses one source port per channel, of which there are `channels`; `dscp` is the DSCP of each channel, or empty if
+    no channel has one. `deadline_s` is the longest wait for another GPU, and `token` is the run's token in hexadecimal.
     """
 
     slot_bytes: int
@@ -51,15 +52,15 @@ class Job:
 
 
 def source_port(channel: int, *, epoch: int, channels: int) -> int:
-    """The TCP source port of a connection of this channel, of so many, in epoch number `epoch`."""
+    """Return the TCP source port of channel `channel`, out of `channels`, in epoch `epoch`."""
     return _FIRST_SOURCE_PORT + (epoch * channels + channel) % _SOURCE_PORTS
 
 
 class Agent:
-    """One GPU: its buffers, its listener, and its connections.
+    """One GPU with its buffers, its listener and its connections.
 
-    The public methods below are the commands: they return the answer, None for an empty one, and raise AgentError and
-    OSError.
+    The public methods are the communicator's commands. They return the answer, or None for an empty answer, and raise
+    AgentError and OSError.
     """
 
     def __init__(self, *, rank: int, address: str, interface: str, job: Job, payload: Payload) -> None:
@@ -76,7 +77,7 @@ class Agent:
         self.listener = Listener(self._socket(PORT), token=bytes.fromhex(job.token), name=f"GPU {rank}")
 
     def abort(self) -> None:
-        """Leave all connections at once. They end by a reset, which leaves nothing behind at either end."""
+        """Reset all connections (SO_LINGER 0), so that neither end keeps state, and remove their routes."""
         for connection in (*self._outgoing, *self._incoming):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
@@ -88,24 +89,25 @@ class Agent:
     def connect(
         self, *, epoch: int, program: Mapping[str, Any], addresses: Sequence[str], segments: Sequence[int]
     ) -> None:
-        """Connect as the program says in epoch number `epoch`; `addresses` are all GPUs', by rank.
+        """Store `program` and open the connections on which it sends, in epoch `epoch`.
 
-        `segments` are the bytes of the segments of each connection, or none where they are the interface's.
+        `addresses` are the addresses of all GPUs, by rank. `segments` is the largest segment of each connection in
+        bytes, in the order of `program.sends`; where it is empty, the interface's segment size holds.
         """
         self._program = Program.from_json(program)
         if self._payload.sums is not None:
             self._payload.sums.multiply(self._program.multiplier)
         self._buffers.prepare(self._program.buffers)
         token = bytes.fromhex(self._job.token)
-        if self._job.transport.line_rate:  # before all connections, which would take the interface's segments again
+        if self._job.transport.line_rate:  # first: a route set later would make connections take the interface's size
             self._routes = list(dict.fromkeys(addresses[rank] for rank, _, _ in self._program.sends))
             for address in self._routes:
                 self._set_route(address, self._job.limits.initial_segments)
-        for number, (rank, channel, _) in enumerate(self._program.sends):
+        for index, (rank, channel, _) in enumerate(self._program.sends):
             address = addresses[rank]
             if segments:
                 with closing(RtNetlink()) as kernel:
-                    kernel.set_segment_bytes(self._interface, segments[number])
+                    kernel.set_segment_bytes(self._interface, segments[index])
             port = source_port(channel, epoch=epoch, channels=self._job.channels)
             connection = self._socket(port)
             transport.allow_lending(connection)
@@ -119,23 +121,23 @@ class Agent:
             connection.sendall(messages.hello(epoch=epoch, rank=self._rank, channel=channel, token=token))
 
     def accept(self, *, epoch: int) -> None:
-        """Wait for the connections that the program receives on, and acknowledge them."""
+        """Wait for the connections on which the program receives, and acknowledge each with one byte."""
         deadline_s = self._job.deadline_s
         peers = [(epoch, rank, channel) for rank, channel, _ in self._program.receives]
-        found = self.listener.admit(peers, timeout_s=deadline_s)
-        self._incoming = list(found.values())
+        admitted = self.listener.admit(peers, timeout_s=deadline_s)
+        self._incoming = list(admitted.values())
         for peer in peers:
-            if peer not in found:
+            if peer not in admitted:
                 raise AgentError(f"received nothing from GPU {peer[1]} within {deadline_s:g} s")
         for connection in self._incoming:
             self._tune(connection)
             connection.sendall(_READY)
 
     def confirm(self) -> None:
-        """Wait until all connections are acknowledged; check that they can start at line rate."""
+        """Wait until the receivers have acknowledged all connections, and check that they can start at line rate."""
         for connection in self._outgoing:
             if connection.recv(1) != _READY:
-                raise AgentError("received no answer from a GPU that it sends to")
+                raise AgentError("received no answer from a GPU to which it sends")
             congestion, announced = transport.windows(connection)
             wanted = self._job.limits.window_bytes
             if self._job.transport.line_rate and min(congestion, announced) < wanted * 15 // 16:
@@ -144,26 +146,26 @@ class Agent:
                 )
 
     def touch(self) -> None:
-        """Exchange a byte on every connection, so that every switch on the path has the flow in its fast path.
+        """Exchange one byte each way on every connection, so that every switch on the path caches the flow.
 
-        A switch that has not forwards packets through user space, where the first packets of a burst are overtaken by
-        those behind them, or lost.
+        A switch forwards packets of an uncached flow through user space, where later packets of a burst overtake the
+        first ones, or the first ones are lost.
         """
-        for there, back in ((self._outgoing, self._incoming), (self._incoming, self._outgoing)):
-            for connection in there:
+        for senders, receivers in ((self._outgoing, self._incoming), (self._incoming, self._outgoing)):
+            for connection in senders:
                 connection.sendall(_READY)
-            for connection in back:
+            for connection in receivers:
                 if connection.recv(1) != _READY:
-                    raise AgentError("received nothing from a GPU that it is connected to")
+                    raise AgentError("received nothing from a GPU to which it is connected")
 
     def retransmitted(self) -> Mapping[str, object]:
-        """The `bytes` that TCP has retransmitted to others since the connections were made."""
+        """Return `bytes`, the bytes that TCP has retransmitted on the outgoing connections since they were opened."""
         return {"bytes": sum(map(transport.retransmitted_bytes, self._outgoing))}
 
     def run(self, *, collective: int, start_ns: int, flip: Sequence[int]) -> Mapping[str, object]:
-        """Carry out the program, from `start_ns` on; `flip` is [task, byte] to damage on arrival, or [].
+        """Execute the program from `start_ns` on, and return the answer of `Execution.run`.
 
-        The answer is that of `Execution.run`.
+        `flip` is [task, byte], the byte of a message to corrupt on arrival (fault injection), or [].
         """
         execution = Execution(
             self._program,
@@ -187,20 +189,20 @@ class Agent:
             kernel.set_route(self._interface, address, initial_segments=initial_segments)
 
     def _socket(self, port: int) -> socket.socket:
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._tune(made)
-        made.bind((self._address, port))
-        return made
+        bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._tune(bound)
+        bound.bind((self._address, port))
+        return bound
 
-    def _tune(self, made: socket.socket) -> None:
-        name, wait_s = self._job.transport.congestion_control, self._job.deadline_s
+    def _tune(self, connection: socket.socket) -> None:
+        algorithm, wait_s = self._job.transport.congestion_control, self._job.deadline_s
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, algorithm.encode())
         except FileNotFoundError:
-            raise AgentError(f"has no congestion control called {name!r}") from None
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Python's own timeouts make a socket non-blocking, and MSG_WAITALL is for blocking ones.
+            raise AgentError(f"has no congestion control called {algorithm!r}") from None
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Not settimeout(), which makes a socket non-blocking: MSG_WAITALL needs a blocking one.
         timeout = struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6))
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)

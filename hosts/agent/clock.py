@@ -1,5 +1,5 @@
-"""The clock that all hosts of the VM share, CLOCK_MONOTONIC, and waiting for an instant of it without reading it: in
-the VM reading a clock takes time."""
+"""CLOCK_MONOTONIC, the clock that all hosts of the VM share, and sleeping until an instant without reading it: in the
+VM each reading of a clock takes time."""
 
 import ctypes
 import errno
@@ -9,16 +9,16 @@ import time
 _TIMER_ABSTIME = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 _Timespec = ctypes.c_long * 2
-_Itimerspec = ctypes.c_long * 4  # the interval and the instant
+_Itimerspec = ctypes.c_long * 4  # interval and expiry, each in s and ns
 
 
 def now_ns() -> int:
-    """What the clock says, in ns."""
+    """Return the time of CLOCK_MONOTONIC in ns."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 def sleep_until(instant_ns: int) -> None:
-    """Sleep until that instant; time.sleep() would read the clock. Raises OSError."""
+    """Sleep until `instant_ns`; unlike time.sleep(), this does not read the clock. Raises OSError."""
     instant = _Timespec(*divmod(instant_ns, 1_000_000_000))
     while (error := _libc.clock_nanosleep(time.CLOCK_MONOTONIC, _TIMER_ABSTIME, instant, None)) != 0:
         if error != errno.EINTR:
@@ -26,7 +26,7 @@ def sleep_until(instant_ns: int) -> None:
 
 
 class Timer:
-    """A descriptor that becomes readable at an instant (timerfd). A context manager; raises OSError."""
+    """A file descriptor that becomes readable at a given instant (timerfd). A context manager; raises OSError."""
 
     def __init__(self) -> None:
         self._fd: int = _checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC))
@@ -38,11 +38,11 @@ class Timer:
         os.close(self._fd)
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the file descriptor."""
         return self._fd
 
     def set(self, instant_ns: int) -> None:
-        """Have it be readable at that instant, and not before."""
+        """Set the instant at which the descriptor becomes readable; this replaces an earlier setting."""
         instant = _Itimerspec(0, 0, *divmod(instant_ns, 1_000_000_000))
         _checked(_libc.timerfd_settime(self._fd, _TIMER_ABSTIME, instant, None))
 

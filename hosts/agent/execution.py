@@ -1,13 +1,14 @@
-"""Carries out a program over its connections: the messages of one collective, their check, sums and computations.
+"""Executes a rank's program once, for one collective: sends and receives messages, verifies and adds them, computes.
 
-A message that is ready to be sent is handed to the kernel at once, whole: the send buffers hold all that a collective
-can bring, so a rank never waits to send and always receives. A message that arrives is compared with what it must be,
-part by part, each while the processor's caches still hold it: read again from memory, a large one takes a quarter more
-of a collective's time. The comparison takes no time where computing takes none (virtual time); on a wall clock it is
-part of what is measured.
+A message that is ready is handed to the kernel at once and whole. The send buffers can hold everything that a rank
+sends in a collective, so a rank never blocks in sending and always receives. An arriving message is verified part by
+part, while each part is still in the processor's caches: reading a large message from memory again would make a
+collective take a quarter longer. In virtual time verification takes no time, like all computing; on a wall clock it is
+part of the measured time.
 
-A rank that can only wait for its one connection blocks in reading it. Others wait for all of them at once, each of
-which becomes readable when its next message is there whole (SO_RCVLOWAT), and serve those that are in their order.
+A rank with a single incoming connection and no computations blocks in reading that connection. Any other rank polls
+all its connections, each of which becomes readable when its next message has arrived whole (SO_RCVLOWAT), and serves
+the readable ones in the program's order.
 """
 
 import heapq
@@ -25,19 +26,19 @@ from hosts.agent.payload import Payload
 from hosts.agent.program import Computation, Program, Receive, Send, Term
 from hosts.agent.transport import MSG_ZEROCOPY
 
-_MSG_EOR = 0x80  # Python 3.11 has no name for it
-_MOST_VIEWS = 1000  # Linux sends 1024 buffers at a time
+_MSG_EOR = 0x80  # not in Python 3.11's socket module
+_MOST_VIEWS = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
 
 
 class AgentError(Exception):
-    """Why an agent cannot carry out a command, as a sentence without a subject."""
+    """An agent could not execute a command. The text is a sentence without its subject, which is "GPU n"."""
 
 
 class Execution:
-    """One collective of a rank: `run` it once.
+    """The execution of one collective on one rank; call `run` once.
 
-    `outgoing` and `incoming` are the connections in the program's order. `flip` is [task, byte] to damage on
-    arrival, or [].
+    `outgoing` and `incoming` are the connections in the order of `program.sends` and `program.receives`. `flip` is
+    [task, byte], the byte of a message to corrupt on arrival (fault injection), or [].
     """
 
     def __init__(
@@ -61,33 +62,34 @@ class Execution:
         self._scratch = buffers.scratch
         self._label = memoryview(bytearray(messages.LABEL_BYTES))
         self._own = dict(program.own)
-        # What is left to do: servers are first the connections out and then the streams of computations.
+        # Remaining work. Servers are numbered: first the outgoing connections, then the streams of computations.
         self._sends = [deque(sends) for _, _, sends in program.sends]
         self._streams = [deque(tasks) for tasks in program.computations]
         self._receives = [deque(receives) for _, _, receives in program.receives]
-        self._waiting = self._waits()
-        self._running: list[tuple[int, int]] = []  # a heap of the ends of computations, and their streams
+        self._servers_after = self._servers_by_dependency()
+        self._running: list[tuple[int, int]] = []  # a heap of (end in ns, stream), one per running computation
         self._done = set[int]()
-        self._is_polled = False
-        # What the slots hold.
+        self._polls = False
+        # State of the slots: their current uses (an index into `program.uses`) and their buffers.
         self._tasks_left = [use.tasks for use in program.uses]
         self._arrivals_left = [use.arrivals for use in program.uses]
         self._use_of: dict[int, int] = {}
         self._buffer_of: dict[int, memoryview] = {}
-        # What is found.
+        # Results.
         self._sent_ns, self._arrived_ns = dict[int, int](), dict[int, int]()
         self._faults: list[dict[str, object]] = []
 
     def run(self, began_ns: int) -> Mapping[str, object]:
-        """Begin now, at `began_ns`, and return when all is done.
+        """Execute the program from `began_ns`, which is now, and return when all of its tasks are done.
 
-        The answer: when every message was handed to the kernel and every computation began, and when every message had
-        arrived whole and every computation had ended, as pairs [task, ns]; and which messages were wrong. Messages are
-        sent at the instant at which what they wait for was over. Raises AgentError.
+        The answer holds `start_ns`; `sent_ns`, pairs [task, ns] of when a message was handed to the kernel or a
+        computation began; `arrived_ns`, pairs [task, ns] of when a message had arrived whole or a computation ended;
+        and `faults`, the messages that failed verification. The time at which a message is sent is the time at which
+        the last task it depends on finished. Raises AgentError.
         """
-        self._go_on(range(len(self._sends) + len(self._streams)), began_ns)
-        self._is_polled = len(self._incoming) != 1 or bool(self._streams)
-        if not self._is_polled:
+        self._start_ready(range(len(self._sends) + len(self._streams)), began_ns)
+        self._polls = len(self._incoming) != 1 or bool(self._streams)
+        if not self._polls:
             while self._receives[0]:
                 self._serve(0)
         else:
@@ -99,27 +101,27 @@ class Execution:
             "faults": self._faults,
         }
 
-    # --- what is next ----------------------------------------------------------------------------------------------
+    # --- order of tasks --------------------------------------------------------------------------------------------
 
-    def _waits(self) -> dict[int, list[int]]:
-        """The servers that may go on once a task is over."""
-        found: dict[int, list[int]] = {}
+    def _servers_by_dependency(self) -> dict[int, list[int]]:
+        """Return, for each task, the servers with a task that depends on it."""
+        servers_after: dict[int, list[int]] = {}
         servers: list[deque[Send] | deque[Computation]] = [*self._sends, *self._streams]
         for server, tasks in enumerate(servers):
-            for one in {one for task in tasks for one in task.after}:
-                found.setdefault(one, []).append(server)
-        return found
+            for dependency in {dependency for task in tasks for dependency in task.after}:
+                servers_after.setdefault(dependency, []).append(server)
+        return servers_after
 
-    def _over(self, task: int, now: int) -> None:
+    def _complete(self, task: int, now: int) -> None:
         self._arrived_ns[task] = now
         self._done.add(task)
-        self._go_on(self._waiting.get(task, ()), now)
+        self._start_ready(self._servers_after.get(task, ()), now)
 
-    def _go_on(self, servers: Sequence[int], now: int) -> None:
-        """Begin all that is ready on these servers."""
-        look = deque(servers)
-        while look:
-            server = look.popleft()
+    def _start_ready(self, servers: Sequence[int], now: int) -> None:
+        """Start every task of these servers that is ready, and of servers that a zero-length computation releases."""
+        pending = deque(servers)
+        while pending:
+            server = pending.popleft()
             if server < len(self._sends):
                 sends = self._sends[server]
                 while sends and self._done.issuperset(sends[0].after):
@@ -136,26 +138,26 @@ class Execution:
                     break
                 self._arrived_ns[task.task] = now
                 self._done.add(task.task)
-                look += self._waiting.get(task.task, ())
+                pending += self._servers_after.get(task.task, ())
                 tasks.popleft()
 
     def _serve(self, connection: int) -> None:
-        """Take in the next message of a connection, and begin what it was waited for by."""
+        """Receive the next message of a connection, and start the tasks that depend on it."""
         receive = self._receives[connection][0]
         fault = self._receive(connection, receive)
         now = now_ns()
         self._receives[connection].popleft()
-        self._over(receive.task, now)
+        self._complete(receive.task, now)
         if fault is not None:
             self._faults.append({"task": receive.task, "text": fault})
 
     def _serve_all(self, began_ns: int) -> None:
-        """Serve all connections and computations until nothing is left."""
+        """Receive from all connections and run all computations until no task remains."""
         with select.epoll() as epoll, Timer() as timer:
             epoll.register(timer, select.EPOLLIN)
             index_of = {connection.fileno(): index for index, connection in enumerate(self._incoming)}
             for index in range(len(self._incoming)):
-                self._expect(epoll, index, is_new=True)
+                self._await_message(epoll, index, is_new=True)
             last_ns, alarm_ns = began_ns, 0
             while self._running or any(self._receives):
                 if self._running and alarm_ns != self._running[0][0]:
@@ -170,35 +172,36 @@ class Execution:
                     alarm_ns = 0
                 for fd in sorted(ready - {timer.fileno()}, key=index_of.__getitem__):
                     self._serve(index_of[fd])
-                    self._expect(epoll, index_of[fd])
+                    self._await_message(epoll, index_of[fd])
                     last_ns = next(reversed(self._arrived_ns.values()))
 
     def _alarm(self, last_ns: int) -> int:
-        """End the computations that are over; returns when something last happened."""
+        """Finish the computations whose end has come; return the time of the last progress in ns (so far `last_ns`)."""
         now = now_ns()
         if not self._running and now - last_ns >= self._deadline_ns:
-            ranks = [rank for (rank, _, _), left in zip(self._program.receives, self._receives, strict=True) if left]
+            connections = zip(self._program.receives, self._receives, strict=True)
+            ranks = [rank for (rank, _, _), remaining in connections if remaining]
             raise AgentError(
                 f"received nothing from GPU {' and '.join(map(str, ranks))} within {self._deadline_ns / 1e9:g} s"
             )
         while self._running and self._running[0][0] <= now:
             _, stream = heapq.heappop(self._running)
-            self._over(self._streams[stream].popleft().task, now)
-            self._go_on([len(self._sends) + stream], now)
+            self._complete(self._streams[stream].popleft().task, now)
+            self._start_ready([len(self._sends) + stream], now)
             last_ns = now
         return last_ns
 
-    def _expect(self, epoll: select.epoll, index: int, *, is_new: bool = False) -> None:
-        """Have a connection be readable when its next message is there whole."""
-        connection, left = self._incoming[index], self._receives[index]
-        least = self._bytes(left[0]) + messages.LABEL_BYTES if left else 1
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-        if not left:
+    def _await_message(self, epoll: select.epoll, index: int, *, is_new: bool = False) -> None:
+        """Make a connection readable when its next message has arrived whole; stop polling it after the last one."""
+        connection, remaining = self._incoming[index], self._receives[index]
+        needed_bytes = self._size_bytes(remaining[0]) + messages.LABEL_BYTES if remaining else 1
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed_bytes)
+        if not remaining:
             epoll.unregister(connection)
         elif is_new:
             epoll.register(connection, select.EPOLLIN)
 
-    def _bytes(self, task: Send | Receive) -> int:
+    def _size_bytes(self, task: Send | Receive) -> int:
         return len(task.slots) * self._size_of(task.slots[0]) if task.slots else task.size_bytes
 
     def _size_of(self, slot: int) -> int:
@@ -207,10 +210,10 @@ class Execution:
     # --- bytes -----------------------------------------------------------------------------------------------------
 
     def _send(self, connection: int, send: Send) -> None:
-        """Send a message and its label, which is in a packet of its own after the message's last.
+        """Send a message, and then its label in a separate packet.
 
-        A shaper sends a packet first and delays those behind it by its cost, so a message's last packet arrives too
-        early by its own length. The packet after it, the label's, arrives when the whole message is paid for.
+        A shaper (HTB) sends a packet first and charges its cost to the packets after it, so a message's last packet
+        arrives too early by its own transmission time. The label's packet arrives when the whole message is paid for.
         """
         views = []
         for slot in send.slots:
@@ -220,14 +223,14 @@ class Execution:
                 views += self._views(self._own[slot], self._size_of(slot))
         if not send.slots:
             views = self._views(send.window, send.size_bytes)
-        size, rank = self._bytes(send), self._program.sends[connection][0]
+        size, rank = self._size_bytes(send), self._program.sends[connection][0]
         label = messages.label(collective=self._collective, task=send.task, size_bytes=size)
         out, sent = self._outgoing[connection], 0
-        lent = self._to_lend(send)
+        lent = self._lendable_use(send)
         try:
             for first in range(0, len(views), _MOST_VIEWS):
                 is_last = first + _MOST_VIEWS >= len(views)
-                # After the last nothing may be appended to its packet.
+                # MSG_EOR: the label must not be appended to the last packet of the message.
                 flags = (_MSG_EOR if is_last else socket.MSG_MORE) | (0 if lent is None else MSG_ZEROCOPY)
                 sent += out.sendmsg(views[first : first + _MOST_VIEWS], (), flags)
             sent += out.sendmsg([label])
@@ -239,77 +242,75 @@ class Execution:
             self._buffers.lend(self._buffer_of.pop(lent), out)
         for slot in send.slots:
             if slot in self._use_of:
-                self._finish(self._use_of[slot])
+                self._release(self._use_of[slot])
 
-    def _to_lend(self, send: Send) -> int | None:
-        """The use whose buffer is sent as it is instead of being copied: a large one, needed for nothing after this."""
+    def _lendable_use(self, send: Send) -> int | None:
+        """Return the use whose buffer can be lent: that of one large slot that no later task needs; None to copy."""
         use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 else None
-        if use is None or self._tasks_left[use] > 1 or self._bytes(send) < LEAST_LENT_BYTES:
+        if use is None or self._tasks_left[use] > 1 or self._size_bytes(send) < LEAST_LENT_BYTES:
             return None
         return use if self._buffers.can_lend() else None
 
     def _views(self, window: int, size_bytes: int) -> list[memoryview]:
         return self._payload.views(window, collective=self._collective, size_bytes=size_bytes)
 
-    def _finish(self, use: int) -> None:
-        """Note that one of a use's tasks is over, and give its buffer back if it was the last."""
+    def _release(self, use: int) -> None:
+        """Count one of a use's tasks as done, and free its buffer after the last one."""
         self._tasks_left[use] -= 1
         if self._tasks_left[use] == 0 and use in self._buffer_of:
             self._buffers.give_back(self._buffer_of.pop(use))
 
     def _receive(self, connection: int, receive: Receive) -> str | None:
-        """Receive a message whole; return how it differs from what it must be, as a sentence, or None."""
-        size, source = self._bytes(receive), self._incoming[connection]
+        """Receive a whole message and verify it; return how it is wrong, as a sentence, or None."""
+        size, source = self._size_bytes(receive), self._incoming[connection]
         rank = self._program.receives[connection][0]
         progress = _Progress(source)
         try:
             if receive.slots:
-                for number in range(len(receive.slots)):
-                    self._receive_slot(progress, receive, number)
+                for position in range(len(receive.slots)):
+                    self._receive_slot(progress, receive, position)
             else:
                 for part in self._payload.parts(size):
-                    self._take(progress, receive, self._scratch[: len(part)], part, terms=receive.terms[0])
+                    self._receive_part(progress, receive, self._scratch[: len(part)], part, terms=receive.terms[0])
             self._fill(progress, self._label)
         except OSError as error:
             raise AgentError(f"lost GPU {rank} in transfer {receive.task}: {reason(error)}") from None
-        if progress.got != size + messages.LABEL_BYTES:
+        if progress.received_bytes != size + messages.LABEL_BYTES:
             raise AgentError(
-                f"had {progress.got} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} from GPU {rank} "
-                "and then nothing"
+                f"received {progress.received_bytes} of {size + messages.LABEL_BYTES} bytes of transfer {receive.task} "
+                f"from GPU {rank} and then nothing"
             )
         label = bytes(self._label)
         fault = messages.label_fault(label, collective=self._collective, task=receive.task, size_bytes=size)
         return fault or progress.wrong
 
-    def _receive_slot(self, progress: "_Progress", receive: Receive, number: int) -> None:
-        """Receive the slot of this number in a message: keep it if it is needed later, and add it if it is added."""
-        slot, index, terms = receive.slots[number], receive.uses[number], receive.terms[number]
+    def _receive_slot(self, progress: "_Progress", receive: Receive, position: int) -> None:
+        """Receive slot `position` of a message; keep its data if a later task needs it, and add it for a sum."""
+        slot, index, terms = receive.slots[position], receive.uses[position], receive.terms[position]
         use, sums = self._program.uses[index], self._payload.sums
         is_first = self._arrivals_left[index] == use.arrivals
         if is_first and use.tasks > 1:
             self._buffer_of[index] = self._buffers.take()
         buffer = self._buffer_of.get(index)
         size = self._size_of(slot)
-        before = number * size
+        offset = position * size
         for part in self._payload.parts(size):
-            kept = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
-            if is_first or not receive.adds:
-                self._take(progress, receive, kept, part, terms=terms, before=before, where=f" of slot {slot}")
-                if receive.adds and slot in self._own:
-                    assert sums is not None
-                    sums.add_own(kept, part, collective=self._collective, window=self._own[slot])
-            else:
+            target = self._scratch[: len(part)] if buffer is None else buffer[part.start : part.stop]
+            into = self._scratch[: len(part)] if receive.adds and not is_first else target
+            self._receive_part(progress, receive, into, part, terms=terms, offset=offset, where=f" of slot {slot}")
+            if receive.adds and not is_first:
                 assert sums is not None
-                arriving = self._scratch[: len(part)]
-                self._take(progress, receive, arriving, part, terms=terms, before=before, where=f" of slot {slot}")
-                sums.add(kept, arriving)
+                sums.add(target, into)
+            elif receive.adds and slot in self._own:
+                assert sums is not None
+                sums.add_own(target, part, collective=self._collective, window=self._own[slot])
             if use.total and self._arrivals_left[index] == 1:
-                self._check(progress, kept, part, use.total, f" of the sum in slot {slot}")
+                self._check(progress, target, part, use.total, f" of the sum in slot {slot}")
         self._arrivals_left[index] -= 1
         self._use_of[slot] = index
-        self._finish(index)
+        self._release(index)
 
-    def _take(
+    def _receive_part(
         self,
         progress: "_Progress",
         receive: Receive,
@@ -317,47 +318,47 @@ class Execution:
         part: range,
         *,
         terms: Sequence[Term],
-        before: int = 0,
+        offset: int = 0,
         where: str = "",
     ) -> None:
-        """Receive a part of a slot that `before` bytes of the message come before, and check it."""
+        """Receive a part of a slot and verify it; `offset` is the slot's offset in the message, in bytes."""
         self._fill(progress, into)
-        if self._flip and self._flip[0] == receive.task and self._flip[1] - before in part:
-            into[self._flip[1] - before - part.start] ^= 1
-        if progress.got == before + part.stop:  # else the connection has ended
+        if self._flip and self._flip[0] == receive.task and self._flip[1] - offset in part:
+            into[self._flip[1] - offset - part.start] ^= 1
+        if progress.received_bytes == offset + part.stop:  # otherwise the connection has ended
             self._check(progress, into, part, terms, where)
 
     def _fill(self, progress: "_Progress", into: memoryview) -> None:
-        """Receive as many bytes as there is room for, or what there is before the connection's end."""
+        """Fill the buffer `into` from the connection; it stays partly filled only if the connection ends."""
         got = 0
-        if self._is_polled:
+        if self._polls:
             with suppress(BlockingIOError):
                 got = progress.source.recv_into(into, 0, socket.MSG_WAITALL | socket.MSG_DONTWAIT)
             if got == len(into):
-                progress.got += got
+                progress.received_bytes += got
                 return
-            # A connection can be readable before its message is whole, if its window is nearly full. The kernel then
-            # wakes a reader only when SO_RCVLOWAT bytes are there, and the rest of the message is less than that.
+            # A connection with a nearly full window is readable before its message is whole. A blocking read would
+            # wait for SO_RCVLOWAT bytes, and the rest of the message is less than that.
             progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        progress.got += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
+        progress.received_bytes += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
 
-    def _check(self, progress: "_Progress", found: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
+    def _check(self, progress: "_Progress", data: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
         if progress.wrong is None:
-            byte = self._payload.first_difference(found, part, collective=self._collective, terms=terms)
+            byte = self._payload.first_difference(data, part, collective=self._collective, terms=terms)
             progress.wrong = None if byte is None else f"byte {byte}{where} is wrong"
 
 
 @dataclass
 class _Progress:
-    """How far a message has arrived, and the first that is wrong in it."""
+    """How many bytes of a message have arrived, and the first error found in it."""
 
     source: socket.socket
-    got: int = 0
+    received_bytes: int = 0
     wrong: str | None = None
 
 
 def reason(error: OSError) -> str:
-    """The message of an OSError."""
+    """Return the reason of an OSError, as words for an error message."""
     if isinstance(error, BlockingIOError):
         return "it did not answer in time"
     return error.strerror or str(error)

@@ -1,7 +1,8 @@
-"""Authenticated listener for the connections that an agent receives on.
+"""Authenticated listener for an agent's incoming connections.
 
-A peer must send a hello with the run's token (`messages.hello`), whole in its first segment and within HELLO_S, or its
-connection is closed and logged (rate-limited). Neither silent peers nor a flood of them keeps the expected ones out.
+A peer must send a hello with the run's token (`messages.hello`), whole in its first segment and within HELLO_S;
+otherwise its connection is closed, which is logged (rate-limited). Silent peers, even a flood of them, cannot keep the
+expected peers out.
 """
 
 import hmac
@@ -13,18 +14,18 @@ from collections.abc import Callable, Sequence
 
 from hosts.agent import messages
 
-BACKLOG = 64  # connections not accepted yet, and as many accepted that have sent nothing
+BACKLOG = 64  # limit for connections not accepted yet, and for accepted ones that have sent nothing
 HELLO_S = 5.0
-_LOGGED_SINGLY = 8  # refusals; of those that follow, the 16th, 32nd, 64th ...
+_LOGGED_SINGLY = 8  # refusals logged one by one; after them only the 16th, 32nd, 64th ...
 
 Peer = tuple[int, int, int]
-"""What a connection is expected as: its epoch, and the rank and the channel that it comes from."""
+"""The identity of an expected connection: its epoch, the rank that opens it, and its channel."""
 
 
 class Listener:
-    """Accepts connections that carry this token; takes over `bound`, a socket that is bound already.
+    """A listener on `bound`, a bound socket that it takes over; it accepts connections whose hello has `token`.
 
-    Refusals are logged with `name`, a line each. Only `admit` blocks.
+    Each refusal is logged on a line that begins with `name`. Only `admit` blocks.
     """
 
     def __init__(
@@ -34,19 +35,19 @@ class Listener:
         bound.listen(BACKLOG)
         bound.setblocking(False)
         self._silent: dict[socket.socket, tuple[str, float]] = {}  # peer and deadline in s; the oldest is first
-        self._known: dict[Peer, socket.socket] = {}  # those that sent the token
+        self._authenticated: dict[Peer, socket.socket] = {}  # those that sent the token
         self._refused = 0
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there is a connection to accept."""
+        """Return the descriptor that becomes readable when there is a connection to accept."""
         return self._listener.fileno()
 
     def look(self) -> None:
-        """Accept new connections, check the hellos that have arrived, refuse peers without one for too long."""
+        """Accept new connections, check the hellos that have arrived, and refuse peers that are silent for too long."""
         for _ in range(BACKLOG):
             try:
                 connection, (host, port) = self._listener.accept()
-            except OSError:  # there is none, or it was closed again
+            except OSError:  # no connection is waiting, or it has been closed again
                 break
             connection.setblocking(False)
             self._silent[connection] = f"{host}:{port}", time.monotonic() + HELLO_S
@@ -62,26 +63,25 @@ class Listener:
             del self._silent[connection]
             epoch, rank, channel, token = messages.parse_hello(data) or (0, 0, 0, b"")
             if hmac.compare_digest(token, self._token):
-                self._known[epoch, rank, channel] = connection
+                self._authenticated[epoch, rank, channel] = connection
             else:
                 self._refuse(connection, peer, "it did not send the run's token" if data else "it sent nothing")
 
     def wait_s(self) -> float | None:
-        """In how many seconds `look` must be called even if no connection arrives; None if it need not be."""
+        """Return in how many seconds `look` must be called even if no connection arrives; None if no peer is silent."""
         oldest = next(iter(self._silent.values()), None)
         return None if oldest is None else max(0.0, oldest[1] - time.monotonic())
 
     def admit(self, peers: Sequence[Peer], *, timeout_s: float) -> dict[Peer, socket.socket]:
-        """The connections of these peers, without those that do not arrive in time; all others that there are then are
-        closed. Blocks."""
+        """Wait for the connections of `peers`, at most `timeout_s`, and return those that arrived; close all others."""
         end_s = time.monotonic() + timeout_s
-        while not self._known.keys() >= set(peers) and (left_s := end_s - time.monotonic()) > 0:
+        while not self._authenticated.keys() >= set(peers) and (left_s := end_s - time.monotonic()) > 0:
             poll = select.poll()
-            for waiting in (self._listener, *self._silent):
-                poll.register(waiting, select.POLLIN)
+            for readable in (self._listener, *self._silent):
+                poll.register(readable, select.POLLIN)
             poll.poll(1000 * min(left_s, HELLO_S))
             self.look()
-        admitted = {peer: self._known.pop(peer) for peer in peers if peer in self._known}
+        admitted = {peer: self._authenticated.pop(peer) for peer in peers if peer in self._authenticated}
         self.clear()
         for connection in admitted.values():
             connection.setblocking(True)
@@ -91,11 +91,11 @@ class Listener:
         """Refuse every connection that has not been admitted."""
         for connection, (peer, _) in self._silent.items():
             self._refuse(connection, peer, "it sent nothing")
-        for (epoch, rank, channel), connection in self._known.items():
-            who = f"GPU {rank}, channel {channel}, epoch {epoch}"
-            self._refuse(connection, who, "the schedule has no such connection now")
+        for (epoch, rank, channel), connection in self._authenticated.items():
+            peer = f"GPU {rank}, channel {channel}, epoch {epoch}"
+            self._refuse(connection, peer, "the schedule has no such connection now")
         self._silent.clear()
-        self._known.clear()
+        self._authenticated.clear()
 
     def _refuse(self, connection: socket.socket, peer: str, why: str) -> None:
         connection.close()

@@ -1,8 +1,8 @@
-"""Forks one agent per host: `python -m hosts.agent.launcher PARENT`, with what to start as JSON on stdin.
+"""Forks one agent per host: `python -m hosts.agent.launcher PARENT`, with the agents' settings as JSON on stdin.
 
-Starting Python and importing take longest in the VM, so both happen once, in this process, and each agent is a fork of
-it. It forks them in rank order, so that they are alike from boot to boot, and waits until the last has ended. It dies
-with its parent, and they die with it.
+In the VM, starting Python and importing modules take longest, so both happen once, in this process, and each agent is
+a fork of it. The launcher forks agents in rank order, so that they are the same from boot to boot, and waits until the
+last one has ended. It dies with its parent, and the agents die with it.
 """
 
 import ctypes
@@ -27,24 +27,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Fork an agent for every GPU in the JSON object on stdin, `{"gpus": [...], "job": {...}}`, and outlive them all.
+    """Fork an agent for every GPU in the JSON object on stdin, and wait until all have ended.
 
-    A GPU has a `rank`, `address`, `interface`, `host_pid` (whose network it is in) and `control_fd`; for the job see
-    `agent.Job`.
+    The object is `{"gpus": [...], "job": {...}}`. A GPU has a `rank`, `address`, `interface`, `host_pid` (a process in
+    its host's network namespace) and `control_fd`; the job has the fields of `agent.Job`.
     """
     _die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
     request = json.load(sys.stdin)
-    gpus, values = request["gpus"], request["job"]
-    settings, limits = transport.Transport(**values["transport"]), transport.Limits(**values["limits"])
-    job = Job(**values | {"transport": settings, "limits": limits})
+    gpus, job_values = request["gpus"], request["job"]
+    settings, limits = transport.Transport(**job_values["transport"]), transport.Limits(**job_values["limits"])
+    job = Job(**job_values | {"transport": settings, "limits": limits})
     transport.lift_memory_limit()
     payload = _payload(job)
     controls = [socket.socket(fileno=gpu["control_fd"]) for gpu in gpus]
-    own, agents = os.getpid(), set[int]()
+    launcher_pid, agents = os.getpid(), set[int]()
     for gpu, control in zip(gpus, controls, strict=True):
         if (pid := os.fork()) == 0:
-            _die_with_parent(own)
+            _die_with_parent(launcher_pid)
             for other in controls:  # so that a control connection is closed when its agent ends
                 if other is not control:
                     other.close()
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _payload(job: Job) -> Payload:
-    """The payload of a job. Where sums are made it needs numpy, which takes long to import in the VM."""
+    """Return the payload of a job. Only sums need numpy, which takes long to import in the VM."""
     if not job.sums:
         return Payload(windows=job.windows, window_bytes=job.window_bytes)
     from hosts.agent.sums import Sums
@@ -64,10 +64,10 @@ def _payload(job: Job) -> Payload:
 
 
 def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Payload) -> None:
-    """An agent's whole life, in the process that was forked for it."""
+    """Run an agent in its forked process until it ends; does not return."""
     try:
         _enter(gpu["host_pid"])
-        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # or a sleep may end 50 us late
+        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # in ns; with the default of 50 us, a sleep may end 50 us late
         agent = Agent(rank=gpu["rank"], address=gpu["address"], interface=gpu["interface"], job=job, payload=payload)
         try:
             messages.send(control, {"pid": os.getpid()})
@@ -78,15 +78,15 @@ def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Pa
         text = f"cannot go on: {reason(error)}" if isinstance(error, OSError) else str(error)
         with suppress(OSError):
             messages.send(control, {"error": text})
-    except Exception:  # a mistake of ours, to be seen
+    except Exception:  # a bug, which must be visible in the log
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
 
 
 def _serve(agent: Agent, control: socket.socket) -> None:
-    """Carry out commands until the communicator goes away or one fails, which ends the agent: then those that it is
-    connected to fail as well. Meanwhile the listener checks new connections."""
+    """Execute commands until the communicator closes the control connection or a command fails, which ends the agent;
+    then the agents that are connected to it fail as well. Between commands the listener checks new connections."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(agent.listener, select.POLLIN)
@@ -103,7 +103,7 @@ def _serve(agent: Agent, control: socket.socket) -> None:
 
 
 def _enter(host_pid: int) -> None:
-    """Enter the network of the process that is a GPU's host."""
+    """Enter the network namespace of a GPU's host, a process."""
     try:
         fd = os.open(f"/proc/{host_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -116,24 +116,24 @@ def _enter(host_pid: int) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it, in the process `parent`, ends."""
+    """Have the kernel kill this process when the thread that started it (in process `parent`) ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
+    if os.getppid() != parent:  # the parent ended before the prctl call
         os._exit(1)
 
 
 def _outlive(agents: set[int]) -> None:
-    """Wait until all agents have ended; SIGTERM kills those that have not, so that init need not reap any of them."""
+    """Wait until all agents have ended; on SIGTERM kill the remaining ones and reap them here, not in init."""
 
     def kill(*_: object) -> None:
         for pid in agents:
-            os.kill(pid, signal.SIGKILL)  # it is a child of ours until it is reaped
+            os.kill(pid, signal.SIGKILL)  # safe: an unreaped child keeps its pid
 
     signal.signal(signal.SIGTERM, kill)
     while agents:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None
-        agents.discard(ended.si_pid)  # first discarded and then reaped: its number may be another process's next
+        agents.discard(ended.si_pid)  # before reaping it: afterwards its pid may belong to another process
         os.waitpid(ended.si_pid, 0)
 
 

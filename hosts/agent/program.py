@@ -1,9 +1,9 @@
-"""What a rank does in a collective, as the communicator tells its agent.
+"""A program: the part of a schedule that one rank executes, in the form in which the communicator sends it to an agent.
 
-Every byte that arrives can be checked by itself. A rank begins with data of its own in some slots; each such slot is a
-*window* into one pool of words that all ranks have, times a number of the rank where sums are made. What a slot holds
-later is a sum of *terms*, each a window times a coefficient: one rank's number for a copy, and the sum of those of all
-ranks that contributed for a sum.
+A program lets the agent verify every arriving byte by itself. A rank has data of its own in some slots at the start.
+Each such slot is a *window* into one pool of words common to all ranks; where sums are computed, it is multiplied by
+the rank's multiplier. The later content of a slot is a sum of *terms*, each a window times a coefficient: the
+multiplier of one rank for a copy, and the sum of the multipliers of all contributing ranks for a sum.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 Term = tuple[int, int]
-"""A window, by its number in the collective, and its coefficient modulo 2^32."""
+"""A window, by its index in the collective, and its coefficient modulo 2^32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Send:
-    """Send these slots as one message; without slots, `size_bytes` of a window times the rank's multiplier.
+    """A message to send: these slots or, without slots, the first `size_bytes` of a window times the rank's multiplier.
 
-    `after` are the tasks of this rank, arrivals and computations, that it waits for.
+    `after` are the tasks of this rank (arrivals and computations) that must be done first.
     """
 
     task: int
@@ -30,9 +30,9 @@ class Send:
 
 @dataclass(frozen=True, kw_only=True)
 class Receive:
-    """A message that arrives: its slots here, the terms of each, and the use (an index) that each is a part of.
+    """A message to receive: its slots on this rank, the terms of each, and the index of each slot's use.
 
-    Without slots it is `size_bytes` with the only terms that there are.
+    With `adds` the message is added to the slots. A message without slots has `size_bytes`, and `terms` has one entry.
     """
 
     task: int
@@ -45,7 +45,7 @@ class Receive:
 
 @dataclass(frozen=True, kw_only=True)
 class Computation:
-    """Compute for so many ns, after these tasks of this rank."""
+    """A computation of `duration_ns`, which starts after the tasks `after` of this rank."""
 
     task: int
     duration_ns: int
@@ -54,10 +54,10 @@ class Computation:
 
 @dataclass(kw_only=True)
 class Use:
-    """What a slot holds from the first message that arrives in it until nobody needs it: one use of a buffer.
+    """One use of a slot's buffer: from the first message that writes it to the last task that needs the content.
 
-    `arrivals` are the messages that write it, `tasks` those and the ones that send it. `total` are the terms of the
-    finished sum where it is not sent on, to a rank that would check it; else it is empty.
+    `arrivals` counts the messages that write it; `tasks` counts these and the messages that send it. `total` are the
+    terms of the finished sum if no message sends it on (its receiver would verify it), and otherwise empty.
     """
 
     arrivals: int = 0
@@ -69,11 +69,12 @@ class Use:
 class Program:
     """A rank's part of a schedule.
 
-    `sends` are by connection, (rank, channel) of the other end, in the order in which the schedule first uses them;
-    `receives` in the order of (rank, channel); `computations` by stream. `own` are pairs (slot, window) of what the
-    rank begins with, times its `multiplier`; `buffers` is how many buffers of a slot it needs if all messages arrive in
-    the order in which they were sent. `sizes` are pairs (slot, bytes) where slots are of several sizes, else none; all
-    slots of a message have one.
+    `sends` has an entry per outgoing connection: rank and channel of the other end, and the messages in order. The
+    connections are in the order in which the schedule first uses them. `receives` has the same per incoming connection,
+    ordered by rank and channel. `computations` has an entry per stream. `own` are pairs (slot, window) of the rank's
+    initial data, which is multiplied by `multiplier`. `buffers` is the number of buffers that the rank needs if all
+    messages arrive in the order in which they were sent. `sizes` are pairs (slot, bytes) if slots differ in size, and
+    otherwise empty; all slots of one message have the same size.
     """
 
     sends: tuple[tuple[int, int, tuple[Send, ...]], ...] = ()
@@ -86,30 +87,30 @@ class Program:
     buffers: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """The program as a JSON object."""
+        """Return the program as a JSON object."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Program":
-        """The program that `as_json` gave this object for."""
+    def from_json(cls, content: Mapping[str, Any]) -> "Program":
+        """Return the program of an object made by `as_json`."""
 
-        def ends(name: str, kind: type) -> Any:
-            return tuple((rank, channel, _made(kind, tasks)) for rank, channel, tasks in found[name])
+        def connections(name: str, kind: type) -> Any:
+            return tuple((rank, channel, _objects(kind, tasks)) for rank, channel, tasks in content[name])
 
         return cls(
-            sends=ends("sends", Send),
-            receives=ends("receives", Receive),
-            computations=tuple(_made(Computation, tasks) for tasks in found["computations"]),
-            own=_tuples(found["own"]),
-            sizes=_tuples(found["sizes"]),
-            uses=_made(Use, found["uses"]),
-            multiplier=found["multiplier"],
-            buffers=found["buffers"],
+            sends=connections("sends", Send),
+            receives=connections("receives", Receive),
+            computations=tuple(_objects(Computation, tasks) for tasks in content["computations"]),
+            own=_tuples(content["own"]),
+            sizes=_tuples(content["sizes"]),
+            uses=_objects(Use, content["uses"]),
+            multiplier=content["multiplier"],
+            buffers=content["buffers"],
         )
 
 
-def _made(kind: type, objects: list[dict[str, Any]]) -> Any:
-    return tuple(kind(**{name: _tuples(value) for name, value in one.items()}) for one in objects)
+def _objects(kind: type, objects: list[dict[str, Any]]) -> Any:
+    return tuple(kind(**{name: _tuples(value) for name, value in fields.items()}) for fields in objects)
 
 
 def _tuples(value: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Schedules of collectives: which rank sends what to whom, and after what."""
+"""Schedules of collectives: the messages between ranks and their dependencies."""

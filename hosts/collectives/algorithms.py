@@ -1,6 +1,6 @@
-"""Algorithms of collectives as schedules over places 0 .. n-1, of which place 0 is the root.
+"""Algorithms of collectives: functions that return schedules over places 0 .. n-1, where place 0 is the root.
 
-`kinds` runs them backwards in time for the collectives that reduce.
+For the collectives that reduce, `kinds` reverses these schedules in time.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ from hosts.collectives.schedule import Builder, Schedule
 
 
 def ring_allgather(places: int, *, channels: int = 1, backwards: bool = False) -> Schedule:
-    """The ring AllGather over places 0 .. n-1 as a schedule; block b has a slot on each channel.
+    """Return the ring AllGather over places 0 .. n-1; block b has one slot per channel.
 
-    The first channel goes from place 0 to place 1, or the other way round if `backwards`; every other channel goes in
-    the opposite direction. In step s = 1 .. n-1 a place sends on the block that it received in the step before, first
-    its own.
+    The first channel runs from place 0 to place 1, or in the opposite direction if `backwards`; directions alternate
+    from channel to channel. In step 1 a place sends its own block, and in steps 2 .. n-1 the block that it received in
+    the step before.
     """
     builder = Builder(places=places, slots=places * channels)
     for step in range(1, places):
@@ -26,7 +26,7 @@ def ring_allgather(places: int, *, channels: int = 1, backwards: bool = False) -
     return builder.done()
 
 
-# --- every block straight from where it begins to where it is wanted --------------------------------------------------
+# --- direct: every block goes straight from its source to its destinations --------------------------------------------
 
 
 def direct_allgather(places: int) -> Schedule:
@@ -39,7 +39,7 @@ def direct_allgather(places: int) -> Schedule:
 
 
 def direct_alltoall(places: int) -> Schedule:
-    """In round r = 1 .. n-1 every place sends to the r-th place after it what that is to have of it."""
+    """In round r = 1 .. n-1 every place sends the r-th place after it the block meant for that place."""
     builder = Builder(places=places, slots=2 * places)
     for away in range(1, places):
         for place in range(places):
@@ -49,7 +49,7 @@ def direct_alltoall(places: int) -> Schedule:
 
 
 def direct_broadcast(places: int) -> Schedule:
-    """Place 0 sends to all others."""
+    """Place 0 sends the buffer to every other place."""
     builder = Builder(places=places, slots=1)
     for place in range(1, places):
         builder.send(0, place, [0])
@@ -57,34 +57,34 @@ def direct_broadcast(places: int) -> Schedule:
 
 
 def direct_scatter(places: int) -> Schedule:
-    """Place 0 sends each other its block."""
+    """Place 0 sends every other place its block."""
     builder = Builder(places=places, slots=places)
     for place in range(1, places):
         builder.send(0, place, [place])
     return builder.done()
 
 
-# --- what a place has doubles in every round; backwards in time it halves ---------------------------------------------
+# --- doubling: the number of blocks of a place doubles in every round (reversed in time it halves) --------------------
 
 
 def recursive_doubling(places: int) -> Schedule:
-    """In round r two places 2^r apart exchange all that they have: log2(n) rounds.
+    """In round r two places 2^r apart exchange all their blocks: log2(n) rounds.
 
-    Of n that is not a power of two, the places beyond the largest one below n each give their block to a partner
-    first, and get all others from it at the end (Thakur, Rabenseifner, Gropp, "Optimization of Collective
-    Communication Operations in MPICH", IJHPCA 2005, section 4).
+    If n is not a power of two, let c be the largest power of two below n. Each place from c on sends its block to a
+    partner first, and receives all other blocks from it at the end (Thakur, Rabenseifner, Gropp, "Optimization of
+    Collective Communication Operations in MPICH", IJHPCA 2005, section 4).
     """
     cube = 1 << (places.bit_length() - 1)
     builder = Builder(places=places, slots=places)
-    has = [[place] for place in range(cube)]
+    blocks = [[place] for place in range(cube)]
     for extra in range(cube, places):
         builder.send(extra, extra - cube, [extra])
-        has[extra - cube].append(extra)
+        blocks[extra - cube].append(extra)
     away = 1
     while away < cube:
         for place in range(cube):
-            builder.send(place, place ^ away, has[place])
-        has = [has[place] + has[place ^ away] for place in range(cube)]
+            builder.send(place, place ^ away, blocks[place])
+        blocks = [blocks[place] + blocks[place ^ away] for place in range(cube)]
         away *= 2
     for extra in range(cube, places):
         builder.send(extra - cube, extra, [block for block in range(places) if block != extra])
@@ -92,54 +92,55 @@ def recursive_doubling(places: int) -> Schedule:
 
 
 def bruck(places: int) -> Schedule:
-    """In round r every place sends the blocks that it has, its own first, to the place 2^r before it.
+    """In round r every place sends its blocks, its own first, to the place 2^r before it.
 
-    That are as many rounds as doubling takes, for any number of places without folding: before round r a place has its
-    own block and the 2^r - 1 after it, and in the last round it sends only those that are still wanted (Bruck et al.,
-    "Efficient Algorithms for All-to-All Communications in Multiport Message-Passing Systems", TPDS 1997, section 3).
+    This takes ceil(log2(n)) rounds for any n, without folding. Before round r a place has its own block and the
+    2^r - 1 after it; in the last round it sends only the blocks that the receiver lacks (Bruck et al., "Efficient
+    Algorithms for All-to-All Communications in Multiport Message-Passing Systems", TPDS 1997, section 3).
     """
     builder = Builder(places=places, slots=places)
     away = 1
     while away < places:
         for place in range(places):
-            has = [(place + block) % places for block in range(min(away, places - away))]
-            builder.send(place, (place - away) % places, has)
+            blocks = [(place + block) % places for block in range(min(away, places - away))]
+            builder.send(place, (place - away) % places, blocks)
         away *= 2
     return builder.done()
 
 
-# --- those that know the sites: what is common to a site crosses the WAN once -----------------------------------------
+# --- hierarchical: a block crosses the WAN once per site, and is then spread within the site --------------------------
 
 
 def hierarchical_allgather(sites: tuple[int, ...], *, direct: bool = False) -> Schedule:
-    """Every place sends its block to one peer in each other site; rings within the sites spread them.
+    """Every place sends its block to one peer in each other site; rings within the sites spread the blocks.
 
-    With `direct` every place sends what it has to each other of its site itself. A site's own blocks come first, while
-    those of other sites are on their way. Backwards in time it reduces within a site before it crosses. Blocks are as
-    many as places, so sites may differ in size: the i-th place of a site has the peer i modulo the other site's size.
+    With `direct` every place sends its blocks to every other place of its site itself. A site spreads its own blocks
+    first, while those of other sites are in flight. Reversed in time the schedule reduces within a site before it
+    crosses the WAN. Sites may differ in size: the peer of a site's i-th place is the place with index i modulo the
+    other site's size.
     """
     members = _members(sites)
     builder = Builder(places=sum(sites), slots=sum(sites))
     held: dict[int, list[int]] = {place: [] for place in range(sum(sites))}
-    for own in members:
-        for other in members:
-            if other is not own:
-                for index, place in enumerate(own):
-                    peer = other[index % len(other)]
+    for site in members:
+        for peer_site in members:
+            if peer_site is not site:
+                for index, place in enumerate(site):
+                    peer = peer_site[index % len(peer_site)]
                     builder.send(place, peer, [place])
                     held[peer].append(place)
-    for own in members:
-        for blocks in ({place: [place] for place in own}, held):
-            for step in range(1, len(own)):
-                for index, place in enumerate(own):
-                    carried = blocks[place if direct else own[index - step + 1]]
-                    if carried:
-                        builder.send(place, own[(index + (step if direct else 1)) % len(own)], carried)
+    for site in members:
+        for blocks in ({place: [place] for place in site}, held):
+            for step in range(1, len(site)):
+                for index, place in enumerate(site):
+                    owner, away = (place, step) if direct else (site[index - step + 1], 1)
+                    if blocks[owner]:
+                        builder.send(place, site[(index + away) % len(site)], blocks[owner])
     return builder.done()
 
 
 def hierarchical_broadcast(sites: tuple[int, ...]) -> Schedule:
-    """The root sends the buffer to the first place of each other site; a chain spreads it within each."""
+    """The root sends the buffer to the first place of each other site; a chain within each site spreads it."""
     builder = Builder(places=sum(sites), slots=1)
     members = _members(sites)
     for other in members[1:]:
@@ -151,7 +152,7 @@ def hierarchical_broadcast(sites: tuple[int, ...]) -> Schedule:
 
 
 def _members(sites: tuple[int, ...]) -> list[range]:
-    """The places of each site."""
+    """Return the places of each site."""
     ends = list(accumulate(sites))
     return [range(end - size, end) for end, size in zip(ends, sites, strict=True)]
 
@@ -160,7 +161,7 @@ def _members(sites: tuple[int, ...]) -> list[range]:
 
 
 def chain(places: int) -> Schedule:
-    """Every place sends the buffer on to the next."""
+    """Every place forwards the buffer to the next place."""
     return _over_trees(places, [[(place, place + 1) for place in range(places - 1)]])
 
 
@@ -170,11 +171,11 @@ def binary_tree(places: int) -> Schedule:
 
 
 def double_binary_tree(places: int) -> Schedule:
-    """Half of the buffer over each of two binary trees; a place is a leaf of one of them at least.
+    """Each half of the buffer takes one of two binary trees; every place but the root is a leaf of at least one tree.
 
     As in Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (Parallel
-    Computing 2009): the root feeds two trees of the other n-1 places. The first is in order, so that odd numbers are
-    its leaves; the second is the first mirrored, or shifted by one where n-1 is odd.
+    Computing 2009): the root feeds two trees of the other n-1 places. The first is an in-order tree, whose leaves are
+    the odd places; the second is the first one mirrored, or shifted by one place if n-1 is odd.
     """
     others = places - 1
 
@@ -184,14 +185,14 @@ def double_binary_tree(places: int) -> Schedule:
     def shifted(number: int) -> int:
         return number % others + 1
 
-    def edges(name: Callable[[int], int]) -> list[tuple[int, int]]:
-        return [(name(parent) if parent else 0, name(child)) for parent, child in _in_order(1, others, 0)]
+    def edges(place_of: Callable[[int], int]) -> list[tuple[int, int]]:
+        return [(place_of(parent) if parent else 0, place_of(child)) for parent, child in _in_order(1, others, 0)]
 
-    return _over_trees(places, [edges(int), edges(shifted if others % 2 else mirrored)])
+    return _over_trees(places, [edges(lambda number: number), edges(shifted if others % 2 else mirrored)])
 
 
 def binomial_scatter(places: int) -> Schedule:
-    """A place that has the blocks of a range sends the upper half of it to that half's first place."""
+    """A place with the blocks of a range of places sends the upper half to that half's first place (binomial tree)."""
     builder = Builder(places=places, slots=places)
     away = 1 << (places - 1).bit_length() >> 1
     while away:
@@ -202,7 +203,7 @@ def binomial_scatter(places: int) -> Schedule:
 
 
 def _in_order(low: int, high: int, parent: int) -> Iterator[tuple[int, int]]:
-    """The edges (parent, child) of a binary tree over low .. high in order, whose inner numbers are the even ones."""
+    """Yield the edges (parent, child) of an in-order binary tree over low .. high; its inner nodes are even numbers."""
     if low > high:
         return
     top = max(range(low, high + 1), key=lambda number: number & -number)
@@ -212,7 +213,7 @@ def _in_order(low: int, high: int, parent: int) -> Iterator[tuple[int, int]]:
 
 
 def _over_trees(places: int, trees: list[list[tuple[int, int]]]) -> Schedule:
-    """One slot over each tree, whose edges are in an order in which a place receives before it sends."""
+    """Return the broadcast of one slot over each tree; edges are ordered so that a place receives before it sends."""
     builder = Builder(places=places, slots=len(trees))
     for turn in range(places - 1):
         for slot, edges in enumerate(trees):

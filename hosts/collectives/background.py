@@ -1,4 +1,4 @@
-"""Background traffic: messages that GPUs send each other at times of their own, whatever becomes of them."""
+"""Background traffic: messages that GPUs send each other at predetermined times (open loop)."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -8,37 +8,38 @@ from hosts.collectives.kinds import MESSAGES, Workload
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 
 MOST_MESSAGES = 20_000
-_BURST = 8  # messages of an on-off source while it is on, on average
-_SHARE_ON = 0.5  # of the time, on average
+_BURST = 8  # mean number of messages in a burst of an on-off source
+_SHARE_ON = 0.5  # mean fraction of time for which an on-off source is on
 
 Message = tuple[float, int, int]
-"""When it is sent, s, to which place, and its bytes."""
+"""The time in s at which a message is sent, its destination (see `PATTERNS`), and its bytes."""
 
 
 def background(
     pattern: str, *, places: int, rate_bps: float, message_bytes: int, duration_s: float, seed: tuple[int, ...]
 ) -> Workload:
-    """Messages of every place to others for so long, at `rate_bps` a place on average, as one schedule.
+    """Return background traffic as one schedule: every place sends `rate_bps` on average for `duration_s`.
 
-    The patterns, of which each place has one of its own:
+    Each place follows the pattern independently:
 
-        permutation   to one other place, which receives from no third, messages of `message_bytes` evenly spaced
-        poisson       at exponential gaps, to any other place, of exponential sizes with the mean `message_bytes`
-        on-off        bursts of evenly spaced messages of `message_bytes` to any other place, at twice the rate for an
-                      exponential time and silence for another (8 messages' time each, on average)
+        permutation   evenly spaced messages of `message_bytes` to one other place, which receives from no third
+        poisson       messages with exponential gaps and exponential sizes of mean `message_bytes`, each to a random
+                      other place
+        on-off        bursts of evenly spaced messages of `message_bytes`, each burst to a random other place at twice
+                      the rate; bursts and the silences between them last exponential times (mean: 8 messages' time)
 
-    A function of its arguments alone. Raises ScheduleError for another pattern, fewer than two places, and where there
-    would be no message or more than MOST_MESSAGES.
+    The result depends on the arguments alone. Raises ScheduleError for an unknown pattern, for fewer than two places,
+    and if there would be no message or more than MOST_MESSAGES.
     """
     if pattern not in PATTERNS or places < 2:
         raise ScheduleError(
             f"background traffic {pattern!r} between {places} GPUs; allowed: {', '.join(PATTERNS)}, and 2 or more"
         )
     gap_s = 8 * message_bytes / rate_bps
-    wanted = places * duration_s / gap_s
-    if wanted > MOST_MESSAGES:
+    expected = places * duration_s / gap_s
+    if expected > MOST_MESSAGES:
         raise ScheduleError(
-            f"background traffic of about {wanted:,.0f} messages; allowed: {MOST_MESSAGES:,}, so a lower rate, a "
+            f"background traffic of about {expected:,.0f} messages; allowed: {MOST_MESSAGES:,}, so a lower rate, a "
             "shorter duration or larger messages"
         )
     messages: list[tuple[float, Flow, int]] = []
@@ -58,10 +59,10 @@ def background(
 
 
 def timed(messages: Iterable[tuple[float, Flow, int]], *, places: int, algorithm: str) -> Workload:
-    """Messages of these flows and bytes, each at its time, s, which rises from message to message of a place.
+    """Return a workload of timed messages: (time in s, flow, bytes), with ascending times for each source place.
 
-    A place's processor is its clock: a message waits for a computation that lasts until its time, and then for the
-    messages before it on its flow.
+    A place's computation stream is its clock: each message depends on a computation that ends at the message's time,
+    and is sent after the earlier messages on its flow.
     """
     flows: dict[Flow | Stream, int] = {}
     transfers: list[Transfer] = []
@@ -82,13 +83,13 @@ def timed(messages: Iterable[tuple[float, Flow, int]], *, places: int, algorithm
 
 
 def _cycle(random: np.random.Generator, places: int) -> list[int]:
-    """Where each place sends in a permutation of one cycle: to no place itself, and from each to one."""
+    """Return each place's destination in a random cyclic permutation of all places, so that none sends to itself."""
     order = random.permutation(places).tolist()
     return [order[(order.index(place) + 1) % places] for place in range(places)]
 
 
 def _evenly(random: np.random.Generator, gap_s: float, size: int) -> Iterator[Message]:
-    """To the partner, at a phase of its own."""
+    """Yield evenly spaced messages to the partner, with a random phase."""
     at_s = gap_s * random.random()
     while True:
         yield at_s, -1, size
@@ -104,7 +105,7 @@ def _poisson(random: np.random.Generator, gap_s: float, size: int) -> Iterator[M
 
 def _on_off(random: np.random.Generator, gap_s: float, size: int) -> Iterator[Message]:
     mean_s, step_s = _BURST * gap_s * _SHARE_ON, gap_s * _SHARE_ON
-    at_s = random.exponential(mean_s) * random.integers(2)  # it begins silent, or not
+    at_s = random.exponential(mean_s) * random.integers(2)  # begin with a silence or with a burst
     while True:
         ends_s, dst = at_s + random.exponential(mean_s), int(random.integers(1 << 31))
         while at_s < ends_s:
@@ -118,4 +119,6 @@ PATTERNS: dict[str, Callable[[np.random.Generator, float, int], Iterator[Message
     "poisson": _poisson,
     "on-off": _on_off,
 }
-"""Each pattern's messages of a place without end: when, to which of the others (-1 for the partner), and bytes."""
+"""For each pattern, the endless messages of one place from (generator, gap in s, bytes): time in s, destination, bytes.
+
+A destination >= 0 is an index into the other places, modulo their number; -1 is the partner in the permutation."""

@@ -1,9 +1,9 @@
-"""Chakra execution traces, one file a rank, as workloads: computations, messages, and collectives of groups of ranks.
+"""Reads Chakra execution traces, one file per rank, as workloads: computations, messages, and collectives of groups.
 
 Sridharan et al., "Chakra: Advancing Performance Benchmarking and Co-design using Standardized Execution Traces"
-(arXiv 2305.14516); a file is a GlobalMetadata and then Nodes of `et_def.proto` (github.com/mlcommons/chakra, schema
-0.0.4), each with its length before it. The few fields that are needed are read here, message by message: that is less
-than a generated module with its runtime, and nothing else of what a file says is kept.
+(arXiv 2305.14516). A file is a GlobalMetadata and then Nodes of `et_def.proto` (github.com/mlcommons/chakra, schema
+0.0.4), each prefixed with its length. This module decodes the few fields that it needs itself, message by message: this
+takes less code and memory than a generated module with protobuf's runtime, and only these fields are kept.
 """
 
 import os
@@ -24,15 +24,15 @@ from hosts.collectives.operations import (
     in_order,
     match,
 )
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
 from topologies.errors import first_of
 
 MOST_WAITS = 10_000_000
-"""Of all nodes together."""
+"""Maximum number of dependencies of all nodes together."""
 MOST_DIMENSIONS = 16
 MOST_GROUPS = 64
-"""Of a rank, each with connections of its own."""
+"""Maximum number of groups of a rank; each group has its own connections."""
 MOST_NAME = 200
 
 _NO_TIME, _COMPUTES, _SENDS, _RECEIVES, _COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
@@ -43,18 +43,19 @@ _KINDS = {  # CollectiveCommType
     **{0: "allreduce", 1: "reduce", 2: "allgather", 3: "gather", 4: "scatter", 5: "broadcast", 6: "alltoall"},
     **{7: "reducescatter", 8: "reducescatter", _BARRIER: "allreduce"},
 }
-_OF_EACH = ("allgather", "gather")  # comm_size is what a rank contributes; of all others it is the whole buffer
+_OF_EACH = ("allgather", "gather")  # comm_size is a rank's contribution; for other kinds it is the whole buffer
 _SUMS = ("allreduce", "reduce", "reducescatter")
 _WORD = 4
 _GPU, _CPU = 0, 1  # streams
 _LEAST_TAG = -(2**31)
 _RECORD = "record_param_comms"
 _PEERS = re.compile(r"nccl:(?:send (\d{1,9})->|recv (\d{1,9})<-)(\d{1,9})", re.ASCII)
-"""What PyTorch calls a message of NCCL: by the ranks, of its group, that sends or receives it, and of the other."""
+"""PyTorch's name of an NCCL message: the rank that sends or receives it, and its peer, both numbered in the group."""
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file itself, or of a trace, whose name has a * for the rank, the files of ranks 0, 1, 2 ... as they are."""
+    """Return the files of a path: if its name has a * for the rank, the existing files of ranks 0, 1, 2 ..., and
+    otherwise the path itself."""
     if "*" not in path.name:
         return [path]
     return list(takewhile(os.path.exists, (_of_rank(path, rank) for rank in count())))
@@ -65,31 +66,32 @@ def _of_rank(path: Path, rank: int) -> Path:
 
 
 def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: float | None = None) -> Workload:
-    """The workload of a trace, whose files' name has a * for the rank, with rank r at place r of these sites.
+    """Return the workload of a trace with rank r at place r of `sites` (GPUs per site); `path` has a * for the rank.
 
-    A node begins when those are over that it depends on (data_deps and ctrl_deps); a send is over once it begins. In
-    files of Chakra's converters, whose GlobalMetadata have a schema, ctrl_deps are the callers of a node, which go on
-    while it runs, and data_deps are all that it depends on. Computations, and all that a CPU does (is_cpu_op), take
-    their duration_micros on their rank's GPU or CPU, one after another; or num_ops at 10^12 `tflops` operations a
-    second, where that is given. The n-th send to a rank under a tag is the n-th receive there. A message with a pg_name
-    in place of a peer, as Chakra's converters write PyTorch's, is between the ranks of that group that its caller's
-    name says ("nccl:send 0->1"), or between the two that there are.
+    A node begins when the nodes on which it depends (data_deps and ctrl_deps) are done; a send is done once it begins.
+    In files of Chakra's converters, whose GlobalMetadata has a schema, ctrl_deps are a node's callers, which continue
+    while it runs, so only data_deps count. Computations and CPU nodes (is_cpu_op) take their duration_micros on their
+    rank's GPU or CPU, one at a time, or, given `tflops`, num_ops at 10^12 `tflops` operations per second. The n-th send
+    to a rank with a tag matches the n-th receive there. Chakra's converters write PyTorch's messages with a pg_name
+    instead of a peer: such a message is between the ranks of the group that the caller's name gives ("nccl:send
+    0->1"), or between the only two.
 
-    A group is the ranks that have its pg_name, or those along the dimensions of involved_dim, the GPUs of a site and
-    the sites. The n-th collective of a group is the same one on all of its ranks, on each behind the one before, with
-    connections of the group's own. It has this `algorithm` if its kind has, else the first of its kind, and the first
-    rank of the group is its root. Sums are of 4-byte words, to which all sizes are rounded up where there is any.
+    A group is the set of ranks that have its pg_name, or the ranks along the dimensions of involved_dim: the GPUs of a
+    site, and the sites. The n-th collective of a group is the same on all of its ranks; on each rank it follows the
+    previous one. A group has its own connections. A collective uses `algorithm` if its kind has that one, and otherwise
+    the first algorithm of its kind; the group's first rank is the root. Sums are of 4-byte words; if there are any, all
+    sizes are rounded up to whole words.
 
-    Raises ScheduleError, one sentence that begins with the file, for what is not such a trace or is too large, where
-    ranks do not fit together, and for nodes that wait for one another.
+    Raises ScheduleError, one sentence that begins with the path, if a file is not such a trace or is too large, if the
+    ranks' files contradict each other, and for cyclic dependencies.
     """
     if path.name.count("*") != 1:
         raise ScheduleError(f"{path}; allowed: a name with one * for the rank, such as trace.*.et")
-    found, places = len(files_of(path)), sum(sites)
-    if not found or found != places or places > MOST_GPUS:
+    num_files, places = len(files_of(path)), sum(sites)
+    if not num_files or num_files != places or places > MOST_GPUS:
         raise ScheduleError(
-            f"{path}: {found:,} file{'s' * (found != 1)} for {places:,} GPUs; allowed: one for each, of {MOST_GPUS:,} "
-            "GPUs at most"
+            f"{path}: {num_files:,} file{'s' * (num_files != 1)} for {places:,} GPUs; allowed: one for each, and at "
+            f"most {MOST_GPUS:,} GPUs"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):
@@ -101,11 +103,11 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
 
 
 class _Malformed(Exception):
-    """What is wrong with a message, in words."""
+    """A message is malformed. The text says how."""
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, of 64 bits at most, and the position behind it."""
+    """Decode the varint at a position, at most 64 bits; return the number and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= len(content):
@@ -119,7 +121,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: the number of each, and a varint as a number, all else as bytes."""
+    """Yield the fields of a message: the field number, and the value: an int for a varint, and otherwise bytes."""
     at = 0
     while at < len(content):
         tag, at = _varint(content, at)
@@ -135,13 +137,13 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         else:
             raise _Malformed(f"a field has the wire type {kind}")
         if size > len(content) - at:
-            raise _Malformed("a field ends behind it")
+            raise _Malformed("a field is longer than the message")
         yield tag >> 3, content[at : at + size]
         at += size
 
 
 def _messages(file: BinaryIO) -> Iterator[bytes]:
-    """The messages of a file, each of which has its length before it."""
+    """Yield the messages of a file, each of which is prefixed with its length."""
     while first := file.read(1):
         head = first
         while head[-1] >= 0x80 and len(head) < 10 and (byte := file.read(1)):
@@ -160,7 +162,7 @@ Value = int | str | tuple[bool, ...]
 
 @dataclass(slots=True)
 class _Node:
-    """What is needed of a node; `values` are those of its attributes."""
+    """The fields of a node that are used. `waits` has its data_deps, `control` its ctrl_deps, `values` attributes."""
 
     id: int = 0
     name: str = ""
@@ -172,14 +174,14 @@ class _Node:
 
     @property
     def what(self) -> str:
-        """The node in words."""
+        """The node's type and name, for error messages."""
         return f"{_NAMES[self.type]}_NODE {self.name!r}"
 
     def number(self, name: str, least: int, most: int, default: int | None = None) -> int:
-        """The value of an attribute that is a number; raises _Malformed where it is none of these."""
+        """Return the value of a numeric attribute; raises _Malformed unless it is a number from `least` to `most`."""
         value = self.values.get(name, default)
         if not isinstance(value, int) or not least <= value <= most:
-            shown = "is not there" if value is None else f"{value!r}"[:80]
+            shown = "is missing" if value is None else f"{value!r}"[:80]
             raise _Malformed(f"its {name} {shown}; allowed: a whole number from {least:,} to {most:,}")
         return value
 
@@ -202,7 +204,7 @@ def _node(content: bytes) -> _Node:
             waits = node.control if number == 4 else node.waits
             waits.update((value,) if isinstance(value, int) else _packed(value, MOST_OPERATIONS))
             if len(waits) > MOST_OPERATIONS:
-                raise _Malformed(f"it depends on more than {MOST_OPERATIONS:,} nodes; allowed: so many")
+                raise _Malformed(f"it depends on more than {MOST_OPERATIONS:,} nodes; allowed: that many")
         elif number in (2, 10):
             if not isinstance(value, bytes):
                 raise _Malformed(f"its field {number} is a number")
@@ -216,29 +218,29 @@ def _node(content: bytes) -> _Node:
 
 
 def _is_converted(content: bytes) -> bool:
-    """Whether a file's GlobalMetadata are those of Chakra's converters, with a schema."""
+    """Return whether a file's GlobalMetadata has a schema, as the files of Chakra's converters do."""
     values: dict[str, Value] = {}
     for number, value in _fields(content):
         if not isinstance(value, bytes):
-            raise _Malformed("it is not GlobalMetadata; allowed: that, and Nodes behind it")
+            raise _Malformed("it is not GlobalMetadata; allowed: GlobalMetadata followed by Nodes")
         if number == 2:
             _attribute(value, values)
     return "schema" in values
 
 
 def _packed(content: bytes, most: int) -> list[int]:
-    """Numbers of a repeated field."""
-    found, at = list[int](), 0
+    """Decode the numbers of a packed repeated field."""
+    numbers, at = list[int](), 0
     while at < len(content):
-        if len(found) > most:
-            raise _Malformed(f"a list has more than {most:,} numbers; allowed: so many")
+        if len(numbers) > most:
+            raise _Malformed(f"a list has more than {most:,} numbers; allowed: that many")
         number, at = _varint(content, at)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _attribute(content: bytes, values: dict[str, Value]) -> None:
-    """Add the value of an AttributeProto, if it is one of those that are read."""
+    """Store the value of an AttributeProto in `values` if its name is in `_READ`."""
     name = ""
     value: Value | None = None
     for number, given in _fields(content):
@@ -257,18 +259,18 @@ def _attribute(content: bytes, values: dict[str, Value]) -> None:
             for _, one in _fields(given):
                 bools += [one] if isinstance(one, int) else _packed(one, MOST_DIMENSIONS)
                 if len(bools) > MOST_DIMENSIONS:
-                    raise _Malformed(f"a list has more than {MOST_DIMENSIONS} booleans; allowed: so many")
+                    raise _Malformed(f"a list has more than {MOST_DIMENSIONS} booleans; allowed: that many")
             value = tuple(map(bool, bools))
     if name in _READ and value is not None:
         values[name] = value
 
 
-# --- ranks together ---------------------------------------------------------------------------------------------------
+# --- all ranks --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A collective as a rank's node has it, with the operations that are its beginning and its end there."""
+    """A collective in a rank's trace, with the operations of its beginning and its end on that rank."""
 
     begin: int
     end: int
@@ -276,11 +278,11 @@ class _Call:
     size_bytes: int
 
 
-_Room = tuple[tuple[int, int], int]
-"""Slots of a number and a size, the how many of its kind."""
+_SlotBlock = tuple[tuple[int, int], int]
+"""A block of slots: ((number of slots, bytes of a slot), index among blocks of this shape)."""
 
 Group = tuple[int, ...] | str
-"""The ranks of a group, or the name that its ranks give it."""
+"""A group: its ranks, or its pg_name."""
 
 
 def _named(group: Group) -> str:
@@ -288,34 +290,34 @@ def _named(group: Group) -> str:
 
 
 class _Trace:
-    """What has been read of a trace so far."""
+    """A trace while its files are read: the operations so far, and the matching of messages and collectives."""
 
     def __init__(self, path: Path, sites: Sites, algorithm: str | None, tflops: float | None) -> None:
         self._path, self._sites, self._algorithm, self._tflops = path, sites, algorithm, tflops
         self._site = [site for site, gpus in enumerate(sites) for _ in range(gpus)]
         self._operations: list[Operation] = []
-        self._positions: list[int] = []  # of their nodes, in the file
-        self._sizes: list[float] = []  # bytes, or seconds of a computation
-        self._slots: dict[int, tuple[tuple[int, int], ...]] = {}  # by the operation that sends them
+        self._positions: list[int] = []  # of each operation's node in its file
+        self._sizes: list[float] = []  # bytes of a message, or seconds of a computation
+        self._slots: dict[int, tuple[tuple[int, int], ...]] = {}  # of each operation that sends slots
         self._adds: set[int] = set()
         self._sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         self._receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
         self._calls: defaultdict[Group, dict[int, list[_Call]]] = defaultdict(dict)
-        self._members: defaultdict[str, set[int]] = defaultdict(set)  # of groups with a name
-        self._without_peer: list[tuple[int, int, _Node, str]] = []  # rank, operation, node and group of messages
-        self._callers: list[dict[int, _Node]] = []  # by rank and id: those whose names may say what a message is
+        self._members: defaultdict[str, set[int]] = defaultdict(set)  # the ranks of each named group
+        self._without_peer: list[tuple[int, int, _Node, str]] = []  # messages: rank, operation, node and group
+        self._callers: list[dict[int, _Node]] = []  # by rank and id: nodes whose names may give a message's peer
         self._waits = 0
         self._slot_sizes: list[int] = []
-        self._holds: list[set[int]] = [set() for _ in self._site]  # the slots that each place has something in
-        self._used: list[set[_Room]] = [set() for _ in self._site]
-        self._latest: dict[tuple[tuple[int, ...], tuple[int, int]], int] = {}
-        self._rooms: dict[_Room, int] = {}  # the first slot of each
-        self._known: dict[tuple[str, Sites], Workload] = {}
+        self._holds: list[set[int]] = [set() for _ in self._site]  # the slots of each place with initial contents
+        self._blocks_in_use: list[set[_SlotBlock]] = [set() for _ in self._site]
+        self._last_block: dict[tuple[tuple[int, ...], tuple[int, int]], int] = {}
+        self._block_start: dict[_SlotBlock, int] = {}  # the first slot of each block
+        self._workloads: dict[tuple[str, Sites], Workload] = {}
 
     def read(self, rank: int) -> None:
         """Read the file of a rank."""
         path = _of_rank(self._path, rank)
-        nodes: dict[int, int] = {}  # the operation that is the end of each, by id
+        nodes: dict[int, int] = {}  # by node id, the operation of the node's end
         self._callers.append({})
         waiting: list[tuple[int, set[int]]] = []
         number, converted = 0, False
@@ -335,35 +337,36 @@ class _Trace:
                     if node.name == _RECORD or _PEERS.fullmatch(node.name):
                         self._callers[rank][node.id] = node
                     if node.id in nodes:
-                        raise _Malformed(f"the id {node.id} is that of another node; allowed: one of its own")
+                        raise _Malformed(f"the id {node.id} is that of another node; allowed: unique ids")
                     begin, nodes[node.id] = self._add_node(rank, node, number, path)
                     waiting.append((begin, node.waits))
                     self._waits += len(node.waits)
                     if self._waits > MOST_WAITS:
-                        raise _Malformed(f"nodes depend on more than {MOST_WAITS:,} others; allowed: so many")
+                        raise _Malformed(f"nodes depend on more than {MOST_WAITS:,} others; allowed: that many")
             except _Malformed as error:
                 raise ScheduleError(f"{path}, message {number:,}: {error}") from None
         if number == 1:
-            raise ScheduleError(f"{path}: it is empty; allowed: GlobalMetadata, and Nodes behind it")
+            raise ScheduleError(f"{path}: it is empty; allowed: GlobalMetadata followed by Nodes")
         for begin, waits in waiting:
             operation = self._operations[begin]
             missing = next((one for one in waits if one not in nodes), None)
             if missing is not None:
                 raise ScheduleError(
-                    f"{operation.where}: it depends on the node {missing}, which is not in the file; allowed: those "
-                    "that are"
+                    f"{operation.where}: it depends on the node {missing}, which is not in the file; allowed: nodes "
+                    "of the file"
                 )
             operation.requires += [nodes[one] for one in sorted(waits)]
 
     def _add_node(self, rank: int, node: _Node, position: int, path: Path) -> tuple[int, int]:
-        """Add a node; returns the operations that are its beginning and its end."""
+        """Add a node; return the operations of its beginning and its end."""
         where = f"{path}, node {node.id}"
         is_of_cpu = bool(node.number("is_cpu_op", 0, 1, 0))
         if node.type == _COLLECTIVE and not is_of_cpu:
             return self._add_collective(rank, node, position, where)
         operation = Operation(where=where, what=node.what)
         size, index = 0.0, len(self._operations)
-        if node.type == _COMPUTES or (node.type in _COMMUNICATES and is_of_cpu):  # a CPU calls for what a GPU does
+        # A CPU node of a communication type is only the call: the GPU's node communicates.
+        if node.type == _COMPUTES or (node.type in _COMMUNICATES and is_of_cpu):
             size = self._seconds(node)
             if size:
                 operation.server = Stream(rank, _CPU if is_of_cpu else _GPU)
@@ -376,25 +379,25 @@ class _Trace:
             else:
                 peer = node.number(theirs, 0, len(self._site) - 1)
                 if peer == rank:
-                    raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another")
+                    raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another rank")
                 self._add_message(operation, index, rank, peer, tag, sends=node.type == _SENDS)
             size = node.number("comm_size", 1, MOST_MESSAGE_BYTES)
         elif node.type not in _NO_TIME:
-            raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all others, as there is no such memory")
+            raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all other types, as memory is not modelled")
         self._add(operation, position, size)
         return index, index
 
     def _group_name(self, rank: int, node: _Node) -> str:
-        """The pg_name of a node, "" without; the rank is one of that group."""
+        """Return the pg_name of a node, or "" without one, and record the rank as a member of that group."""
         name = node.values.get("pg_name", "")
         if not isinstance(name, str) or len(name.encode()) > MOST_NAME:
-            raise _Malformed(f"its pg_name is something else; allowed: text of {MOST_NAME} bytes at most")
+            raise _Malformed(f"its pg_name is not text, or too long; allowed: text of {MOST_NAME} bytes at most")
         if name:
             self._members[name].add(rank)
         return name
 
     def _add_message(self, operation: Operation, index: int, rank: int, peer: int, tag: int, *, sends: bool) -> None:
-        """Let an operation of this index be a rank's end of a message, which has a peer and a tag."""
+        """Make operation `index` the sending or the receiving end, on `rank`, of a message with `peer` under `tag`."""
         if sends:
             operation.server = Flow(rank, peer)
             self._sends[rank, peer, tag].append(index)
@@ -402,35 +405,35 @@ class _Trace:
             self._receives[peer, rank, tag].append(index)
 
     def _find_peers(self) -> None:
-        """Give the messages without a peer the one that their callers' names or their group say."""
-        tags = {name: _LEAST_TAG - number for number, name in enumerate(self._members, 1)}  # as a tag is of a group
+        """Find the peer of each message without one, from its callers' names or from a group of two ranks."""
+        tags = {name: _LEAST_TAG - number for number, name in enumerate(self._members, 1)}  # a separate tag per group
         of_groups = {name: sorted(ranks) for name, ranks in self._members.items()}
         for rank, index, node, group in self._without_peer:
             members, callers = of_groups[group], self._callers[rank]
-            above = [callers[one] for one in node.control if one in callers]
-            above += [callers[one] for caller in above for one in caller.control if one in callers]
-            found = next((match for one in above if (match := _PEERS.fullmatch(one.name))), None)
-            if found is not None:
-                mine, other = int(found[1] or found[2] or 0), int(found[3])
+            candidates = [callers[id_] for id_ in node.control if id_ in callers]
+            candidates += [callers[id_] for caller in candidates for id_ in caller.control if id_ in callers]
+            matched = next((match for caller in candidates if (match := _PEERS.fullmatch(caller.name))), None)
+            if matched is not None:
+                mine, other = int(matched[1] or matched[2] or 0), int(matched[3])
                 fits = max(mine, other) < len(members) and members[mine] == rank != members[other]
                 peer = members[other] if fits else None
             else:
                 peer = sum(members) - rank if len(members) == 2 else None
             if peer is None:
-                said = f"a caller {found[0]!r}" if found else "no caller such as 'nccl:send 0->1'"
+                caller_text = f"a caller {matched[0]!r}" if matched else "no caller such as 'nccl:send 0->1'"
                 theirs = "comm_dst" if node.type == _SENDS else "comm_src"
                 raise ScheduleError(
-                    f"{self._operations[index].where}: {node.what} has {said} and {_named(group)} the ranks "
+                    f"{self._operations[index].where}: {node.what} has {caller_text} and {_named(group)} the ranks "
                     f"{first_of(list(map(str, members)), 8)}; allowed: a {theirs}, a caller that fits, or two ranks"
                 )
             operation = self._operations[index]
             self._add_message(operation, index, rank, peer, tags[group], sends=node.type == _SENDS)
 
     def _seconds(self, node: _Node) -> float:
-        """How long a computation takes."""
+        """Return the duration of a computation in seconds."""
         most_us, ops = MOST_CALC_NS // 1000, node.number("num_ops", 0, 2**63, 0)
         if node.duration_us > most_us:
-            raise _Malformed(f"its duration_micros {node.duration_us:,}; allowed: {most_us:,} at most")
+            raise _Malformed(f"its duration_micros is {node.duration_us:,}; allowed: {most_us:,} at most")
         if not ops or (self._tflops is None and node.duration_us):
             return node.duration_us * 1e-6
         if self._tflops is None:
@@ -442,7 +445,8 @@ class _Trace:
     def _add(self, operation: Operation, position: int, size: float = 0.0) -> int:
         if len(self._operations) >= MOST_OPERATIONS:
             raise _Malformed(
-                f"one operation more than {MOST_OPERATIONS:,}; allowed: so many of all ranks, where a message is two"
+                f"there are more than {MOST_OPERATIONS:,} operations; allowed: that many of all ranks, where a message "
+                "is two"
             )
         self._operations.append(operation)
         self._positions.append(position)
@@ -454,25 +458,25 @@ class _Trace:
         size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MOST_MESSAGE_BYTES)
         name, dimensions = self._group_name(rank, node), node.values.get("involved_dim", ())
         if not isinstance(dimensions, tuple):
-            raise _Malformed("its involved_dim is something else; allowed: a list of booleans")
+            raise _Malformed("its involved_dim is not a list of booleans; allowed: such a list")
         begin = self._add(Operation(where=where, what=node.what), position)
-        calls = self._calls[name or self._along(rank, dimensions)].setdefault(rank, [])
+        calls = self._calls[name or self._ranks_along(rank, dimensions)].setdefault(rank, [])
         before = [calls[-1].end] if calls else []
         self._operations[begin].requires += before
         end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
         calls.append(_Call(begin, end, _KINDS[type_], size))
         return begin, end
 
-    def _along(self, rank: int, dimensions: tuple[bool, ...]) -> tuple[int, ...]:
-        """The ranks of a collective along these dimensions of the GPUs: in a site, and over sites."""
+    def _ranks_along(self, rank: int, dimensions: tuple[bool, ...]) -> tuple[int, ...]:
+        """Return the ranks of a collective along these dimensions: the GPUs within a site, and the sites."""
         everyone = tuple(range(len(self._site)))
         if all(dimensions):
             return everyone
         gpus = self._sites[0]
         if set(self._sites) != {gpus}:
             raise _Malformed(
-                f"its involved_dim is of some dimensions, and sites of {', '.join(map(str, self._sites))} GPUs are "
-                "none; allowed: as many in each"
+                f"its involved_dim selects some dimensions, but sites have {', '.join(map(str, self._sites))} GPUs; "
+                "allowed: sites of equal size"
             )
         inside, across = (*dimensions, False)[:2]
         return tuple(
@@ -480,92 +484,96 @@ class _Trace:
         )
 
     def workload(self) -> Workload:
-        """The workload of what has been read."""
+        """Return the workload of all files."""
         self._find_peers()
         match(self._operations, self._sizes, self._sends, self._receives)
-        of_kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
-        if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in of_kinds):
-            allowed = (
-                ", ".join(sorted({name for kind in of_kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
-            )
+        kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
+        if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in kinds):
+            allowed = ", ".join(sorted({name for kind in kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
             raise ScheduleError(
-                f"{self._path}: no collective of it has the algorithm {self._algorithm}; allowed: {allowed}"
+                f"{self._path}: none of its collectives has the algorithm {self._algorithm}; allowed: {allowed}"
             )
-        word = _WORD if of_kinds & {*_SUMS} else 1
-        taken: list[set[int]] = [set() for _ in self._site]  # the channels of each rank's groups
+        word = _WORD if kinds & {*_SUMS} else 1
         try:
-            for group, calls in self._calls.items():
-                members = tuple(sorted(calls)) if isinstance(group, str) else group
-                matched = self._matched(group, members, calls)
-                if len(members) < 2:
-                    continue
-                channel = next(one for one in count(1) if not any(one in taken[member] for member in members))
-                if channel > MOST_GROUPS:
-                    raise _Malformed(
-                        f"{_named(group)} comes after {MOST_GROUPS} others that a rank of it is in; allowed: so many"
-                    )
-                for member in members:
-                    taken[member].add(channel)
-                for at_once in matched:
-                    self._collective(members, at_once, channel, word)
+            self._expand_groups(word)
         except _Malformed as error:
             raise ScheduleError(f"{self._path}: {error}") from None
         order = in_order(self._operations, self._positions)
         if not any(isinstance(server, Flow) for server in order.servers):
-            raise ScheduleError(f"{self._path}: nothing is sent; allowed: one message at least")
+            raise ScheduleError(f"{self._path}: the trace has no message; allowed: at least one")
         transfers = []
         for index, server, after in zip(order.tasks, order.server, order.after, strict=True):
             size = self._sizes[index]
             if isinstance(order.servers[server], Flow):
                 size = float(-(-int(size) // word) * word)
-            slots = self._slots.get(index, ())
-            transfers.append(Transfer(flow=server, size=size, slots=slots, adds=index in self._adds, after=after))
-        places, slots_of_one = len(self._site), len(self._slot_sizes)
+            pairs = self._slots.get(index, ())
+            transfers.append(Transfer(flow=server, size=size, slots=pairs, adds=index in self._adds, after=after))
+        places, slots = len(self._site), len(self._slot_sizes)
         return Workload(
             kind=TRACE,
             algorithm=self._path.name,
-            schedule=Schedule(places=places, slots=slots_of_one, flows=order.servers, transfers=tuple(transfers)),
+            schedule=Schedule(places=places, slots=slots, flows=order.servers, transfers=tuple(transfers)),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
-            contents=[
-                [1 << (place * slots_of_one + slot) if slot in held else 0 for slot in range(slots_of_one)]
-                for place, held in enumerate(self._holds)
-            ],
+            contents=own_contributions(self._holds, slots),
             groups=(),
         )
 
-    def _matched(
+    def _expand_groups(self, word: int) -> None:
+        """Give every group a channel that no other group of its ranks has, and add the messages of its collectives."""
+        used_channels: list[set[int]] = [set() for _ in self._site]
+        for group, calls in self._calls.items():
+            members = tuple(sorted(calls)) if isinstance(group, str) else group
+            matched = self._matched_calls(group, members, calls)
+            if len(members) < 2:
+                continue
+            taken = set[int]().union(*(used_channels[member] for member in members))
+            channel = next(channel for channel in count(1) if channel not in taken)
+            if channel > MOST_GROUPS:
+                raise _Malformed(
+                    f"{_named(group)} has a rank that is in {MOST_GROUPS} other groups; allowed: {MOST_GROUPS} "
+                    "groups for each rank"
+                )
+            for member in members:
+                used_channels[member].add(channel)
+            for calls_of_ranks in matched:
+                self._expand_collective(members, calls_of_ranks, channel, word)
+
+    def _matched_calls(
         self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]
     ) -> Iterator[tuple[_Call, ...]]:
-        """The collectives of a group, in order, as each of its ranks has them."""
+        """Return the collectives of a group in order, each as a tuple with the call of every member.
+
+        Raises _Malformed and ScheduleError if members differ in the number, kinds or sizes of their collectives.
+        """
         first = calls.get(members[0], [])
         for member in members:
-            if len(mine := calls.get(member, [])) != len(first):
+            if len(own := calls.get(member, [])) != len(first):
                 raise _Malformed(
-                    f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(mine):,} on rank "
-                    f"{member}; allowed: as many on each"
+                    f"{_named(group)} has {len(first):,} collectives on rank {members[0]} and {len(own):,} on rank "
+                    f"{member}; allowed: equally many on each"
                 )
-            for one, other in zip(first, mine, strict=True):
-                if (one.kind, one.size_bytes) != (other.kind, other.size_bytes):
+            for expected, call in zip(first, own, strict=True):
+                if (expected.kind, expected.size_bytes) != (call.kind, call.size_bytes):
                     raise ScheduleError(
-                        f"{self._operations[other.begin].where}: {_named(group)} has {other.kind} of "
-                        f"{other.size_bytes:,} bytes here and {one.kind} of {one.size_bytes:,} on rank {members[0]}; "
-                        "allowed: the same"
+                        f"{self._operations[call.begin].where}: {_named(group)} has {call.kind} of "
+                        f"{call.size_bytes:,} bytes here and {expected.kind} of {expected.size_bytes:,} on rank "
+                        f"{members[0]}; allowed: the same"
                     )
         return zip(*(calls[member] for member in members), strict=True)
 
-    def _collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
-        """Add what the ranks of a group send each other in a collective."""
+    def _expand_collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
+        """Add the messages of one collective of a group."""
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
         position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
-        found = sized(self._of_kind(kind, members), size)
-        schedule, slot_bytes = found.schedule, -(-found.slot_bytes // word) * word
-        slot = self._room(members, schedule.slots, slot_bytes)
+        collective = sized(self._collective_of(kind, members), size)
+        schedule, slot_bytes = collective.schedule, -(-collective.slot_bytes // word) * word
+        slot = self._free_slots(members, schedule.slots, slot_bytes)
         holds, _ = contents(kind, places=len(members), slots=schedule.slots)
         for member, held in zip(members, holds, strict=True):
             self._holds[member] |= {slot + here for here, content in enumerate(held) if content}
-        last, received = dict[int, int](), list[int]()
+        last_send, received = dict[int, int](), list[int]()
         begins, ends = schedule.ends
         for transfer in schedule.transfers:
             src, dst = begins[transfer.flow], ends[transfer.flow]
@@ -575,12 +583,12 @@ class _Trace:
                     what=what,
                     server=Flow(members[src], members[dst], channel),
                     requires=[calls[src].begin, *(received[one] for one in transfer.after)],
-                    started=[last[transfer.flow]] if transfer.flow in last else [],
+                    started=[last_send[transfer.flow]] if transfer.flow in last_send else [],
                 ),
                 position,
                 float(slot_bytes * len(transfer.slots)),
             )
-            last[transfer.flow] = send
+            last_send[transfer.flow] = send
             self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
             if transfer.adds:
                 self._adds.add(send)
@@ -588,34 +596,36 @@ class _Trace:
             received.append(self._add(Operation(where=where, what=what, server=server, message=send), position))
             self._operations[calls[dst].end].requires.append(received[-1])
 
-    def _room(self, members: tuple[int, ...], slots: int, slot_bytes: int) -> int:
-        """The first of so many slots that none of these ranks uses yet; groups apart from each other share them."""
+    def _free_slots(self, members: tuple[int, ...], slots: int, slot_bytes: int) -> int:
+        """Return the first slot of a block of `slots` slots that no member uses yet; disjoint groups share blocks."""
         key = slots, slot_bytes
-        first = self._latest.get((members, key), -1) + 1
-        number = next(one for one in count(first) if not any((key, one) in self._used[member] for member in members))
-        self._latest[members, key] = number
+        start = self._last_block.get((members, key), -1) + 1
+        index = next(
+            one for one in count(start) if not any((key, one) in self._blocks_in_use[member] for member in members)
+        )
+        self._last_block[members, key] = index
         for member in members:
-            self._used[member].add((key, number))
-        if (key, number) not in self._rooms:
-            self._rooms[key, number] = len(self._slot_sizes)
+            self._blocks_in_use[member].add((key, index))
+        if (key, index) not in self._block_start:
+            self._block_start[key, index] = len(self._slot_sizes)
             self._slot_sizes += [slot_bytes] * slots
             self._check_slots(len(self._slot_sizes))
-        return self._rooms[key, number]
+        return self._block_start[key, index]
 
     def _check_slots(self, slots: int) -> None:
         if slots * len(self._site) > MOST_SLOTS:
             raise _Malformed(
-                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, as many of each GPU as blocks; "
-                "allowed: so many, so fewer collectives, or another collective.algorithm"
+                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, where each GPU has a slot per "
+                "block; allowed: that many, so fewer collectives, or another collective.algorithm"
             )
 
-    def _of_kind(self, kind: str, members: Sequence[int]) -> Workload:
-        """A collective among so many ranks, with slots of some size."""
+    def _collective_of(self, kind: str, members: Sequence[int]) -> Workload:
+        """Return a collective of this kind among `members`, with a placeholder size."""
         sites = tuple(len(list(row)) for _, row in groupby(self._site[member] for member in members))
-        if (kind, sites) not in self._known:
+        if (kind, sites) not in self._workloads:
             algorithm = self._algorithm if self._algorithm in ALGORITHMS[kind] else ALGORITHMS[kind][0]
             is_tree = kind == "allreduce" and algorithm in ("chain", "tree", "double-tree")
             if blocks(kind, len(members)) > 1 and not is_tree:
-                self._check_slots(len(members))  # before as many transfers are made as that squared
-            self._known[kind, sites] = workload(kind, str(algorithm), sites=sites, size_bytes=1)
-        return self._known[kind, sites]
+                self._check_slots(len(members))  # before a quadratic number of transfers is generated
+            self._workloads[kind, sites] = workload(kind, str(algorithm), sites=sites, size_bytes=1)
+        return self._workloads[kind, sites]

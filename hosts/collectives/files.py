@@ -1,4 +1,4 @@
-"""Schedules from files: GOAL text, MSCCL's XML, and TE-CCL's JSON, told apart by how they begin."""
+"""Reads schedules from files of GOAL text, MSCCL's XML or TE-CCL's JSON; the first character determines the format."""
 
 from pathlib import Path
 
@@ -9,27 +9,27 @@ from hosts.collectives.text_file import text_of
 
 
 def read(path: Path, *, kind: str, gpus: int) -> Schedule:
-    """The schedule in a file, with GPU g at place g, proven to be of this kind unless that is "messages".
+    """Return the schedule in a file, with GPU g at place g; it is proven to do its collective unless it is GOAL.
 
-    Raises ScheduleError, one sentence that begins with the file, as the readers of the three forms do, and where the
-    file is of another kind or of another number of GPUs.
+    Raises ScheduleError, one sentence that begins with the path, if the format's reader does, if the file's collective
+    is not `kind`, and if its number of GPUs is not `gpus`.
     """
     content = text_of(path)
-    begins = content.lstrip()[:1]
-    if begins == "<":
-        form, (of, found) = "MSCCL's XML", msccl.read(path, content)
-    elif begins == "{":
-        form, of, found = "TE-CCL's JSON", "allgather", teccl.read(path, content)
+    first_character = content.lstrip()[:1]
+    if first_character == "<":
+        format_name, (file_kind, schedule) = "MSCCL's XML", msccl.read(path, content)
+    elif first_character == "{":
+        format_name, file_kind, schedule = "TE-CCL's JSON", "allgather", teccl.read(path, content)
     else:
-        form, of, found = "GOAL", MESSAGES, goal.read(path, content)
-    if of != kind or found.places != gpus:
+        format_name, file_kind, schedule = "GOAL", MESSAGES, goal.read(path, content)
+    if file_kind != kind or schedule.places != gpus:
         raise ScheduleError(
-            f"{path}: it is {form} of {of} between {found.places} GPUs, asked for as {kind} between {gpus}; "
-            f"allowed: the kind {of} and {found.places} GPUs"
+            f"{path}: it is {format_name} of {file_kind} between {schedule.places} GPUs, asked for as {kind} between "
+            f"{gpus}; allowed: the kind {file_kind} and {schedule.places} GPUs"
         )
-    if form == "TE-CCL's JSON":
+    if format_name == "TE-CCL's JSON":
         try:
-            prove(found, *contents(kind, places=found.places, slots=found.slots))
+            prove(schedule, *contents(kind, places=schedule.places, slots=schedule.slots))
         except ScheduleError as error:
             raise ScheduleError(f"{path}: it does not do its {kind}: {error}") from None
-    return found
+    return schedule

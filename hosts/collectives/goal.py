@@ -1,8 +1,8 @@
-"""Schedules as GOAL text, which LogGOPSim's `txt2bin` and ATLAHS read, and back.
+"""Writes schedules as GOAL text, the input of LogGOPSim's `txt2bin` and of ATLAHS, and reads them.
 
 Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language" (ICPP 2009); the grammar is LogGOPSim's
-`src/LogGOPSim/txt2bin.re`. GOAL knows messages and not what is in them: which slots a message carries, and whether
-they are added, is lost.
+`src/LogGOPSim/txt2bin.re`. GOAL describes messages without their contents: which slots a message carries, and whether
+the receiver adds them, is lost.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hosts.collectives.operations import MOST_CALC_NS, MOST_MESSAGE_BYTES, MOST_OPERATIONS, Operation, in_order, match
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement
 from hosts.collectives.text_file import MOST_GPUS
 
 MOST_NICS, MOST_CPUS = 1024, 256
@@ -34,15 +34,14 @@ _ALLOWED = (
 
 
 def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> str:
-    """The schedule as GOAL, with the rank `placement[p]` at place p and slots of so many bytes.
+    """Return the schedule as GOAL text, with rank `placement[p]` at place p and slots of `slot_bytes`.
 
-    A message is a send of one rank and a receive of another under one tag, its number in the schedule. A send requires
-    the receives and computations that it waits for and the send before it on its flow; a channel is a NIC, a stream a
-    CPU. Sizes are whole bytes, the least of 1, and computations whole nanoseconds. Raises ValueError where `placement`
-    is not all ranks once.
+    A message becomes a send of one rank and a receive of another with the same tag, its 1-based index in the schedule.
+    A send requires the receives and computations on which the message depends, and the previous send on its flow. A
+    channel becomes a NIC, a stream a CPU. Sizes are rounded to whole bytes, at least 1, and computations to whole
+    nanoseconds. Raises ScheduleError if `placement` is not a permutation of the ranks.
     """
-    if sorted(placement) != list(range(schedule.places)):
-        raise ValueError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
+    check_placement(placement, schedule.places)
     lines: list[list[str]] = [[] for _ in placement]
     requires: list[list[str]] = [[] for _ in placement]
     last: dict[int, int] = {}
@@ -56,9 +55,9 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
             size = max(1, round(transfer.amount * slot_bytes))
             lines[at].append(f"s{tag}: send {size}b to {dst} tag {tag} nic {flow.channel}")
             lines[dst].append(f"r{tag}: recv {size}b from {at} tag {tag} nic {flow.channel}")
-        for one in transfer.after:
-            is_calc = isinstance(schedule.flows[schedule.transfers[one].flow], Stream)
-            requires[at].append(f"{letter}{tag} requires {'c' if is_calc else 'r'}{one + 1}")
+        for dependency in transfer.after:
+            is_calc = isinstance(schedule.flows[schedule.transfers[dependency].flow], Stream)
+            requires[at].append(f"{letter}{tag} requires {'c' if is_calc else 'r'}{dependency + 1}")
         if transfer.flow in last:
             requires[at].append(f"{letter}{tag} requires {letter}{last[transfer.flow]}")
         last[transfer.flow] = tag
@@ -70,24 +69,23 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
 
 
 def read(path: Path, content: str) -> Schedule:
-    """The schedule in a file's text: rank r is place r, a NIC a channel, a CPU a stream, and a slot is a byte.
+    """Return the schedule in a file's text: rank r is place r, a NIC is a channel, a CPU is a stream; sizes are bytes.
 
-    The n-th send to a rank under a tag is the n-th receive there, in the order of the file. Sends go out, and
-    computations are made, in the order in which they could begin if nothing took time, those that could begin at once
-    in the order of the file: what LogGOPSim does for the files of its own generators. A send is done as soon as it
-    begins, so what requires it waits for what the send waits for; what requires or is required by a receive or a
-    computation waits for its end (`requires`) or its beginning (`irequires`).
+    The n-th send to a rank with a tag matches the n-th receive there from the sender with this tag, in file order.
+    Sends and computations are ordered by when they could begin if nothing took time, and in file order among those
+    that could begin together, as in LogGOPSim for the files of its own generators. A send is done as soon as it begins,
+    so an operation that requires a send depends on what the send depends on. For receives and computations, `requires`
+    waits for the end and `irequires` for the beginning.
 
-    Raises ScheduleError, one sentence that begins with the file, for what is not GOAL or is too large, for
-    a receive from any rank or under any tag, a message without its other end or with another size there, and for
-    operations that wait for one another.
+    Raises ScheduleError, one sentence that begins with the path, if the text is not GOAL or is too large, for receives
+    from any rank or with any tag, for a message without a second end or with two sizes, and for cyclic dependencies.
     """
     reader = _Reader(path)
     reader.read(content)
     match(reader.operations, reader.sizes, reader.sends, reader.receives)
     order = in_order(reader.operations)
     if not any(isinstance(server, Flow) for server in order.servers):
-        raise ScheduleError(f"{path}: nothing is sent; allowed: one message at least")
+        raise ScheduleError(f"{path}: the file has no message; allowed: at least one")
     return Schedule(
         places=len(reader.ranks),
         slots=0,
@@ -100,11 +98,11 @@ def read(path: Path, content: str) -> Schedule:
 
 
 class _Reader:
-    """What has been read of a file so far."""
+    """A reader with the operations that it has read so far."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._line = path, 0
-        self._most_ranks: int | None = None
+        self._num_ranks: int | None = None
         self._rank: int | None = None
         self._labels: dict[str, int] = {}
         self.ranks: set[int] = set()
@@ -114,8 +112,8 @@ class _Reader:
         self.receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def read(self, content: str) -> None:
-        """Read the whole text; comments may be anywhere."""
-        content = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), content)
+        """Read the whole text. Comments may be anywhere; the line numbers of errors count them."""
+        content = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), content)
         for self._line, line in enumerate(content.split("\n"), start=1):
             rest = line.strip(" \t\r")
             while rest:
@@ -123,86 +121,86 @@ class _Reader:
         self._line += 1
         if self._rank is not None:
             raise self._error("the file ends within a rank; allowed: a } at its end")
-        if self._most_ranks is None or len(self.ranks) < self._most_ranks:
+        if self._num_ranks is None or len(self.ranks) < self._num_ranks:
             raise self._error(
-                f"the file ends after {len(self.ranks):,} ranks; allowed: num_ranks, and as many ranks as it says"
+                f"the file ends after {len(self.ranks):,} ranks; allowed: num_ranks, and as many ranks as it gives"
             )
 
     def _error(self, sentence: str) -> ScheduleError:
         return ScheduleError(f"{self._path}, line {self._line:,}: {sentence}")
 
     def _statement(self, rest: str) -> str:
-        """Read the first statement of a line; returns what is left of the line."""
+        """Read the first statement of a line; return the rest of the line."""
         if self._rank is None:
             if match := _RANKS.match(rest):
-                self._has_ranks(int(match[1]))
+                self._set_ranks(int(match[1]))
                 return rest[match.end() :]
             if match := _RANK.match(rest):
-                self._begin(int(match[1]))
+                self._begin_rank(int(match[1]))
                 return rest[match.end() :]
         elif rest.startswith("}"):
             self._rank = None
             return rest[1:].lstrip(" \t")
         elif match := _MESSAGE.fullmatch(rest):
-            self._message(match)
+            self._add_message(match)
             return ""
         elif match := _CALC.fullmatch(rest):
-            self._calc(*match.groups())
+            self._add_calc(*match.groups())
             return ""
         elif match := _REQUIRES.fullmatch(rest):
-            self._requires(*match.groups())
+            self._add_requirement(*match.groups())
             return ""
         raise self._error(f"{rest[:80]!r} is not GOAL here; allowed: {_ALLOWED}")
 
-    def _has_ranks(self, ranks: int) -> None:
-        if self._most_ranks is not None or not 2 <= ranks <= MOST_GPUS:
-            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, said once")
-        self._most_ranks = ranks
+    def _set_ranks(self, ranks: int) -> None:
+        if self._num_ranks is not None or not 2 <= ranks <= MOST_GPUS:
+            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, given once")
+        self._num_ranks = ranks
 
-    def _begin(self, rank: int) -> None:
-        if self._most_ranks is None or rank >= self._most_ranks or rank in self.ranks:
-            raise self._error(f"rank {rank:,}; allowed: those below num_ranks, which comes first, each once")
+    def _begin_rank(self, rank: int) -> None:
+        if self._num_ranks is None or rank >= self._num_ranks or rank in self.ranks:
+            raise self._error(f"rank {rank:,}; allowed: ranks below num_ranks, each once, after the line of num_ranks")
         self.ranks.add(rank)
         self._rank, self._labels = rank, {}
 
-    def _message(self, match: re.Match[str]) -> None:
-        label, kind, size, way, other, tag, cpu, nic = match.groups()
-        assert self._rank is not None and self._most_ranks is not None
+    def _add_message(self, match: re.Match[str]) -> None:
+        label, kind, size, direction, other, tag, cpu, nic = match.groups()
+        assert self._rank is not None and self._num_ranks is not None
         if "-1" in (other, tag):
-            raise self._error(f"{kind} with -1, which is any; allowed: one rank and one tag")
+            raise self._error(f"{kind} with the wildcard -1; allowed: one rank and one tag")
         peer, channel = int(other), int(nic or 0)
-        if (kind == "send") != (way == "to"):
-            raise self._error(f"{kind} {way}; allowed: send to and recv from")
-        if peer >= self._most_ranks or peer == self._rank:
+        if (kind == "send") != (direction == "to"):
+            raise self._error(f"{kind} {direction}; allowed: send to and recv from")
+        if peer >= self._num_ranks or peer == self._rank:
             raise self._error(
-                f"{kind} {way} {peer:,}; allowed: the ranks 0 to {self._most_ranks - 1:,} but {self._rank}"
+                f"{kind} {direction} {peer:,}; allowed: the ranks 0 to {self._num_ranks - 1:,} except {self._rank}"
             )
         if not 1 <= int(size) <= MOST_MESSAGE_BYTES or channel >= MOST_NICS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
                 f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}; allowed: 1 to "
                 f"{MOST_MESSAGE_BYTES:,} bytes, CPUs below {MOST_CPUS} and NICs below {MOST_NICS}"
             )
-        index = self._add(label, kind, int(size))
+        index = self._add_operation(label, kind, int(size))
         if kind == "send":
             self.operations[index].server = Flow(self._rank, peer, channel)
             self.sends[self._rank, peer, int(tag or 0)].append(index)
         else:
             self.receives[peer, self._rank, int(tag or 0)].append(index)
 
-    def _calc(self, label: str | None, length: str, cpu: str | None) -> None:
+    def _add_calc(self, label: str | None, length: str, cpu: str | None) -> None:
         assert self._rank is not None
         if int(length) > MOST_CALC_NS or int(cpu or 0) >= MOST_CPUS:
             raise self._error(
                 f"calc of {int(length):,} ns on CPU {int(cpu or 0)}; allowed: {MOST_CALC_NS:,} ns at most and CPUs "
                 f"below {MOST_CPUS}"
             )
-        index = self._add(label, "calc", int(length) * 1e-9)
+        index = self._add_operation(label, "calc", int(length) * 1e-9)
         self.operations[index].server = Stream(self._rank, int(cpu or 0))
 
-    def _add(self, label: str | None, kind: str, size: float) -> int:
+    def _add_operation(self, label: str | None, kind: str, size: float) -> int:
         index = len(self.operations)
         if index == MOST_OPERATIONS:
-            raise self._error(f"one operation more than {MOST_OPERATIONS:,}; allowed: so many")
+            raise self._error(f"more than {MOST_OPERATIONS:,} operations; allowed: {MOST_OPERATIONS:,}")
         if label is not None:
             if label in self._labels:
                 raise self._error(f"the label {label[:80]} is given twice in a rank; allowed: once")
@@ -212,9 +210,9 @@ class _Reader:
         self.sizes.append(size)
         return index
 
-    def _requires(self, label: str, kind: str, other: str) -> None:
-        for one in (label, other):
-            if one not in self._labels:
-                raise self._error(f"the label {one[:80]} is not known; allowed: those before it in its rank")
+    def _add_requirement(self, label: str, kind: str, other: str) -> None:
+        for name in (label, other):
+            if name not in self._labels:
+                raise self._error(f"the label {name[:80]} is unknown; allowed: labels that precede it in its rank")
         operation = self.operations[self._labels[label]]
         (operation.requires if kind == "requires" else operation.started).append(self._labels[other])

@@ -1,10 +1,10 @@
-"""Several jobs at once, as one workload: the union of their schedules, each on GPUs of its own or on shared ones.
+"""Combines several simultaneous jobs into one workload, the union of their schedules; jobs may share GPUs.
 
-Jobs share nothing but links: their flows are different connections even between the same two GPUs, their slots are
-apart, and so are their streams. A place has a gate for each job, a computation on a stream: the job's start as long as
-nothing happens there, and then, of no length, the end of one collective and the beginning of the next. What a place
-sends first on each connection waits for the gate, and so it begins a collective once it has received all of the one
-before.
+Jobs share only links: even between the same two GPUs they use different connections, and their slots and computation
+streams are separate. A place has a gate for each of its jobs, a computation on a stream of its own. The first gate
+lasts until the job's start; each later gate has length zero and separates two collectives of the job. A place's first
+message on each connection waits for the gate. So a place begins a collective once it has received the whole previous
+one.
 """
 
 import math
@@ -17,16 +17,16 @@ from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, 
 
 MOST_TRANSFERS = 200_000
 MOST_SLOTS = 2**15
-"""Of all places together: what each holds is a set with a bit for every one of them."""
+"""Maximum number of slots of all places together. The contents of a slot are a set with a bit for each of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A collective that is done `count` times back to back, the first of them `start_s` after the beginning.
+    """A collective that runs `count` times back to back, from `start_s` after the start of the round.
 
-    `places` are those that its workload's places stand at, in their order. A background job is traffic that nobody
-    waits for: a round is over without it, and its places do not move. `dscp` is in the packets that its places send,
-    and their class is `assured` that part of a WAN link. Traffic of a `duration_s` asks for what it sends on average.
+    Place i of the job's workload is `places[i]` of the union. A round does not wait for a background job, and the
+    places of a background job keep their ranks. The job's packets carry `dscp`, and their class is guaranteed the
+    fraction `assured` of a WAN link. With `duration_s` (timed traffic) its demand is its mean rate over that time.
     """
 
     name: str
@@ -41,17 +41,17 @@ class Job:
 
 
 def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
-    """These jobs at once over the places of these sites, site by site; `Workload.jobs` is in the order of `jobs`.
+    """Return the union of `jobs` over the places of `sites` (GPUs per site); `Workload.jobs` is in the order of `jobs`.
 
-    The unit of its schedule is the byte. Where any job makes sums, the slots of all are rounded up to whole words.
-    Raises ScheduleError without a job that is not background, for places that do not exist or are not as many as the
-    job's, for a start that is negative or not finite, a count below 1, and for more transfers or slots than allowed.
+    The unit of its schedule is the byte. If any job computes sums, all slots are rounded up to whole words. Raises
+    ScheduleError if all jobs are background, if a job's places do not exist or differ in number from its workload's,
+    for a start that is negative or not finite, for a count below 1, and for too many transfers or slots.
     """
     places = sum(sites)
     for job in jobs:
         _check(job, places)
     if all(job.is_background for job in jobs):
-        raise ScheduleError("all jobs are background; allowed: one at least that is not")
+        raise ScheduleError("all jobs are background; allowed: at least one job that is not")
     transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
     slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
     if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
@@ -61,7 +61,7 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
         )
     union = _Union(places, word=max(job.workload.unit_bytes for job in jobs))
     spans = {}
-    # Those that are waited for come first, so that they are a beginning of the transfers and of the flows.
+    # Background jobs come last, so that the other jobs' transfers and flows are a prefix of all.
     for index in sorted(range(len(jobs)), key=lambda index: jobs[index].is_background):
         spans[index] = union.add(jobs[index])
     return Workload(
@@ -81,10 +81,10 @@ def together(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
 
 
 def _check(job: Job, places: int) -> None:
-    wanted = job.workload.schedule.places
-    if len(job.places) != wanted or len(set(job.places)) != wanted or not all(0 <= one < places for one in job.places):
+    expected = job.workload.schedule.places
+    if not len(job.places) == len(set(job.places)) == expected or not set(job.places) <= set(range(places)):
         raise ScheduleError(
-            f"{job.name} is at the places {list(job.places)}; allowed: {wanted} of 0 to {places - 1}, each once"
+            f"{job.name} is at the places {list(job.places)}; allowed: {expected} of 0 to {places - 1}, each once"
         )
     if not 0 <= job.start_s < math.inf or job.count < 1:
         raise ScheduleError(
@@ -93,63 +93,62 @@ def _check(job: Job, places: int) -> None:
 
 
 def _groups(jobs: Sequence[Job], sites: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The places that may exchange their ranks: those of a site that have the same jobs, and the same in each."""
-    found: dict[tuple[object, ...], list[int]] = {}
+    """Return groups of places that may exchange their ranks: same site, same jobs, and the same role in each job."""
+    places_by_role: dict[tuple[object, ...], list[int]] = {}
     for place, site in enumerate(site for site, gpus in enumerate(sites) for _ in range(gpus)):
-        here = [index for index, job in enumerate(jobs) if place in job.places]
-        stays = any(jobs[i].is_background or (jobs[i].workload.is_rooted and jobs[i].places[0] == place) for i in here)
-        if not stays:
-            roles = [_role(jobs[index], place) for index in here]
-            found.setdefault((site, *here, *roles), []).append(place)
-    return tuple(map(tuple, found.values()))
+        own_jobs = {index: job for index, job in enumerate(jobs) if place in job.places}
+        roots = [job.places[0] for job in own_jobs.values() if job.workload.is_rooted]
+        if place not in roots and not any(job.is_background for job in own_jobs.values()):
+            roles = [_role(job, place) for job in own_jobs.values()]
+            places_by_role.setdefault((site, *own_jobs, *roles), []).append(place)
+    return tuple(map(tuple, places_by_role.values()))
 
 
 def _role(job: Job, place: int) -> int:
-    """What a place does in a job that may do another's, as a number; where the job's places are all alike, 0."""
-    groups, at = job.workload.groups, job.places.index(place)
+    """Return the role of a place in a job, as a number; places with the same role are interchangeable."""
+    groups, index = job.workload.groups, job.places.index(place)
     if groups is None:
         return 0
-    return next((number for number, group in enumerate(groups, 1) if at in group), -1 - at)
+    return next((role for role, group in enumerate(groups, 1) if index in group), -1 - index)
 
 
 class _Union:
-    """The union while it is put together; `slot_sizes` are the bytes of each slot; `dscp`, `assured` and `wanted_bps`
-    are of each flow."""
+    """The union under construction. `slot_sizes` has the bytes of each slot; `dscp`, `assured` and `wanted_bps` have a
+    value for each flow."""
 
     def __init__(self, places: int, *, word: int) -> None:
         self._places, self._word = places, word
         self._flows: dict[Flow | Stream, int] = {}
         self._transfers: list[Transfer] = []
-        self._channels = self._streams = 0  # that are taken
+        self._channels = self._streams = 0  # numbers already in use
         self._holds: list[tuple[Contents, tuple[int, ...], int]] = []
-        self._ways: dict[int, int] = {}  # of flows that are confined to one
+        self._ways: dict[int, int] = {}  # `Workload.ways` of each flow that is confined to a path
         self.slot_sizes: list[int] = []
         self.dscp: list[int] = []
         self.assured: list[float] = []
         self.wanted_bps: list[float] = []
 
     def add(self, job: Job) -> JobSpan:
-        """Add a job's collectives; returns where its transfers are."""
+        """Add a job's collectives; return the span of its transfers."""
         first, gates, arrived = len(self._transfers), dict[int, int](), dict[int, Collection[int]]()
         if job.start_s:
             gates = {place: self._gate(place, job.start_s) for place in job.places}
-        for number in range(job.count):
-            if number:
+        for repetition in range(job.count):
+            if repetition:
                 gates = {place: self._gate(place, 0.0, arrived[place]) for place in job.places}
             arrived = self._collective(job, gates)
-        channels = [one.channel if isinstance(one, Flow) else 0 for one in job.workload.schedule.flows]
-        streams = [one.number if isinstance(one, Stream) else 0 for one in job.workload.schedule.flows]
-        more = range(len(self.dscp), len(self._flows))
-        self.dscp += [job.dscp] * len(more)
-        self.assured += [job.assured] * len(more)
-        self.wanted_bps += [math.inf] * len(more)
+        flows = job.workload.schedule.flows
+        self._channels += 1 + max(flow.channel if isinstance(flow, Flow) else 0 for flow in flows)
+        self._streams += 2 + max(flow.number if isinstance(flow, Stream) else 0 for flow in flows)
+        new_flows = range(len(self.dscp), len(self._flows))
+        self.dscp += [job.dscp] * len(new_flows)
+        self.assured += [job.assured] * len(new_flows)
+        self.wanted_bps += [math.inf] * len(new_flows)
         if job.duration_s is not None:
             sent: defaultdict[int, float] = defaultdict(float)
-            for one in self._transfers[first:]:
-                sent[one.flow] += one.size
-            self.wanted_bps[more.start :] = [8 * sent[flow] / job.duration_s for flow in more]
-        self._channels += 1 + max(channels)
-        self._streams += 2 + max(streams)
+            for transfer in self._transfers[first:]:
+                sent[transfer.flow] += transfer.size
+            self.wanted_bps[new_flows.start :] = [8 * sent[flow] / job.duration_s for flow in new_flows]
         return JobSpan(
             name=job.name,
             transfers=range(first, len(self._transfers)),
@@ -168,47 +167,47 @@ class _Union:
         return self._flows.setdefault(flow, len(self._flows))
 
     def _collective(self, job: Job, gates: dict[int, int]) -> dict[int, Collection[int]]:
-        """Add one collective behind these gates, by place; returns the last arrivals at each place."""
+        """Add one collective that waits for `gates` (by place); return the last task of each flow by its end place."""
         workload, first, slot = job.workload, len(self._transfers), len(self.slot_sizes)
         schedule, at = workload.schedule, job.places
         begins, ends = schedule.ends
         flows = [
             self._flow(
-                Flow(at[one.src], at[one.dst], self._channels + one.channel)
-                if isinstance(one, Flow)
-                else Stream(at[one.place], self._streams + 1 + one.number)
+                Flow(at[flow.src], at[flow.dst], self._channels + flow.channel)
+                if isinstance(flow, Flow)
+                else Stream(at[flow.place], self._streams + 1 + flow.number)
             )
-            for one in schedule.flows
+            for flow in schedule.flows
         ]
         self._ways |= {flow: way for flow, way in zip(flows, workload.ways, strict=False) if way >= 0}
-        slot_sizes = [self._whole(workload.bytes_of(one)) for one in range(schedule.slots)]
-        begun: set[int] = set()
-        last: dict[int, dict[int, int]] = {place: {} for place in at}
-        for index, one in enumerate(schedule.transfers):
-            after = [first + other for other in one.after]
-            if one.flow not in begun and at[begins[one.flow]] in gates:
-                after.append(gates[at[begins[one.flow]]])
-            begun.add(one.flow)
-            size = one.size
-            if one.slots:
-                size = sum(slot_sizes[there] for there, _ in one.slots)
-            elif isinstance(schedule.flows[one.flow], Flow):
-                size = self._whole(one.size * workload.slot_bytes)
-            last[at[ends[one.flow]]][one.flow] = first + index
-            slots = tuple((slot + here, slot + there) for here, there in one.slots)
+        slot_sizes = [self._whole(workload.bytes_of(index)) for index in range(schedule.slots)]
+        begun_flows: set[int] = set()
+        last_tasks: dict[int, dict[int, int]] = {place: {} for place in at}
+        for index, transfer in enumerate(schedule.transfers):
+            after = [first + other for other in transfer.after]
+            if transfer.flow not in begun_flows and at[begins[transfer.flow]] in gates:
+                after.append(gates[at[begins[transfer.flow]]])
+            begun_flows.add(transfer.flow)
+            size = transfer.size
+            if transfer.slots:
+                size = sum(slot_sizes[there] for there, _ in transfer.slots)
+            elif isinstance(schedule.flows[transfer.flow], Flow):
+                size = self._whole(transfer.size * workload.slot_bytes)
+            last_tasks[at[ends[transfer.flow]]][transfer.flow] = first + index
+            slots = tuple((slot + here, slot + there) for here, there in transfer.slots)
             self._transfers.append(
-                replace(one, flow=flows[one.flow], slots=slots, after=tuple(sorted(after)), size=size)
+                replace(transfer, flow=flows[transfer.flow], slots=slots, after=tuple(sorted(after)), size=size)
             )
         self.slot_sizes += slot_sizes
         self._holds.append((workload.holds, at, slot))
-        return {place: found.values() for place, found in last.items()}
+        return {place: tasks.values() for place, tasks in last_tasks.items()}
 
     def _whole(self, size_bytes: float) -> int:
-        """A size in whole words."""
+        """Round a size up to whole words."""
         return -(-round(size_bytes) // self._word) * self._word
 
     def schedule(self) -> Schedule:
-        """The schedule of all jobs."""
+        """Return the schedule of all jobs."""
         return Schedule(
             places=self._places,
             slots=len(self.slot_sizes),
@@ -217,16 +216,16 @@ class _Union:
         )
 
     def ways(self) -> tuple[int, ...]:
-        """The way that each flow is confined to, -1 for none; nothing where none is."""
+        """Return `Workload.ways` of all flows: -1 for a flow that is not confined; empty if none is."""
         return tuple(self._ways.get(index, -1) for index in range(len(self._flows))) if self._ways else ()
 
     def contents(self) -> Contents:
-        """What all slots hold before it: of each collective what its workload says."""
+        """Return the initial contents of all slots, which are those of each collective's workload."""
         slots = len(self.slot_sizes)
-        found = [[0] * slots for _ in range(self._places)]
+        contents = [[0] * slots for _ in range(self._places)]
         for holds, at, slot in self._holds:
-            for place, contents in zip(at, holds, strict=True):
-                found[place][slot : slot + len(contents)] = [
-                    1 << (place * slots + slot + here) if content else 0 for here, content in enumerate(contents)
+            for place, initial in zip(at, holds, strict=True):
+                contents[place][slot : slot + len(initial)] = [
+                    1 << (place * slots + slot + here) if content else 0 for here, content in enumerate(initial)
                 ]
-        return found
+        return contents

@@ -1,6 +1,6 @@
-"""Kinds of collectives: what every place's buffer holds before and must hold after, and the algorithms of each.
+"""Kinds of collectives: the initial and the required final contents of every place's buffer, and the algorithms.
 
-A buffer of n places is cut into *blocks* of equal size, and each block into the slots that an algorithm works with:
+A buffer of n places consists of *blocks* of equal size, and each block of the slots that an algorithm works with:
 
     allgather       n blocks; place p begins with block p and ends with all
     reducescatter   n blocks; place p ends with the sum of all places' blocks p
@@ -32,7 +32,7 @@ from hosts.collectives.schedule import (
 Sites = tuple[int, ...]
 
 MOST_TRANSFERS = 2**21
-"""Of a collective; as many take a minute and a gigabyte to be made."""
+"""Maximum number of transfers of a collective; to generate this many takes a minute and a gigabyte."""
 
 _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "ring": lambda sites, channels: algorithms.ring_allgather(sum(sites), channels=channels),
@@ -68,12 +68,12 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 
 
 def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, pieces: int = 1) -> Schedule:
-    """The schedule of a collective over the places of these sites, site by site; the root is place 0.
+    """Return the schedule of a collective over the places of `sites` (GPUs per site, in order); the root is place 0.
 
-    `channels` are rings, every other one in the opposite direction; `pieces` are the messages that each slot is sent
-    as. Proven before it is returned, unless it is too large (MOST_PROVEN). Raises ScheduleError where there is no such
-    collective or algorithm, for channels of anything but rings, for fewer than two places, and for more than
-    MOST_TRANSFERS.
+    `channels` is the number of rings, with alternating directions; `pieces` is the number of messages per slot. A
+    schedule of at most MOST_PROVEN transfers is proven correct before it is returned. Raises ScheduleError for an
+    unknown collective or algorithm, for several channels of an algorithm other than ring, for fewer than two places,
+    and for more than MOST_TRANSFERS transfers.
     """
     if kind not in ALGORITHMS:
         raise ScheduleError(f"there is no collective {kind!r}; allowed: {', '.join(ALGORITHMS)}")
@@ -92,10 +92,10 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
             f"{algorithm} among {sum(sites)} GPUs with {channels} channels and {pieces:,} pieces has {transfers:,} "
             f"transfers; allowed: {MOST_TRANSFERS:,}"
         )
-    found = sliced(whole, pieces)
-    if len(found.transfers) <= MOST_PROVEN:
-        prove(found, *contents(kind, places=found.places, slots=found.slots))
-    return found
+    cut = sliced(whole, pieces)
+    if len(cut.transfers) <= MOST_PROVEN:
+        prove(cut, *contents(kind, places=cut.places, slots=cut.slots))
+    return cut
 
 
 def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
@@ -105,25 +105,25 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
         scatter = _SCATTERS[algorithm](sites)
         return scatter if kind == "scatter" else dual(scatter, adds=False)
     if kind in ("broadcast", "reduce") or algorithm not in _ALLGATHERS:
-        down = _BROADCASTS[algorithm](sites)
+        broadcast = _BROADCASTS[algorithm](sites)
         if kind == "broadcast":
-            return down
-        return dual(down) if kind == "reduce" else then(dual(down), down)
-    out = _ALLGATHERS[algorithm](sites, channels)
+            return broadcast
+        return dual(broadcast) if kind == "reduce" else then(dual(broadcast), broadcast)
+    allgather = to_reverse = _ALLGATHERS[algorithm](sites, channels)
     if kind == "allgather":
-        return out
-    # Backwards in time a ring turns round; one that goes on in the same direction uses the same links throughout.
-    backwards = algorithms.ring_allgather(sum(sites), channels=channels, backwards=True) if algorithm == "ring" else out
-    back = dual(backwards)
-    return back if kind == "reducescatter" else then(back, out)
+        return allgather
+    if algorithm == "ring":  # time reversal turns a ring around: a backwards one keeps the links of the AllGather
+        to_reverse = algorithms.ring_allgather(sum(sites), channels=channels, backwards=True)
+    reducescatter = dual(to_reverse)
+    return reducescatter if kind == "reducescatter" else then(reducescatter, allgather)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpan:
-    """One of several jobs in their common schedule: its transfers, when it begins, its places, and what each of these
-    computes if it is training, as `Workload.works` of one collective after the other.
+    """One of several jobs in their common schedule: its transfers, its start, its places and its computations.
 
-    Nobody waits for a background job.
+    `works` is the `Workload.works` of a training job, of one collective after the other. A round does not wait for a
+    background job.
     """
 
     name: str
@@ -136,24 +136,24 @@ class JobSpan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Workload:
-    """A collective ready to be carried out: its schedule, the bytes of a slot, and what the slots hold before it.
+    """A collective ready to be executed: its schedule, the bytes of a slot, and the initial contents of the slots.
 
-    `kind` is "messages" where the content of what is sent means nothing. `is_ring`: the places are around a ring, each
-    sending to the next or to the one before it alone. `is_rooted`: place 0 is rank 0.
+    `kind` is "messages" if messages have sizes but no contents. `is_ring`: the places form a ring, and each sends only
+    to the next or only to the previous place. `is_rooted`: place 0 is rank 0.
 
-    Of several jobs at once `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` says which transfers are whose.
-    There, in training and in traces a slot has the bytes of `slot_sizes`, a transfer's amount counts bytes, as
-    `slot_bytes` is 1, `contents` is what `holds` says, and `groups` are the places that may exchange their ranks; all
-    others stay. `dscp` is that of the packets of each flow, none where all are alike; flows of a channel have one.
-    `assured` is the part of a WAN link that its class is assured, and `wanted_bps` what it sends on average, infinite
-    for all that it can.
+    For several simultaneous jobs `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` has the transfers of each.
+    For jobs, training and traces, slots have the bytes of `slot_sizes`; `slot_bytes` is 1, so that a transfer's amount
+    counts bytes; `contents` are the initial contents (`holds`); and `groups` are the places that may exchange their
+    ranks, while all other places keep theirs. `dscp`, `assured` and `wanted_bps` have a value for each flow: the DSCP
+    of its packets (empty if none has one; flows of one channel have one DSCP), the fraction of a WAN link that is
+    guaranteed to its class, and its mean demand, infinite if it takes any rate.
 
-    `works` is what each place computes in training, in order: "F2" is its part of micro-batch 2's forward.
+    `works` has the computations of each place in training, in order: "F2" is its part of micro-batch 2's forward.
 
-    `ways` are those that flows are confined to where the network spreads flows over several, by the channels that take
-    them (`hosts.collectives.spraying`), -1 for a flow that is spread; none where all are.
+    Where the network chooses the path of a flow by its channel (`hosts.collectives.spraying`), `ways` confines flows to
+    paths: for each flow a channel whose path it must take, or -1 for a flow to be spread. It is empty if all are.
 
-    `before_spraying` is the workload whose messages were cut into pieces to make this one, if they were.
+    `before_spraying` is the workload from which spraying made this one, if it did.
     """
 
     kind: str
@@ -175,11 +175,11 @@ class Workload:
 
     @property
     def unsprayed(self) -> "Workload":
-        """The workload with its messages whole."""
+        """The workload before spraying, with whole messages."""
         return self.before_spraying or self
 
     def bytes_of(self, slot: int) -> int:
-        """The bytes of a slot."""
+        """Return the bytes of a slot."""
         return self.slot_sizes[slot] if self.slot_sizes else self.slot_bytes
 
     @property
@@ -189,22 +189,22 @@ class Workload:
 
     @property
     def waited_for(self) -> tuple[Transfer, ...]:
-        """The transfers without which it is not over: all, or those of the jobs that are not background."""
-        count = max((one.transfers.stop for one in self.jobs if not one.is_background), default=None)
+        """The transfers that end the collective: all, or those of the jobs that are not background."""
+        count = max((job.transfers.stop for job in self.jobs if not job.is_background), default=None)
         return self.schedule.transfers[:count]
 
     @property
     def unit_bytes(self) -> int:
-        """What the bytes of a slot are a multiple of: a word where sums are made, else a byte."""
+        """The granularity of slot sizes in bytes: a 4-byte word if sums are computed, and otherwise a byte."""
         return 4 if any(task.adds for task in self.schedule.transfers) else 1
 
     @property
     def largest_message_bytes(self) -> int:
-        """The bytes of the largest message; paths are compared for it."""
+        """The bytes of the largest message, for which paths are compared."""
         return max(1, round(max(task.amount for _, task in self.schedule.sends()) * self.slot_bytes))
 
     def owner(self, transfer: Transfer) -> int:
-        """The place whose block a transfer begins with; -1 where contents mean nothing, and of one common block."""
+        """Return the place whose block is first in a transfer; -1 if messages have no blocks or all the same one."""
         if self.kind in OWN_SIZES or not transfer.slots or blocks(self.kind, self.schedule.places) == 1:
             return -1
         slots = slots_in_size(self.kind, places=self.schedule.places, slots=self.schedule.slots)
@@ -212,7 +212,7 @@ class Workload:
 
     @property
     def holds(self) -> Contents:
-        """What all slots hold before it, as `contents` says; nothing where contents mean nothing."""
+        """The initial contents of all slots: `contents`, or those of the kind; all 0 for messages without contents."""
         places, slots = self.schedule.places, self.schedule.slots
         if self.kind == MESSAGES:
             return [[0] * slots for _ in range(places)]
@@ -222,31 +222,31 @@ class Workload:
 
 
 MESSAGES = "messages"
-"""The kind of a schedule of messages whose content means nothing."""
+"""The kind of a schedule of messages that have sizes but no contents."""
 
 JOBS = "jobs"
-"""The kind of several jobs at once."""
+"""The kind of several simultaneous jobs."""
 
 TRAINING = "training"
 """The kind of a training iteration (`hosts.collectives.training`)."""
 
 TRACE = "trace"
-"""The kind of an iteration that was recorded (`hosts.collectives.chakra`)."""
+"""The kind of a recorded iteration (`hosts.collectives.chakra`)."""
 
 OWN_SIZES = (MESSAGES, JOBS, TRAINING, TRACE)
-"""The kinds whose messages have sizes of their own, and no blocks."""
+"""The kinds whose messages have individual sizes and no blocks."""
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-"""The kinds of which one place, 0, is the root."""
+"""The kinds with a root, which is place 0."""
 
 
 def workload(
     kind: str, algorithm: str, *, sites: Sites, size_bytes: int, channels: int = 1, pieces: int = 1
 ) -> Workload:
-    """The collective of this size over these sites' places; arguments and errors as for `schedule`.
+    """Return the collective of this size over these sites' places; other arguments and errors as for `schedule`.
 
-    `size_bytes` are as nccl-tests counts them (`slots_in_size`). A slot is rounded up to a whole byte, or to a whole
-    word of 4 bytes where sums are made.
+    `size_bytes` is the size as nccl-tests counts it (`slots_in_size`). A slot is rounded up to a whole byte, or to a
+    whole word of 4 bytes if sums are computed.
     """
     return sized(
         Workload(
@@ -261,28 +261,29 @@ def workload(
     )
 
 
-def sized(found: Workload, size_bytes: int) -> Workload:
-    """The same collective with slots for a buffer of this size, rounded up to a whole byte or word."""
-    schedule = found.schedule
-    slots = slots_in_size(found.kind, places=schedule.places, slots=schedule.slots - schedule.scratch)
-    return replace(found, slot_bytes=-(-size_bytes // (slots * found.unit_bytes)) * found.unit_bytes)
+def sized(unsized: Workload, size_bytes: int) -> Workload:
+    """Return the same collective with slots for a buffer of this size, rounded up to a whole byte or word."""
+    schedule = unsized.schedule
+    slots = slots_in_size(unsized.kind, places=schedule.places, slots=schedule.slots - schedule.scratch)
+    return replace(unsized, slot_bytes=-(-size_bytes // (slots * unsized.unit_bytes)) * unsized.unit_bytes)
 
 
 def blocks(kind: str, places: int) -> int:
-    """How many blocks the size of a collective consists of."""
+    """Return the number of blocks in the size of a collective."""
     return 1 if kind in ("broadcast", "reduce") else places
 
 
 def slots_in_size(kind: str, *, places: int, slots: int) -> int:
-    """How many slots the size of a collective is spread over, where size is counted as nccl-tests does: the whole
-    buffer; of an alltoall that is what one place sends, its own block included."""
+    """Return the number of slots in the size of a collective, as nccl-tests counts it: the whole buffer or, for an
+    alltoall, what one place sends, its own block included."""
     return slots // 2 if kind == "alltoall" else slots
 
 
 def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[Contents, Contents]:
-    """What all slots hold before and must hold after a collective (0: anything), for `prove`; the root is place 0.
+    """Return the initial and the required final contents of all slots, for `prove`; the root is place 0.
 
-    Contribution p * slots + s is what slot s of place p holds before it; the last `scratch` slots are no part of it.
+    Contribution p * slots + s, without scratch slots, is the initial content of slot s of place p. A required content
+    of 0 means any. The last `scratch` slots are not part of the collective.
     """
     everyone, of_each, slots = range(places), slots, slots - scratch
 
@@ -306,18 +307,21 @@ def contents(kind: str, *, places: int, slots: int, scratch: int = 0) -> tuple[C
         }.get(kind, True)
         return mine(place, slot) if begins else 0
 
-    def wanted(place: int, slot: int) -> int:
-        if kind == "allgather" or (kind == "gather" and place == 0):
-            return mine(block(slot), slot)
-        if kind == "allreduce" or (kind == "reducescatter" and block(slot) == place) or (kind, place) == ("reduce", 0):
-            return total(slot)
-        if kind == "broadcast" or (kind == "scatter" and block(slot) == place):
-            return mine(0, slot)
-        if kind == "alltoall" and block(slot) >= places and block(slot) - places != place:
-            each = slots // (2 * places)
-            return mine(block(slot) - places, place * each + slot % each)
-        return 0
+    def received(place: int, slot: int) -> int:
+        """Return the required content of an alltoall: block n + p is place p's block for this place."""
+        src, slots_per_block = block(slot) - places, slots // (2 * places)
+        return mine(src, place * slots_per_block + slot % slots_per_block) if src >= 0 and src != place else 0
 
+    wanted: Callable[[int, int], int] = {
+        "allgather": lambda place, slot: mine(block(slot), slot),
+        "gather": lambda place, slot: mine(block(slot), slot) if place == 0 else 0,
+        "reducescatter": lambda place, slot: total(slot) if block(slot) == place else 0,
+        "allreduce": lambda place, slot: total(slot),
+        "reduce": lambda place, slot: total(slot) if place == 0 else 0,
+        "broadcast": lambda place, slot: mine(0, slot),
+        "scatter": lambda place, slot: mine(0, slot) if block(slot) == place else 0,
+        "alltoall": received,
+    }[kind]
     return (
         [[holds(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],
         [[wanted(place, slot) for slot in range(slots)] + [0] * scratch for place in everyone],

@@ -1,23 +1,22 @@
-"""Schedules as MSCCL's XML, which msccl-tools writes and MSCCL runs (Cowan et al., "MSCCLang: Microsoft Collective
-Communication Language", ASPLOS 2023), and back.
+"""Writes schedules as MSCCL's XML, which msccl-tools generates and MSCCL runs, and reads them (Cowan et al., "MSCCLang:
+Microsoft Collective Communication Language", ASPLOS 2023).
 
-A GPU has threadblocks, each with at most one GPU that it sends to and one that it receives from, and with steps that
-it carries out one after another: s sends, r receives, rrc receives and adds, rcs, rrs and rrcs send on what they have
-received, cpy copies and re adds within the GPU, nop does nothing. A step names the chunks of its GPU's buffers: i
-(input), o (output), s (scratch). It waits for the step `deps` of the threadblock `depid` of its GPU.
+A GPU has threadblocks. Each sends to at most one GPU and receives from at most one, and executes its steps in order: s
+sends, r receives, rrc receives and adds, rcs, rrs and rrcs also forward the received data, cpy copies and re adds
+within the GPU, and nop does nothing. A step names chunks of its GPU's buffers: i (input), o (output), s (scratch). It
+waits for step `deps` of threadblock `depid` of its GPU.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 from xml.etree import ElementTree
 from xml.parsers import expat
 
 from hosts.collectives.kinds import contents
 from hosts.collectives.operations import Operation, in_order
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, prove
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement, prove
 from hosts.collectives.text_file import check_size
 
 KINDS = {
@@ -31,26 +30,32 @@ KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""The kind of collective of each that a file may name as its `coll`."""
+"""The kind of collective for each allowed value of a file's `coll`."""
 
 MOST_CHANNELS = 64
 _MOST_STEPS, _MOST_CHUNKS = 200_000, 200_000
 _SENDS, _RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rrc", "rcs", "rrs", "rrcs")
 _TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
 
+_OWN_BLOCK = {"allgather": "i", "gather": "i", "reducescatter": "o", "scatter": "o"}
+"""The buffer that is only the GPU's own block of the other buffer, by kind."""
+
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 
+_Number = Callable[..., int]
+"""A function from an attribute's name, and a default for a missing attribute, to the attribute as an integer."""
+
 Chunk = tuple[str, int]
-"""A buffer (i, o, s) and an index in it."""
+"""A chunk: its buffer (i, o, s) and its index in that buffer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where chunks of the input and of the output are in the one buffer that a GPU has in a schedule.
+    """The mapping of input, output and scratch chunks to the slots of the one buffer that a GPU has in a schedule.
 
-    Input and output are the same bytes, the input of an allgather in the place of the GPU's own block, as in MSCCL's
-    collectives that are `inplace`; only of an alltoall they are two halves. `slots` are those of one GPU; scratch comes
-    behind them.
+    As in MSCCL's `inplace` collectives, input and output are the same memory; for instance, an allgather's input is the
+    GPU's own block of the output. Only an alltoall has separate halves for input and output. `slots` is the number of
+    slots of one GPU without scratch, whose slots follow.
     """
 
     kind: str
@@ -59,26 +64,24 @@ class Layout:
 
     @property
     def block(self) -> int:
-        """The slots of a block."""
+        """The number of slots of a block."""
         return self.slots // (2 * self.gpus if self.kind == "alltoall" else self.gpus)
 
     def slot(self, gpu: int, chunk: Chunk) -> int | None:
-        """The slot of a chunk of a GPU, None where there is none."""
+        """Return the slot of a chunk of a GPU, or None if the chunk is outside its buffer."""
         buffer, index = chunk
         if buffer == "s":
             return self.slots + index
-        own, half = gpu * self.block, self.slots // 2
         begin, count = 0, self.slots
         if self.kind == "alltoall":
-            begin, count = half if buffer == "o" else 0, half
-        elif (self.kind in ("allgather", "gather") and buffer == "i") or (
-            self.kind in ("reducescatter", "scatter") and buffer == "o"
-        ):
-            begin, count = own, self.block
+            count = self.slots // 2
+            begin = count if buffer == "o" else 0
+        elif buffer == _OWN_BLOCK.get(self.kind):
+            begin, count = gpu * self.block, self.block
         return begin + index if 0 <= index < count else None
 
     def chunk(self, slot: int) -> Chunk:
-        """The chunk that a slot is written as."""
+        """Return the chunk that names a slot in a file."""
         if slot >= self.slots:
             return "s", slot - self.slots
         if self.kind == "alltoall":
@@ -91,14 +94,14 @@ class Layout:
 
 
 def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
-    """The schedule of a kind of collective as XML, with the rank `placement[p]` at place p.
+    """Return a schedule of this kind of collective as XML, with rank `placement[p]` at place p.
 
-    Every flow is a threadblock that sends and one that receives. A message whose slots are not in one run is a step a
-    run, of which all but the first say `continues`: `read` makes one message of them again. Raises ScheduleError for a
-    schedule that computes or sends messages without slots, and where `placement` is not all ranks once.
+    Each flow becomes a sending and a receiving threadblock. A message whose slots are not contiguous becomes one step
+    per contiguous run; all steps but the first have the attribute `continues`, from which `read` restores the message.
+    Raises ScheduleError for a schedule with computations or messages without slots, and if `placement` is not a
+    permutation of the ranks.
     """
-    if sorted(placement) != list(range(schedule.places)):
-        raise ScheduleError(f"the placement {list(placement)} is not the ranks 0 to {schedule.places - 1}, each once")
+    check_placement(placement, schedule.places)
     if kind not in KINDS.values() or not all(transfer.slots for transfer in schedule.transfers):
         raise ScheduleError(f"{kind} as MSCCL's XML; allowed: collectives, which send slots and compute nothing")
     layout = Layout(kind=kind, gpus=schedule.places, slots=schedule.slots - schedule.scratch)
@@ -106,22 +109,22 @@ def text(schedule: Schedule, *, kind: str, placement: Sequence[int]) -> str:
     flows = [flow for flow in placed.flows if isinstance(flow, Flow)]
     blocks: dict[tuple[int, str, Flow], _Threadblock] = {}  # by GPU, type and flow
     for gpu in range(layout.gpus):
-        own = [(gpu, "s", flow) for flow in flows if flow.src == gpu]
-        own += [(gpu, "r", flow) for flow in flows if flow.dst == gpu]
-        blocks |= {key: _Threadblock(number=number) for number, key in enumerate(own)}
-    received: list[tuple[_Threadblock, int]] = []  # the last step of each transfer
+        keys = [(gpu, "s", flow) for flow in flows if flow.src == gpu]
+        keys += [(gpu, "r", flow) for flow in flows if flow.dst == gpu]
+        blocks |= {key: _Threadblock(number=number) for number, key in enumerate(keys)}
+    received: list[tuple[_Threadblock, int]] = []  # the last receiving step of each transfer
     for transfer in placed.transfers:
         flow = flows[transfer.flow]
-        here, there = blocks[flow.src, "s", flow], blocks[flow.dst, "r", flow]
+        sending, receiving = blocks[flow.src, "s", flow], blocks[flow.dst, "r", flow]
         waits = [received[one] for one in transfer.after]
         for block, step in waits[1:]:
-            here.add("nop", ("i", -1), ("o", -1), 0, waits=(block, step))
+            sending.add("nop", ("i", -1), ("o", -1), 0, waits=(block, step))
         for number, (src, dst, count) in enumerate(_runs(transfer.slots, layout)):
             first = waits[0] if waits and number == 0 else None
-            here.add("s", src, dst, count, waits=first, continues=number > 0)
+            sending.add("s", src, dst, count, waits=first, continues=number > 0)
             kind_of = ("rrc", dst) if transfer.adds else ("r", src)
-            there.add(kind_of[0], kind_of[1], dst, count, continues=number > 0)
-        received.append((there, len(there.steps) - 1))
+            receiving.add(kind_of[0], kind_of[1], dst, count, continues=number > 0)
+        received.append((receiving, len(receiving.steps) - 1))
     return _xml(layout, blocks, scratch=schedule.scratch)
 
 
@@ -140,7 +143,7 @@ class _Threadblock:
         waits: "tuple[_Threadblock, int] | None" = None,
         continues: bool = False,
     ) -> None:
-        """Add a step; what it waits for is told so."""
+        """Add a step; the step for which it waits gets the attribute `hasdep`."""
         step = {
             "s": len(self.steps),
             "type": kind,
@@ -182,7 +185,7 @@ def _xml(layout: Layout, blocks: Mapping[tuple[int, str, Flow], _Threadblock], *
         for kind, flow, block in own:
             ends = {"send": flow.dst if kind == "s" else -1, "recv": flow.src if kind == "r" else -1}
             _threadblock(at, block, ends | {"chan": flow.channel})
-        if layout.kind == "alltoall":  # its own block
+        if layout.kind == "alltoall":  # the block that the GPU keeps
             block = _Threadblock(number=len(own))
             block.add("cpy", ("i", gpu * layout.block), ("o", gpu * layout.block), layout.block)
             _threadblock(at, block, {"send": -1, "recv": -1, "chan": 0})
@@ -198,7 +201,7 @@ def _threadblock(at: ElementTree.Element, block: _Threadblock, ends: Mapping[str
 
 
 def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Schedule:
-    """The schedule with ranks as places; the blocks that belong to a place go to where its rank's are."""
+    """Return the schedule with each rank r at place r; blocks that belong to a place move to those of its rank."""
 
     def moved(slot: int) -> int:
         if layout.kind in ("allreduce", "broadcast", "reduce") or slot >= layout.slots:
@@ -220,36 +223,36 @@ def _placed(schedule: Schedule, layout: Layout, placement: Sequence[int]) -> Sch
 
 
 def _runs(slots: Sequence[tuple[int, int]], layout: Layout) -> Iterator[tuple[Chunk, Chunk, int]]:
-    """The pairs of slots as runs of chunks: where each begins at the sender, at the receiver, and how many they are."""
-    begin = 0
+    """Split pairs of slots into contiguous runs of chunks: first chunk at the sender, at the receiver, and count."""
+    first = 0
     chunks = [(layout.chunk(a), layout.chunk(b)) for a, b in slots]
     for index in range(1, len(chunks) + 1):
-        (src, dst), count = chunks[begin], index - begin
+        (src, dst), count = chunks[first], index - first
         if index == len(chunks) or chunks[index] != ((src[0], src[1] + count), (dst[0], dst[1] + count)):
             yield src, dst, count
-            begin = index
+            first = index
 
 
 def canonical(schedule: Schedule) -> Schedule:
-    """The same schedule with its flows sorted, and its transfers by how many come before them and then by flow.
+    """Return an equivalent schedule with sorted flows, and transfers sorted by depth of dependencies, then by flow.
 
-    The order of transfers on different flows means nothing, and a file has none.
+    The order of transfers on different flows has no meaning, and is not stored in a file.
     """
     flows = sorted(schedule.flows, key=lambda flow: (isinstance(flow, Stream), flow))
-    number = {flow: index for index, flow in enumerate(flows)}
+    index_of = {flow: index for index, flow in enumerate(flows)}
     level: list[int] = []
-    last: dict[int, int] = {}
+    last_level: dict[int, int] = {}
     for transfer in schedule.transfers:
-        level.append(1 + max([*(level[one] for one in transfer.after), last.get(transfer.flow, 0)]))
-        last[transfer.flow] = level[-1]
-    server = [number[schedule.flows[transfer.flow]] for transfer in schedule.transfers]
+        level.append(1 + max([*(level[one] for one in transfer.after), last_level.get(transfer.flow, 0)]))
+        last_level[transfer.flow] = level[-1]
+    server = [index_of[schedule.flows[transfer.flow]] for transfer in schedule.transfers]
     order = sorted(range(len(level)), key=lambda index: (level[index], server[index]))
-    new = {index: at for at, index in enumerate(order)}
+    position = {index: at for at, index in enumerate(order)}
     transfers = tuple(
         replace(
             schedule.transfers[index],
             flow=server[index],
-            after=tuple(sorted(new[one] for one in schedule.transfers[index].after)),
+            after=tuple(sorted(position[one] for one in schedule.transfers[index].after)),
         )
         for index in order
     )
@@ -261,7 +264,7 @@ def canonical(schedule: Schedule) -> Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """A step as it is in the file; `runs` are the chunks that it reads and writes here, (first, first, how many)."""
+    """A step of a file; `runs` has its chunks, as (first chunk read, first chunk written, count)."""
 
     line: int
     kind: str
@@ -281,7 +284,7 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """A threadblock as it is in the file; steps by their number, those that continue one before being that one."""
+    """A threadblock of a file. Steps are indexed by their number; a step that continues another is the same object."""
 
     line: int
     send: int
@@ -291,23 +294,23 @@ class _Block:
 
 
 def read(path: Path, content: str) -> tuple[str, Schedule]:
-    """The kind of collective and the schedule in a file's text: GPU g is place g, the root 0.
+    """Return the kind of collective and the schedule in a file's text: GPU g is place g, and the root is GPU 0.
 
-    A channel stays one. Copies and sums within a GPU take no time: what is received into scratch and then copied or
-    added to a chunk is received or added there, and a copy is another name for what it is of. What is received into
-    scratch and sent on has a slot of its own. The outcome is proven.
+    Channels are kept. Copies and sums within a GPU take no time: data that is received into scratch and then copied or
+    added to a chunk is received or added there directly, and a copy is an alias of its source. Data that is received
+    into scratch and forwarded has a scratch slot. The result is proven to do its collective.
 
-    Raises ScheduleError, one sentence that begins with the file, for what is not such a program, is too large, has
-    a document type, deadlocks, sends what is not received, needs a sum within a GPU of which no part has just been
-    received, or does not do its collective.
+    Raises ScheduleError, one sentence that begins with the path, if the text is not such a program, is too large, has a
+    document type, deadlocks, has a send without a receive, adds two chunks neither of which has just been received, or
+    does not do its collective.
     """
     program = _Parser(path).parse(content)
-    listed = _Listed(path, program)
+    listed = _Operations(path, program)
     order = in_order(listed.operations)
-    messages, scratch = _Walk(program.layout, listed).walked(order.events)
+    messages, scratch = _Walk(program.layout, listed).run(order.events)
     slots = program.layout.slots + scratch
     check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))
-    found = Schedule(
+    schedule = Schedule(
         places=program.layout.gpus,
         slots=slots,
         scratch=scratch,
@@ -317,15 +320,15 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
             for index, server, after in zip(order.tasks, order.server, order.after, strict=True)
         ),
     )
-    found = canonical(found)
+    schedule = canonical(schedule)
     try:
-        prove(found, *contents(program.layout.kind, places=found.places, slots=slots, scratch=scratch))
+        prove(schedule, *contents(program.layout.kind, places=schedule.places, slots=slots, scratch=scratch))
     except ScheduleError as error:
         raise ScheduleError(
             f"{path}: read as messages, which are copied or added as they arrive, it does not do its "
             f"{program.layout.kind}: {error}"
         ) from None
-    return program.layout.kind, found
+    return program.layout.kind, schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,14 +337,8 @@ class _Program:
     gpus: list[dict[int, _Block]]
 
 
-class _Number(Protocol):
-    """The whole number that an attribute is, or a default where there is none."""
-
-    def __call__(self, key: str, default: int | None = None) -> int: ...
-
-
 class _Parser:
-    """Reads the elements algo, gpu, tb and step, each within the one before; no entities and nothing from elsewhere."""
+    """Parses the nested elements algo, gpu, tb and step; custom entities and external resources are not allowed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -357,7 +354,7 @@ class _Parser:
         self.kind, self.most_gpus, self.chunks = "", 0, 0
 
     def parse(self, content: str) -> _Program:
-        """The program; raises ScheduleError."""
+        """Return the program in a file's text; raises ScheduleError."""
         try:
             self._expat.Parse(content, True)
         except expat.ExpatError as error:
@@ -366,32 +363,32 @@ class _Parser:
             ) from None
         if sorted(self.gpus) != list(range(self.most_gpus)):
             raise ScheduleError(
-                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}; allowed: those from 0 "
-                "on, each once"
+                f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}; allowed: ngpus GPUs, "
+                "numbered from 0"
             )
         slots = self.chunks * (2 if self.kind == "alltoall" else 1)
         check_size(self._path, gpus=self.most_gpus, slots=slots, tasks=1)
         by_block = self.kind not in ("allreduce", "broadcast", "reduce")
         if by_block and self.chunks % self.most_gpus:
             raise ScheduleError(
-                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} by {self.most_gpus} GPUs; allowed: a "
-                "multiple of the GPUs"
+                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} on {self.most_gpus} GPUs; allowed: a "
+                "multiple of the number of GPUs"
             )
         layout = Layout(kind=self.kind, gpus=self.most_gpus, slots=slots)
         return _Program(layout=layout, gpus=[self.gpus[gpu] for gpu in range(self.most_gpus)])
 
     def error(self, sentence: str) -> ScheduleError:
-        """The error on the line that is being read."""
+        """Return an error with the path and the current line."""
         return ScheduleError(f"{self._path}, line {self._expat.CurrentLineNumber:,}: {sentence}")
 
     def _doctype(self, *_: object) -> None:
-        raise self.error("it has a document type; allowed: XML without one, and so without entities of its own")
+        raise self.error("it has a document type; allowed: XML without one, and so without custom entities")
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         levels = ("algo", "gpu", "tb", "step")
         if len(self._open) >= len(levels) or name != levels[len(self._open)]:
             raise self.error(
-                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, each in the other"
+                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, nested in this order"
             )
         self._open.append(name)
 
@@ -403,7 +400,7 @@ class _Parser:
 
         {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[name](attributes, number)
 
-    def _algo(self, attributes: Mapping[str, str], number: "_Number") -> None:
+    def _algo(self, attributes: Mapping[str, str], number: _Number) -> None:
         collective = attributes.get("coll", "")
         if collective not in KINDS:
             raise self.error(f"coll is {collective[:80]!r}; allowed: {', '.join(KINDS)}")
@@ -413,47 +410,49 @@ class _Parser:
         if self.kind == "alltoall" and number("inplace", 0):
             raise self.error("alltoall with inplace 1; allowed: 0, as a block would be overwritten before it is sent")
 
-    def _gpu(self, _: Mapping[str, str], number: "_Number") -> None:
+    def _gpu(self, _: Mapping[str, str], number: _Number) -> None:
         gpu = number("id")
         if gpu in self.gpus or not 0 <= gpu < self.most_gpus:
-            raise self.error(f"the gpu {gpu}; allowed: those below ngpus {self.most_gpus}, each once")
+            raise self.error(f"the gpu {gpu}; allowed: ids below ngpus {self.most_gpus}, each once")
         self._blocks = self.gpus[gpu] = {}
-        self._number_of_gpu = gpu
+        self._gpu_id = gpu
 
-    def _tb(self, _: Mapping[str, str], number: "_Number") -> None:
-        one, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
+    def _tb(self, _: Mapping[str, str], number: _Number) -> None:
+        block_id, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
         peers = [peer for peer in (send, recv) if peer != -1]
-        if one in self._blocks or not all(0 <= p < self.most_gpus and p != self._number_of_gpu for p in peers):
+        if block_id in self._blocks or not all(0 <= p < self.most_gpus and p != self._gpu_id for p in peers):
             raise self.error(
-                f"the threadblock {one} with send {send} and recv {recv}; allowed: a number once in its GPU, and "
-                f"other GPUs below {self.most_gpus}, or -1"
+                f"the threadblock {block_id} with send {send} and recv {recv}; allowed: an id that is unique in its "
+                f"GPU, and as peers other GPUs below {self.most_gpus}, or -1"
             )
         if not 0 <= channel < MOST_CHANNELS:
             raise self.error(f"chan is {channel}; allowed: 0 to {MOST_CHANNELS - 1}")
         self._block = _Block(line=self._expat.CurrentLineNumber, send=send, recv=recv, channel=channel)
-        self._blocks[one] = self._block
+        self._blocks[block_id] = self._block
 
-    def _step(self, attributes: Mapping[str, str], number: "_Number") -> None:
+    def _step(self, attributes: Mapping[str, str], number: _Number) -> None:
         assert self._block is not None
         kind, steps = attributes.get("type", ""), self._block.steps
         if kind not in _TYPES or number("s") != len(steps):
             raise self.error(
-                f"the step {number('s')} of the type {kind[:80]!r}; allowed: steps in order from 0 of the types "
-                f"{', '.join(_TYPES)}"
+                f"the step {number('s')} of the type {kind[:80]!r}; allowed: steps numbered in order from 0, of the "
+                f"types {', '.join(_TYPES)}"
             )
         if (kind in _SENDS and self._block.send < 0) or (kind in _RECEIVES and self._block.recv < 0):
-            raise self.error(f"a step {kind} in a threadblock without that peer; allowed: one with send or recv")
+            raise self.error(f"a step {kind} in a threadblock without its peer; allowed: a threadblock with that peer")
         count = number("cnt", 1)
         src, dst = ((attributes.get(f"{end}buf", ""), number(f"{end}off", -1)) for end in ("src", "dst"))
         if kind != "nop" and not (count >= 1 and {src[0], dst[0]} <= {*"ios"} and min(src[1], dst[1]) >= 0):
             raise self.error(
-                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}; allowed: 1 or more of the "
-                "buffers i, o and s"
+                f"{count} chunks from {src[0][:8]!r} {src[1]} to {dst[0][:8]!r} {dst[1]}; allowed: 1 or more chunks of "
+                "the buffers i, o and s"
             )
         self._steps += 1
         self._chunks += count
         if self._steps > _MOST_STEPS or self._chunks > _MOST_CHUNKS:
-            raise self.error(f"it has more steps or chunks than so far; allowed: {_MOST_STEPS:,} with {_MOST_CHUNKS:,}")
+            raise self.error(
+                f"there are too many steps or chunks; allowed: {_MOST_STEPS:,} steps with {_MOST_CHUNKS:,} chunks"
+            )
         waits = (number("depid", -1), number("deps", -1))
         step = _Step(
             line=self._expat.CurrentLineNumber,
@@ -464,14 +463,16 @@ class _Parser:
         if number("continues", 0):
             before = steps[-1] if steps else None
             if before is None or before.kind != kind or kind not in ("s", "r", "rrc") or step.waits is not None:
-                raise self.error(f"a step {kind} continues; allowed: one of s, r and rrc behind another, without deps")
+                raise self.error(
+                    f"a step {kind} continues another; allowed: s, r or rrc after a step of the same type, without deps"
+                )
             before.runs.extend(step.runs)
             step = before
         steps.append(step)
 
 
-class _Listed:
-    """The operations of a program; of each `at` is the GPU and the step that it is (a part of)."""
+class _Operations:
+    """The operations of a program; `at` has, for each operation, the GPU and the step to which it belongs."""
 
     def __init__(self, path: Path, program: _Program) -> None:
         self._path = path
@@ -479,28 +480,28 @@ class _Listed:
         self.at: list[tuple[int, _Step]] = []
         self._sends: dict[Flow, list[int]] = {}
         self._receives: dict[Flow, list[int]] = {}
-        self._last_of: dict[tuple[int, int, int], int] = {}  # of a step, by GPU, threadblock and number
-        self._waiting: list[tuple[int, int, tuple[int, int]]] = []  # operation, GPU, and what it waits for
+        self._last_of: dict[tuple[int, int, int], int] = {}  # a step's last operation, by GPU, threadblock and number
+        self._waiting: list[tuple[int, int, tuple[int, int]]] = []  # operation, GPU, and (depid, deps)
         for gpu, blocks in enumerate(program.gpus):
             for number, block in blocks.items():
                 self._block(gpu, number, block)
         self._wait()
         self._match()
 
-    def _block(self, gpu: int, number: int, block: _Block) -> None:
-        """List a threadblock's operations: of a step a receive, a send, both, or one that takes no time."""
+    def _block(self, gpu: int, block_id: int, block: _Block) -> None:
+        """List a threadblock's operations: a step is a receive, a send, both, or an operation that takes no time."""
         out, into = Flow(gpu, block.send, block.channel), Flow(block.recv, gpu, block.channel)
         for flows, flow, peer in ((self._sends, out, block.send), (self._receives, into, block.recv)):
             if peer >= 0 and flow in flows:
                 raise ScheduleError(
                     f"{self._path}, line {block.line:,}: a second threadblock from GPU {flow.src} to {flow.dst} on "
-                    f"channel {flow.channel}; allowed: one at each end"
+                    f"channel {flow.channel}; allowed: one per end"
                 )
             flows[flow] = []
         before: int | None = None
         pending = list[tuple[int, int]]()
-        for place, step in enumerate(block.steps):
-            if place == 0 or step is not block.steps[place - 1]:
+        for index, step in enumerate(block.steps):
+            if index == 0 or step is not block.steps[index - 1]:
                 first = len(self.operations)
                 pending += [] if step.waits is None else [step.waits]
                 if step.kind in _RECEIVES:
@@ -514,9 +515,9 @@ class _Listed:
                 if len(self.operations) == first:
                     before = self._add(gpu, step, None, before)
                 self._waiting += [(first, gpu, wait) for wait in pending]
-                if step.kind != "nop":  # further dependencies of a step are those of nops before it
+                if step.kind != "nop":  # nops before a step carry its further dependencies
                     pending = []
-            self._last_of[gpu, number, place] = len(self.operations) - 1
+            self._last_of[gpu, block_id, index] = len(self.operations) - 1
 
     def _add(self, gpu: int, step: _Step, server: Flow | None, before: int | None) -> int:
         where = f"{self._path}, line {step.line:,}"
@@ -526,41 +527,41 @@ class _Listed:
         return len(self.operations) - 1
 
     def _wait(self) -> None:
-        for index, gpu, (number, place) in self._waiting:
-            one, found = self.operations[index], self._last_of.get((gpu, number, place))
-            if found is None:
+        for index, gpu, (block_id, step) in self._waiting:
+            operation, required = self.operations[index], self._last_of.get((gpu, block_id, step))
+            if required is None:
                 raise ScheduleError(
-                    f"{one.where}: it waits for step {place} of threadblock {number}, which is not in its GPU; "
-                    "allowed: those that are"
+                    f"{operation.where}: it waits for step {step} of threadblock {block_id}, which is not in its GPU; "
+                    "allowed: steps of its GPU"
                 )
-            one.requires.append(found)
-            if self.at[found][1].kind in ("r", "rrc"):
-                one.waits_for.append(found)
+            operation.requires.append(required)
+            if self.at[required][1].kind in ("r", "rrc"):
+                operation.waits_for.append(required)
 
     def _match(self) -> None:
-        """Give every receive its send: a connection delivers in order."""
+        """Match the n-th receive of each connection with its n-th send: a connection delivers in order."""
         for flow in {**self._sends, **self._receives}:
-            there, here = self._sends.get(flow, []), self._receives.get(flow, [])
-            for send, receive in zip(there, here, strict=False):
-                sent, taken = (len(self.at[one][1].written) for one in (send, receive))
-                if sent != taken:
+            sends, receives = self._sends.get(flow, []), self._receives.get(flow, [])
+            for send, receive in zip(sends, receives, strict=False):
+                sent, expected = (len(self.at[index][1].written) for index in (send, receive))
+                if sent != expected:
                     raise ScheduleError(
-                        f"{self.operations[receive].where}: {taken} chunks are received of the {sent} that GPU "
-                        f"{flow.src} sends on {self.operations[send].where.rpartition(', ')[2]}; allowed: as many"
+                        f"{self.operations[receive].where}: it receives {expected} chunks, but GPU {flow.src} sends "
+                        f"{sent} on {self.operations[send].where.rpartition(', ')[2]}; allowed: equal numbers"
                     )
                 self.operations[receive].message = send
-            if len(there) != len(here):
-                more, other = (there, "received") if len(there) > len(here) else (here, "sent")
-                one = self.operations[more[min(len(there), len(here))]]
+            if len(sends) != len(receives):
+                more, other = (sends, "received") if len(sends) > len(receives) else (receives, "sent")
+                unmatched = self.operations[more[min(len(sends), len(receives))]]
                 raise ScheduleError(
-                    f"{one.where}: {one.what} between GPUs {flow.src} and {flow.dst} on channel {flow.channel} is not "
-                    f"{other} at the other end; allowed: one at each end"
+                    f"{unmatched.where}: {unmatched.what} between GPUs {flow.src} and {flow.dst} on channel "
+                    f"{flow.channel} is not {other} at the other end; allowed: one at each end"
                 )
 
 
 @dataclass(kw_only=True)
 class _Message:
-    """The slots of a message: what is known of where each chunk ends up so far."""
+    """The slots of a message, by chunk: `target` is None while the slot in which a chunk ends up is unknown."""
 
     source: list[int] = field(default_factory=list)
     target: list[int | None] = field(default_factory=list)
@@ -568,134 +569,136 @@ class _Message:
 
     @property
     def slots(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of slots, once all are known."""
+        """The pairs of slots whose targets are known."""
         return tuple((a, b) for a, b in zip(self.source, self.target, strict=True) if b is not None)
 
 
 @dataclass(kw_only=True)
 class _Sum:
-    """What has been received into scratch, of which it is not known yet where it belongs, or the slot where it is."""
+    """Data received into scratch: its parts, each (message, index in it), and its slot, None while that is unknown."""
 
     parts: list[tuple[_Message, int]]
     slot: int | None = None
 
     def settle(self, slot: int, *, adds: bool) -> None:
-        """Let the parts arrive at a slot, the first as a copy unless it `adds` to what is there."""
-        for number, (message, place) in enumerate(self.parts):
-            message.target[place], message.adds[place] = slot, adds or number > 0
+        """Direct all parts to a slot: all are added to its content with `adds`, otherwise the first overwrites it."""
+        for position, (message, index) in enumerate(self.parts):
+            message.target[index], message.adds[index] = slot, adds or position > 0
         self.slot = slot
 
 
 class _Walk:
-    """Carries steps out on names in place of bytes: a chunk is a slot, or a sum that has none yet."""
+    """Executes steps symbolically: each chunk stands for a slot, or for a sum whose slot is not known yet."""
 
-    def __init__(self, layout: Layout, listed: _Listed) -> None:
+    def __init__(self, layout: Layout, listed: _Operations) -> None:
         self._layout, self._listed = layout, listed
-        self._names: dict[tuple[int, Chunk], int | _Sum] = {}
+        self._aliases: dict[tuple[int, Chunk], int | _Sum] = {}
         self._messages: dict[int, _Message] = {}  # by the operation that sends
 
-    def walked(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
-        """The messages by the operation that sends them, and how many slots of scratch they use.
+    def run(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
+        """Return the messages, by the operation that sends them, and the number of scratch slots that they use.
 
-        Raises ScheduleError for what messages cannot express.
+        Raises ScheduleError for programs that messages cannot express.
         """
         for index, is_done in events:
-            one, (gpu, step) = self._listed.operations[index], self._listed.at[index]
-            if one.message is not None:
+            operation, (gpu, step) = self._listed.operations[index], self._listed.at[index]
+            if operation.message is not None:
                 if is_done:
-                    self._receive(gpu, step, one)
+                    self._receive(gpu, step, operation)
             elif is_done or step.kind == "nop":
                 continue
-            elif one.server is not None:
-                source = [self._sent(gpu, chunk, one) for chunk in (step.read if step.kind == "s" else step.written)]
+            elif operation.server is not None:
+                source = [
+                    self._sent(gpu, chunk, operation) for chunk in (step.read if step.kind == "s" else step.written)
+                ]
                 count = len(source)
                 self._messages[index] = _Message(source=source, target=[None] * count, adds=[False] * count)
             else:
                 for src, dst in zip(step.read, step.written, strict=True):
-                    (self._copy if step.kind == "cpy" else self._add)(gpu, src, dst, one)
+                    (self._copy if step.kind == "cpy" else self._add)(gpu, src, dst, operation)
         used = set[int]()
         for index, message in self._messages.items():
             if None in message.target or len(set(message.adds)) > 1:
-                what = "is received into scratch and not used" if None in message.target else "is in part added"
+                problem = "is received into scratch and not used" if None in message.target else "is partly added"
                 raise ScheduleError(
-                    f"{self._listed.operations[index].where}: what it sends {what}; allowed: a message of which all "
-                    "is copied, or all added"
+                    f"{self._listed.operations[index].where}: the message {problem}; allowed: messages that are "
+                    "copied as a whole, or added as a whole"
                 )
             used.update(slot for pair in message.slots for slot in pair if slot >= self._layout.slots)
-        # The scratch that is used is numbered without gaps.
-        new = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
+        # Renumber the used scratch slots without gaps.
+        renumbered = {slot: self._layout.slots + number for number, slot in enumerate(sorted(used))}
         for message in self._messages.values():
-            message.source = [new.get(slot, slot) for slot in message.source]
-            message.target = [slot if slot is None else new.get(slot, slot) for slot in message.target]
+            message.source = [renumbered.get(slot, slot) for slot in message.source]
+            message.target = [slot if slot is None else renumbered.get(slot, slot) for slot in message.target]
         return self._messages, len(used)
 
-    def _receive(self, gpu: int, step: _Step, one: Operation) -> None:
-        assert one.message is not None
-        message = self._messages[one.message]
-        for place, chunk in enumerate(step.written):
+    def _receive(self, gpu: int, step: _Step, operation: Operation) -> None:
+        assert operation.message is not None
+        message = self._messages[operation.message]
+        for index, chunk in enumerate(step.written):
             if step.kind in ("r", "rcs"):
-                held = self._names[gpu, chunk] = _Sum(parts=[(message, place)])
+                held = self._aliases[gpu, chunk] = _Sum(parts=[(message, index)])
                 if chunk[0] != "s":
-                    held.settle(self._slot(gpu, chunk, one), adds=False)
+                    held.settle(self._slot(gpu, chunk, operation), adds=False)
                 continue
-            there = self._held(gpu, chunk, one)
-            if isinstance(there, int):
-                message.target[place], message.adds[place] = there, True
+            target = self._resolve(gpu, chunk, operation)
+            if isinstance(target, int):
+                message.target[index], message.adds[index] = target, True
             else:
-                there.parts.append((message, place))
+                target.parts.append((message, index))
 
-    def _copy(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
-        held = self._held(gpu, src, one)
+    def _copy(self, gpu: int, src: Chunk, dst: Chunk, operation: Operation) -> None:
+        held = self._resolve(gpu, src, operation)
         if isinstance(held, _Sum) and dst[0] != "s":
-            held.settle(self._slot(gpu, dst, one), adds=False)
-        self._names[gpu, dst] = held
+            held.settle(self._slot(gpu, dst, operation), adds=False)
+        self._aliases[gpu, dst] = held
 
-    def _add(self, gpu: int, src: Chunk, dst: Chunk, one: Operation) -> None:
-        """Add one chunk to another: what one of the two has received is added there instead."""
-        there, here = self._held(gpu, dst, one), self._held(gpu, src, one)
-        if isinstance(here, _Sum):
-            if isinstance(there, _Sum):
-                there.parts += here.parts
+    def _add(self, gpu: int, src: Chunk, dst: Chunk, operation: Operation) -> None:
+        """Add one chunk to another: the one that is still in scratch is received as an addition to the other."""
+        target, source = self._resolve(gpu, dst, operation), self._resolve(gpu, src, operation)
+        if isinstance(source, _Sum):
+            if isinstance(target, _Sum):
+                target.parts += source.parts
             else:
-                here.settle(there, adds=True)
-        elif isinstance(there, _Sum):
-            there.settle(here, adds=True)
+                source.settle(target, adds=True)
+        elif isinstance(target, _Sum):
+            target.settle(source, adds=True)
         else:
             raise ScheduleError(
-                f"{one.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which both are in the buffer already; "
-                "allowed: sums of which one part has just been received into scratch"
+                f"{operation.where}: it adds {src[0]} {src[1]} to {dst[0]} {dst[1]}, which are both in the buffer "
+                "already; allowed: sums with one part that has just been received into scratch"
             )
-        self._names.pop((gpu, src), None)
+        self._aliases.pop((gpu, src), None)
 
-    def _held(self, gpu: int, chunk: Chunk, one: Operation) -> int | _Sum:
-        """What a chunk stands for: a slot, or what has none yet."""
-        found = self._names.get((gpu, chunk))
-        if found is None and chunk[0] != "s":
-            found = self._layout.slot(gpu, chunk)
-        if isinstance(found, _Sum) and found.slot is not None:
-            return found.slot
-        if found is None:
+    def _resolve(self, gpu: int, chunk: Chunk, operation: Operation) -> int | _Sum:
+        """Return the slot for which a chunk stands, or the sum whose slot is not known yet."""
+        meaning = self._aliases.get((gpu, chunk))
+        if meaning is None and chunk[0] != "s":
+            meaning = self._layout.slot(gpu, chunk)
+        if isinstance(meaning, _Sum) and meaning.slot is not None:
+            return meaning.slot
+        if meaning is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} holds nothing here; allowed: the chunks of its "
+                f"{operation.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is empty here; allowed: the chunks of its "
                 "input and output, and scratch that has been written"
             )
-        return found
+        return meaning
 
-    def _slot(self, gpu: int, chunk: Chunk, one: Operation) -> int:
-        """The slot that a chunk has."""
-        found = self._layout.slot(gpu, chunk)
-        if found is None:
+    def _slot(self, gpu: int, chunk: Chunk, operation: Operation) -> int:
+        """Return the slot of a chunk; raises ScheduleError if the chunk is outside its buffer."""
+        slot = self._layout.slot(gpu, chunk)
+        if slot is None:
             raise ScheduleError(
-                f"{one.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer; allowed: the chunks of its "
-                "input and output"
+                f"{operation.where}: {chunk[0]} {chunk[1]} of GPU {gpu} is outside its buffer; allowed: the chunks of "
+                "its input and output"
             )
-        return found
+        return slot
 
-    def _sent(self, gpu: int, chunk: Chunk, one: Operation) -> int:
-        """The slot in which a chunk is that is sent: what is in scratch has one from now on."""
-        found = self._held(gpu, chunk, one)
-        if isinstance(found, _Sum):
-            found.settle(self._slot(gpu, chunk, one), adds=False)
-            assert found.slot is not None
-            return found.slot
-        return found
+    def _sent(self, gpu: int, chunk: Chunk, operation: Operation) -> int:
+        """Return the slot of a chunk that is being sent; data in scratch gets its scratch slot now."""
+        meaning = self._resolve(gpu, chunk, operation)
+        if isinstance(meaning, _Sum):
+            meaning.settle(self._slot(gpu, chunk, operation), adds=False)
+            assert meaning.slot is not None
+            return meaning.slot
+        return meaning

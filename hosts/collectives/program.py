@@ -1,4 +1,5 @@
-"""Schedules as programs of ranks: what each sends and receives in which order, what it keeps and what must arrive."""
+"""Compiles a schedule into one program per rank: its sends, receives and computations in order, its buffers, and the
+terms that verify every message."""
 
 import hashlib
 from collections import Counter, deque
@@ -8,24 +9,20 @@ from dataclasses import dataclass, replace
 from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.program import Computation, Program, Receive, Send, Term, Use
 from hosts.collectives.kinds import MESSAGES, Workload
-from hosts.collectives.schedule import Flow, ScheduleError, Transfer
+from hosts.collectives.schedule import Flow, ScheduleError, Transfer, check_placement
 
 _WORD = 1 << 32
 
 
 def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...]:
-    """The program of every rank, by rank, where the rank `placement[p]` stands at place p.
+    """Return the program of every rank, by rank, with rank `placement[p]` at place p.
 
-    Raises ValueError unless `placement` has each rank once, ScheduleError where a transfer sends a slot that holds
-    nothing.
+    Raises ScheduleError unless `placement` is a permutation of the ranks, and if a transfer sends an empty slot.
     """
     schedule = workload.schedule
-    if sorted(placement) != list(range(schedule.places)):
-        raise ValueError(
-            f"the placement {list(placement)} is not allowed; allowed: the ranks 0 to {schedule.places - 1}, each once"
-        )
+    check_placement(placement, schedule.places)
     terms = _Terms(workload, placement)
-    parts = [_Part() for _ in placement]
+    parts = [_RankProgram() for _ in placement]
     now = workload.holds
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
@@ -44,7 +41,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
         arriving = [now[flow.src][slot] for slot, _ in transfer.slots]
         if 0 in arriving:
             slot, _ = transfer.slots[arriving.index(0)]
-            raise ScheduleError(f"transfer {task} sends slot {slot} of place {flow.src}, which holds nothing")
+            raise ScheduleError(f"transfer {task} sends slot {slot} of place {flow.src}, which is empty")
         sends.append(Send(task=task, slots=tuple(slot for slot, _ in transfer.slots), after=transfer.after))
         for slot, _ in transfer.slots:
             parts[src].send(slot)
@@ -61,35 +58,16 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
                 adds=transfer.adds,
             )
         )
-    found = [
-        Program(
-            sends=tuple((*end, tuple(tasks)) for end, tasks in part.sends.items()),
-            receives=tuple((*end, tuple(tasks)) for end, tasks in sorted(part.receives.items())),
-            computations=tuple(tuple(tasks) for _, tasks in sorted(part.streams.items())),
-            own=terms.own[rank],
-            sizes=_sizes(workload, part),
-            uses=tuple(part.uses),
-            multiplier=terms.multipliers[rank],
-        )
-        for rank, part in enumerate(parts)
-    ]
-    kept, _ = peaks(workload, found)
-    return tuple(replace(one, buffers=count) for one, count in zip(found, kept, strict=True))
-
-
-def _sizes(workload: Workload, part: "_Part") -> tuple[tuple[int, int], ...]:
-    """The slots of a rank's messages with their bytes, where they are of several sizes."""
-    if not workload.slot_sizes:
-        return ()
-    messages = [task for of in (part.sends, part.receives) for tasks in of.values() for task in tasks]
-    return tuple((slot, workload.bytes_of(slot)) for slot in sorted({slot for one in messages for slot in one.slots}))
+    results = [part.finished(workload, terms.own[rank], terms.multipliers[rank]) for rank, part in enumerate(parts)]
+    kept, _ = peaks(workload, results)
+    return tuple(replace(program, buffers=count) for program, count in zip(results, kept, strict=True))
 
 
 class _Terms:
-    """What contributions are: the windows of what all ranks begin with, and the ranks' multipliers.
+    """Maps contributions to terms: the windows of the initial data of all ranks, and the ranks' multipliers.
 
-    Without sums every contribution has a window of its own, in the order of ranks. With them all ranks' contributions
-    to a slot have one window, or their sum would not be a multiple of it.
+    Without sums every contribution has its own window, in the order of ranks. With sums, all ranks' contributions to a
+    slot share one window, so that their sum is a multiple of that window.
     """
 
     def __init__(self, workload: Workload, placement: Sequence[int]) -> None:
@@ -101,51 +79,65 @@ class _Terms:
             if content
         )
         sums = makes_sums(workload)
-        self._windows = {there: there[1] if sums else number for number, there in enumerate(held)}
+        self._windows = {key: key[1] if sums else index for index, key in enumerate(held)}
         self.count = _contributions(workload)
         self.multipliers = [_multiplier(rank) if sums else 1 for rank in range(len(placement))]
         self.own: list[tuple[tuple[int, int], ...]] = [
-            tuple((slot, self._windows[rank, slot]) for found, slot in held if found == rank)
+            tuple((slot, self._windows[rank, slot]) for owner, slot in held if owner == rank)
             for rank in range(len(placement))
         ]
         self._known: dict[int, tuple[Term, ...]] = {}
 
     def of(self, content: int) -> tuple[Term, ...]:
-        """The terms of a set of contributions, given as bits (`schedule.Contents`)."""
+        """Return the terms of a set of contributions, given as bits (`schedule.Contents`)."""
         if content not in self._known:
-            found: dict[int, int] = {}
+            coefficients: dict[int, int] = {}
             for bit in _bits(content):
                 place, slot = divmod(bit, self._slots)
                 window = self._windows[self._placement[place], slot]
-                found[window] = (found.get(window, 0) + self.multipliers[self._placement[place]]) % _WORD
-            self._known[content] = tuple(sorted(found.items()))
+                coefficients[window] = (coefficients.get(window, 0) + self.multipliers[self._placement[place]]) % _WORD
+            self._known[content] = tuple(sorted(coefficients.items()))
         return self._known[content]
 
 
-class _Part:
-    """A rank's program while it is put together."""
+class _RankProgram:
+    """A rank's program under construction."""
 
     def __init__(self) -> None:
         self.sends: dict[tuple[int, int], list[Send]] = {}
         self.receives: dict[tuple[int, int], list[Receive]] = {}
         self.streams: dict[int, list[Computation]] = {}
         self.uses: list[Use] = []
-        self._current: dict[int, int] = {}  # the use of each slot that a message has arrived in
+        self._current: dict[int, int] = {}  # the current use of each slot that a message has written
 
     def send(self, slot: int) -> None:
-        """Note that a slot is sent as it is now."""
+        """Record that a message sends a slot's current content."""
         if slot in self._current:
             use = self.uses[self._current[slot]]
             use.tasks, use.total = use.tasks + 1, ()
 
     def receive(self, slot: int, adds: bool, total: tuple[Term, ...]) -> int:
-        """Note that a message arrives in a slot, which then has these terms; returns the use that it is a part of."""
+        """Record that a message writes a slot, whose terms then are `total`; return the index of the slot's use."""
         if not adds or slot not in self._current:
             self.uses.append(Use())
             self._current[slot] = len(self.uses) - 1
         use = self.uses[self._current[slot]]
         use.arrivals, use.tasks, use.total = use.arrivals + 1, use.tasks + 1, total if adds else ()
         return self._current[slot]
+
+    def finished(self, workload: Workload, own: tuple[tuple[int, int], ...], multiplier: int) -> Program:
+        """Return the program, whose number of buffers is still unknown."""
+        connections: list[Sequence[Send | Receive]] = [*self.sends.values(), *self.receives.values()]
+        slots = sorted({slot for messages in connections for message in messages for slot in message.slots})
+        return Program(
+            sends=tuple((*end, tuple(tasks)) for end, tasks in self.sends.items()),
+            receives=tuple((*end, tuple(tasks)) for end, tasks in sorted(self.receives.items())),
+            computations=tuple(tuple(tasks) for _, tasks in sorted(self.streams.items())),
+            own=own,
+            sizes=tuple((slot, workload.bytes_of(slot)) for slot in slots) if workload.slot_sizes else (),
+            uses=tuple(self.uses),
+            multiplier=multiplier,
+        )
 
 
 def _bits(number: int) -> Iterator[int]:
@@ -156,12 +148,12 @@ def _bits(number: int) -> Iterator[int]:
 
 
 def _multiplier(rank: int) -> int:
-    """An odd number of 32 bits. Random ones, so that no two sets of few ranks have the same sum."""
+    """Return a rank's multiplier, odd and 32 bits long; pseudo-random, so that small sets of ranks differ in sum."""
     return int.from_bytes(hashlib.shake_128(f"longhaul rank {rank}".encode()).digest(4), "little") | 1
 
 
 def makes_sums(workload: Workload) -> bool:
-    """Whether anything is added."""
+    """Return whether any message is added on arrival."""
     return any(task.adds for task in workload.schedule.transfers)
 
 
@@ -172,7 +164,7 @@ def _contributions(workload: Workload) -> int:
 
 
 def windows(workload: Workload) -> tuple[int, int]:
-    """How many windows a collective has, and the bytes of the largest."""
+    """Return the number of windows of a collective, and the bytes of the largest one."""
     without_slots = [
         message_bytes(workload, task)
         for _, task in workload.schedule.sends()
@@ -183,28 +175,28 @@ def windows(workload: Workload) -> tuple[int, int]:
 
 
 def message_bytes(workload: Workload, transfer: Transfer) -> int:
-    """The bytes of a message, its label not included."""
+    """Return the bytes of a message without its label."""
     return round(transfer.amount * workload.slot_bytes)
 
 
 def flow_bytes(workload: Workload) -> int:
-    """The bytes that the busiest flow carries in a collective, with their labels; all of them may be queued at once."""
-    found: dict[Flow, int] = {}
+    """Return the bytes of the busiest flow in a collective, labels included; all of them may be queued at once."""
+    totals: dict[Flow, int] = {}
     for flow, transfer in workload.schedule.sends():
-        found[flow] = found.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
-    return max(found.values())
+        totals[flow] = totals.get(flow, 0) + message_bytes(workload, transfer) + LABEL_BYTES
+    return max(totals.values())
 
 
 def flow_messages(workload: Workload) -> int:
-    """The most messages that a flow carries in a collective."""
+    """Return the largest number of messages of one flow in a collective."""
     return max(Counter(flow for flow, _ in workload.schedule.sends()).values())
 
 
 def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:
-    """The most buffers that each rank needs at once, and the most bytes that all have sent and that have not arrived.
+    """Return the most buffers that each rank needs at once, and the most bytes that are in flight at once.
 
-    Both are of the case that messages arrive in the order in which they were sent, but those to the rank `slow` only
-    when there is nothing else; computations take no time.
+    Both assume that messages arrive in the order in which they were sent, except that messages to rank `slow` arrive
+    only when no others are in flight, and that computations take no time.
     """
     transfers = workload.schedule.transfers
     queues = [[deque(tasks) for _, _, tasks in program.sends] for program in of_ranks]
@@ -215,60 +207,60 @@ def peaks(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) ->
         for _, _, tasks in program.receives
         for task in tasks
     }
-    left = [[use.tasks for use in program.uses] for program in of_ranks]
-    holding: list[dict[int, int]] = [{} for _ in of_ranks]  # the use that each slot is in
-    kept, most_kept = [set[int]() for _ in of_ranks], [0] * len(of_ranks)
+    tasks_left = [[use.tasks for use in program.uses] for program in of_ranks]
+    current_use: list[dict[int, int]] = [{} for _ in of_ranks]  # per rank, the current use of each slot
+    in_use, most_in_use = [set[int]() for _ in of_ranks], [0] * len(of_ranks)
     done: set[int] = set()
     flying, delayed = deque[int](), deque[int]()
     in_flight = most_in_flight = 0
 
-    def finish(rank: int, use: int) -> None:
-        left[rank][use] -= 1
-        if left[rank][use] == 0:
-            kept[rank].discard(use)
+    def release(rank: int, use: int) -> None:
+        tasks_left[rank][use] -= 1
+        if tasks_left[rank][use] == 0:
+            in_use[rank].discard(use)
 
-    def go_on(rank: int) -> None:
+    def start_ready(rank: int) -> None:
         nonlocal in_flight, most_in_flight
-        again = True
-        while again:
-            again = False
+        progressed = True
+        while progressed:
+            progressed = False
             for stream in streams[rank]:
                 while stream and done.issuperset(stream[0].after):
                     done.add(stream.popleft().task)
-                    again = True
+                    progressed = True
         for queue in queues[rank]:
             while queue and done.issuperset(queue[0].after):
                 send = queue.popleft()
                 (delayed if inbound[send.task][0] == slow else flying).append(send.task)
                 in_flight += message_bytes(workload, transfers[send.task]) + LABEL_BYTES
                 for slot in send.slots:
-                    if slot in holding[rank]:
-                        finish(rank, holding[rank][slot])
+                    if slot in current_use[rank]:
+                        release(rank, current_use[rank][slot])
         most_in_flight = max(most_in_flight, in_flight)
 
     for rank in range(len(of_ranks)):
-        go_on(rank)
+        start_ready(rank)
     while flying or delayed:
         task = (flying or delayed).popleft()
         rank, receive = inbound[task]
         for slot, use in zip(receive.slots, receive.uses, strict=True):
-            holding[rank][slot] = use
-            if of_ranks[rank].uses[use].tasks > 1:  # else it is checked and forgotten
-                kept[rank].add(use)
-                most_kept[rank] = max(most_kept[rank], len(kept[rank]))
-            finish(rank, use)
+            current_use[rank][slot] = use
+            if of_ranks[rank].uses[use].tasks > 1:  # otherwise the data is verified and discarded
+                in_use[rank].add(use)
+                most_in_use[rank] = max(most_in_use[rank], len(in_use[rank]))
+            release(rank, use)
         in_flight -= message_bytes(workload, transfers[task]) + LABEL_BYTES
         done.add(task)
-        go_on(rank)
-    return most_kept, most_in_flight
+        start_ready(rank)
+    return most_in_use, most_in_flight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A message of a schedule: GPU `src` sends GPU `dst`, both ranks, transfer `task`.
+    """A message of a schedule: rank `src` sends transfer `task` to rank `dst`.
 
-    `step` is 1 more than the messages before it in the longest chain of messages each of which waits for the one
-    before. `chunk` is the rank at whose place the block of its first slot is counted, -1 where contents mean nothing.
+    `step` is the 1-based position of the message in the longest chain of dependent messages that ends with it. `chunk`
+    is the rank at the place that owns the block of its first slot, or -1 if `Workload.owner` is.
     """
 
     task: int
@@ -279,17 +271,20 @@ class Move:
 
 
 def moves(workload: Workload, placement: Sequence[int]) -> list[Move]:
-    """The messages of a schedule in program order, with the rank `placement[p]` at place p."""
+    """Return the messages of a schedule in program order, with rank `placement[p]` at place p."""
     schedule = workload.schedule
     steps: list[int] = []
-    found = []
+    messages = []
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
-        before = max((steps[one] for one in transfer.after), default=0)
-        steps.append(before + isinstance(flow, Flow))
+        depth = max((steps[dependency] for dependency in transfer.after), default=0)
         if not isinstance(flow, Flow):
+            steps.append(depth)
             continue
+        steps.append(depth + 1)
         owner = workload.owner(transfer)
         chunk = -1 if owner < 0 else placement[owner]
-        found.append(Move(task=task, step=steps[task], src=placement[flow.src], dst=placement[flow.dst], chunk=chunk))
-    return found
+        messages.append(
+            Move(task=task, step=steps[task], src=placement[flow.src], dst=placement[flow.dst], chunk=chunk)
+        )
+    return messages

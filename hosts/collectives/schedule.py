@@ -1,31 +1,32 @@
-"""Schedules: what every GPU sends to whom, what each transfer waits for, and a proof of what they deliver.
+"""Schedules: the transfers between GPUs, their dependencies, and a proof of what they deliver.
 
 A schedule is a list of transfers on *flows*, each one TCP connection between two GPUs, which delivers in order. A flow
-serves its transfers in program order, one at a time. A transfer begins when all transfers that it waits for have
-arrived and the one before it on its flow has left. This is the form of GOAL (Hoefler et al., "Group Operation Assembly
-Language", ICPP 2009); in addition a transfer says which slots of the sender's buffer go to which of the receiver's.
+serves its transfers in program order, one at a time. A transfer begins when all transfers on which it depends have
+arrived and the previous one on its flow has left. This is the form of GOAL (Hoefler et al., "Group Operation Assembly
+Language", ICPP 2009); in addition, a transfer names the slots of the sender's buffer and those of the receiver's.
 
-A schedule speaks of *places* 0 .. n-1; which rank stands at which place is an embedding's choice.
+A schedule is written in terms of *places* 0 .. n-1; an embedding assigns a rank to each place.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 MOST_PROVEN = 40_000
-"""The transfers of the largest schedule that is proven when it is generated: a proof's memory grows with their square.
+"""The number of transfers up to which a schedule is proven when it is generated: memory of a proof grows quadratically.
 
-Larger ones are the same generators', which tests prove for many numbers of GPUs, and every byte is checked anyway.
+Larger schedules come from the same generators, which tests prove for many numbers of GPUs, and agents verify every
+byte.
 """
 
 
 class ScheduleError(ValueError):
-    """A schedule that does not do what it should: one sentence with the place, the slot and the task."""
+    """A schedule is invalid. The text is one sentence with the place, the slot and the task."""
 
 
 @dataclass(frozen=True, order=True)
 class Flow:
-    """A connection from one place to another; channels are connections of their own between the same two."""
+    """A connection from one place to another; each channel is a separate connection between the same two places."""
 
     src: int
     dst: int
@@ -34,7 +35,7 @@ class Flow:
 
 @dataclass(frozen=True, order=True)
 class Stream:
-    """A place's processor, which computes one thing at a time."""
+    """A processor of a place, which runs one computation at a time."""
 
     place: int
     number: int = 0
@@ -42,12 +43,12 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer:
-    """One message: `flow` is an index in `Schedule.flows`, `slots` are pairs (the sender's slot, the receiver's slot).
+    """One message: `flow` is an index in `Schedule.flows`, `slots` are pairs (sender's slot, receiver's slot).
 
-    The receiver adds what arrives if `adds`, else it overwrites. `after` are indices of earlier transfers, which must
-    have arrived at the sender before this one begins. Without slots it is a message of `size` slots whose content means
-    nothing, or on a stream a computation of `size` seconds. With slots of several sizes `size` is what they are
-    together, in the schedule's unit; 0 where each is one unit.
+    With `adds` the receiver adds the message to its slots; otherwise it overwrites them. `after` are indices of earlier
+    transfers, which must have arrived at the sender before this one begins. Without slots the transfer is a message of
+    `size` slots without contents or, on a stream, a computation of `size` seconds. If slots differ in size, `size` is
+    their total in the schedule's unit; it is 0 if each slot is one unit.
     """
 
     flow: int
@@ -58,15 +59,15 @@ class Transfer:
 
     @property
     def amount(self) -> float:
-        """What its flow or stream has to serve: slots, or seconds."""
+        """The work for its flow or stream: slots, or seconds."""
         return self.size or len(self.slots)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Transfers in program order, in which each comes behind all that it waits for; a buffer has `slots` slots.
+    """Transfers in program order, each after the transfers on which it depends; a place's buffer has `slots` slots.
 
-    The last `scratch` of them are no part of what a collective is of: they hold nothing before it, and anything after.
+    The last `scratch` slots are not part of the collective's buffer: they are empty before it, and hold anything after.
     """
 
     places: int
@@ -77,19 +78,19 @@ class Schedule:
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
-        """The place that each flow begins at, and that it ends at; of a stream they are the same."""
-        pairs = [(one.src, one.dst) if isinstance(one, Flow) else (one.place, one.place) for one in self.flows]
+        """The source place of each flow, and its destination place; for a stream both are its place."""
+        pairs = [(flow.src, flow.dst) if isinstance(flow, Flow) else (flow.place, flow.place) for flow in self.flows]
         begins, ends = zip(*pairs, strict=True)
         return list(begins), list(ends)
 
     @property
     def turns_both_ways(self) -> bool:
-        """Whether some two places send to each other."""
+        """Whether any two places send to each other."""
         pairs = {*zip(*self.ends, strict=True)}
         return any(a != b and (b, a) in pairs for a, b in pairs)
 
     def sends(self) -> Iterator[tuple[Flow, Transfer]]:
-        """The messages in program order, each with its flow; computations are left out."""
+        """Yield the messages in program order, each with its flow, without the computations."""
         for transfer in self.transfers:
             flow = self.flows[transfer.flow]
             if isinstance(flow, Flow):
@@ -97,13 +98,13 @@ class Schedule:
 
 
 class Builder:
-    """Makes a schedule of transfers in program order; what each waits for is derived from the slots that it sends.
+    """Builds a schedule from sends in program order; dependencies are derived from the slots that a message sends.
 
     Example: a broadcast along a chain of three places::
 
         builder = Builder(places=3, slots=1)
         builder.send(0, 1, [0])
-        builder.send(1, 2, [0])  # waits for the first: it wrote what this one sends
+        builder.send(1, 2, [0])  # depends on the first message, which wrote slot 0 of place 1
         schedule = builder.done()
     """
 
@@ -118,17 +119,17 @@ class Builder:
     def send(
         self, src: int, dst: int, slots: Iterable[int | tuple[int, int]], *, adds: bool = False, channel: int = 0
     ) -> None:
-        """Send these slots, as one message; a pair is a slot of the sender and another of the receiver."""
-        pairs = tuple(slot if isinstance(slot, tuple) else (slot, slot) for slot in slots)
-        writers = frozenset(writer for slot, _ in pairs for writer in self._writers.get((src, slot), ()))
+        """Send these slots as one message; a pair is (sender's slot, receiver's slot)."""
+        slot_pairs = tuple(slot if isinstance(slot, tuple) else (slot, slot) for slot in slots)
+        writers = frozenset(writer for slot, _ in slot_pairs for writer in self._writers.get((src, slot), ()))
         flow = self._flows.setdefault(Flow(src, dst, channel), len(self._flows))
-        self._transfers.append(Transfer(flow=flow, slots=pairs, adds=adds, after=self._last_of(writers)))
+        self._transfers.append(Transfer(flow=flow, slots=slot_pairs, adds=adds, after=self._last_of(writers)))
         index = len(self._transfers) - 1
-        for _, slot in pairs:
+        for _, slot in slot_pairs:
             self._writers[dst, slot] = (*(self._writers.get((dst, slot), ()) if adds else ()), index)
 
     def _last_of(self, writers: frozenset[int]) -> tuple[int, ...]:
-        """Of these transfers, in order, those that no other of them implies."""
+        """Return those of `writers`, in order, that no other one implies."""
         if len(writers) < 2:
             return tuple(writers)
         if writers not in self._reduced:  # a sum of many is often sent to many
@@ -142,9 +143,9 @@ class Builder:
         return self._order.follows(late, early)
 
     def done(self) -> Schedule:
-        """The schedule; raises ScheduleError as `delivered` does where its order is not safe.
+        """Return the schedule; raises ScheduleError, as `delivered` does, if its outcome depends on the network.
 
-        One of more than MOST_PROVEN transfers is not looked at.
+        A schedule of more than MOST_PROVEN transfers is not checked.
         """
         schedule = Schedule(
             places=self._places, slots=self._slots, flows=tuple(self._flows), transfers=tuple(self._transfers)
@@ -155,61 +156,72 @@ class Builder:
 
 
 class _Order:
-    """Which transfers are over before another begins, whatever the network does."""
+    """The partial order of transfers: those that precede each transfer under any timing of the network."""
 
     def __init__(self) -> None:
-        self._earlier: list[int] = []  # of each task, as bits: all that have arrived when it arrives, but itself
-        self._last: dict[int, int] = {}
+        self._earlier: list[int] = []  # per task, as bits: all other tasks that have arrived when it arrives
+        self._last: dict[int, int] = {}  # the last task of each flow
 
     @property
     def count(self) -> int:
-        """How many transfers there are."""
+        """The number of transfers."""
         return len(self._earlier)
 
     def append(self, flow: int, after: Iterable[int]) -> None:
         """Add the next transfer."""
-        before = self._last.get(flow)
-        self._earlier.append(self.by((*after, *(() if before is None else (before,)))))
+        previous = [self._last[flow]] if flow in self._last else []
+        self._earlier.append(self.closure([*after, *previous]))
         self._last[flow] = len(self._earlier) - 1
 
-    def by(self, tasks: Iterable[int]) -> int:
-        """As bits, these and all that have arrived when these have."""
-        found = 0
-        for one in tasks:
-            found |= self._earlier[one] | 1 << one
-        return found
+    def closure(self, tasks: Iterable[int]) -> int:
+        """Return, as bits, `tasks` and all tasks that have arrived when these have."""
+        bits = 0
+        for task in tasks:
+            bits |= self._earlier[task] | 1 << task
+        return bits
 
     def before(self, task: int) -> int:
-        """As bits, all that `follows` says of."""
+        """Return, as bits, all tasks that `task` follows, as in `follows`."""
         return self._earlier[task]
 
     def follows(self, late: int, early: int) -> bool:
-        """Whether `early` has always left its sender, and arrived if both have one receiver, before `late` arrives."""
+        """Return whether `early` has always left its sender, and arrived if both have the same receiver, before `late`
+        arrives."""
         return bool(self._earlier[late] >> early & 1)
 
 
 Contents = list[list[int]]
-"""What every place's slots hold, [places][slots]: a set of contributions as the bits of an integer, 0 if nothing."""
+"""The contents of every place's slots, `[places][slots]`: a set of contributions as bits of an integer, 0 if empty."""
+
+
+def own_contributions(held: Sequence[Collection[int]], slots: int) -> Contents:
+    """Return contents in which each place p has a contribution of its own in every slot in `held[p]`."""
+    return [
+        [1 << (place * slots + slot) if slot in held_here else 0 for slot in range(slots)]
+        for place, held_here in enumerate(held)
+    ]
 
 
 def delivered(schedule: Schedule, holds: Contents) -> Contents:
-    """What all slots hold at the end of a schedule, if they hold this at its beginning.
+    """Return the contents of all slots at the end of a schedule, given those at its beginning.
 
-    Raises ScheduleError where the outcome depends on the network: a slot is sent before it has surely been written,
-    written while it may still be sent, or overwritten and added to in no certain order; where a contribution is added
-    to a slot that has it already; and where a transfer names a place, a slot or a transfer that does not exist.
+    Raises ScheduleError if the outcome depends on the network's timing (a slot may be sent before it has been written,
+    written while it is still being sent, or overwritten and added to in either order), if a contribution is added to a
+    slot that has it already, and if a transfer names a place, a slot or a transfer that does not exist.
     """
     now = [list(slots) for slots in holds]
     order = _Order()
-    writers: dict[tuple[int, int], int] = {}  # as bits: since the last copy, and that
+    # All by (place, slot), and as bits: the last copy and the adds after it; the index of the last copy; the sends
+    # after the last copy.
+    writers: dict[tuple[int, int], int] = {}
     copied: dict[tuple[int, int], int] = {}
-    readers: dict[tuple[int, int], int] = {}  # as bits: since the last copy
-    there_by: dict[int, int] = {}  # of each flow, as bits: what has arrived by the time at which its last began
+    readers: dict[tuple[int, int], int] = {}
+    arrived_by: dict[int, int] = {}  # per flow, as bits: the transfers that have arrived when its last one begins
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)
         order.append(transfer.flow, transfer.after)
-        # One on the same flow begins behind all that those before it have waited for.
-        arrived = there_by[transfer.flow] = there_by.get(transfer.flow, 0) | order.by(transfer.after)
+        # A transfer begins after everything for which the earlier ones on its flow have waited.
+        arrived = arrived_by[transfer.flow] = arrived_by.get(transfer.flow, 0) | order.closure(transfer.after)
         if not transfer.slots:
             continue
         flow = schedule.flows[transfer.flow]
@@ -218,54 +230,54 @@ def delivered(schedule: Schedule, holds: Contents) -> Contents:
         for slot, _ in transfer.slots:
             if late := writers.get((src, slot), 0) & ~arrived:
                 raise ScheduleError(
-                    f"transfer {index} sends slot {slot} of place {src} and does not wait for transfer {_first(late)}, "
+                    f"transfer {index} sends slot {slot} of place {src} without waiting for transfer {_first(late)}, "
                     "which writes it"
                 )
             readers[src, slot] = readers.get((src, slot), 0) | 1 << index
         arriving = [now[src][slot] for slot, _ in transfer.slots]
         for (_, slot), content in zip(transfer.slots, arriving, strict=True):
-            there = (dst, slot)
-            if late := readers.get(there, 0) & ~order.before(index):
+            target = (dst, slot)
+            if late := readers.get(target, 0) & ~order.before(index):
                 raise ScheduleError(
                     f"transfer {index} writes slot {slot} of place {dst} while transfer {_first(late)} may still send "
                     "it"
                 )
             if transfer.adds:
-                if there in copied:
-                    _check_order(1 << copied[there] & ~order.before(index), index, there)
+                if target in copied:
+                    _check_order(1 << copied[target] & ~order.before(index), index, target)
                 if now[dst][slot] & content:
                     raise ScheduleError(
-                        f"transfer {index} adds to slot {slot} of place {dst} what has been added already"
+                        f"transfer {index} adds to slot {slot} of place {dst} a contribution that it has already"
                     )
                 now[dst][slot] |= content
-                writers[there] = writers.get(there, 0) | 1 << index
+                writers[target] = writers.get(target, 0) | 1 << index
                 continue
-            _check_order(writers.get(there, 0) & ~order.before(index), index, there)
+            _check_order(writers.get(target, 0) & ~order.before(index), index, target)
             now[dst][slot] = content
-            writers[there], copied[there], readers[there] = 1 << index, index, 0
+            writers[target], copied[target], readers[target] = 1 << index, index, 0
     return now
 
 
 def _check_order(unordered: int, index: int, where: tuple[int, int]) -> None:
     if unordered:
         raise ScheduleError(
-            f"transfers {_first(unordered)} and {index} write slot {where[1]} of place {where[0]} in no certain order"
+            f"transfers {_first(unordered)} and {index} write slot {where[1]} of place {where[0]} in no fixed order"
         )
 
 
 def _first(bits: int) -> int:
-    """The lowest bit that is set."""
+    """Return the index of the lowest set bit."""
     return (bits & -bits).bit_length() - 1
 
 
 def prove(schedule: Schedule, holds: Contents, wanted: Contents) -> None:
-    """Raise ScheduleError unless every slot that `wanted` names (0: any) holds exactly that at the end."""
-    for place, (found, right) in enumerate(zip(delivered(schedule, holds), wanted, strict=True)):
-        for slot, (content, want) in enumerate(zip(found, right, strict=True)):
-            if want and content != want:
+    """Raise ScheduleError unless the final contents of every slot are those in `wanted` (0: any)."""
+    for place, (final, required) in enumerate(zip(delivered(schedule, holds), wanted, strict=True)):
+        for slot, (content, expected) in enumerate(zip(final, required, strict=True)):
+            if expected and content != expected:
                 raise ScheduleError(
-                    f"slot {slot} of place {place} ends with {content.bit_count()} contributions and not with the "
-                    f"{want.bit_count()} that it should have"
+                    f"slot {slot} of place {place} ends with {content.bit_count()} contributions, which are not the "
+                    f"{expected.bit_count()} required ones"
                 )
 
 
@@ -294,8 +306,14 @@ def _check_indices(schedule: Schedule, index: int, transfer: Transfer) -> None:
             raise ScheduleError(f"transfer {index} waits for transfer {one}, which arrives at another place")
 
 
+def check_placement(placement: Sequence[int], places: int) -> None:
+    """Raise ScheduleError unless `placement`, the rank at each place, is a permutation of the ranks."""
+    if sorted(placement) != list(range(places)):
+        raise ScheduleError(f"the placement is {list(placement)}; allowed: the ranks 0 to {places - 1}, each once")
+
+
 def then(first: Schedule, second: Schedule) -> Schedule:
-    """One schedule after another on the same buffers, slot by slot: a slot goes on as soon as it is there."""
+    """Return `first` followed by `second` on the same buffers; a slot is sent on as soon as it has arrived."""
     builder = Builder(places=first.places, slots=first.slots)
     for flow, task in (*first.sends(), *second.sends()):
         builder.send(flow.src, flow.dst, task.slots, adds=task.adds, channel=flow.channel)
@@ -303,7 +321,7 @@ def then(first: Schedule, second: Schedule) -> Schedule:
 
 
 def sliced(schedule: Schedule, pieces: int) -> Schedule:
-    """The schedule with every slot cut into pieces, each sent as a message of its own: slot s becomes s * pieces ..."""
+    """Return the schedule with each slot s cut into slots s * pieces, s * pieces + 1 ..., each a separate message."""
     if pieces == 1:
         return schedule
     builder = Builder(places=schedule.places, slots=schedule.slots * pieces)
@@ -315,10 +333,10 @@ def sliced(schedule: Schedule, pieces: int) -> Schedule:
 
 
 def dual(schedule: Schedule, *, adds: bool = True) -> Schedule:
-    """The schedule backwards in time: every transfer in the other direction, and copies as sums.
+    """Return the schedule reversed in time: transfers in the opposite direction, with copies turned into sums.
 
-    It makes ReduceScatter of AllGather and Reduce of Broadcast; without `adds` copies stay copies, which makes Gather
-    of Scatter.
+    This turns an AllGather into a ReduceScatter and a Broadcast into a Reduce. Without `adds` copies stay copies, which
+    turns a Scatter into a Gather.
     """
     builder = Builder(places=schedule.places, slots=schedule.slots)
     for flow, task in reversed(list(schedule.sends())):

@@ -1,7 +1,8 @@
-"""Spraying: a workload whose messages are cut into pieces, each on a connection of its own.
+"""Spraying: cuts the messages of a workload into pieces, each on its own connection.
 
-A message of n pieces becomes n messages on as many channels. It has arrived when all of them have, and what waits for
-it waits for all. So the network may send each over another way, and what the schedule does is the same.
+A message of n pieces becomes n messages on n channels. It has arrived when all pieces have, so a transfer that depended
+on the message depends on all pieces. The network may thus send each piece over a different path, and the schedule still
+does the same.
 """
 
 from collections import Counter
@@ -9,73 +10,59 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from math import lcm
+from typing import TypeVar
 
 from hosts.collectives.kinds import MOST_TRANSFERS, OWN_SIZES, Workload
-from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
+
+_Value = TypeVar("_Value")
 
 MOST_CONNECTIONS = 2**16
-_MOST_CHANNELS = 5_000  # of the source ports of two epochs
+_MOST_CHANNELS = 5_000  # so that two epochs have enough source ports
 
 
 def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -> Workload:
-    """The workload with the messages of each of its flows in so many pieces, [flows], of a stream 1.
+    """Return the workload with the messages of flow f cut into `pieces[f]` pieces; `pieces` is 1 for a stream.
 
-    A flow that is confined to a way (`Workload.ways`) is one piece, on a channel that has the way's number modulo
-    width * ranks.
+    The pieces of channel c use channels c * width, c * width + 1, and so on. A flow that is confined to a path is one
+    piece, on a channel that is congruent to its `Workload.ways` modulo width * ranks.
 
-    Slots are cut evenly, each part rounded up to a whole byte or word, and the sizes of messages without slots differ
-    by a byte or word at most; one with fewer of these has fewer pieces. The pieces of channel c have the channels
-    c * width, c * width + 1, and so on. Raises ScheduleError for more transfers, connections or channels than allowed.
+    Slots are cut into equal parts, each rounded up to a whole byte or word. Pieces of a message without slots differ by
+    at most a byte or word; a message with fewer bytes or words than pieces has fewer pieces. Raises ScheduleError for
+    too many transfers, connections or channels.
     """
     schedule, unit = whole.schedule, whole.unit_bytes
     parts = lcm(*(number for number, flow in zip(pieces, schedule.flows, strict=True) if isinstance(flow, Flow)))
-    flows: list[Flow | Stream] = []
-    first_flow: list[int] = []
-    dscp: list[int] = []
-    assured: list[float] = []
-    wanted_bps: list[float] = []
-    ways = whole.ways or (-1,) * len(schedule.flows)
-    free = [one.channel for one, way in zip(schedule.flows, ways, strict=True) if isinstance(one, Flow) and way < 0]
-    period = width * ranks
-    first = (1 + max(free, default=-1)) * width  # channel that no free flow has
-    taken: Counter[tuple[int, int, int]] = Counter()  # channels of a way between two places
-    for index, (flow, number) in enumerate(zip(schedule.flows, pieces, strict=True)):
-        first_flow.append(len(flows))
-        dscp += whole.dscp[index : index + 1] * number
-        assured += whole.assured[index : index + 1] * number
-        wanted_bps += [one / number for one in whole.wanted_bps[index : index + 1]] * number
-        if isinstance(flow, Flow) and ways[index] >= 0:
-            of_way = flow.src, flow.dst, ways[index]
-            channel = first + (ways[index] - first) % period + taken[of_way] * period
-            flows.append(replace(flow, channel=channel))
-            taken[of_way] += 1
-        elif isinstance(flow, Flow):
-            flows += [replace(flow, channel=flow.channel * width + piece) for piece in range(number)]
-        else:
-            flows.append(flow)
-    sent = sum(pieces[one.flow] if one.slots else 1 for one in schedule.transfers)  # at least; the rest has its sizes
+    flows = _flows(whole, pieces, width=width, period=width * ranks)
+    first_flow = [0, *accumulate(pieces)]
+    # The exact number of transfers, checked below, is at least this one, which is cheap to compute.
+    least = sum(pieces[transfer.flow] if transfer.slots else 1 for transfer in schedule.transfers)
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
-        (sent, MOST_TRANSFERS, "transfers"),
+        (least, MOST_TRANSFERS, "transfers"),
         (len(flows), MOST_CONNECTIONS, "connections"),
         (channels, _MOST_CHANNELS, "channels"),
     ):
         if count > most:
-            raise ScheduleError(f"sprayed over all ways it has {count:,} {what}; allowed: {most:,}")
-    cut = [_cut(whole, one, pieces[one.flow], parts, unit) for one in schedule.transfers]
-    ends = [0, *accumulate(map(len, cut))]
+            raise ScheduleError(f"sprayed over all paths, the workload has {count:,} {what}; allowed: {most:,}")
+    pieces_of = [_cut(whole, transfer, pieces[transfer.flow], parts, unit) for transfer in schedule.transfers]
+    ends = [0, *accumulate(map(len, pieces_of))]
     if ends[-1] > MOST_TRANSFERS:
-        raise ScheduleError(f"sprayed over all ways it has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}")
+        raise ScheduleError(
+            f"sprayed over all paths, the workload has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}"
+        )
     transfers = [
         replace(
-            one,
-            flow=first_flow[one.flow] + piece,
+            transfer,
+            flow=first_flow[transfer.flow] + piece,
             slots=slots,
             size=size,
-            after=tuple(index for other in one.after for index in range(ends[other], ends[other + 1])),
+            after=tuple(
+                index for dependency in transfer.after for index in range(ends[dependency], ends[dependency + 1])
+            ),
         )
-        for one, found in zip(schedule.transfers, cut, strict=True)
-        for piece, (slots, size) in enumerate(found)
+        for transfer, pieces_of_one in zip(schedule.transfers, pieces_of, strict=True)
+        for piece, (slots, size) in enumerate(pieces_of_one)
     ]
     return replace(
         whole,
@@ -90,65 +77,91 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
         slot_sizes=tuple(_part(size, parts, unit) for size in whole.slot_sizes for _ in range(parts)),
         contents=None if whole.contents is None else _contents(whole.contents, parts),
         jobs=tuple(
-            replace(one, transfers=range(ends[one.transfers.start], ends[one.transfers.stop])) for one in whole.jobs
+            replace(job, transfers=range(ends[job.transfers.start], ends[job.transfers.stop])) for job in whole.jobs
         ),
-        dscp=tuple(dscp),
+        dscp=_repeated(whole.dscp, pieces),
         ways=(),
-        assured=tuple(assured),
-        wanted_bps=tuple(wanted_bps),
+        assured=_repeated(whole.assured, pieces),
+        wanted_bps=_repeated([bps / count for bps, count in zip(whole.wanted_bps, pieces, strict=False)], pieces),
         before_spraying=whole,
     )
 
 
-def over_planes(whole: Workload, planes: int) -> Workload:
-    """The workload with channels by which its flows are on so many planes, a channel's number modulo that.
+def _flows(whole: Workload, pieces: Sequence[int], *, width: int, period: int) -> list[Flow | Stream]:
+    """Return the flows of all pieces; `period` is the number of channels after which paths repeat."""
+    flows = whole.schedule.flows
+    ways = whole.ways or (-1,) * len(flows)
+    free = [flow.channel for flow, way in zip(flows, ways, strict=True) if isinstance(flow, Flow) and way < 0]
+    first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
+    taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
+    split: list[Flow | Stream] = []
+    for flow, way, count in zip(flows, ways, pieces, strict=True):
+        if isinstance(flow, Flow) and way >= 0:
+            channel = first + (way - first) % period + taken[flow.src, flow.dst, way] * period
+            split.append(replace(flow, channel=channel))
+            taken[flow.src, flow.dst, way] += 1
+        elif isinstance(flow, Flow):
+            split += [replace(flow, channel=flow.channel * width + piece) for piece in range(count)]
+        else:
+            split.append(flow)
+    return split
 
-    The channels of a ring are on different ones as they are. Of anything else channel c of place a and place b becomes
-    c * planes + (a + b + c) % planes, so a place's flows to several others are, too. Raises ScheduleError for too many.
+
+def _repeated(values: Sequence[_Value], pieces: Sequence[int]) -> tuple[_Value, ...]:
+    """Return each flow's value once per piece; empty if flows have no values."""
+    return tuple(value for value, count in zip(values, pieces, strict=False) for _ in range(count))
+
+
+def over_planes(whole: Workload, planes: int) -> Workload:
+    """Return the workload with channels renumbered to spread its flows over `planes`: channel c is on plane c % planes.
+
+    The channels of a ring are on different planes already. In any other workload, channel c between places a and b
+    becomes c * planes + (a + b + c) % planes, so that a place's flows to several others are on different planes, too.
+    Raises ScheduleError for too many channels.
     """
     if whole.is_ring:
         return whole
     flows = tuple(
-        replace(one, channel=one.channel * planes + (one.src + one.dst + one.channel) % planes)
-        if isinstance(one, Flow)
-        else one
-        for one in whole.schedule.flows
+        replace(flow, channel=flow.channel * planes + (flow.src + flow.dst + flow.channel) % planes)
+        if isinstance(flow, Flow)
+        else flow
+        for flow in whole.schedule.flows
     )
-    if (channels := 1 + max(one.channel for one in flows if isinstance(one, Flow))) > _MOST_CHANNELS:
-        raise ScheduleError(f"over {planes} rails it has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
+    if (channels := 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))) > _MOST_CHANNELS:
+        raise ScheduleError(f"over {planes} rails, the workload has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
     return replace(whole, schedule=replace(whole.schedule, flows=flows))
 
 
 def _part(size_bytes: int, parts: int, unit: int) -> int:
-    """The bytes of each part of a slot."""
+    """Return the bytes of each part of a slot."""
     return -(-size_bytes // (parts * unit)) * unit
 
 
 def _cut(
-    whole: Workload, one: Transfer, number: int, parts: int, unit: int
+    whole: Workload, transfer: Transfer, count: int, parts: int, unit: int
 ) -> list[tuple[tuple[tuple[int, int], ...], float]]:
-    """The slots and the size of each piece of a transfer, in the unit of the new schedule."""
-    if isinstance(whole.schedule.flows[one.flow], Stream):
-        return [((), one.size)]
-    if not one.slots:
-        words, rest = divmod(round(one.size * whole.slot_bytes), unit)
-        each, more = divmod(words, number)
-        sizes = [(each + (piece < more)) * unit for piece in range(number)]
-        return [((), size + rest * (place == 0)) for place, size in enumerate(sizes) if size or place == 0]
-    share = parts // number
-    found = []
-    for piece in range(number):
-        some = range(piece * share, (piece + 1) * share)
-        slots = tuple((here * parts + part, there * parts + part) for here, there in one.slots for part in some)
-        size = sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in one.slots) if one.size else 0.0
-        found.append((slots, size))
-    return found
+    """Return the slots and the size of each piece of a transfer, in the unit of the new schedule."""
+    if isinstance(whole.schedule.flows[transfer.flow], Stream):
+        return [((), transfer.size)]
+    if not transfer.slots:
+        words, rest = divmod(round(transfer.size * whole.slot_bytes), unit)
+        each, more = divmod(words, count)
+        sizes = [(each + 1 if piece < more else each) * unit for piece in range(count)]
+        sizes[0] += rest
+        return [((), size) for piece, size in enumerate(sizes) if size or piece == 0]
+    share = parts // count
+    cut = []
+    size = 0.0
+    if transfer.size:
+        size = sum(_part(whole.slot_sizes[here], parts, unit) * share for here, _ in transfer.slots)
+    for piece in range(count):
+        own = range(piece * share, (piece + 1) * share)
+        slots = tuple((here * parts + part, there * parts + part) for here, there in transfer.slots for part in own)
+        cut.append((slots, size))
+    return cut
 
 
 def _contents(contents: Contents, parts: int) -> Contents:
-    """What the parts of all slots hold, where each slot holds nothing or a contribution of its own."""
+    """Return the contents of the parts of all slots; each slot is empty or holds a contribution of its own."""
     slots = len(contents[0]) * parts
-    return [
-        [1 << (place * slots + slot) if of_place[slot // parts] else 0 for slot in range(slots)]
-        for place, of_place in enumerate(contents)
-    ]
+    return own_contributions([{s for s in range(slots) if of_place[s // parts]} for of_place in contents], slots)

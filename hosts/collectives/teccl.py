@@ -1,6 +1,6 @@
 """Reads the schedules that TE-CCL writes (Liu et al., "Rethinking Machine Learning Collective Communication as a
-Multi-Commodity Flow Problem", SIGCOMM 2024): JSON whose "7-Flows" are lines such as "Chunk 0 from 9 traveled over
-9->5 in epoch 0".
+Multi-Commodity Flow Problem", SIGCOMM 2024): JSON whose "7-Flows" is a list of lines such as "Chunk 0 from 9 traveled
+over 9->5 in epoch 0".
 """
 
 import json
@@ -14,25 +14,25 @@ _FLOW = re.compile(r"Chunk (\d{1,6}) from (\d{1,6}) traveled over (\d{1,6})->(\d
 
 
 def read(path: Path, content: str) -> Schedule:
-    """The schedule in a file's text: GPU g is place g, and chunk c of source s slot s * chunks + c, as of an allgather.
+    """Return the AllGather in a file's text: GPU g is place g, and chunk c of source s is slot s * chunks + c.
 
-    Of a link's flows in one epoch the order is that of the file. Raises ScheduleError, one sentence that begins with
-    the file, for what is not such a schedule, is too large, or sends a chunk that is not there.
+    Flows of one epoch keep the order of the file. Raises ScheduleError, one sentence that begins with the path, if the
+    text is not such a schedule, is too large, or sends a chunk from a GPU that does not have it.
     """
     flows = sorted((_flow(line, path) for line in _lines(path, content)), key=lambda flow: flow[4])
     gpus = 1 + max(max(flow[1:4]) for flow in flows)
     chunks = 1 + max(flow[0] for flow in flows)
     check_size(path, gpus=gpus, slots=gpus * chunks, tasks=len(flows))
     builder = Builder(places=gpus, slots=gpus * chunks)
-    there = {(gpu, gpu * chunks + chunk) for gpu in range(gpus) for chunk in range(chunks)}
+    present = {(gpu, gpu * chunks + chunk) for gpu in range(gpus) for chunk in range(chunks)}
     for chunk, source, src, dst, epoch in flows:
         slot = source * chunks + chunk
-        if src == dst or (src, slot) not in there:
+        if src == dst or (src, slot) not in present:
             raise ScheduleError(
                 f"{path}: chunk {chunk} from {source} is sent over {src}->{dst} in epoch {epoch}, and GPU {src} does "
                 "not have it by then"
             )
-        there.add((dst, slot))
+        present.add((dst, slot))
         builder.send(src, dst, [slot])
     try:
         return builder.done()
@@ -55,7 +55,7 @@ def _lines(path: Path, content: str) -> list[str]:
 
 
 def _flow(line: str, path: Path) -> tuple[int, int, int, int, int]:
-    """Chunk, source, from, to and epoch of a line."""
+    """Return chunk, source, sender, receiver and epoch of a line."""
     match = _FLOW.fullmatch(line)
     if match is None:
         raise ScheduleError(

@@ -1,4 +1,4 @@
-"""Files that a schedule is read from, which may be anything until they have been checked."""
+"""Reads schedule files, which are untrusted input, and checks their size."""
 
 import os
 import stat
@@ -12,22 +12,23 @@ from hosts.collectives.schedule import ScheduleError
 MOST_BYTES = 16 * 2**20
 MOST_GPUS = 1024
 MOST_TASKS_WITH_SLOTS = 20_000
-"""The proof keeps a bit for every two tasks."""
+"""Maximum number of messages of a schedule that is proven: the proof keeps a bit for every pair of them."""
 MOST_SLOTS = 2**15
-"""Of all GPUs together: the proof keeps a bit for every two of them."""
+"""Maximum number of slots of all GPUs together: the proof keeps a bit for every pair of them."""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file, open for reading; raises ScheduleError, one sentence that begins with the file, also within."""
+    """Open a regular file for reading; raises ScheduleError, one sentence that begins with the path, here and within
+    the `with` block."""
     try:
-        # A pipe or a device would block or never end: opened without waiting, it is looked at before it is read.
+        # Opening or reading a pipe or a device could block: open without blocking, and check the type before reading.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ScheduleError(f"{path}: it cannot be read: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ScheduleError(f"{path}: it is not a regular file; allowed: one")
+            raise ScheduleError(f"{path}: not a regular file; allowed: a regular file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             yield file
     except OSError as error:
@@ -37,7 +38,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def text_of(path: Path) -> str:
-    """The text of a regular file in UTF-8; raises ScheduleError, one sentence that begins with the file."""
+    """Return the text of a regular file in UTF-8; raises ScheduleError, one sentence that begins with the path."""
     with opened(path) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -49,7 +50,7 @@ def text_of(path: Path) -> str:
 
 
 def check_size(path: Path, *, gpus: int, slots: int, tasks: int) -> None:
-    """Raise ScheduleError for a schedule that is too large to be proven in a moment; slots are those of one GPU."""
+    """Raise ScheduleError for a schedule that is too large to be proven quickly; `slots` is the number per GPU."""
     if not 2 <= gpus <= MOST_GPUS or gpus * slots > MOST_SLOTS or not 1 <= tasks <= MOST_TASKS_WITH_SLOTS:
         raise ScheduleError(
             f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages; allowed: 2 to {MOST_GPUS:,} "

@@ -1,14 +1,15 @@
-"""A training iteration as a schedule: stages compute micro-batches, and send activations and gradients to each other.
+"""Training iterations as schedules: stages compute micro-batches, and exchange activations and gradients.
 
-Every GPU is one stage of one replica of the model. A computation is a task on its stream, what goes from a stage to
-the next or back is a message whose content means nothing, and the gradients of a stage are summed over its replicas
-with an AllReduce, every byte of which is checked. Stages take their work in an order that the pipeline says; what
-comes late is waited for. The orders are those of Huang et al. (GPipe, NeurIPS 2019), Narayanan et al. (1F1B and
-interleaved 1F1B, SC 2021) and Qi et al. (zero bubble, ZB-H1, ICLR 2024); `overlapped` is 1F1B that begins with more
-forwards before a cut between sites, as GeoPipe does (arXiv 2510.12064).
+Every GPU is one stage of one replica of the model. A computation is a task on the GPU's stream. Activations and
+gradients between stages are messages without slots. The gradients of a stage are summed over its replicas by an
+AllReduce, every byte of which is verified. Each stage executes its work in the fixed order of the pipeline, and waits
+for inputs that arrive late. The orders are those of Huang et al. (GPipe, NeurIPS 2019), Narayanan et al. (1F1B and
+interleaved 1F1B, SC 2021) and Qi et al. (zero bubble, ZB-H1, ICLR 2024); `overlapped` is 1F1B with additional forwards
+at the start of the stages before a cut between sites, as in GeoPipe (arXiv 2510.12064).
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from hosts.collectives.jobs import MOST_SLOTS
 from hosts.collectives.kinds import TRAINING, Sites, Workload
 from hosts.collectives.kinds import schedule as collective
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
+from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
 GRADIENTS = ("ring", "hierarchical")
@@ -29,15 +30,15 @@ _WORD = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """An iteration, or `every` of them with one sum of the gradients at the end.
+    """The parameters of an iteration, or of `every` iterations with one sum of the gradients at the end.
 
-    `forward_s` and `backward_s` are a stage's for a micro-batch; of `chunks` each has an equal part. Of a backward
-    `weights_s` (None: half) are for the gradients of weights, which nobody waits for (zero-bubble). A micro-batch has
-    `activation_bytes` to go to the next stage and as many to come back, and keeps `held_bytes` (None: as many) in a
-    stage's memory until its backward is over, for which there are `memory_bytes` (None: enough). A stage's gradients of
-    `gradient_bytes` are summed over the replicas in `buckets`, of which each is ready when so much of the last backward
-    is over. Consecutive GPUs are a stage's replicas where sites divide the `pipeline`, and a replica's stages where
-    they divide the `data` (`across`).
+    `forward_s` and `backward_s` are the times of a stage for one micro-batch, divided equally among its `chunks` (model
+    chunks, for interleaving). `weights_s` (None: half) is the part of a backward for the gradients of weights, on which
+    no other computation depends (zero-bubble). A micro-batch sends `activation_bytes` to the next stage and as many
+    back, and keeps `held_bytes` (None: `activation_bytes`) in a stage's memory until its backward is done; that memory
+    has `memory_bytes` (None: unlimited). A stage's gradients of `gradient_bytes` are summed over the replicas in
+    `buckets`; a bucket is ready when its share of the last backward is done. Consecutive GPUs are the replicas of a
+    stage if sites divide the `pipeline`, and the stages of a replica if they divide the `data` (`across`).
     """
 
     pipeline: str = PIPELINES[0]
@@ -58,27 +59,27 @@ class Training:
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes that a micro-batch keeps in a stage's memory."""
+        """The bytes that a micro-batch occupies in a stage's memory."""
         return self.activation_bytes if self.held_bytes is None else self.held_bytes
 
     def stages(self, gpus: int) -> int:
-        """How many stages so many GPUs are; raises ScheduleError where they are not whole."""
+        """Return the number of stages on `gpus` GPUs; raises ScheduleError if it is not a whole number."""
         if gpus % self.replicas:
-            raise ScheduleError(f"{self.replicas} replicas on {gpus} GPUs; allowed: as many stages for each")
+            raise ScheduleError(f"{self.replicas} replicas on {gpus} GPUs; allowed: a divisor of the number of GPUs")
         return gpus // self.replicas
 
     def words(self, gpus: int) -> str:
-        """What it is in words: "4 stages x 8 micro-batches, 2 replicas"."""
+        """Return a summary in words: "4 stages x 8 micro-batches, 2 replicas"."""
         replicas = f", {self.replicas} replicas" if self.replicas > 1 else ""
         return f"{gpus // self.replicas} stages x {self.micro_batches} micro-batches{replicas}"
 
     def place(self, stage: int, replica: int, stages: int) -> int:
-        """Where a stage of a replica is."""
+        """Return the place of a stage of a replica."""
         return stage * self.replicas + replica if self.across == ACROSS[0] else replica * stages + stage
 
 
 class Work(NamedTuple):
-    """What a stage does in one go: "F", a forward, "B", a backward, or "W", the part of it that nobody waits for."""
+    """One computation of a stage: "F", a forward, "B", a backward, or "W", the part of a backward for the weights."""
 
     what: str
     chunk: int
@@ -87,7 +88,7 @@ class Work(NamedTuple):
 
 @lru_cache(maxsize=256)
 def order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[Work, ...]:
-    """What a stage does in an iteration, in order; with so many `more` forwards first than 1F1B has."""
+    """Return the work of a stage in an iteration, in order, with `more` additional forwards at the start."""
     count, chunks = training.micro_batches, training.chunks
     total, ahead = count * chunks, stages - 1 - stage
     if training.pipeline == "gpipe":
@@ -96,39 +97,42 @@ def order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[W
         ahead = 2 * ahead + (chunks - 1) * stages
     first = min(total, ahead + more)
 
-    def turn(what: str, number: int) -> Work:
-        """Its work of this number: chunk by chunk, of as many micro-batches as there are stages at a time."""
+    def nth(what: str, number: int) -> Work:
+        """Return the stage's `number`-th work of this kind: chunk by chunk, in groups of `stages` micro-batches."""
         round_, rest = divmod(number, stages * chunks)
         chunk, within = divmod(rest, stages) if chunks > 1 else (0, rest)
         return Work(what, chunks - 1 - chunk if what == "B" else chunk, round_ * stages + within)
 
-    found = [turn("F", number) for number in range(first)]
+    works = [nth("F", number) for number in range(first)]
     weights = 0
     for number in range(total):
         if first + number < total:
-            found.append(turn("F", first + number))
-        found.append(turn("B", number))
-        # ZB-H1: a stage lags behind with as many as there are stages before it, for the end, where it else would wait.
+            works.append(nth("F", first + number))
+        works.append(nth("B", number))
+        # ZB-H1: a stage defers as many W as there are stages before it, to fill its idle time at the end.
         if training.pipeline == "zero-bubble" and number >= stage:
-            found.append(turn("W", weights))
+            works.append(nth("W", weights))
             weights += 1
     if training.pipeline == "zero-bubble":
-        found += [turn("W", number) for number in range(weights, total)]
-    return tuple(found)
+        works += [nth("W", number) for number in range(weights, total)]
+    return tuple(works)
 
 
 def in_flight(training: Training, stage: int, stages: int, more: int = 0) -> float:
-    """The most micro-batches that a stage keeps activations of at once; a chunk's are a part of one."""
+    """Return the largest number of micro-batches whose activations a stage keeps at once; a chunk counts as a part."""
     ends = "W" if training.pipeline == "zero-bubble" else "B"
     now = most = 0
     for work in order(training, stage, stages, more):
-        now += (work.what == "F") - (work.what == ends)
-        most = max(most, now)
+        if work.what == "F":
+            now += 1
+            most = max(most, now)
+        elif work.what == ends:
+            now -= 1
     return most / training.chunks
 
 
 def cuts(training: Training, sites: Sites) -> tuple[int, ...]:
-    """The stages behind which the pipeline goes on in another site."""
+    """Return the stages whose successor is in another site, for any replica."""
     stages, site = training.stages(sum(sites)), _site_of(sites)
     return tuple(
         stage
@@ -141,13 +145,13 @@ def cuts(training: Training, sites: Sites) -> tuple[int, ...]:
 
 
 def more_by_stage(training: Training, sites: Sites, more: int) -> tuple[int, ...]:
-    """How many more forwards each stage begins with, if those before a cut have so many more than those behind it."""
+    """Return the additional forwards of each stage, if stages before a cut have `more` than the stages after it."""
     stages, after = training.stages(sum(sites)), cuts(training, sites)
     return tuple(more * sum(stage <= cut for cut in after) for stage in range(stages))
 
 
 def most_more(training: Training, sites: Sites) -> int:
-    """The most more forwards before a cut that memory and the micro-batches allow."""
+    """Return the largest number of additional forwards per cut that memory and the micro-batches allow."""
     if not cuts(training, sites):
         return 0
     counts = range(1, training.micro_batches + 1)
@@ -159,7 +163,7 @@ def _fits(training: Training, sites: Sites, more: int) -> bool:
 
 
 def _memory(training: Training, sites: Sites, more: int) -> Iterator[tuple[float, float]]:
-    """The bytes that each stage needs at most, and that it has."""
+    """Yield, for each stage, the bytes of activations that it needs at most, and those that it has."""
     stages = training.stages(sum(sites))
     have = float("inf") if training.memory_bytes is None else training.memory_bytes
     for stage, extra in enumerate(more_by_stage(training, sites, more)):
@@ -171,25 +175,27 @@ def _site_of(sites: Sites) -> list[int]:
 
 
 def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
-    """The iteration over the places of these sites, site by site, with so many more forwards before each cut.
+    """Return the iteration over the places of `sites` (GPUs per site, in order), with `more` forwards for each cut.
 
-    Raises ScheduleError where stages are not whole, for chunks that the pipeline does not have or micro-batches that
-    do not fill them, for a single GPU, for more transfers than allowed, and where a stage's memory is too small.
+    Raises ScheduleError if replicas do not divide the GPUs, for chunks that the pipeline does not support, for
+    micro-batches that do not fill the chunks, for a `weights_s` that is not below `backward_s`, for a single GPU, for
+    too many transfers or slots, and if a stage's memory is too small.
     """
-    stages = _checked(training, sites, more)
-    union = _Iteration(training, sites)
+    stages = _check(training, sites, more)
+    iteration = _Iteration(training, sites)
     extra = more_by_stage(training, sites, more)
     for number in range(training.every):
         for replica in range(training.replicas):
             orders = [order(training, stage, stages, extra[stage]) for stage in range(stages)]
-            union.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
-    for stage in range(stages if training.replicas > 1 else 0):
-        union.sums(stage)
-    return union.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
+            iteration.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
+    if training.replicas > 1:
+        for stage in range(stages):
+            iteration.sums(stage)
+    return iteration.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
 
 
-def _checked(training: Training, sites: Sites, more: int) -> int:
-    """The number of stages of a training that can be; raises ScheduleError."""
+def _check(training: Training, sites: Sites, more: int) -> int:
+    """Validate a training and return its number of stages; raises ScheduleError."""
     gpus, count, chunks = sum(sites), training.micro_batches, training.chunks
     stages = training.stages(gpus)
     if gpus < 2:
@@ -200,13 +206,15 @@ def _checked(training: Training, sites: Sites, more: int) -> int:
     if chunks > 1 and (count % stages or stages < 2):
         raise ScheduleError(
             f"interleaved with {count} micro-batches on {stages} stages; allowed: 2 stages or more, "
-            "and as many micro-batches or a multiple"
+            "and a multiple of the stages as micro-batches"
         )
     if training.weights_s is not None and training.weights_s >= training.backward_s:
         raise ScheduleError(
             f"training.weights of {training.weights_s:g} s in a backward of {training.backward_s:g} s; allowed: less"
         )
-    sums, replicas = chunks * training.buckets * (training.replicas > 1), training.replicas
+    replicas = training.replicas
+    sums = chunks * training.buckets if replicas > 1 else 0
+    # A chunk of a micro-batch has up to three computations and two messages; a ring AllReduce has 2 n (n - 1) messages.
     transfers = training.every * gpus * count * chunks * 5 + stages * sums * 2 * replicas * (replicas - 1)
     slots = gpus * sums * replicas
     if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
@@ -224,82 +232,84 @@ def _checked(training: Training, sites: Sites, more: int) -> int:
 
 
 class _Iteration:
-    """The schedule while it is put together; amounts are bytes, or seconds on a stream."""
+    """The schedule under construction; amounts are bytes, or seconds on a stream."""
 
     def __init__(self, training: Training, sites: Sites) -> None:
         self._training, self._site = training, _site_of(sites)
         self._stages = training.stages(len(self._site))
         self._flows: dict[Flow | Stream, int] = {}
         self._transfers: list[Transfer] = []
-        self._ready: dict[int, list[int]] = {}  # by place: the computations that a bucket each is ready after
+        self._ready: dict[int, list[int]] = {}  # by place: for each bucket, the computation that makes it ready
         self._slot_sizes: list[int] = []
-        self._works: dict[int, list[str]] = {}
-        self._slots_of: dict[int, int] = {}  # by place: how many of the slots it has something in
+        self._work_names: dict[int, list[str]] = {}
+        self._slots_of: dict[int, int] = {}  # by place: the number of slots with initial contents
 
     def pipeline(self, replica: int, orders: Sequence[Sequence[Work]], *, sums: bool) -> None:
-        """Add the computations and messages of a replica whose stages take their work in these orders.
+        """Add the computations and messages of a replica; `orders` has the work of each stage in order.
 
-        With `sums` the last backward of each chunk is cut at its buckets.
+        With `sums` the last backward of each chunk is divided into one computation per bucket.
         """
-        left = [list(reversed(one)) for one in orders]
-        arrived: dict[tuple[str, int, int], int] = {}  # by kind, virtual stage and micro-batch: what it comes with
-        last = {(stage, work.chunk): work for stage, one in enumerate(orders) for work in one}
+        remaining = [deque(works) for works in orders]
+        arrived: dict[tuple[str, int, int], int] = {}  # by kind, virtual stage and micro-batch: the input's transfer
+        last = {(stage, work.chunk): work for stage, works in enumerate(orders) for work in works}
         stages, chunks, bytes_ = self._stages, self._training.chunks, _words(self._training.activation_bytes)
-        while any(left):
-            for stage, works in enumerate(left):
+        while any(remaining):
+            for stage, queue in enumerate(remaining):
                 place = self._training.place(stage, replica, stages)
-                while works:
-                    work = works[-1]
+                while queue:
+                    work = queue[0]
                     virtual = work.chunk * stages + stage
                     needs = (work.what, virtual, work.micro_batch)
-                    begins = virtual == (0 if work.what == "F" else stages * chunks - 1) or work.what == "W"
-                    if not begins and needs not in arrived:
+                    has_no_input = work.what == "W" or virtual == (0 if work.what == "F" else stages * chunks - 1)
+                    if not has_no_input and needs not in arrived:
                         break
-                    works.pop()
-                    is_last = sums and last[stage, work.chunk] == work
-                    after = () if begins else (arrived.pop(needs),)
-                    index = self._compute(place, work, after, self._training.buckets if is_last else 1, is_last)
-                    goes_to = virtual + (1 if work.what == "F" else -1)
-                    if work.what != "W" and 0 <= goes_to < stages * chunks:
-                        to = self._training.place(goes_to % stages, replica, stages)
+                    queue.popleft()
+                    after = () if has_no_input else (arrived.pop(needs),)
+                    index = self._compute(
+                        place, work, after, completes_gradients=sums and last[stage, work.chunk] == work
+                    )
+                    successor = virtual + (1 if work.what == "F" else -1)
+                    if work.what != "W" and 0 <= successor < stages * chunks:
+                        to = self._training.place(successor % stages, replica, stages)
                         flow = self._flow(Flow(place, to))
                         self._transfers.append(Transfer(flow=flow, size=bytes_, after=(index,)))
-                        arrived[work.what, goes_to, work.micro_batch] = len(self._transfers) - 1
+                        arrived[work.what, successor, work.micro_batch] = len(self._transfers) - 1
 
-    def _compute(self, place: int, work: Work, after: tuple[int, ...], parts: int, is_last: bool) -> int:
-        """Add a computation in so many parts; returns the index of the last."""
+    def _compute(self, place: int, work: Work, after: tuple[int, ...], *, completes_gradients: bool) -> int:
+        """Add a computation, which is one task or, if it completes gradients, one per bucket; return the last one."""
         training = self._training
+        parts = training.buckets if completes_gradients else 1
         seconds = training.forward_s if work.what == "F" else training.backward_s
         if training.pipeline == "zero-bubble" and work.what != "F":
             weights_s = seconds / 2 if training.weights_s is None else training.weights_s
             seconds = weights_s if work.what == "W" else seconds - weights_s
         for part in range(parts):
             size = seconds / training.chunks / parts
-            self._works.setdefault(place, []).append(f"{work.what}{work.micro_batch}")
+            self._work_names.setdefault(place, []).append(f"{work.what}{work.micro_batch}")
             self._transfers.append(
                 Transfer(flow=self._flow(Stream(place)), size=size, after=after if part == 0 else ())
             )
-            if is_last:
+            if completes_gradients:
                 self._ready.setdefault(place, []).append(len(self._transfers) - 1)
         return len(self._transfers) - 1
 
     def sums(self, stage: int) -> None:
-        """Add the AllReduces of a stage's gradients, a bucket each, over its replicas."""
+        """Add one AllReduce per bucket of a stage's gradients, over its replicas."""
         training = self._training
         at = [training.place(stage, replica, self._stages) for replica in range(training.replicas)]
         sites = tuple(len(list(row)) for _, row in groupby(self._site[place] for place in at))
-        one = collective("allreduce", training.gradients, sites=sites)
+        allreduce = collective("allreduce", training.gradients, sites=sites)
         buckets = training.chunks * training.buckets
-        size = _words(-(-training.gradient_bytes // (one.slots * buckets)))
-        begins, ends = one.ends
+        size = _words(-(-training.gradient_bytes // (allreduce.slots * buckets)))
+        begins, ends = allreduce.ends
         for bucket in range(buckets):
-            first, slot, begun = len(self._transfers), bucket * one.slots, set[int]()
-            self._slot_sizes += [size] * (slot + one.slots - len(self._slot_sizes))
-            for transfer in one.transfers:
+            first, slot, begun_flows = len(self._transfers), bucket * allreduce.slots, set[int]()
+            self._slot_sizes += [size] * (slot + allreduce.slots - len(self._slot_sizes))
+            for transfer in allreduce.transfers:
                 src, dst = at[begins[transfer.flow]], at[ends[transfer.flow]]
-                # What a GPU sends first on a connection waits for its own gradients; the rest is behind that.
-                gate = () if transfer.flow in begun else (self._ready[src][bucket],)
-                begun.add(transfer.flow)
+                # A GPU's first message on each connection waits for its own gradients; later ones follow it in order.
+                gate = () if transfer.flow in begun_flows else (self._ready[src][bucket],)
+                begun_flows.add(transfer.flow)
                 self._transfers.append(
                     Transfer(
                         flow=self._flow(Flow(src, dst)),
@@ -309,31 +319,28 @@ class _Iteration:
                         size=float(size * len(transfer.slots)),
                     )
                 )
-        self._slots_of |= dict.fromkeys(at, one.slots * buckets)
+        self._slots_of |= dict.fromkeys(at, allreduce.slots * buckets)
 
     def _flow(self, flow: Flow | Stream) -> int:
         return self._flows.setdefault(flow, len(self._flows))
 
     def workload(self, name: str) -> Workload:
-        """The workload of what has been added."""
+        """Return the workload of all computations and messages that have been added."""
         places, slots = len(self._site), len(self._slot_sizes)
-        alike: dict[tuple[int, int], list[int]] = {}  # replicas of a stage in a site have the same weights
+        replicas: dict[tuple[int, int], list[int]] = {}  # replicas of a stage in a site have the same weights
         for stage in range(self._stages):
             for replica in range(self._training.replicas):
                 place = self._training.place(stage, replica, self._stages)
-                alike.setdefault((stage, self._site[place]), []).append(place)
+                replicas.setdefault((stage, self._site[place]), []).append(place)
         return Workload(
             kind=TRAINING,
             algorithm=name,
             schedule=Schedule(places=places, slots=slots, flows=tuple(self._flows), transfers=tuple(self._transfers)),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
-            contents=[
-                [1 << (place * slots + slot) if slot < self._slots_of.get(place, 0) else 0 for slot in range(slots)]
-                for place in range(places)
-            ],
-            groups=tuple(tuple(found) for found in alike.values() if len(found) > 1),
-            works=tuple(tuple(self._works[place]) for place in range(places)),
+            contents=own_contributions([range(self._slots_of.get(place, 0)) for place in range(places)], slots),
+            groups=tuple(tuple(group) for group in replicas.values() if len(group) > 1),
+            works=tuple(tuple(self._work_names[place]) for place in range(places)),
         )
 
 

@@ -1,1 +1,1 @@
-"""The choice of a ring for given costs of its edges."""
+"""Embeddings: the choice of a ring, or of a placement of ranks, for given costs between GPUs."""

@@ -1,4 +1,4 @@
-"""The compiled part of `search`; importing it imports numba, which takes longer than many commands."""
+"""The compiled part of `search`; importing it imports numba, which takes longer than many commands run."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ Indices = npt.NDArray[np.intp]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _SEED = 88172645463325252
-_LEAST_GAIN = 1e-12  # of the total: less is the noise of adding floats
+_LEAST_GAIN = 1e-12  # relative to the total; a smaller gain is rounding error
 
 
 def _entry(function: Function) -> Function:
@@ -34,7 +34,7 @@ def _total(ring: Indices, weight: Floats) -> float:
 
 @_inner
 def _exchange(ring: Indices, i: int, j: int, k: int) -> None:
-    """Exchange the neighbouring parts [i, j) and [j, k) of the ring."""
+    """Exchange the adjacent segments [i, j) and [j, k) of the ring."""
     first = ring[i:j].copy()
     for at in range(k - j):
         ring[i + at] = ring[j + at]
@@ -44,7 +44,7 @@ def _exchange(ring: Indices, i: int, j: int, k: int) -> None:
 
 @_inner
 def _descend(ring: Indices, ends: Indices, weight: Floats, first: int, last: int) -> None:
-    """Exchange neighbouring parts of a site's GPUs, in the sites first .. last, while that makes the total less."""
+    """Exchange adjacent segments of a site's GPUs, in the sites first .. last, while that reduces the total."""
     n, least = ring.size, _LEAST_GAIN * _total(ring, weight)
     gained = True
     while gained:
@@ -67,11 +67,12 @@ def _descend(ring: Indices, ends: Indices, weight: Floats, first: int, last: int
 
 @_entry
 def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks: tuple[int, int]) -> Floats:
-    """Improve rings [K, n], in place, until their totals over `weight` [K, n, n] are at most `goal` [K]: the totals.
+    """Improve rings `[K, n]` in place until their totals over `weight` `[K, n, n]` are at most `goal` `[K]`; return the
+    totals.
 
-    The GPUs of a site stay at the places from one of `ends` [sites + 1] to the next. A descent is followed by so many
-    more, each of the best ring so far after two exchanges at random in a site, or, each time after so many of the
-    second number, one in each. An instance does not depend on the others.
+    The GPUs of site s stay at the indices `ends[s]` to `ends[s + 1]` of the ring. After the first descent come
+    `kicks[0]` more, each from the best ring so far, perturbed by two random exchanges in one site or, at every
+    `kicks[1]`-th descent, by one random exchange in each site. The result of an instance does not depend on the others.
     """
     totals = np.empty(len(rings))
     sites = ends.size - 1
@@ -82,9 +83,12 @@ def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks:
             if total <= goal[index]:
                 break
             ring, first, last = best.copy(), 0, sites - 1
-            if kick % kicks[1]:  # else in all sites, as their ends depend on each other
+            if kick % kicks[1]:  # otherwise in all sites together, because their end points depend on each other
                 first = last = (kick - kick // kicks[1] - 1) % sites
-            for turn in range(0 if not kick else 2 if first == last else sites):
+            exchanges = 2 if first == last else sites
+            if kick == 0:
+                exchanges = 0
+            for turn in range(exchanges):
                 site = first if first == last else turn
                 cuts = np.empty(3, dtype=np.intp)
                 state ^= state << np.uint64(13)  # xorshift64 (Marsaglia, 2003)
@@ -97,9 +101,9 @@ def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks:
                 cuts.sort()
                 _exchange(ring, cuts[0], cuts[1], cuts[2])
             _descend(ring, ends, edges, first, last)
-            found = _total(ring, edges)
-            if found <= total:
-                total = found
+            new_total = _total(ring, edges)
+            if new_total <= total:
+                total = new_total
                 best[:] = ring
         totals[index] = total
     return totals

@@ -1,8 +1,9 @@
-"""The best path through all GPUs of one site, for every first and last GPU: Held and Karp's dynamic programme.
+"""The best path through all GPUs of one site, for every first and last GPU, by Held and Karp's dynamic program.
 
-For every set S of the site's GPUs, and x and w in S, it holds the weight of the best path from x to w through exactly
-the GPUs of S: that of S = {x} is 0, and that of a larger S is the best of weight(x, y) combined with the path from y to
-w through S - {x}, over all y. Bit i of S stands for GPU i. All arrays hold a batch of K instances, along the last axis.
+For every set S of the site's GPUs, and x and w in S, the table holds the weight of the best path from x to w through
+exactly the GPUs of S. For S = {x} the weight is 0; for a larger S it is the minimum over all y of weight(x, y) combined
+with the best path from y to w through S - {x}. Bit i of S stands for GPU i. All arrays hold a batch of K instances
+along the last axis.
 """
 
 from dataclasses import dataclass
@@ -18,15 +19,15 @@ Ints = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
 
 FAR_PS = np.int64(1) << 58
-"""The delay of a missing edge, in ps: larger than any other, and a dozen of them still add up within 64 bits."""
+"""The delay of a missing edge, in ps: larger than any other, while the sum of a dozen still fits in 64 bits."""
 
 _NO_RANK = 255  # larger than the rank of any edge: a site of twelve GPUs has 132 edges
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """All sets of k GPUs: `members` [sets, k] in ascending order, the index of each set less one member in the layer
-    below, `rest` [sets, k], and the members besides that one, `others` [sets, k, k-1]."""
+    """All sets of k GPUs: their `members` `[sets, k]` in ascending order and, for each member, the index in the layer
+    below of the set without it, `rest` `[sets, k]`, and the other members, `others` `[sets, k, k-1]`."""
 
     members: Indices
     rest: Indices
@@ -35,7 +36,7 @@ class _Layer:
 
 @cache
 def _layers(size: int) -> tuple[list[_Layer], Indices, Indices]:
-    """The layers of `size` GPUs for k = 1, 2 ...; by set, its index in its layer and how many GPUs it has."""
+    """Return the layers of `size` GPUs for k = 1, 2 ..., and for each set its index in its layer and its size."""
     index, count = np.zeros(1 << size, dtype=np.intp), np.array([subset.bit_count() for subset in range(1 << size)])
     layers = []
     for k in range(1, size + 1):
@@ -48,10 +49,10 @@ def _layers(size: int) -> tuple[list[_Layer], Indices, Indices]:
 
 
 class _Paths:
-    """The table over `weight` [m, m, K], a path's weight being the `combine` of its edges' and `far` that of none.
+    """The table over `weight` `[m, m, K]`; `combine` gives a path's weight from its edges', `far` is that of no path.
 
-    It is kept and filled by the size of S: for k GPUs an array [sets, k, k, K], with x and w as indices among S's
-    members. `best` [m, m, K] is the weight of the best path through all GPUs from each to each other.
+    The table has an array `[sets, k, k, K]` for each size k of S, in which x and w are indices among the members of S.
+    `best` `[m, m, K]` is the weight of the best path through all GPUs from each GPU to each other.
     """
 
     def __init__(self, weight: Array, *, combine: np.ufunc, far: int) -> None:
@@ -63,20 +64,20 @@ class _Paths:
             step = weight[layer.members[:, :, None], layer.others]  # [sets, x, y, K]
             least = combine(step[:, :, :, None], onward, out=onward).min(axis=2)
             table = np.full((len(layer.members), k, k, count), far, dtype=weight.dtype)
-            # With two GPUs or more w is not x: what lies off the diagonal are x's others, in order.
+            # With two GPUs or more, w is not x: row x without its diagonal entry has the other members in order.
             table[:, ~np.eye(k, dtype=bool)] = np.minimum(least, far, out=least).reshape(-1, k * (k - 1), count)
             self._tables.append(table)
         self.best: Array = self._tables[-1][0]
 
     def _walk(self, first: Indices, last: Indices, instance: Indices, budget: Array) -> Indices:
-        """Of the paths from first to last within the budget, the first in order of its GPUs: [instances, m]."""
+        """Return the lexicographically first path from `first` to `last` within the budget: `[instances, m]`."""
         gpus, (_, index, count) = np.arange(len(self._weight)), _layers(len(self._weight))
         path = np.empty((first.size, gpus.size), dtype=np.intp)
         path[:, 0] = here = first
         left = np.full(first.size, (1 << gpus.size) - 1)  # the set of GPUs still to be visited
         for at in range(1, gpus.size):
             left = left ^ (1 << here)
-            below = count[left[:, None] & ((1 << gpus) - 1)]  # each GPU's index among those left
+            below = count[left[:, None] & ((1 << gpus) - 1)]  # the index of each GPU in the set `left`
             unvisited = left[:, None] >> gpus & 1 == 1
             step = self._weight[here, :, instance]
             end = np.take_along_axis(below, last[:, None], axis=1)
@@ -91,9 +92,10 @@ class _Paths:
 
 
 class FastestPaths(_Paths):
-    """The paths whose slowest edge is fastest, over `cost` [m, m, K]; infinity for a missing edge.
+    """The paths that minimise the cost of their slowest edge, over `cost` `[m, m, K]`; infinity for a missing edge.
 
-    The table holds ranks of the edges by cost, one byte each, which takes an eighth of the memory and the time.
+    The table stores an edge's position in the order of costs, one byte each, which takes an eighth of the memory and
+    the time.
     """
 
     def __init__(self, cost: Floats) -> None:
@@ -107,25 +109,25 @@ class FastestPaths(_Paths):
         super().__init__(rank.reshape(cost.shape), combine=np.maximum, far=_NO_RANK)
 
     def slowest(self) -> Floats:
-        """The slowest edge of the best path from each GPU to each other, [m, m, K]; infinity where there is none."""
+        """Return the slowest edge of the best path from each GPU to each other, `[m, m, K]`; infinity for no path."""
         rank = self.best
         known = np.minimum(rank, len(self._cost_of_rank) - 1).reshape(self._cost_of_rank.shape)
         cost = np.take_along_axis(self._cost_of_rank, known.astype(np.intp), axis=0).reshape(rank.shape)
         return np.where(self._no_edge, np.inf, cost)
 
     def walk(self, first: Indices, last: Indices, instance: Indices, *, slowest: Floats) -> Indices:
-        """Of the paths from first to last without an edge costing more than `slowest` [K], the first in order."""
+        """Return the lexicographically first path from `first` to `last` with no edge above `slowest` `[K]`."""
         budget = (self._cost_of_rank <= slowest).sum(axis=0) - 1
         return self._walk(first, last, instance, budget[instance])
 
 
 class ShortestPaths(_Paths):
-    """The paths of least total delay, over `delay` [m, m, K] in ps; FAR_PS for a missing edge and for no path."""
+    """The paths of least total delay, over `delay` `[m, m, K]` in ps; FAR_PS for a missing edge and for no path."""
 
     def __init__(self, delay: Ints) -> None:
         closed = np.where(np.eye(delay.shape[0], dtype=bool)[:, :, None], FAR_PS, delay)
         super().__init__(closed, combine=np.add, far=int(FAR_PS))
 
     def walk(self, first: Indices, last: Indices, instance: Indices) -> Indices:
-        """Of the paths from first to last of least delay, the first in order."""
+        """Return the lexicographically first path of least delay from `first` to `last`."""
         return self._walk(first, last, instance, self.best[first, last, instance])

@@ -1,14 +1,14 @@
-"""Placements: which rank stands at which place of a schedule, for algorithms that are not rings.
+"""Chooses placements, the assignment of ranks to the places of a schedule, for algorithms that are not rings.
 
-Steepest descent: of all swaps of two places the one that shortens the collective most, until none shortens it. It
-begins at several placements, always the same, and the best end counts. The time of a placement is the timing model's,
-in which every flow has its links to itself; it is asked for as a function of many placements of many instances at once.
+The search is a steepest descent: it makes the swap of two places that shortens the collective most, until no swap
+shortens it. It starts from several fixed placements and returns the best result. The time of a placement is that of the
+timing model in which flows do not share links, evaluated for many placements of many instances at once.
 
 Compared with all placements of 6 GPUs (500 instances each of random matrices, and of two sites with WAN delays of 10 us
-to 10 ms and rates of 10 to 200 Gbit/s) it finds the best in 100 % of hierarchical, 99.8 % of tree and halving-doubling,
-98 % of chain and 93 % of double-tree instances at least; in the mean its times are longer than the best by at most
-0.9 % (double-tree) and 0.15 % (others). With 8 GPUs they are longer than the best of 200 starts by at most 4.3 %
-(double-tree), 2.2 % (tree) and 0.6 % (others) where WAN delays differ that much, and by 0.5 % on random matrices.
+to 10 ms and rates of 10 to 200 Gbit/s), it finds the best one in all hierarchical instances, and in at least 99.8 % of
+tree and halving-doubling, 98 % of chain and 93 % of double-tree instances; on average its times exceed the best by at
+most 0.9 % (double-tree) and 0.15 % (others). With 8 GPUs they exceed the best of 200 starts by at most 4.3 %
+(double-tree), 2.2 % (tree) and 0.6 % (others) if WAN delays differ that much, and by 0.5 % on random matrices.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +22,18 @@ Indices = npt.NDArray[np.intp]
 Ranks = npt.NDArray[np.int16]
 
 STARTS = 16
-"""Placements that the search begins from: the given one, and shuffles of it."""
+"""Number of placements from which the search starts: the given one, and shuffles of it."""
 
 _SEED = 1
-_MISSING_S = 1e9  # what an edge that does not exist adds to a time: more than any collective takes
-_NUMBERS = 1 << 18  # of a matrix or of the flows' times at a time: they stay in the second-level cache, or nearly
-_MOST_AT_A_TIME = 1024  # instances
+_MISSING_S = 1e9  # added to the time for each missing edge; longer than any collective
+_BATCH_ELEMENTS = 1 << 18  # of a matrix or of the flows' times, so that they about fit in the L2 cache
+_MAX_BATCH = 1024  # instances per batch
 
-_Matrices = tuple[Floats, Floats, npt.NDArray[np.bool_] | None]  # delay, time for a slot, is missing: [n, n, K]
+_Matrices = tuple[Floats, Floats, npt.NDArray[np.bool_] | None]  # delay, time per slot, edge is missing: [n, n, K]
 
 Completion = Callable[[Floats, Floats], Floats]
-"""The completion times [K] of a schedule whose flows have these delays and times for one slot, [flows, K] seconds."""
+"""A function from the delays and the times per slot of a schedule's flows, `[flows, K]` seconds each, to the
+completion times `[K]`."""
 
 
 def best_placements(
@@ -47,18 +48,18 @@ def best_placements(
     groups: Sequence[Sequence[int]] | None = None,
     starts: int = STARTS,
 ) -> Ranks:
-    """The placement of each instance of a batch that ends a collective first, of those that the search sees: [K, n].
+    """Return, for each instance of a batch, the fastest placement that the search finds: `[K, n]` ranks.
 
-    `flows` are the places (from, to) of each flow, twice the same for a stream. `delay_s` and `slot_s`, [K, n, n], are
-    the delay and the time for one slot from rank to rank, seconds; a time of infinity stands for an edge that does not
-    exist, and the diagonals are ignored. `start` is the rank at each place to begin with. With `sites`, the places of
-    each site in turn, ranks stay in the site of their place; with `root_stays` place 0 keeps its rank. `groups`, in
-    place of both, are the places that may exchange their ranks; all others keep theirs.
+    `flows` has the places (from, to) of each flow, which are equal for a stream. `delay_s` and `slot_s`, `[K, n, n]`,
+    are the delay and the time per slot from rank to rank in seconds; infinity is a missing edge, and the diagonals are
+    ignored. `start` has the initial rank at each place. With `sites`, the number of places of each site in order, ranks
+    stay within the site of their place; with `root_stays` place 0 keeps its rank. `groups` replaces both: the groups of
+    places that may exchange their ranks; all other places keep theirs.
 
-    No swap of two places makes a placement that is returned faster. Of equal swaps the first in the order of the places
-    is taken, and of equal placements that of the first start; an instance's does not depend on the others of the batch.
-    Raises ValueError for arrays of another shape, a start that is no permutation, sites that are not all places, and
-    where no placement without missing edges is found.
+    A returned placement is a local optimum: no swap of two places makes it faster. Of equally good swaps the first in
+    the order of places is made, and of equally good results that of the earliest start is returned. The result of an
+    instance does not depend on the rest of the batch. Raises ValueError for arrays of another shape, for a start that
+    is not a permutation, for sites that do not cover all places, and if every placement found uses a missing edge.
     """
     n = len(start)
     if delay_s.shape != slot_s.shape or delay_s.shape[1:] != (n, n):
@@ -69,17 +70,17 @@ def best_placements(
         raise ValueError(f"sites of {list(sites)} places: they must be {n} together")
     if groups is None:
         groups = _groups(n, sites, root_stays=root_stays)
-    found = np.empty((len(delay_s), n), dtype=np.int16)
+    placements = np.empty((len(delay_s), n), dtype=np.int16)
     begins_from = _starts(np.array(start), groups, starts)
-    step = min(max(1, _NUMBERS // (n * n)), _MOST_AT_A_TIME)
+    step = min(max(1, _BATCH_ELEMENTS // (n * n)), _MAX_BATCH)
     for begin in range(0, len(delay_s), step):
         batch = slice(begin, begin + step)
-        found[batch] = _Search(completion_s, flows, delay_s[batch], slot_s[batch], groups).best(begins_from)
-    return found
+        placements[batch] = _Search(completion_s, flows, delay_s[batch], slot_s[batch], groups).best(begins_from)
+    return placements
 
 
 def _groups(n: int, sites: Sequence[int] | None, *, root_stays: bool) -> list[list[int]]:
-    """The places that may swap their ranks with each other."""
+    """Return the groups of places that may swap their ranks."""
     ends = np.cumsum(sites or [n]).tolist()
     return [
         [place for place in range(begin, end) if not (root_stays and place == 0)]
@@ -88,14 +89,14 @@ def _groups(n: int, sites: Sequence[int] | None, *, root_stays: bool) -> list[li
 
 
 def _starts(start: Indices, groups: Sequence[Sequence[int]], count: int) -> list[Indices]:
-    """The placements to begin from."""
-    random, found = np.random.default_rng(_SEED), [start]
+    """Return the placements from which the search starts."""
+    random, placements = np.random.default_rng(_SEED), [start]
     for _ in range(count - 1):
         shuffled = start.copy()
         for group in groups:
             shuffled[list(group)] = random.permutation(shuffled[list(group)])
-        found.append(shuffled)
-    return found
+        placements.append(shuffled)
+    return placements
 
 
 class _Search:
@@ -113,63 +114,63 @@ class _Search:
         self._src, self._dst = np.array(flows, dtype=np.intp).reshape(-1, 2).T
         count, n, _ = delay_s.shape
         places = np.arange(n)
-        # The instances come last: a swap then moves whole rows.
-        self._delay_s, self._slot_s = (np.ascontiguousarray(np.moveaxis(it, 0, -1)) for it in (delay_s, slot_s))
+        # With the instances on the last axis, a swap moves whole rows.
+        self._delay_s, self._slot_s = (np.ascontiguousarray(np.moveaxis(matrix, 0, -1)) for matrix in (delay_s, slot_s))
         missing = np.isinf(self._delay_s) | np.isinf(self._slot_s)
         missing[places, places] = False
         self._missing = missing if missing.any() else None
         self._delay_s[missing] = self._slot_s[missing] = 0.0
-        # A stream has no delay and counts in seconds.
+        # The diagonal is for streams: no delay, and their amounts are in seconds.
         self._delay_s[places, places], self._slot_s[places, places] = 0.0, 1.0
         pairs = [pair for group in groups for pair in combinations(group, 2)]
         self._pairs = np.array(pairs, dtype=np.intp).reshape(-1, 2)
-        self._swaps = np.tile(places, (len(self._pairs), 1))  # the places, two of them exchanged: [swaps, n]
+        self._swaps = np.tile(places, (len(self._pairs), 1))  # the places after each swap: [swaps, n]
         np.put_along_axis(self._swaps, self._pairs, self._pairs[:, ::-1], axis=1)
         self._count, self._n = count, n
 
     def best(self, starts: Sequence[Indices]) -> npt.NDArray[np.intp]:
-        """The best ends over these starts, [K, n]."""
+        """Return the best placements over these starts, `[K, n]`."""
         least_s = np.full(self._count, np.inf)
         best = np.empty((self._count, self._n), dtype=np.intp)
         for start in starts:
-            ends, ends_s = self._descend(start)
-            better = ends_s < least_s
-            best[better], least_s[better] = ends[better], ends_s[better]
+            optima, optima_s = self._descend(start)
+            better = optima_s < least_s
+            best[better], least_s[better] = optima[better], optima_s[better]
         if (least_s >= _MISSING_S).any():
             where = int(np.argmax(least_s >= _MISSING_S))
-            raise ValueError(f"instance {where}: no placement was found all of whose flows have edges that exist")
+            raise ValueError(f"instance {where}: every placement found has a flow over a missing edge")
         return best
 
     def _descend(self, start: Indices) -> tuple[Indices, Floats]:
-        """Where each instance's descent from a placement ends, [K, n], and its time, [K]."""
+        """Return the local optimum of each instance from `start`, `[K, n]`, and its time, `[K]`."""
         ranks = np.tile(start, (self._count, 1))
-        left = np.arange(self._count)
-        matrices = self._placed(ranks, left)
+        active = np.arange(self._count)
+        matrices = self._placed(ranks, active)
         least_s = self._times(matrices, np.arange(self._n)[None])[0]
-        ends_s = least_s.copy()
-        while left.size and len(self._swaps):
-            chosen = np.full(left.size, -1)
-            step = max(1, _NUMBERS // max(1, self._src.size * left.size))
+        optima_s = least_s.copy()
+        while active.size and len(self._swaps):
+            chosen = np.full(active.size, -1)
+            step = max(1, _BATCH_ELEMENTS // max(1, self._src.size * active.size))
             for begin in range(0, len(self._swaps), step):
                 times_s = self._times(matrices, self._swaps[begin : begin + step])
                 first = times_s.argmin(axis=0)
-                time_s = times_s[first, np.arange(left.size)]
+                time_s = times_s[first, np.arange(active.size)]
                 better = time_s < least_s
                 chosen[better], least_s[better] = begin + first[better], time_s[better]
-            going = chosen >= 0
-            left, least_s, pairs = left[going], least_s[going], self._pairs[chosen[going]]
-            rows, ends_s[left] = left[:, None], least_s
+            improved = chosen >= 0
+            active, least_s, pairs = active[improved], least_s[improved], self._pairs[chosen[improved]]
+            rows, optima_s[active] = active[:, None], least_s
             ranks[rows, pairs] = ranks[rows, pairs[:, ::-1]]
-            matrices = self._placed(ranks[left], left)
-        return ranks, ends_s
+            matrices = self._placed(ranks[active], active)
+        return ranks, optima_s
 
     def _placed(self, ranks: Indices, instances: Indices) -> _Matrices:
-        """The matrices of these instances from place to place."""
+        """Return the matrices of these instances from place to place, with `ranks` at the places."""
         here = ranks.T[:, None], ranks.T[None, :], instances
         return self._delay_s[here], self._slot_s[here], None if self._missing is None else self._missing[here]
 
     def _times(self, matrices: _Matrices, places: Indices) -> Floats:
-        """The completion times with each place's rank taken from these places, [exchanges, n]: [exchanges, K]."""
+        """Return the completion times `[swaps, K]` after moving ranks: place p gets the rank of `places[swap, p]`."""
         delay_s, slot_s, missing = matrices
         src, dst = places.T[self._src], places.T[self._dst]
         shape = len(self._src), -1

@@ -1,32 +1,33 @@
-"""Ring embeddings: in which order a collective's ring visits the GPUs.
+"""Ring embeddings: the order in which a collective's ring visits the GPUs.
 
 A ring is a sequence of all n ranks that begins at rank 0; each rank sends to the next and the last to the first. It
-visits every site once, so over S sites it crosses the WAN exactly S times. The best ring by an objective is that of
-the least
+visits every site once, so over S sites it crosses the WAN exactly S times. The best ring minimises one of these
+objectives:
 
-    slowest edge    cost of an edge, delay and transmission; of several rings, the least total delay;
-    cycle time      time that a round of the collective takes in the long run (below); of several, the least total cost;
-    sum             total cost;
+    slowest edge    the largest cost of an edge (delay plus transmission); among equals, the total delay;
+    cycle time      the time per round of the collective in the long run (below); among equals, the total cost;
+    sum             the total cost.
 
-of several still, the one that is first by (order of the sites, the rank entered and the rank left at every site, the
-order of the ranks in each site).
+Among rings that are still equal, it is the first one by (order of the sites, the rank entered and the rank left at
+every site, the order of the ranks in each site).
 
 The cycle time is that of the ring as a max-plus system (Baccelli et al., "Synchronization and Linearity", 1992,
-theorem 2.28: the largest mean over its circuits). In every round an edge e transmits m messages, one after the other in
-beta_e each, and what a GPU sends it received in the round before, alpha_e after it had left. The circuits are those of
-one edge, with a mean of m beta_e, and the whole ring, with the mean over its n edges of alpha_e + beta_e:
+theorem 2.28: the largest mean over its circuits). In every round an edge e transmits m messages one after the other,
+beta_e each; a GPU forwards in a round what it received in the round before, and a message arrives alpha_e after it has
+left. The circuits are the single edges, with a mean of m beta_e, and the whole ring, with the mean over its n edges of
+alpha_e + beta_e:
 
     cycle time = max(m max beta, sum(alpha + beta) / n)
 
-A collective of R rounds takes R cycle times and what its first and last rounds do not share with the others; of 8 GPUs
-at the rates and delays of the paper the ring of least cycle time is on average 0.3 % slower at most than the fastest.
+A collective of R rounds takes R cycle times plus effects of its first and last rounds. For 8 GPUs at the rates and
+delays of the paper, the ring of least cycle time is on average at most 0.3 % slower than the fastest ring.
 
-With beta <= b the least total cost G(b) falls as b grows, so the least of max(m b, G(b) / n) over the edges' b is found
-by bisection: of the first b with n m b >= G(b), and the one before it.
+The least total cost G(b) of rings with beta <= b falls as b grows. So the minimum of max(m b, G(b) / n) over the edges'
+b is found by bisection: it is at the first b with n m b >= G(b), or at the b before it.
 
-Example of the slowest edge: sites {0, 1} and {2, 3}, every edge within a site costs 1, and those across cost 9 but for
-1>2 with 3 and 3>0 with 5. A *leg* is a site's part of the ring, from the GPU entered (row) to the GPU left (column),
-and legs and crossings are multiplied as matrices with (min, max) in the place of (+, *):
+Example for the slowest edge: sites {0, 1} and {2, 3}; every edge within a site costs 1, and edges between sites cost 9,
+except 1>2 with 3 and 3>0 with 5. A *leg* is a site's part of the ring, from the GPU entered (row) to the GPU left
+(column). Legs and crossings are multiplied as matrices with (min, max) in place of (+, *):
 
     leg 0     0  1     crossing  2  3     leg 1     2  3     crossing  0  1
           0   -  1            0  9  9           2   -  1            2  9  9
@@ -36,38 +37,38 @@ and legs and crossings are multiplied as matrices with (min, max) in the place o
                    0   3  9               0   9  3
                    1   9  9               1   9  9
 
-The last crossing closes the ring: the best slowest edge is max(3, 5) = 5, from 0 over 3 and back to 0. The same
-product with (min, +) over the delays of all edges that cost 5 at most gives each leg's ends, here 0 > 1 and 2 > 3, and
-`held_karp` what lies between the ends of a leg: the ring is 0, 1, 2, 3.
+The last crossing closes the ring: the best slowest edge is max(3, 5) = 5, from 0 to 3 and back to 0. The same product
+with (min, +), over the delays of all edges that cost at most 5, gives the ends of each leg, here 0 > 1 and 2 > 3, and
+`held_karp` gives the GPUs between the ends of a leg. The ring is 0, 1, 2, 3.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, permutations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, FastestPaths, Floats, Indices, Ints, ShortestPaths
-from hosts.embedding.search import SearchedRound
+from hosts.embedding.search import SearchedRound, starting_at_rank_0
 
 OBJECTIVES = ("slowest edge", "cycle time", "sum")
-"""What the best ring is the least of."""
+"""The objectives that the best ring can minimise."""
 
 MAX_EXACT_GPUS = 12
-"""Most GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
+"""Maximum number of GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
 
 Walk = Callable[[Indices, Indices, Indices], Indices]
 
 _PS = 1e12
-_MOST_BITS = 52  # of an edge's cost in whole ps, or in more than one ps each: twelve still add up to less than FAR_PS
-_TABLE_BYTES = 1 << 24  # of one site, at a byte an entry: a few times the second-level cache is the fastest
-_FEWEST, _MOST = 16, 2048  # instances at a time, however large or small their tables are
+_MOST_BITS = 52  # of an edge's cost as an integer, so that the sum of twelve is below FAR_PS
+_TABLE_BYTES = 1 << 24  # of one site's table at a byte per entry; a few times the L2 cache is fastest
+_MIN_BATCH, _MAX_BATCH = 16, 2048  # limits on the number of instances per batch
 
 
 def rank_order(gpus_per_site: tuple[int, ...], site_cycle: tuple[int, ...] | None = None) -> npt.NDArray[np.int16]:
-    """NCCL's ring: ranks in ascending order, [n]; with `site_cycle` the sites in that order, each with its ranks so."""
+    """Return NCCL's ring, `[n]`: ranks in ascending order; with `site_cycle`, sites in that order, ranks ascending."""
     blocks = _ranks(gpus_per_site)
     return np.concatenate([blocks[site] for site in site_cycle or range(len(blocks))]).astype(np.int16)
 
@@ -80,63 +81,63 @@ def best_rings(
     objective: str = "slowest edge",
     messages: float = 1.0,
 ) -> npt.NDArray[np.int16]:
-    """The best ring by an objective (OBJECTIVES) of each instance of a batch: [K, n] ranks.
+    """Return the best ring by an objective (OBJECTIVES) for each instance of a batch: `[K, n]` ranks.
 
-    `cost_s` and `delay_s`, [K, n, n] each, are the cost (delay plus transmission of a message) and the delay of the
-    edge from rank i to rank j; a cost of infinity stands for an absent edge, and the diagonals are ignored. `messages`
-    are those that an edge transmits in a round, which the cycle time depends on. Sums are compared in whole
-    picoseconds, so that the order of adding makes no difference. The ring of an instance does not depend on the others
-    of the batch.
+    `cost_s` and `delay_s`, `[K, n, n]` each, are the cost (delay plus transmission of a message) and the delay of the
+    edge from rank i to rank j; a cost of infinity is a missing edge, and the diagonals are ignored. `messages` is the
+    number of messages that an edge transmits in a round, for the cycle time. Sums are compared in whole picoseconds, so
+    that they do not depend on the order of addition. The ring of an instance does not depend on the rest of the batch.
 
-    Exact for up to MAX_EXACT_GPUS in a site, by dynamic programming over subsets after Held and Karp, "A dynamic
-    programming approach to sequencing problems" (1962): time and memory grow as m^3 2^m in the GPUs m of a site. Of
-    larger sites the best ring that a search finds (`search`), which `least_values` bounds. Raises ValueError for an
-    objective that is none, for arrays of another shape, and where an instance has no ring or none is found.
+    The choice is exact for up to MAX_EXACT_GPUS in a site, by dynamic programming over subsets (Held and Karp, "A
+    dynamic programming approach to sequencing problems", 1962); time and memory grow as m^3 2^m in the GPUs m of a
+    site. For larger sites the ring is the best one that a search finds (`search`); `bounds.least_values` gives a lower
+    bound. Raises ValueError for an unknown objective, for arrays of another shape, and if an instance has no ring or
+    the search finds none.
     """
     count, n = cost_s.shape[0], sum(gpus_per_site)
     if cost_s.shape != (count, n, n) or delay_s.shape != (count, n, n):
         raise ValueError(f"costs {cost_s.shape} and delays {delay_s.shape}: both must be [K, {n}, {n}]")
     if objective not in OBJECTIVES:
-        raise ValueError(f"{objective!r} is no objective of a ring; allowed: {', '.join(OBJECTIVES)}")
+        raise ValueError(f"{objective!r} is not an objective of a ring; allowed: {', '.join(OBJECTIVES)}")
     most = max(gpus_per_site)
     rings = np.empty((count, n), dtype=np.int16)
-    step = min(max(_FEWEST, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MOST)
+    step = min(max(_MIN_BATCH, _TABLE_BYTES // (most * most << min(most, MAX_EXACT_GPUS))), _MAX_BATCH)
     for start in range(0, count, step):
-        # The instances come last from here on: numpy is fast along the last axis, and the others are short.
+        # From here on, instances are the last axis: numpy is fast along that one, and the other axes are short.
         cost = np.ascontiguousarray(np.moveaxis(cost_s[start : start + step], 0, -1))
         delay = np.moveaxis(delay_s[start : start + step], 0, -1)
         if objective == "slowest edge" and most <= MAX_EXACT_GPUS:
-            found = _Choice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
+            best = _SlowestEdgeChoice(cost, np.rint(delay * _PS).astype(np.int64), gpus_per_site).rings()
         else:
-            found = _Totals(cost, delay, gpus_per_site).rings(objective, messages)
-        rings[start : start + step] = found
+            best = _TotalsChoice(cost, delay, gpus_per_site).rings(objective, messages)
+        rings[start : start + step] = best
     return rings
 
 
 def values(
     rings: npt.NDArray[np.int16], cost_s: Floats, delay_s: Floats, *, objective: str, messages: float = 1.0
 ) -> Floats:
-    """What rings [K, n] have of an objective, [K] seconds; other arguments as for `best_rings`."""
+    """Return the objective's value for rings `[K, n]`, `[K]` seconds; other arguments as for `best_rings`."""
     edges = np.arange(len(rings))[:, None], rings, np.roll(rings, -1, axis=1)
     cost, slot = cost_s[edges], (cost_s - delay_s)[edges]
-    found: Floats = {
+    result: Floats = {
         "slowest edge": lambda: cost.max(axis=1),
         "cycle time": lambda: np.maximum(messages * slot.max(axis=1), cost.mean(axis=1)),
         "sum": lambda: cost.sum(axis=1),
     }[objective]()
-    return found
+    return result
 
 
 def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
-    """The ranks of every site."""
+    """Return the ranks of every site."""
     return np.split(np.arange(sum(gpus_per_site)), np.cumsum(gpus_per_site)[:-1])
 
 
 class ExactRound:
-    """The rings of least total over the edges' `weight`, [n, n, K] in ps, FAR_PS for a missing edge.
+    """The rings of least total over the edges' `weight`, `[n, n, K]` in ps, FAR_PS for a missing edge.
 
-    `legs` are the least total of each site's part between any two of its GPUs, [m, m, K], and how to walk such a part;
-    they are found here where they are not given. An excess of missing edges tells nothing here.
+    `legs` has, for each site, the least total of a leg between any two of its GPUs, `[m, m, K]`, and a function that
+    returns such a leg; if not given, they are computed. The third argument, `SearchedRound`'s excess, is ignored.
     """
 
     def __init__(
@@ -151,16 +152,16 @@ class ExactRound:
         self._cycles = _cycles(len(gpus_per_site))
         if legs is None:
             paths = [ShortestPaths(weight[np.ix_(ranks, ranks)]) for ranks in self._ranks]
-            legs = [(one.best, one.walk) for one in paths]
+            legs = [(site_paths.best, site_paths.walk) for site_paths in paths]
         self._legs, self._walks = zip(*legs, strict=True)
 
     def totals(self, _: Floats | None = None) -> Ints:
-        """The total of each instance's ring, [K] ps; FAR_PS where there is none."""
-        found: Ints = np.min([self._closed(cycle)[0].min(axis=0) for cycle in self._cycles], axis=0)
-        return found
+        """Return the total of each instance's ring, `[K]` ps; FAR_PS without a ring."""
+        least: Ints = np.min([self._closed(cycle)[0].min(axis=0) for cycle in self._cycles], axis=0)
+        return least
 
     def rings(self) -> npt.NDArray[np.int16]:
-        """The ring of every instance, [K, n], each beginning at rank 0; anything where there is none."""
+        """Return the ring of every instance, `[K, n]`, starting at rank 0; undefined without a ring."""
         count = self._weight.shape[-1]
         least = np.full(count, FAR_PS)
         rings = np.zeros((count, self._weight.shape[0]), dtype=np.int16)
@@ -168,27 +169,27 @@ class ExactRound:
             total, ends = self._ends(cycle)
             better = np.flatnonzero(total < least)
             least[better] = total[better]
-            blocks = _ranks(tuple(self._ranks[site].size for site in cycle))  # the indices in the ring of each site
+            blocks = _ranks(tuple(self._ranks[site].size for site in cycle))  # the indices of each site in the ring
             for site, block, first, last in zip(cycle, blocks, ends[::2], ends[1::2], strict=True):
                 walked = self._walks[site](first[better], last[better], better)
                 rings[better[:, None], block] = self._ranks[site][walked]
-        begin = np.argmax(rings == 0, axis=1)[:, None]
-        return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
+        return starting_at_rank_0(rings)
 
     def _closed(self, cycle: tuple[int, ...]) -> tuple[Ints, list[Ints], list[Ints]]:
-        """The least total through the sites in this order from each GPU of the first round to itself, [m, K]; the
-        stages behind it (leg, crossing, leg, crossing ..., but the last) [from, to, K]; and what is ahead of each."""
+        """Return the least total of a ring through the sites in this order for each GPU of the first site, `[m, K]`;
+        the ring's stages (leg, crossing, leg, crossing ..., without the last) `[from, to, K]`; and, for each stage, the
+        least totals of the rest of the ring."""
         stages: list[Ints] = []
         for a, b in pairwise((*cycle, cycle[0])):
             stages += [self._legs[a], self._weight[np.ix_(self._ranks[a], self._ranks[b])]]
-        ahead = [stages.pop()]  # ahead[i][x, u]: the least total from x, before stage i, to the ring's first GPU u
+        ahead = [stages.pop()]  # ahead[i][x, u]: least total from x, before stage i, to the ring's first GPU u
         for stage in reversed(stages):
             ahead.insert(0, np.minimum(_product(stage, ahead[0], np.add), FAR_PS))
         return np.diagonal(ahead[0]).T, stages, ahead
 
     def _ends(self, cycle: tuple[int, ...]) -> tuple[Ints, list[Indices]]:
-        """The least total through the sites in this order, [K] ps, and the GPU entered and the GPU left of each site in
-        turn, as indices within the site, [K] each."""
+        """Return the least total through the sites in this order, `[K]` ps, and for each site in turn the GPU entered
+        and the GPU left, as indices within the site, `[K]` each."""
         closed, stages, ahead = self._closed(cycle)
         instance = np.arange(closed.shape[1])
         begin = here = closed.argmin(axis=0)
@@ -200,17 +201,17 @@ class ExactRound:
 
 
 def _cycles(sites: int) -> list[tuple[int, ...]]:
-    """The orders in which a ring can visit the sites."""
+    """Return the orders in which a ring can visit the sites."""
     return [(0, *rest) for rest in permutations(range(1, sites))]
 
 
 def _check_whole(exists: npt.NDArray[np.bool_]) -> None:
     if not exists.all():
-        raise ValueError("no ring visits every site once over edges that exist")
+        raise ValueError("no ring was found that visits every site once without a missing edge")
 
 
-class _Choice:
-    """The choice by the slowest edge for one batch: `cost` [n, n, K] in seconds, `delay` [n, n, K] in ps."""
+class _SlowestEdgeChoice:
+    """The exact choice by the slowest edge for one batch: `cost` `[n, n, K]` in seconds, `delay` `[n, n, K]` in ps."""
 
     def __init__(self, cost: Floats, delay: Ints, gpus_per_site: tuple[int, ...]) -> None:
         self._cost, self._delay, self._gpus_per_site = cost, delay, gpus_per_site
@@ -219,14 +220,14 @@ class _Choice:
         self._legs_s = [paths.slowest() for paths in self._fastest]
 
     def rings(self) -> npt.NDArray[np.int16]:
-        """The best ring of every instance, [K, n], each beginning at rank 0."""
+        """Return the best ring of every instance, `[K, n]`, starting at rank 0."""
         slowest = np.min([self._slowest(cycle) for cycle in _cycles(len(self._ranks))], axis=0)
         _check_whole(np.isfinite(slowest))
         legs = [self._legs(site, slowest) for site in range(len(self._ranks))]
         return ExactRound(np.where(self._cost <= slowest, self._delay, FAR_PS), self._gpus_per_site, legs=legs).rings()
 
     def _slowest(self, cycle: tuple[int, ...]) -> Floats:
-        """The slowest edge of the best ring through the sites in this order, [K]."""
+        """Return the cost of the slowest edge of the best ring through the sites in this order, `[K]`."""
         reach = self._legs_s[cycle[0]]
         for a, b in pairwise(cycle):
             reach = _product(reach, self._cost[np.ix_(self._ranks[a], self._ranks[b])], np.maximum)
@@ -236,44 +237,35 @@ class _Choice:
         return slowest
 
     def _legs(self, site: int, slowest: Floats) -> tuple[Ints, Walk]:
-        """Every leg's least delay over edges that are fast enough, [m, m, K] ps, and how to walk such a leg."""
+        """Return every leg's least delay over edges of cost <= `slowest`, `[m, m, K]` ps, and a function that returns
+        such a leg."""
         here, fastest = np.ix_(self._ranks[site], self._ranks[site]), self._fastest[site]
         delay = self._delay[here]
-        one = delay[0, 1]
-        if (delay[~np.eye(len(delay), dtype=bool)] == one).all():  # then all legs of the site take equally long
-            total = np.where(self._legs_s[site] <= slowest, one * (len(delay) - 1), FAR_PS)
+        first = delay[0, 1]
+        if (delay[~np.eye(len(delay), dtype=bool)] == first).all():  # all legs of the site have the same delay
+            total = np.where(self._legs_s[site] <= slowest, first * (len(delay) - 1), FAR_PS)
             return total, partial(fastest.walk, slowest=slowest)
         shortest = ShortestPaths(np.where(self._cost[here] <= slowest, delay, FAR_PS))
         return shortest.best, shortest.walk
 
 
-class Round(Protocol):
-    """Rings of least total: found exactly, or searched for."""
-
-    def totals(self, goal: Floats | None = None) -> Ints:
-        """The total of each instance's ring, or any that is at most the goal, [K] ps; FAR_PS where there is none."""
-        ...
-
-    def rings(self) -> npt.NDArray[np.int16]:
-        """The ring of every instance, [K, n], each beginning at rank 0; anything where there is none."""
-        ...
-
-
-class _Totals:
-    """The choice by totals for one batch: `cost_s` and `delay_s`, [n, n, K] seconds."""
+class _TotalsChoice:
+    """The choice by rings of least total for one batch: `cost_s` and `delay_s`, `[n, n, K]` seconds."""
 
     def __init__(self, cost_s: Floats, delay_s: Floats, gpus_per_site: tuple[int, ...]) -> None:
         self._gpus_per_site = gpus_per_site
         self._exists = np.isfinite(cost_s) & ~np.eye(len(cost_s), dtype=bool)[:, :, None]
         largest = np.where(self._exists, cost_s, 0).max(axis=(0, 1))
-        # Costs too large for whole ps are counted in a power of two of them, each instance's its own.
+        # If an instance's costs are too large for whole ps, its unit is a power of two of ps.
         self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
         self._cost, self._delay = self._ps(cost_s), self._ps(delay_s)
         self._slot = self._ps(np.maximum(cost_s - delay_s, 0))
-        self._round: Callable[..., Round] = SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+        self._round: type[ExactRound | SearchedRound] = (
+            SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+        )
 
     def rings(self, objective: str, messages: float) -> npt.NDArray[np.int16]:
-        """The rings that are best by an objective, [K, n]."""
+        """Return the best rings by an objective, `[K, n]`."""
         count = self._cost.shape[-1]
         if objective == "sum":
             best = self._round(self._cost, self._gpus_per_site)
@@ -287,19 +279,19 @@ class _Totals:
         return rings
 
     def _ps(self, seconds: Floats) -> Ints:
-        found = np.full(seconds.shape, FAR_PS)
-        found[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
-        return found
+        ps = np.full(seconds.shape, FAR_PS)
+        ps[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
+        return ps
 
-    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> Round:
-        """The rings of least weight of these instances over edges of which `slot` is at most the limit."""
+    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> ExactRound | SearchedRound:
+        """Return the rings of least weight, for the instances `which`, over edges with `slot` <= `limit`."""
         slots = slot[:, :, which]
         return self._round(
             np.where(slots <= limit, weight[:, :, which], FAR_PS), self._gpus_per_site, slots / np.maximum(1, limit)
         )
 
     def _slots_of_least_cycle_time(self, messages: float) -> Ints:
-        """The longest transmission that the edges of each instance's ring of least cycle time may have, [K]."""
+        """Return the largest transmission time allowed in each instance's ring of least cycle time, `[K]`."""
         n, count = len(self._cost), self._cost.shape[-1]
 
         def total_of(which: Indices, limit: Ints) -> Ints:
@@ -307,12 +299,12 @@ class _Totals:
             return self._within(self._cost, self._slot, limit, which).totals(goal)
 
         def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
-            found: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
-            return found
+            best: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
+            return best
 
         least = self._round(self._cost, self._gpus_per_site).totals()
         _check_whole(least < FAR_PS)
-        # The first that is long enough, n m slot >= least total; the longest may not be.
+        # Find the first slot with n m slot >= least total; none may satisfy this.
         needed = _slots_needed(self._slot, self._gpus_per_site)
         slots, edges = self._sorted(self._slot)
         low = _first(slots, (slots < np.maximum(needed, least / (n * messages))).sum(axis=0), edges, enough)
@@ -322,11 +314,11 @@ class _Totals:
         some = np.flatnonzero((low > 0) & (before >= needed))
         if some.size:
             total_before[some] = total_of(some, before[some])
-        found: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
-        return found
+        best: Ints = np.where((low == edges) | (total_before < n * messages * here), before, here)
+        return best
 
     def _least_slowest_cost(self) -> Ints:
-        """The cost of the slowest edge of each instance's ring, [K]."""
+        """Return the cost of the slowest edge of each instance's best ring, `[K]`."""
 
         def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
             found: npt.NDArray[np.bool_] = (
@@ -340,7 +332,7 @@ class _Totals:
         return costs[at, np.arange(at.size)]
 
     def _sorted(self, slot: Ints) -> tuple[Ints, Indices]:
-        """The edges' slots of each instance in ascending order, [n n, K], and how many edges there are, [K]."""
+        """Return the slots of each instance's edges in ascending order, `[n n, K]`, and its number of edges, `[K]`."""
         slots = np.sort(slot.reshape(-1, slot.shape[-1]), axis=0)
         return slots, (slots < FAR_PS).sum(axis=0)
 
@@ -348,22 +340,23 @@ class _Totals:
 def _first(
     slots: Ints, low: Indices, high: Indices, enough: Callable[[Indices, Ints], npt.NDArray[np.bool_]]
 ) -> Indices:
-    """The first of each instance's slots, from the place `low` on, that is enough, or `high`: [K] places.
+    """Return the index of each instance's first slot, from index `low` on, that is enough, or `high`: `[K]`.
 
-    `enough` is asked for some instances, each with one of its slots; what is beyond one that is enough is so, too.
+    `enough` takes the indices of some instances and one slot for each. It must be monotone: if a slot is enough, all
+    larger ones are.
     """
     low, high, step = low.copy(), np.maximum(low, high), 0
-    while (going := np.flatnonzero(low < high)).size:
-        probe = low[going] + np.minimum(step, (high - low)[going] // 2)  # it is often the lowest
-        found = enough(going, slots[probe, going])
-        high[going] = np.where(found, probe, high[going])
-        low[going] = np.where(found, low[going], probe + 1)
+    while (active := np.flatnonzero(low < high)).size:
+        probe = low[active] + np.minimum(step, (high - low)[active] // 2)  # start low: the result is often the lowest
+        is_enough = enough(active, slots[probe, active])
+        high[active] = np.where(is_enough, probe, high[active])
+        low[active] = np.where(is_enough, low[active], probe + 1)
         step = 2 * step + 1
     return low
 
 
 def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:
-    """A transmission that no ring's slowest is shorter than, [K]: each GPU and each site is entered and left once."""
+    """Return a lower bound on the largest slot of any ring, `[K]`: each GPU and each site is entered and left once."""
     sites, open_ = np.repeat(np.arange(len(gpus_per_site)), gpus_per_site), slot.copy()
     open_[np.diag_indices(sites.size)] = FAR_PS
     crossing = np.where((sites[:, None] != sites)[:, :, None], open_, FAR_PS)
@@ -377,7 +370,7 @@ def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:
 
 
 def _product(a: npt.NDArray[Any], b: npt.NDArray[Any], combine: np.ufunc) -> npt.NDArray[Any]:
-    """The matrix product with (min, `combine`): [i, l, K], the least of `combine(a[i, j], b[j, l])` over all j."""
+    """Return the (min, `combine`) matrix product `[i, l, K]`: the minimum over j of `combine(a[i, j], b[j, l])`."""
     best: npt.NDArray[Any] = combine(a[:, 0, None], b[0])
     for j in range(1, len(b)):
         np.minimum(best, combine(a[:, j, None], b[j]), out=best)

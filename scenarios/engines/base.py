@@ -1,7 +1,5 @@
-"""The interface of an engine: something that gives the completion time of each collective in each mode.
-
-The command runs one engine or several over the same configurations and treats their events alike.
-"""
+"""The interface of engines: an engine computes or measures the completion time of each collective in each mode. The
+command runs one or several engines over the same configurations and handles their events alike."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from scenarios.spec.scenario import Scenario
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineEvent:
-    """An event of a point: of one mode of the configuration with this index among those that the engine was given."""
+    """An event of a point, given by its mode and the index `setting` of its configuration in the engine's arguments."""
 
     setting: int
     mode: str
@@ -21,21 +19,21 @@ class EngineEvent:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slice(EngineEvent):
-    """Consecutive collectives."""
+    """The results of consecutive collectives."""
 
     rows: Rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Retrying(EngineEvent):
-    """The point failed and is tried once more; `why` is a sentence that names it."""
+    """The point failed and is tried once more; `why` is a sentence that names the point and the error."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Failed(EngineEvent):
-    """The point was given up; `why` is a sentence that names it."""
+    """The point was given up; `why` is a sentence that names the point and the error."""
 
     why: str
 
@@ -50,24 +48,24 @@ class Snapshot(EngineEvent):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FaultOutcome(EngineEvent):
-    """What came of one fault: a row of `fault_outcomes`."""
+    """The outcome of one fault: a row of `fault_outcomes`."""
 
     account: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Activity(EngineEvent):
-    """What the point begins to do: "collective 3: the AllGather"."""
+    """The point begins a new step, such as "collective 3: the AllGather"."""
 
     doing: str
 
 
 IsStored = Callable[[int, str, int, int], bool]
-"""Whether the collectives start .. stop-1 of a mode of a configuration are stored: (setting, mode, start, stop)."""
+"""(setting, mode, start, stop) -> whether the collectives start .. stop-1 of this point are stored already."""
 
 
 def none_stored(_setting: int, _mode: str, _start: int, _stop: int) -> bool:
-    """The `IsStored` of a new run."""
+    """Return False: the `IsStored` of a new run."""
     return False
 
 
@@ -76,14 +74,15 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The engine as results name it."""
+        """The engine's name in results."""
 
     def run(
         self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
     ) -> Generator[EngineEvent, None, None]:
-        """Every collective of every mode of every configuration that is not stored, in slices of any size and order.
+        """Run all collectives of all modes of the configurations that are not stored; yields events in any order.
 
-        A configuration is a scenario without a sweep. A slice may repeat stored collectives, as a point that ended
-        early may be run anew. A point that fails is tried once more, unless that would hide a wrong result, and is
-        Failed when it fails again; the rest goes on. Closing the generator ends the run and every process of it.
+        `settings` are configurations, that is scenarios without a sweep. Slices may have any size and may repeat stored
+        collectives, because a point that ended early may be run from its start. A point that fails is tried once more,
+        unless that would hide a wrong result; if it fails again, it is reported as Failed and the others continue.
+        Closing the generator ends the run and all its processes.
         """

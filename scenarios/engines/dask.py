@@ -1,7 +1,7 @@
-"""A Dask cluster's workers as executors, and tasks on a worker that end where the run that wanted them has ended.
+"""A Dask cluster as executors, and, on its workers, tasks that stop when the run that submitted them has ended.
 
-Dask runs the tasks of a worker that dies on another. Workers with other code than this process are refused, as their
-numbers would differ.
+If a worker dies, Dask runs its tasks on another one. Workers whose code differs from this process's are refused,
+because their results could differ.
 """
 
 import asyncio
@@ -23,28 +23,28 @@ from distributed.comm.core import CommClosedError
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("analysis", "controller", "hosts", "scenarios", "topologies")
 _CONNECT_S = 10
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 class ClusterError(RuntimeError):
-    """A cluster that cannot be used; one sentence that names it."""
+    """A cluster that cannot be used; the message is one sentence that names it."""
 
 
 class Cluster(Executor):
     """The workers of a Dask cluster as an executor; a context manager."""
 
     def __init__(self, address: str) -> None:
-        """Raises ClusterError where no scheduler answers, or its workers cannot run these tasks."""
-        for name in ("distributed", "distributed.client"):  # what fails shows in the results of tasks
+        """Connect; raises ClusterError if no scheduler answers or its workers cannot run Longhaul's tasks."""
+        for name in ("distributed", "distributed.client"):  # failures appear in the results of tasks
             logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", module="distributed")
         self.address = address
         try:
-            get_address_host_port(address)  # a wrong address leaves half a client behind
+            get_address_host_port(address)  # a malformed address would leave a half-initialised client
             self._client = Client(address, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TypeError, CommClosedError) as error:
             text = str(error).partition("\n")[0][:200]
-            raise ClusterError(f"no Dask scheduler answers at {address}: {text or 'it takes too long'}") from None
+            raise ClusterError(f"no Dask scheduler answers at {address}: {text or 'timed out'}") from None
         try:
             self._check_workers()
         except BaseException:
@@ -53,21 +53,21 @@ class Cluster(Executor):
 
     def _check_workers(self) -> None:
         try:
-            found: dict[str, str] = self._client.run(code_digest)
+            digests: dict[str, str] = self._client.run(code_digest)
         except Exception as error:
             raise ClusterError(f"a worker of {self.address} cannot load Longhaul: {error}") from None
-        if not found:
+        if not digests:
             raise ClusterError(f"the Dask scheduler at {self.address} has no workers")
-        strangers = [worker for worker, digest in found.items() if digest != code_digest()]
-        if strangers:
-            raise ClusterError(f"the worker {strangers[0]} has other code than this; allowed: the same on all")
+        for worker, digest in digests.items():
+            if digest != code_digest():
+                raise ClusterError(f"the worker {worker} has different code; allowed: the same code as this process")
 
     def executors(self, _jobs: int = 0) -> AbstractContextManager[Sequence[Executor]]:
-        """Two tasks at a time for each thread of the workers, so that none waits for its next; as `pool.Executors`."""
+        """Return this executor twice per worker thread, so that no thread idles between tasks; a `pool.Executors`."""
         return nullcontext([self] * (2 * sum(self._client.nthreads().values())))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """As `Executor.submit`; raises ClusterError where the scheduler has ended, as the task would wait forever."""
+        """As `Executor.submit`; raises ClusterError if the scheduler has ended, as the task would never end."""
         if not self._is_connected:
             raise ClusterError(f"the Dask scheduler at {self.address} has ended")
         future = Future[Any]()
@@ -82,17 +82,15 @@ class Cluster(Executor):
 
     @property
     def _is_connected(self) -> bool:
-        """Whether there is a connection to the scheduler, or an attempt at one."""
+        """Whether the client is connected to the scheduler or is connecting."""
         return self._client.status in ("running", "connecting")
 
     async def _deliver(self, task: Any, future: "Future[Any]") -> None:
-        """Give a future the result of its task on the cluster, or why there is none.
-
-        The client's own executor lets a future wait forever whose result is being fetched as the scheduler dies.
-        """
+        """Give a future the result of its task on the cluster, or the error. Dask's own executor is not used: if the
+        scheduler dies while a result is being fetched, its future never ends."""
         fetching = asyncio.ensure_future(task)
         while not fetching.done() and self._is_connected:
-            await asyncio.wait([fetching], timeout=_LOOK_S)
+            await asyncio.wait([fetching], timeout=_POLL_S)
         try:
             if not fetching.done():
                 raise CancelledError
@@ -103,12 +101,12 @@ class Cluster(Executor):
             future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Disconnect from the cluster, which cancels every task, also those that are running."""
+        """Disconnect from the cluster, which cancels all tasks, including running ones."""
         self._client.close(timeout=_CONNECT_S)
 
 
 def code_digest() -> str:
-    """A digest of all of Longhaul's own code, as it is where this is called."""
+    """Return a digest of Longhaul's own code on the machine that calls this."""
     digest = hashlib.sha256()
     for package in _PACKAGES:
         for file in sorted((_ROOT / package).rglob("*.py")):
@@ -119,14 +117,14 @@ def code_digest() -> str:
 
 @contextmanager
 def attended() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """On a worker: yields a function that takes callbacks, called once the running task is cancelled."""
+    """On a worker, watch the running task; yields a function that registers callbacks for when it is cancelled."""
     worker = get_worker()
     key = worker.get_current_task()
     over = threading.Event()
     stops: list[Callable[[], None]] = []
 
     def watch() -> None:
-        while not over.wait(_LOOK_S):
+        while not over.wait(_POLL_S):
             task = worker.state.tasks.get(key)
             if task is None or task.state != "executing":
                 for stop in stops:

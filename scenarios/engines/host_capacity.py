@@ -1,7 +1,7 @@
-"""Whether this machine can run the emulation: memory for its VMs, a VM that boots, rates on the wall clock.
+"""Checks whether this machine can run the emulation: memory for the VMs, a VM that boots, capacity on the wall clock.
 
-What a ring demands at one moment is the sum of its edges' rates, as all GPUs send at once. Half of what the hosts can
-send without any shaping is allowed: the other half of the processor keeps timers in time.
+All GPUs of a ring send at once, so a ring demands the sum of its edges' rates. Half of the rate that hosts can send
+without shaping is allowed; the other half of the processor is needed to keep timers on time.
 """
 
 import io
@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from scenarios import vm
-from scenarios.engines.emulation import Watchdog, carried_chunk_bytes, memory_bytes, platform
+from scenarios.engines.emulation import Watchdog, Words, carried_chunk_bytes, memory_bytes, platform
 from scenarios.engines.prediction import planned
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.jobs import JobSpec
@@ -27,14 +28,12 @@ from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_size
 
 ALLOWED_SHARE = 0.5
-_BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, and on a busy machine some
+_BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, on a busy machine a few seconds
 
 
 def check_vm(settings: Sequence[Scenario]) -> None:
-    """Raise vm.CannotRunError where this machine cannot run a VM for each of these configurations; boots one to see.
-
-    Where memory is short, the sentence names the most GPUs that fit.
-    """
+    """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations. If there
+    is too little memory, the message names the largest number of GPUs that fits."""
     in_vm = [setting for setting in settings if platform(setting).own_openvswitch]
     if not in_vm:
         return
@@ -42,14 +41,14 @@ def check_vm(settings: Sequence[Scenario]) -> None:
     try:
         vm.check(memory_bytes=memory_bytes(largest))
     except vm.NoRoomError as error:
-        # Jobs have their own ranks and sizes: with fewer GPUs they would be others.
+        # Jobs name their ranks, so with fewer GPUs they would be different jobs.
         fewer = None if largest.jobs else most_gpus(largest, error.room_bytes)
         if fewer is None:
             raise
         chunk = format_size(carried_chunk_bytes(largest))
         raise vm.CannotRunError(
             error.what,
-            remedy=f"{error.remedy}, or take fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
+            remedy=f"{error.remedy}, or use fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
             f"{fewer.gpus}",
         ) from None
     with Watchdog(_BOOT_PATIENCE_S, waits_for="its first boot") as watchdog:
@@ -62,8 +61,8 @@ def check_vm(settings: Sequence[Scenario]) -> None:
 
 
 def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
-    """The configuration with the most GPUs that a VM of this memory can run, its largest sites cut; None where not even
-    two GPUs a site fit."""
+    """Return the configuration with the largest sites reduced to the most GPUs that a VM of `room_bytes` can run.
+    Returns None if not even two GPUs per site fit."""
     sites = setting.fabric.gpus_per_site
 
     def cut(most: int) -> Scenario:
@@ -75,29 +74,27 @@ def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
 
 
 def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
-    """How many VMs, at most `jobs`, this machine has memory for at a time."""
+    """Return how many VMs, at most `jobs`, this machine has memory for at a time."""
     points = [setting for setting in settings for _ in setting.run.modes]
-    in_vm = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
-    needs = sorted(in_vm, reverse=True)[:jobs]
-    while len(needs) > 1 and any(needs):
+    needs_bytes = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
+    largest = sorted(needs_bytes, reverse=True)[:jobs]
+    while len(largest) > 1 and any(largest):
         try:
-            vm.check(memory_bytes=sum(needs))
+            vm.check(memory_bytes=sum(largest))
         except vm.CannotRunError:
-            needs.pop()
+            largest.pop()
         else:
             break
-    return len(needs)
+    return len(largest)
 
 
 def check_capacity(settings: Sequence[Scenario]) -> None:
-    """Measure what this machine carries, where configurations use the wall clock, and compare it with their demand.
-
-    Raises vm.CannotRunError where it is too little, vm.VMError where it cannot be measured.
-    """
+    """If configurations use the wall clock, measure this machine's capacity and compare it with their demand. Raises
+    vm.CannotRunError if the capacity is too low, vm.VMError if it cannot be measured."""
     real = [setting for setting in settings if setting.run.is_real]
     if not real:
         return
-    largest = max(real, key=lambda setting: setting.gpus)  # whose network has the most to do
+    largest = max(real, key=lambda setting: setting.gpus)  # its network has the highest load
     carried_bps = measured_bps(largest, platform(largest))
     for setting in real:
         for mode in setting.run.modes:
@@ -106,7 +103,7 @@ def check_capacity(settings: Sequence[Scenario]) -> None:
 
 
 def check_program(setting: Scenario) -> None:
-    """As `check_capacity`, of a program: its ranks may all send at once, each to the next. It always runs in the VM."""
+    """As `check_capacity`, for a program, which always runs in the VM: all ranks may send at once, each to the next."""
     ranks = setting.program.ranks_of(setting.gpus)
     if not setting.run.is_real or len(ranks) < 2:
         return
@@ -115,49 +112,40 @@ def check_program(setting: Scenario) -> None:
     ring = replace(setting, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
     demand = demand_bps(planned(ring, "base").decisions.beta_s, slot_bytes=ring.workload.slot_bytes)
     carried_bps = measured_bps(ring, Platform.real(setting.run.scale, own_kernel=False))
-    check(demand, carried_bps, setting.run.scale, what="the program's ranks, each to the next,", sends="send")
+    check(demand, carried_bps, setting.run.scale, sending="the program's ranks, each to the next, send")
 
 
 def check(
-    demand_bps: float,
-    carried_bps: float,
-    scale: RateScale,
-    *,
-    what: str = "a collective of this scenario",
-    sends: str = "sends",
+    demand_bps: float, carried_bps: float, scale: RateScale, *, sending: str = "a collective of this scenario sends"
 ) -> None:
-    """Raise vm.CannotRunError where something demands, at this scale, more than half of what the machine carries.
-
-    `demand_bps` is unscaled.
-    """
+    """Raise vm.CannotRunError if the demand exceeds, at this rate scale, half of the machine's capacity `carried_bps`.
+    `demand_bps` is unscaled; `sending` is subject and verb of the message."""
     wanted_bps, allowed_bps = demand_bps / scale.divisor, carried_bps * ALLOWED_SHARE
     if wanted_bps > allowed_bps:
         raise vm.CannotRunError(
-            f"at the rate scale {scale} {what} {sends} up to {_gbps(wanted_bps)} at a time, and this machine carries "
+            f"at the rate scale {scale} {sending} up to {_gbps(wanted_bps)} at a time, and this machine carries "
             f"{_gbps(carried_bps)}, of which half is allowed: "
             f"take --rate-scale 1/{divisor(demand_bps, allowed_bps)}"
         )
 
 
 def divisor(demand_bps: float, allowed_bps: float) -> int:
-    """The first divisor among 1, 2, 5, 10, 20 ... that brings a demand down to what is allowed."""
+    """Return the first divisor among 1, 2, 5, 10, 20 ... that reduces a demand to the allowed rate."""
     divisors: Iterator[int] = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
     return next(divisor for divisor in divisors if demand_bps / divisor <= allowed_bps)
 
 
-def demand_bps(beta_s: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", *, slot_bytes: int) -> float:
-    """The most that flows can demand at a time: the sum of their rates, over these collectives, [K, F]."""
+def demand_bps(beta_s: npt.NDArray[np.float64], *, slot_bytes: int) -> float:
+    """Return the highest total rate of all flows in any of these collectives; `beta_s` is [K, F]."""
     return float((8 * slot_bytes / beta_s).sum(axis=1).max())
 
 
 def measured_bps(setting: Scenario, on: Platform) -> float:
-    """What the hosts of a configuration's fabric can send in all on a platform, measured in a network of its own.
-
-    Raises vm.VMError where it cannot be measured.
-    """
+    """Measure the total rate that the hosts of a configuration's fabric can send on a platform, in a separate network.
+    Raises vm.VMError if it cannot be measured."""
     where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
-    output, errors = io.BytesIO(), io.BytesIO()
+    output, errors = io.BytesIO(), Words()
     status = launch.testbed(
         [to_json(setting), CAPACITY, "0"],
         memory_bytes=memory_bytes(setting),
@@ -166,10 +154,10 @@ def measured_bps(setting: Scenario, on: Platform) -> float:
         platform=on,
     )
     if status != 0:
-        last = errors.getvalue().decode(errors="replace").strip().rpartition("\n")[2]
-        raise vm.VMError(f"what this machine carries could not be measured: {last or 'no reason was printed'}")
-    carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # before it, its progress
-    print(f"it carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
+        reason = errors.last() or "no reason was printed"
+        raise vm.VMError(f"what this machine carries could not be measured: {reason}")
+    carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # earlier lines are progress
+    print(f"this machine carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
     return carried_bps
 
 

@@ -1,12 +1,13 @@
-"""The model engine: the completion times of collectives by the timing model, in batches, on several processes.
+"""The model engine: predicts the completion times of collectives by the timing model, in batches, on several processes.
 
-Every batch is a function of the configuration and of the numbers of its collectives alone, so the number of processes,
-the size of batches and the order of modes change nothing but the time it takes.
+The results of a batch depend only on the configuration and the indices of its collectives. So the number of processes,
+the size of batches and the order of modes affect only the running time.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from scenarios.engines.offline import best_s
 from scenarios.engines.pool import Executors, Lost, processes, results
 from scenarios.engines.prediction import Plan, decided, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
+from scenarios.policies.knowledge import Derived
 from scenarios.spec.faults import KNOWN
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import Sampler
@@ -25,39 +27,40 @@ from topologies.errors import SpecError
 from topologies.shaping.rate_scale import EVERYTHING
 
 BATCH = 5000
-"""Collectives of a batch: enough to make numpy's overhead small, few enough to show progress."""
+"""Collectives per batch: enough to make numpy's overhead small, few enough to show progress."""
 
-_AHEAD = 4  # batches that a process is given, as the results of a point take some time to be written
-_CELLS = 1 << 20  # rates of one batch: large fabrics have smaller batches, which bounds the memory
+_AHEAD = 4  # batches queued per process, as writing the results of a point takes some time
+_CELLS = 1 << 20  # rates per batch: bounds the memory by smaller batches for large fabrics
 
 Floats = npt.NDArray[np.float64]
 
 
 def check_known(settings: Sequence[Scenario]) -> None:
-    """Raise ValueError for a fault that changes nothing in the model, or not all that it disturbs."""
-    for number, fault in (found for setting in settings for found in enumerate(setting.faults, 1)):
-        if fault.kind not in KNOWN:
-            raise ValueError(
-                f"fault[{number}].what: {fault.what} is nothing that the model knows; allowed with --engine model: "
-                f"{', '.join(KNOWN)}"
-            )
-        if fault.after_s is not None:
-            raise ValueError(
-                f"fault[{number}].at: {fault.at} is within a collective, which the model does not know; allowed with "
-                f'--engine model: "collective {fault.collective}"'
-            )
+    """Raise ValueError for a fault that the model ignores, or of which it models only a part of the effect."""
+    for setting in settings:
+        for number, fault in enumerate(setting.faults, 1):
+            if fault.kind not in KNOWN:
+                raise ValueError(
+                    f"fault[{number}].what: {fault.what} has no effect in the model; allowed with --engine model: "
+                    f"{', '.join(KNOWN)}"
+                )
+            if fault.after_s is not None:
+                raise ValueError(
+                    f"fault[{number}].at: {fault.at} is within a collective, which the model does not support; allowed "
+                    f'with --engine model: "collective {fault.collective}"'
+                )
 
 
 def as_modelled(setting: Scenario) -> Scenario:
-    """A configuration as the model computes it, whatever clock the emulation uses: whole and unscaled."""
+    """Return the configuration as the model computes it: unscaled and in virtual time, whatever the emulation uses."""
     return replace(setting, run=replace(setting.run, clock="virtual", scale=EVERYTHING))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The collectives start .. stop-1 of these modes of a configuration, `place` being its index in the run."""
+    """Collectives start .. stop-1 of some modes of a configuration; `index` is the configuration's index in the run."""
 
-    place: int
+    index: int
     setting: Scenario
     modes: tuple[str, ...]
     start: int
@@ -71,62 +74,58 @@ class Model:
     jobs: int = 1
     batch: int = BATCH
     executors: Executors = processes
-
-    @property
-    def name(self) -> str:
-        """The engine as results name it."""
-        return "model"
+    name: ClassVar[str] = "model"
 
     def run(
         self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
     ) -> Generator[EngineEvent, None, None]:
-        """Every collective of every mode of every configuration, in its order; as `Engine.run`."""
+        """As `Engine.run`; batches are started in order of the configurations and of their collectives."""
         jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
         failed: set[tuple[int, str]] = set()
         with self.executors(jobs) as executors:
             for batch, result in results(rows_of, self._batches(settings, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
-                    found = result if isinstance(result, Lost) else result[mode]
-                    if not isinstance(found, Lost):
-                        yield Slice(setting=batch.place, mode=mode, rows=found)
-                    elif (batch.place, mode) not in failed:
-                        failed.add((batch.place, mode))
+                    rows = result if isinstance(result, Lost) else result[mode]
+                    if not isinstance(rows, Lost):
+                        yield Slice(setting=batch.index, mode=mode, rows=rows)
+                    elif (batch.index, mode) not in failed:
+                        failed.add((batch.index, mode))
                         where = f"model, {batch.setting.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
-                        yield Failed(setting=batch.place, mode=mode, why=f"{where}: {found.why}")
+                        yield Failed(setting=batch.index, mode=mode, why=f"{where}: {rows.why}")
 
     def _step(self, setting: Scenario) -> int:
         if setting.searches_schedules:
             return 1
-        # A batch that begins where rings are re-embedded needs no conditions from before it.
+        # If a batch begins with a re-embedding, it needs no conditions of earlier collectives.
         links = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
         batch = max(1, min(self.batch, _CELLS // links))
         every = setting.collective.reembed_every
         return batch // every * every or batch
 
     def _batches(self, settings: Sequence[Scenario], is_stored: IsStored) -> Iterator[Batch]:
-        for place, setting in enumerate(settings):
+        for index, setting in enumerate(settings):
             step = self._step(setting)
             for start in range(0, setting.collective.count, step):
                 stop = min(start + step, setting.collective.count)
-                modes = tuple(mode for mode in setting.run.modes if not is_stored(place, mode, start, stop))
+                modes = tuple(mode for mode in setting.run.modes if not is_stored(index, mode, start, stop))
                 if modes:
-                    yield Batch(place, setting, modes, start, stop)
+                    yield Batch(index, setting, modes, start, stop)
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
-    """The rows of one batch in every mode, all under the same conditions, which are drawn once; a policy of the user's
-    own that fails is Lost alone, and so is a mode that faults leave no path."""
+    """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
+    fails, or faults leave a flow without a path, only that mode is Lost."""
     setting, count = batch.setting, batch.stop - batch.start
-    conditions, bound = _made(setting)
-    conditions = replace(conditions, drawn=_Remembering(conditions.drawn))
+    conditions, bound = _conditions_and_bound(setting)
+    conditions = replace(conditions, drawn=_Cached(conditions.drawn))
     bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
     referees_s = best_s(setting, conditions, start=batch.start, count=count)
-    found: dict[str, Rows | Lost] = {}
+    rows: dict[str, Rows | Lost] = {}
     for mode in batch.modes:
         try:
             decisions = decided(setting, mode, conditions, start=batch.start, count=count)
-        except (SpecError, NoPathError) as error:  # of faults that leave no path
-            found[mode] = Lost(str(error))
+        except (SpecError, NoPathError) as error:  # a user-defined policy failed, or faults leave no path
+            rows[mode] = Lost(str(error))
             continue
         plan = Plan(setting, mode, decisions, conditions, batch.start)
         completion_s, jobs_s = plan.with_jobs_s()
@@ -134,7 +133,7 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
         if setting.control.counted:
             waits_s = plan.reconfiguring_s()
             completion_s = completion_s + np.nan_to_num(waits_s)
-        found[mode] = Rows(
+        rows[mode] = Rows(
             start=batch.start,
             completion_s=completion_s,
             job_completion_s=jobs_s,
@@ -146,34 +145,26 @@ def rows_of(batch: Batch) -> dict[str, Rows | Lost]:
             **referees_s,
             reconfigure_s=waits_s,
         )
-    return found
+    return rows
 
 
-class _Remembering:
-    """A sampler that keeps the conditions drawn last, as every mode of a batch uses the same."""
+class _Cached(Derived):
+    """A sampler that caches the conditions drawn last, because all modes of a batch use the same ones."""
 
     def __init__(self, source: Sampler) -> None:
-        self._source = source
-        self._asked: tuple[int, int] | None = None
+        super().__init__(source)
+        self._key: tuple[int, int] | None = None
         self._rates_bps: Floats = np.empty((0, 0))
 
-    @property
-    def limit(self) -> int | None:
-        return self._source.limit
-
-    @property
-    def mean_bps(self) -> Floats:
-        return self._source.mean_bps
-
     def rates_bps(self, start: int, count: int) -> Floats:
-        if self._asked != (start, count):
-            self._rates_bps = self._source.rates_bps(start, count)
+        if self._key != (start, count):
+            self._rates_bps = self.source.rates_bps(start, count)
             self._rates_bps.setflags(write=False)
-            self._asked = (start, count)
+            self._key = (start, count)
         return self._rates_bps
 
 
 @lru_cache(maxsize=4)
-def _made(setting: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
+def _conditions_and_bound(setting: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
     conditions = conditions_of(setting)
     return conditions, lower_bound(setting, conditions)

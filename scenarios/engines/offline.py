@@ -1,5 +1,5 @@
-"""What the modes of a configuration are measured by, by the model: the fastest ring, the best schedule, and the least
-time that a policy could have needed."""
+"""Referees, with which modes are compared, computed by the timing model: the fastest ring and the best schedule of a
+collective, and the least total time of any policy."""
 
 import math
 import threading
@@ -27,12 +27,13 @@ from topologies.errors import SpecError
 
 Floats = npt.NDArray[np.float64]
 
-_SEARCHING = threading.Lock()  # so that what is searched for in one mode is there for the others
+_SEARCHING = threading.Lock()  # so that the search for one mode fills the cache for the other modes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Seconds for a configuration's first collectives together: of each mode, and of the offline optimum."""
+    """Total seconds for a configuration's first collectives: of each mode, and of the offline optimum. `candidates` is
+    the number of placements with paths among which the optimum chooses."""
 
     modes_s: dict[str, float]
     optimum_s: float
@@ -40,45 +41,47 @@ class Totals:
 
     @property
     def best(self) -> str:
-        """The mode that needs least."""
+        """The mode with the least total."""
         return min(self.modes_s, key=self.modes_s.__getitem__)
 
     @property
     def gap(self) -> float:
-        """By which share of the optimum the best mode exceeds it."""
+        """How far the best mode exceeds the optimum, as a share of the optimum."""
         return max(0.0, self.modes_s[self.best] / self.optimum_s - 1)
 
 
 def totals(setting: Scenario, count: int) -> Totals:
-    """What the modes of a configuration without faults and jobs need, beside an optimum that knows all conditions.
+    """Return the total times of a configuration's modes and of an optimum that knows all conditions in advance.
 
-    The optimum chooses, for each collective, among every placement with its paths that some mode of the configuration,
-    or `joint` choosing both for each collective, uses for any of them. Where changes are counted (`control.counted`) it
-    pays for them at most what a mode would, so no mode of the configuration has a smaller total.
+    The configuration must have no faults and no jobs. For each collective the optimum chooses among all candidates: the
+    placements with their paths that a mode of the configuration, or `joint` choosing both before every collective, uses
+    in any collective. If changes are counted (`control.counted`), the optimum pays for them no more than a mode would,
+    so no mode of the configuration has a smaller total.
     """
     return _optimum(setting, count)[0]
 
 
 def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> dict[str, Any]:
-    """What `run.referees` asks for, of collectives from `start` on: [K] s each, by their names in `Rows`; without what
-    is not known of this collective. The best policy is that of all collectives of the configuration."""
-    found: dict[str, Any] = {}
+    """Compute the referees in `run.referees` for collectives from `start` on: [K] s each, by their names in `Rows`.
+    Referees that are not available for this kind of collective are left out. The best policy is optimal over all
+    collectives of the configuration."""
+    columns: dict[str, Any] = {}
     if "ring" in setting.run.referees:
         rings = rings_of(setting, conditions, start=start, count=count)
         if rings is not None:
-            found |= {"best_ring_s": rings.completion_s, "best_ring_bound_s": rings.bound_s}
+            columns |= {"best_ring_s": rings.completion_s, "best_ring_bound_s": rings.bound_s}
     if setting.searches_schedules:
         with _SEARCHING:
             best = [_searched(setting, number) for number in range(start, start + count)]
-        found["best_schedule_s"] = np.array([one.completion_s for one in best])
-        found["best_schedule_bound_s"] = np.array([one.bound_s for one in best])
+        columns["best_schedule_s"] = np.array([schedule.completion_s for schedule in best])
+        columns["best_schedule_bound_s"] = np.array([schedule.bound_s for schedule in best])
     if "policy" in setting.run.referees:
-        found["best_policy_s"] = _optimum(setting, setting.collective.count)[1][start : start + count]
-    return found
+        columns["best_policy_s"] = _optimum(setting, setting.collective.count)[1][start : start + count]
+    return columns
 
 
 def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> FastestRings | None:
-    """The fastest rings of collectives from `start` on; None where they are not known (Scenario.has_best_ring)."""
+    """Return the fastest rings of collectives from `start` on; None if they are unknown (`Scenario.has_best_ring`)."""
     if not setting.has_best_ring:
         return None
     rates_bps = conditions.rates_bps(start, count)
@@ -89,19 +92,19 @@ def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: in
 def best_schedule_of(
     setting: Scenario, conditions: Conditions, number: int, *, seconds: float = math.inf, search: float = math.inf
 ) -> Best:
-    """The best schedule of one collective that is found, as `best_schedule`; the search begins with every block sent
-    straight."""
+    """Search for the best schedule of one collective, as `best_schedule` does with `seconds` and `search`. The search
+    starts from the schedule that sends every block directly to each destination."""
     fabric, shared = conditions.fabric, conditions.shared
     (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
     ways: list[Way] = []
-    straight: dict[tuple[int, int], int] = {}
+    direct: dict[tuple[int, int], int] = {}  # the index of the first way between two ranks
     for a, b in permutations(fabric.gpus, 2):
-        paths = [one.index for one in fabric.paths_between[a.site, b.site]] if a.site != b.site else [-1]
+        paths = [-1] if a.site == b.site else [path.index for path in fabric.paths_between[a.site, b.site]]
         for path in paths:
             passed = shared.of(np.array([a.rank]), np.array([b.rank]), np.array([path]))[0]
             links = passed[passed >= 0]
             rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
-            straight.setdefault((a.rank, b.rank), len(ways))
+            direct.setdefault((a.rank, b.rank), len(ways))
             ways.append(Way(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s))
     kind, block_bytes = setting.collective.kind, setting.collective.chunk_bytes
     blocks = blocks_of(kind, setting.gpus)
@@ -113,69 +116,69 @@ def best_schedule_of(
         block_bytes=block_bytes,
         seconds=seconds,
         search=search,
-        known=[(index, straight[one.source, gpu]) for index, one in enumerate(blocks) for gpu in one.sinks],
+        known=[(index, direct[block.source, gpu]) for index, block in enumerate(blocks) for gpu in block.sinks],
         least_s=float(bound.seconds(rates_bps[None])[0]),
     )
 
 
 @lru_cache(maxsize=MAX_OPTIMUM)
 def _searched(setting: Scenario, number: int) -> Best:
-    """The best schedule of a collective that `run.search` finds: kept, as it is that of every mode."""
+    """Return the best schedule of a collective found with effort `run.search`; cached for all modes."""
     return best_schedule_of(setting, conditions_of(setting), number, search=setting.run.search)
 
 
 @lru_cache(maxsize=4)
 def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
-    """As `totals`, and the time of each collective with the optimum, changes included where they are counted, [K] s; a
-    policy of the user's own that fails is left out."""
+    """Return `totals` and the time of each collective in the optimum, [K] s, including changes if they are counted.
+    User-defined policies that fail are left out."""
     conditions = conditions_of(setting)
-    every = {}
+    decisions = {}
     for mode in setting.run.modes:
         with suppress(SpecError):
-            every[mode] = decided(setting, mode, conditions, start=0, count=count)
+            decisions[mode] = decided(setting, mode, conditions, start=0, count=count)
     modes_s = {}
-    for mode, found in every.items():
-        plan = Plan(setting, mode, found, conditions)
+    for mode, chosen_by_mode in decisions.items():
+        plan = Plan(setting, mode, chosen_by_mode, conditions)
         modes_s[mode] = float(plan.completion_s().sum())
         if setting.control.counted:
             modes_s[mode] += float(np.nansum(plan.reconfiguring_s()))
-    anew = replace(setting, collective=replace(setting.collective, reembed_every=1))
-    candidates = _distinct([*every.values(), decided(anew, "joint", conditions, start=0, count=count)])
-    times_s = np.stack([_times_s(setting, conditions, one, count) for one in candidates], axis=1)
+    every_time = replace(setting, collective=replace(setting.collective, reembed_every=1))
+    candidates = _distinct([*decisions.values(), decided(every_time, "joint", conditions, start=0, count=count)])
+    times_s = np.stack([_times_s(setting, conditions, candidate, count) for candidate in candidates], axis=1)
     first_s, switch_s = _costs(setting, conditions, candidates)
     optimum = offline_optimum(times_s, switch_s, first_s=first_s)
     chosen = optimum.chosen
     changes_s = np.concatenate([first_s[chosen[:1]], switch_s[chosen[:-1], chosen[1:]]])
-    together = Totals(modes_s=modes_s, optimum_s=optimum.total_s, candidates=len(candidates))
-    return together, times_s[np.arange(count), chosen] + changes_s
+    sums = Totals(modes_s=modes_s, optimum_s=optimum.total_s, candidates=len(candidates))
+    return sums, times_s[np.arange(count), chosen] + changes_s
 
 
-def _distinct(found: list[Decisions]) -> list[Decisions]:
-    """Each placement with its paths once, as the decisions of one collective."""
-    rows = (some.row(row) for some in found for row in range(len(some.path)))
+def _distinct(decisions: list[Decisions]) -> list[Decisions]:
+    """Return each distinct combination of placement and paths once, as the decisions of one collective."""
+    rows = (batch.row(row) for batch in decisions for row in range(len(batch.path)))
     return list({(row.placement.tobytes(), row.path.tobytes(), row.spreads): row for row in rows}.values())
 
 
 def _times_s(setting: Scenario, conditions: Conditions, candidate: Decisions, count: int) -> Floats:
-    """The times of the first collectives with a candidate, [K] s."""
+    """Return the predicted times of the first collectives with a candidate's placement and paths, [K] s."""
     placement, path = np.tile(candidate.placement, (count, 1)), np.tile(candidate.path, (count, 1))
     never = np.zeros(count, dtype=bool)
     choices, rates_bps = chooser_of(setting, MODES["joint"], conditions), conditions.rates_bps(0, count)
     decisions = choices.decisions(placement, path, rates_bps, new=(never, never))
     decisions = replace(decisions, spreads=candidate.spreads)
-    # A mode whose flows may share links, if there is one: where none do, that gives the same times.
+    # Take a mode whose flows may share links, if there is one: without sharing, it gives the same times.
     mode = next((mode for mode in (*setting.run.modes, "joint") if setting.shared_links(mode)), "joint")
     return Plan(setting, mode, decisions, conditions).completion_s()
 
 
 def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:
-    """What it costs to begin with each candidate, [C] s, and to change to it from another, [C, C] s (from, to)."""
+    """Return the cost of beginning with each candidate, [C] s, and of changing between two, [C, C] s (from, to)."""
     number = len(candidates)
     if not setting.control.counted:
         return np.zeros(number), np.zeros((number, number))
     router = Router(conditions.fabric, conditions.delays_s)
-    placement = np.concatenate([one.placement for one in candidates])
+    placement = np.concatenate([candidate.placement for candidate in candidates])
     connecting_s = cost.connecting_s(router, setting.workload, placement)
     embeds = (placement[:, None] != placement).any(axis=-1)
     connects = embeds | (setting.transport.buffer_bytes is not None)
-    return connecting_s, connects * connecting_s  # the controller's round trips to switches are left out
+    return connecting_s, connects * connecting_s  # without the controller's round trips to switches

@@ -1,7 +1,7 @@
-"""Executors of this machine, and a loop that runs a function over many tasks on any executors, retrying once.
+"""Worker processes as executors, and a loop that runs a function over many tasks on any executors, with one retry.
 
-Worker processes are forked: 20 ms each, where a new interpreter takes 0.6 s to import numpy and the project. Their
-pipes are private, so what they unpickle comes from this process alone. A Dask cluster's executors are in `dask`.
+Worker processes are forked, which takes 20 ms each; a new interpreter would take 0.6 s to import numpy and the project.
+Their pipes are private, so they only unpickle data of this process. The executors of a Dask cluster are in `dask`.
 """
 
 import ctypes
@@ -25,10 +25,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Executors = Callable[[int], AbstractContextManager[Sequence[Executor]]]
-"""Makes executors for this many jobs, each for one task at a time; leaving the context ends their tasks at once."""
+"""Makes executors for a number of jobs, each for one task at a time; leaving the context ends their tasks at once."""
 
 TRIES = 2
-"""How often a task is tried before it is given up."""
+"""The number of attempts at a task before it is given up."""
 
 _PR_SET_PDEATHSIG = 1
 _KILLED = "a worker process ended before its task was done (killed, or the machine is out of memory)"
@@ -36,7 +36,7 @@ _KILLED = "a worker process ended before its task was done (killed, or the machi
 
 @dataclass(frozen=True)
 class Lost:
-    """The result of a task that failed; `why` is a sentence."""
+    """The result of a task that failed; `why` describes the error."""
 
     why: str
 
@@ -44,11 +44,12 @@ class Lost:
 def results(
     function: Callable[[T], R], tasks: Iterable[T], executors: Sequence[Executor], *, ahead: int = 1
 ) -> Generator[tuple[T, R | Lost], None, None]:
-    """Every task with `function` of it, in order of completion; without executors this process computes them in turn.
+    """Yield every task with `function(task)` in order of completion; without executors, this process runs the tasks.
 
-    Tasks are taken from the iterable as executors become free; each has up to `ahead` of them, so that it need not wait
-    while a result is read. A task that raises, or whose worker is killed, is tried once more and is then Lost; a worker
-    that is killed takes all that it was given with it, so from then on each is given one at a time.
+    Tasks are taken from the iterable as executors become free. Each executor holds up to `ahead` tasks, so that it does
+    not idle while a result is processed. A task that raises, or whose worker is killed, is tried once more; if that
+    fails, its result is Lost. A killed worker loses all tasks that it holds, so from the first failure on every
+    executor holds only one.
     """
     if not executors:
         for task in tasks:
@@ -56,7 +57,7 @@ def results(
             yield task, _attempt(function, task) if isinstance(result, Lost) else result
         return
     untried, again = iter(tasks), deque[T]()
-    running = dict[Future[R | Lost], tuple[T, int, int]]()  # an executor by its index: one may be there several times
+    running = dict[Future[R | Lost], tuple[T, int, int]]()  # task, tries, index of the executor (one may occur twice)
 
     def fill() -> None:
         for depth in range(1, ahead + 1):
@@ -75,13 +76,13 @@ def results(
             if not is_over:
                 again.append(task)
                 ahead = 1
-            fill()  # before the result is handed on, which may take its reader a while
+            fill()  # before the result is yielded, as the consumer may take a while
             if is_over:
                 yield task, result
 
 
 def _attempt(function: Callable[[T], R], task: T) -> R | Lost:
-    # Not raised in a worker: some exceptions cannot be pickled.
+    # Exceptions are not raised in a worker, because some of them cannot be pickled.
     try:
         return function(task)
     except MemoryError:
@@ -96,14 +97,14 @@ def _outcome(future: "Future[R | Lost]") -> R | Lost:
     except BrokenExecutor:
         return Lost(_KILLED)
     except CancelledError:
-        return Lost("the Dask cluster cancelled it")
+        return Lost("cancelled by the Dask cluster")
     except Exception as error:
         return Lost(f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 @contextmanager
 def processes(jobs: int) -> Iterator[Sequence[Executor]]:
-    """This many worker processes, or none where one job is wanted; killed when the context is left."""
+    """Yield `jobs` worker processes, or none for a single job; they are killed when the context is left."""
     workers = [_Worker() for _ in range(jobs)] if jobs > 1 else []
     try:
         yield workers
@@ -115,11 +116,11 @@ def processes(jobs: int) -> Iterator[Sequence[Executor]]:
 
 
 class _Worker(Executor):
-    """One worker process, started by its first task, and again by the task after one that it was killed in.
+    """One worker process, started by its first task, and started again by the first task after it was killed.
 
-    Not a ProcessPoolExecutor, which waits forever for the rest of a result that a killed process was sending: it has
-    the other end of that pipe open itself. A task must not raise, and its result must be one that can be pickled, or it
-    is Lost.
+    A ProcessPoolExecutor is not used: it keeps the sending end of the result pipe open itself, so if a process is
+    killed while sending a result, it waits for the rest forever. A task must not raise; if its result cannot be
+    pickled, it is Lost.
     """
 
     def __init__(self) -> None:
@@ -136,7 +137,7 @@ class _Worker(Executor):
         return future
 
     def kill(self) -> None:
-        """Kill the process, in the middle of a task or not."""
+        """Kill the process, even in the middle of a task."""
         if self._process is not None:
             self._process.process.kill()
 
@@ -147,10 +148,8 @@ class _Worker(Executor):
 
 
 class _Process:
-    """A worker process with the futures of the tasks that it was sent, and a thread that reads their results.
-
-    `lock` is held by whoever calls `send`.
-    """
+    """A worker process, the futures of the tasks that were sent to it, and a thread that reads their results. Callers
+    of `send` must hold `lock`."""
 
     def __init__(self, lock: threading.Lock) -> None:
         context = get_context("fork")
@@ -159,12 +158,12 @@ class _Process:
         self._futures = deque[Future[Any]]()
         self.process = context.Process(target=_work, args=(theirs, os.getpid()), daemon=True)
         self.process.start()
-        theirs.close()  # so that the process alone has it, and its end is the end of what can be read
+        theirs.close()  # the worker holds the only copy, so this process reads EOF when the worker ends
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def send(self, future: "Future[Any]", task: tuple[Any, ...]) -> bool:
-        """Send a task, unless the process has ended; returns whether it was sent."""
+        """Send a task unless the process has ended; returns whether it was sent."""
         if self._is_over:
             return False
         try:
@@ -178,10 +177,10 @@ class _Process:
         try:
             while True:
                 result = self._connection.recv()
-                with self._lock:  # by now its future is there
+                with self._lock:  # `send` appends the future before it releases the lock
                     future = self._futures.popleft()
                 future.set_result(result)
-        except Exception:  # EOFError at the end; a result that cannot be unpickled, or has no room here, is lost, too
+        except Exception:  # EOFError at the end; also a result that cannot be unpickled or does not fit into memory
             self.process.kill()
         self.process.join()
         with self._lock:
@@ -192,18 +191,18 @@ class _Process:
 
 
 def _work(connection: "Connection[Any, Any]", parent: int) -> None:
-    """Do tasks until killed."""
+    """Run tasks in the worker process until it is killed."""
     _begin_worker(parent)
     while True:
         function, arguments, keywords = connection.recv()
         try:
             connection.send(function(*arguments, **keywords))
-        except Exception as error:  # it is pickled before any of it is sent
+        except Exception as error:  # the result cannot be pickled; nothing of it has been sent yet
             connection.send(Lost(f"{type(error).__name__}: {error}"))
 
 
 def _begin_worker(parent: int) -> None:
-    """Undo the parent's signal handlers, and die with it."""
+    """Reset the signal handlers inherited from the parent, and arrange to die with it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

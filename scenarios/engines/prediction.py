@@ -1,7 +1,7 @@
-"""The plan and the model's prediction for collectives that were emulated, whatever faults were in force.
+"""The plan (placement and paths) of collectives and the model's prediction of their times, with or without faults.
 
-Without faults that is the plan as it is made for any engine. With faults it depends on which of them were in force when
-the collective's paths, and before that its ring, were chosen; the testbed records them with every collective.
+Without faults the plan is the same for both engines. With faults it depends on those that were in force when an
+emulated collective's placement and paths were chosen; the testbed records them with every collective.
 """
 
 import math
@@ -53,14 +53,14 @@ from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
 
 Floats = npt.NDArray[np.float64]
 
-_NUMBERS = 1 << 21  # of the times of transfers at a time
+_TIMES_AT_ONCE = 1 << 21  # times of transfers computed at once, which bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The planned placement and paths of one collective, and its predicted completion time, of which `reconfigure_s` is
-    waiting for both where that is counted; `jobs_s` [1, J] are the times of jobs. `later` are the paths after each
-    change of tunnels while it runs."""
+    """The plan and the prediction for one collective. `predicted_s` is its completion time, and `reconfigure_s` the
+    part of it spent waiting for placement and paths, if that is counted. `later` are the paths after each change of
+    tunnels while it runs; `jobs_s` [1, J] the jobs' times."""
 
     placement: npt.NDArray[np.int16]
     path: npt.NDArray[np.int16]
@@ -71,41 +71,36 @@ class Expected:
 
 
 class Expectations:
-    """What is expected of a point's collectives, in order: `of` needs to have been called for all before."""
+    """Plans and predictions for an emulated point's collectives; `of` must be called for all of them in order."""
 
     def __init__(self, setting: Scenario, mode: str) -> None:
         self._setting, self._mode = setting, mode
         self._in_force: dict[int, tuple[Fault, ...]] = {}
-        self._conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
+        self.conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
         self._seen: dict[int, Floats] = {}
-        self._play = None
+        self._choices = None
         if setting.mode(mode).knowledge.is_measured:
-            self._play = Play(setting, mode, self._conditions, lambda number, _: self._seen[number])
+            self._choices = Play(setting, mode, self.conditions, lambda number, _: self._seen[number])
         self._demands: Demands | None = None
         if setting.measures_demands(setting.mode(mode)):
             self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
         self._course: Course | None = None
-        if setting.faults and setting.has_course(mode) and not self._play:
-            believed = self._conditions.believed(setting.mode(mode).knowledge)
+        if setting.faults and setting.has_course(mode) and not self._choices:
+            believed = self.conditions.believed(setting.mode(mode).knowledge)
             self._course = new_course(setting, mode, believed)
-        self._all = None if setting.faults or self._play or self._demands else planned(setting, mode).decisions
-        self._bound_s = lower_bound(setting, self._conditions)
+        self._planned = None if setting.faults or self._choices or self._demands else planned(setting, mode).decisions
+        self._bound_s = lower_bound(setting, self.conditions)
 
     def bound_s(self, collective: int) -> Floats:
-        """A time that no schedule can beat under a collective's conditions, faults aside: [1] seconds."""
-        return self._bound_s(collective, self._conditions.drawn.rates_bps(collective, 1))
-
-    @property
-    def conditions(self) -> Conditions:
-        """The conditions of the point."""
-        return self._conditions
+        """Return a lower bound on any schedule's time under a collective's conditions without faults: [1] seconds."""
+        return self._bound_s(collective, self.conditions.drawn.rates_bps(collective, 1))
 
     def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> Expected:
-        """What is expected of a collective while these faults, by their indices in the scenario, were in force; `read`
-        is what was read of tunnels in it, by which they change."""
+        """Return plan and prediction for a collective under `faults`, the indices of the scenario's faults in force.
+        `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         plan = self._plan(collective)
-        if read is not None and self._demands and self._setting.te.readings:  # the last time it was at the end
+        if read is not None and self._demands and self._setting.te.readings:  # without the reading at the end
             read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
         else:
             read = None
@@ -113,85 +108,87 @@ class Expectations:
         later = [] if read is None else plan.replanned(read)
         waits_s = 0.0
         if self._setting.control.counted:
-            (found,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
-            waits_s = 0.0 if np.isnan(found) else float(found)
+            (wait_s,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
+            waits_s = 0.0 if np.isnan(wait_s) else float(wait_s)
         return Expected(
             placement=plan.decisions.placement[0],
             path=plan.decisions.path[0],
-            later=[one.path[0] for one in later],
+            later=[decisions.path[0] for decisions in later],
             predicted_s=float(predicted_s) + waits_s,
             reconfigure_s=waits_s,
             jobs_s=jobs_s,
         )
 
-    def moved(self, collective: int, places: Iterable[int]) -> list[list[int]]:
-        """The paths of flows that are expected at those of these changes of conditions, while a collective runs, at
-        which any are chosen: the place of each change, and behind it the path of every flow."""
-        found = self._plan(collective).moved_paths(places)
-        return [[place, *path.tolist()] for place, path in zip(*found, strict=True)]
+    def moved(self, collective: int, among: Iterable[int]) -> list[list[int]]:
+        """Return the planned paths at those changes of conditions at which the running collective re-routes. Each entry
+        is the index of the change, followed by the path of every flow."""
+        changes, paths = self._plan(collective).moved_paths(among)
+        return [[change, *path.tolist()] for change, path in zip(changes, paths, strict=True)]
 
     def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
-        """Take in the probes before a collective that `of` has not been called for, while these faults were in force:
-        rows of source, destination, path, and when each was sent and had arrived, ns."""
+        """Record the probes before a collective under these faults; to be called before `of`. Each row is source,
+        destination, path, and when the probe was sent and when it had arrived, in ns."""
         self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
         took_s = (probes[:, 4] - probes[:, 3]) / 1e9
-        of, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
-        self._seen[collective] = at_probes(self._conditions, collective, of, took_s, size_bytes)
+        sent, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
+        self._seen[collective] = at_probes(self.conditions, collective, sent, took_s, size_bytes)
 
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
-        """Take in when each message of a collective that `of` has been called for was handed over and had arrived, [T]
-        s, and what was read of ports or tunnels, if it was: what the choices behind it go by where knowledge or demands
-        are measured."""
+        """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
+
+        `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived; `readings` are
+        those of ports or tunnels, if their counters were read. They are used if knowledge or demands are measured.
+        """
         if readings is not None and self._demands is not None:
-            fabric, workload = self._conditions.fabric, self._setting.workload
+            fabric, workload = self.conditions.fabric, self._setting.workload
             self._seen[collective] = wanted_of(fabric, workload, readings, sample_s=self._setting.te.sample_s)
         elif readings is not None:
             fair = self._setting.fair_links(self._mode) is not None
-            self._seen[collective] = at_ports(readings, links=len(self._conditions.shared.all), fair=fair)
+            self._seen[collective] = at_ports(readings, links=len(self.conditions.shared.all), fair=fair)
         elif self._setting.mode(self._mode).knowledge.kind == ENDS:
             self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
-        """What the messages of a collective that `of` has been called for got of their fair shares; `sent_s` and
-        `arrived_s`, [T] s, are when each was handed over and had arrived."""
+        """Compare the rates that a collective's messages got with their fair shares; to be called after `of`. `sent_s`
+        and `arrived_s`, [T] s, are when each message was handed over and when it had arrived."""
         plan = self._plan(collective)
-        schedule, seen = plan.workload.schedule, plan.times()
-        fair_s = busy_s(schedule.transfers, seen.begins_s[:, 0], seen.arrives_s[:, 0])
-        measured_s = busy_s(schedule.transfers, sent_s, arrived_s)
+        transfers, predicted = plan.workload.schedule.transfers, plan.times()
+        fair_s = busy_s(transfers, predicted.begins_s[:, 0], predicted.arrives_s[:, 0])
+        measured_s = busy_s(transfers, sent_s, arrived_s)
         users: defaultdict[int, list[int]] = defaultdict(list)
         (rows,) = plan.links()
-        on = [row[row >= 0].tolist() for row in rows]
-        kept = [index for index, one in enumerate(schedule.transfers) if on[one.flow]]  # a computation has no links
-        for place, index in enumerate(kept):
-            for link in on[schedule.transfers[index].flow]:
-                users[link].append(place)
-        names = [link.name for link in self._conditions.shared.all]
+        links_of = [row[row >= 0].tolist() for row in rows]
+        kept = [index for index, transfer in enumerate(transfers) if links_of[transfer.flow]]  # without computations
+        for position, index in enumerate(kept):
+            for link in links_of[transfers[index].flow]:
+                users[link].append(position)
+        names = [link.name for link in self.conditions.shared.all]
         shared = set(self._setting.shared_links(self._mode))
         links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
         return shares(measured_s[kept], fair_s[kept], links)
 
     def _plan(self, collective: int) -> "Plan":
-        """The plan of a collective, under the faults that were in force."""
-        return Plan(self._setting, self._mode, self._decisions(collective), self._conditions, collective)
+        """Return the plan of a collective under the faults that were in force."""
+        return Plan(self._setting, self._mode, self._decisions(collective), self.conditions, collective)
 
     def _decisions(self, collective: int) -> Decisions:
-        """The decisions for a collective, under the faults that were in force; one row."""
-        if self._play is not None:
-            return self._play.decisions(collective, 1)
-        if self._all is not None:
-            return self._all.row(collective)
+        """Return the decisions for a collective, one row, under the faults that were in force."""
+        if self._choices is not None:
+            return self._choices.decisions(collective, 1)
+        if self._planned is not None:
+            return self._planned.row(collective)
         demands, course = self._demands, self._course
         return decided(
-            self._setting, self._mode, self._conditions, start=collective, count=1, demands=demands, course=course
+            self._setting, self._mode, self.conditions, start=collective, count=1, demands=demands, course=course
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Collectives from `start` on of a point as they were decided, one a row of `decisions`, and the model's times of
-    them.
+    """The decisions for a point's collectives from `start` on, one row of `decisions` each, and their predicted times.
 
-    Where tunnels change by time, those go by what was `read` of tunnels in a collective, or by what is predicted to be.
+    Methods with a parameter `read` use it where tunnels change by time: it holds the measured readings of the tunnels
+    in the one collective of the plan; without it, the readings are predicted.
     """
 
     setting: Scenario
@@ -202,131 +199,126 @@ class Plan:
 
     @property
     def chosen_by(self) -> Mode:
-        """The mode."""
+        """The policy of the mode."""
         return self.setting.mode(self.mode)
 
     @cached_property
     def workload(self) -> Workload:
-        """What every collective, or every round of jobs, does."""
+        """The workload of every collective, or of every round of jobs."""
         return self.setting.workload
 
     @cached_property
     def choices(self) -> Chooser:
-        """What the mode chooses by conditions."""
+        """The chooser of the mode's placements and paths."""
         return chooser_of(self.setting, self.chosen_by, self.conditions)
 
     def rows(self, some: slice) -> "Plan":
-        """Some of the collectives."""
+        """Return the plan of a slice of the collectives."""
         return replace(self, decisions=self.decisions.rows(some), start=self.start + (some.start or 0))
 
     def row(self, row: int) -> "Plan":
-        """One of them."""
+        """Return the plan of one of the collectives."""
         return self.rows(slice(row, row + 1))
 
     def links(self) -> npt.NDArray[np.int32]:
-        """The links or ports that flows pass, by index, in order, -1 for none: [K, F, H]."""
+        """Return the links or ports that flows pass, as indices in order, [K, F, H]; -1: unused entry."""
         return links_by_flow(self.workload, self.decisions, self.conditions, start=self.start)
 
     def reconfiguring_s(self, before: Decisions | None = None) -> Floats:
-        """The times that collectives are predicted to wait for ring and paths, [K] s; NaN for no change.
+        """Predict how long each collective waits for its placement and paths, [K] s.
 
-        `before` are the decisions for the collective before them, those that are planned unless given.
+        The time is NaN if nothing is chosen or probed, except for collective 0. `before` are the decisions for the
+        collective before the first one of this plan, by default the planned ones.
         """
-        setting, mode, decisions, conditions, start = (
-            self.setting,
-            self.mode,
-            self.decisions,
-            self.conditions,
-            self.start,
-        )
-        one = before
+        setting, decisions, conditions, start = self.setting, self.decisions, self.conditions, self.start
         if start:
-            one = before or decided(setting, mode, conditions, start=start - 1, count=1)
-            last = one.placement, one.path
+            before = before or decided(setting, self.mode, conditions, start=start - 1, count=1)
+            last = before.placement, before.path
         else:
             placement = decisions.placement[:1]
             last = placement[:0], self.choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
-        number, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
-        probes = conditions.are_probed(chosen_by, start, number.size, setting.collective.reembed_every)
-        found = cost.reconfiguring_s(
+        numbers, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
+        is_probed = conditions.are_probed(chosen_by, start, numbers.size, setting.collective.reembed_every)
+        waits_s = cost.reconfiguring_s(
             self.choices.router,
             self.workload,
             placement=decisions.placement,
             path=decisions.path,
             before=last,
             exchanges=chosen_by.reroutes,
-            chooses=(number == 0) | decisions.reembedded | decisions.rerouted | probes,
+            chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed,
             parts=setting.transport.buffer_bytes is not None,
             control_s=setting.control_delays_s,
             probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
         )
-        for row in np.flatnonzero(probes):
-            last_one = decisions.row(int(row) - 1) if row else one
-            of = probed_before(setting, chosen_by, conditions, start + int(row), last_one)
-            takes_s = probe_takes_s(conditions, start + int(row), of, setting.control.probe_bytes)
-            in_force = None if last_one is None else (last_one.placement[0], last_one.path[0])
-            found[row] += cost.probing_s(self.choices.router, self.workload, of, takes_s, in_force=in_force)
-        return found
+        for row in np.flatnonzero(is_probed).tolist():
+            previous = decisions.row(row - 1) if row else before
+            probes = probed_before(setting, chosen_by, conditions, start + row, previous)
+            takes_s = probe_takes_s(conditions, start + row, probes, setting.control.probe_bytes)
+            in_force = None if previous is None else (previous.placement[0], previous.path[0])
+            waits_s[row] += cost.probing_s(self.choices.router, self.workload, probes, takes_s, in_force=in_force)
+        return waits_s
 
     def completion_s(self, read: Readings | None = None) -> Floats:
-        """The model's completion times, [K] seconds.
+        """Predict the completion times, [K] seconds.
 
-        Where two flows can share a link or a port, all of them have their max-min fair shares; elsewhere each has its
-        own. A round of jobs is over when all are that are not background.
+        If flows can share links or ports, all flows get their max-min fair shares; otherwise each has its links to
+        itself. A round of jobs is complete when all jobs except background jobs are.
         """
         return self.with_jobs_s(read)[0]
 
     def with_jobs_s(self, read: Readings | None = None) -> tuple[Floats, Floats | None]:
-        """The completion times, [K] seconds, and those of `jobs_s`, [K, J]; None where there are no jobs."""
+        """Predict the completion times, [K] seconds, and those of the jobs, [K, J], or None if there are no jobs."""
         spans = self.workload.jobs
         if not spans:
-            return self._alone_s(read), None
-        found = []
-        step = max(1, _NUMBERS // len(self.workload.schedule.transfers))
+            return self._without_jobs_s(read), None
+        rounds, jobs = [], []
+        step = max(1, _TIMES_AT_ONCE // len(self.workload.schedule.transfers))
         for first in range(0, len(self.decisions.path), step):
             arrives_s = self.rows(slice(first, first + step)).times(read).arrives_s
-            found.append((round_s(spans, arrives_s), jobs_s(spans, arrives_s)))
-        rounds, jobs = zip(*found, strict=True)
+            rounds.append(round_s(spans, arrives_s))
+            jobs.append(jobs_s(spans, arrives_s))
         return np.concatenate(rounds), np.concatenate(jobs)
 
-    def _alone_s(self, read: Readings | None) -> Floats:
-        """The completion times where there are no jobs, [K] seconds."""
+    def _without_jobs_s(self, read: Readings | None) -> Floats:
+        """Predict the completion times of a configuration without jobs, [K] seconds."""
         alpha_s, beta_s = self.decisions.alpha_s, self.decisions.beta_s
-        if not self._shares:
-            found = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
+        if not self._needs_shared_model:
+            completion_s = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
         else:
             transfers, slot_bytes = self.workload.schedule.transfers, self.workload.slot_bytes
-            found = fluid.completion_s(transfers, *self._network(), alpha_s, slot_bytes=slot_bytes)
-        for row, instants in self._changed(found, read):
-            found[row] = instants.arrives_s.max()
-        return found
+            completion_s = fluid.completion_s(transfers, *self._network(), alpha_s, slot_bytes=slot_bytes)
+        for row, instants in self._changing(completion_s, read):
+            completion_s[row] = instants.arrives_s.max()
+        return completion_s
 
     @property
-    def _shares(self) -> bool:
-        """Whether links may be shared, or are others than those of which decisions have the rates: behind other
-        spines."""
+    def _needs_shared_model(self) -> bool:
+        """Whether the model of shared links is needed. That is the case if flows may share links or tunnels have
+        limits, and also if the fabric's routing chooses the spines, because the rates in the decisions assume the
+        default ones."""
         decisions, is_physical = self.decisions, self.setting.fabric.grain == "physical"
         may_share = self.setting.shared_links(self.mode) or decisions.limits_bps.size
         return bool(may_share) or (decisions.spreads and is_physical)
 
     def times(self, read: Readings | None = None) -> Times:
-        """When every transfer begins, leaves and arrives."""
-        found = self._steady_times()
-        changed = dict(self._changed(found.arrives_s.max(axis=0), read))
+        """Predict when every transfer begins, leaves and arrives."""
+        steady = self._steady_times()
+        changed = dict(self._changing(steady.arrives_s.max(axis=0), read))
         if not changed:
-            return found
-        found = Times(found.begins_s, found.leaves_s, found.arrives_s)  # what limits a transfer changes, too
+            return steady
+        actual = Times(steady.begins_s, steady.leaves_s, steady.arrives_s)  # without bottlenecks, which change as well
         for row, instants in changed.items():
-            found.begins_s[:, row], found.leaves_s[:, row], found.arrives_s[:, row] = instants
-        return found
+            actual.begins_s[:, row], actual.leaves_s[:, row], actual.arrives_s[:, row] = instants
+        return actual
 
-    def _changed(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
-        """The collectives, by row, in which conditions or tunnels change, of those that would take `steady_s` [K] if
-        nothing did."""
+    def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, Instants]]:
+        """Yield the row and the times of each collective in which conditions or tunnel rates change while it runs.
+        `steady_s` [K] are the completion times if nothing changed."""
         te, timed = self.setting.te, self.conditions.timed
         if te.readings and self.decisions.limits_bps.size:
             for row in np.flatnonzero(steady_s > te.every).tolist():
-                yield row, self.row(row)._by_time(read)
+                yield row, self.row(row)._with_changing_tunnels(read)
         if timed is None:
             return
         until_s = timed.until_s(np.arange(self.start, self.start + len(steady_s)))
@@ -348,14 +340,12 @@ class Plan:
             yield row, instants
 
     def _moves(self, rows: int) -> Moves:
-        """The changes of ways while the one collective runs, among its first rows of conditions.
-
-        A flow takes its new way when the controller's message has come to the switches of its sender's site.
-        """
+        """Return the changes of the flows' paths during the plan's one collective, within its first `rows` conditions.
+        A flow takes its new path when the controller's message has reached the switches of its sender's site."""
         decisions, conditions = self.decisions, self.conditions
         assert conditions.timed is not None
-        places, paths = self.moved_paths(range(rows - 1))
-        placement = np.repeat(decisions.placement, 1 + len(places), axis=0)
+        changes, paths = self.moved_paths(range(rows - 1))
+        placement = np.repeat(decisions.placement, 1 + len(changes), axis=0)
         path = np.concatenate([decisions.path, paths])
         links = links_passed(self.workload, placement, path, conditions, start=self.start, spreads=decisions.spreads)
         rates_bps = np.repeat(conditions.rates_bps(self.start, 1), len(path), axis=0)
@@ -363,69 +353,72 @@ class Plan:
         begins, _ = self.workload.schedule.ends
         control_s = np.array(self.setting.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
         waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
-        at_s = np.array([conditions.timed.change_ns(self.start, place) / 1e9 for place in places])
-        steps_s = np.unique(waits_s)
-        moved = (waits_s <= steps_s[:, None])[None]  # of the flows, [1, steps, F]
+        at_s = np.array([conditions.timed.change_ns(self.start, change) / 1e9 for change in changes])
+        steps_s = np.unique(waits_s)  # after each change, flows move in steps, by the delay of the controller's message
+        has_moved = (waits_s <= steps_s[:, None])[None]  # whether a flow is on its new path, [1, steps, F]
         return Moves(
             (at_s[:, None] + steps_s).reshape(-1),
-            np.where(moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
-            np.where(moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
+            np.where(has_moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
+            np.where(has_moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
         )
 
     def moved_paths(self, among: Iterable[int]) -> tuple[list[int], npt.NDArray[np.int16]]:
-        """At which of these changes of conditions the mode chooses paths while the one collective runs, and those of
-        its flows, [places, F]."""
+        """Return at which of the given changes of conditions the mode re-routes during the plan's one collective, and
+        the paths that its flows then get, [changes, F]."""
         decisions, conditions, mode = self.decisions, self.conditions, self.chosen_by
-        places = [place for place in among if conditions.reroutes_within(mode, self.start, place)]
-        if not places:
+        changes = [change for change in among if conditions.reroutes_within(mode, self.start, change)]
+        if not changes:
             return [], decisions.path[:0]
-        rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, places)
-        placement = np.repeat(decisions.placement, len(places), axis=0)
-        return places, self.choices.paths(placement, rates_bps, chosen=True)
+        rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, changes)
+        placement = np.repeat(decisions.placement, len(changes), axis=0)
+        return changes, self.choices.paths(placement, rates_bps, chosen=True)
 
-    def _by_time(self, read: Readings | None) -> Instants:
-        """The one collective, in which tunnels change by time, from these decisions on."""
-        workload, sample_s, often = self.workload, self.setting.te.sample_s, self.setting.te.readings
-        found = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
+    def _with_changing_tunnels(self, read: Readings | None) -> Instants:
+        """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
+        workload, sample_s, readings = self.workload, self.setting.te.sample_s, self.setting.te.readings
+        in_turn = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
         tunnels = tunnels_of(self.conditions.fabric, workload, self.decisions.path[0])
         while True:
-            networks = [replace(self, decisions=one)._network() for one in found]
-            rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), often, axis=0)
-            rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0: tunnels without a limit
+            networks = [replace(self, decisions=decisions)._network() for decisions in in_turn]
+            rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), readings, axis=0)
+            rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0 stands for a tunnel without a limit
             instants, left = _varying(workload).progress(
                 networks[0][0][0],  # pieces stay in their tunnels
-                partial(_rows, rates_bps),
+                partial(_padded_rows, rates_bps),
                 until_s=sample_s,
                 every_s=sample_s,
                 delay_s=self.decisions.alpha_s[0],
             )
             if read is not None or instants.leaves_s.max() <= len(rates_bps) * sample_s:
                 return instants
-            seen = _sent(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
-            found += self.replanned(seen, found)
+            seen = _predicted_tunnel_readings(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
+            in_turn += self.replanned(seen, in_turn)
 
-    def replanned(self, read: Readings, found: Sequence[Decisions] = ()) -> list[Decisions]:
-        """The decisions of the changes of tunnels in the one collective that follow those `found`, one row each, by
-        what was read of tunnels while it ran."""
-        conditions, first, later = self.conditions, self.decisions, list(found or [self.decisions])
-        placement, already = first.placement, len(later)
+    def replanned(self, read: Readings, earlier: Sequence[Decisions] = ()) -> list[Decisions]:
+        """Return the decisions after each change of tunnel rates during the plan's one collective, one row each.
+
+        They follow from the readings of the tunnels while it ran. `earlier` are the decisions from the start of the
+        collective on that exist already; they are left out of the result.
+        """
+        conditions, first, in_turn = self.conditions, self.decisions, list(earlier or [self.decisions])
+        placement, known = first.placement, len(in_turn)
         rates_bps = conditions.rates_bps(self.start, 1)
         known_bps = conditions.believed(self.chosen_by.knowledge).rates_bps(self.start, 1)
         while True:
-            last, change = later[-1], len(later)
+            last, change = in_turn[-1], len(in_turn)
             wanted_bps = wanted_within(
                 conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.setting.te
             )
             if wanted_bps is None:
-                return later[already:]
+                return in_turn[known:]
             path, limits_bps = self.choices.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
             alpha_s, beta_s = self.choices.flows(placement, path, rates_bps)
-            later.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
+            in_turn.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
 
     def _steady_times(self) -> Times:
-        """When every transfer begins, leaves and arrives if conditions stay as they begin."""
+        """Predict when every transfer begins, leaves and arrives if conditions stay as they are at the start."""
         transfers, decisions = self.workload.schedule.transfers, self.decisions
-        if not self._shares:
+        if not self._needs_shared_model:
             return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
         return fluid.times(
             transfers,
@@ -436,8 +429,8 @@ class Plan:
         )
 
     def _network(self) -> tuple[npt.NDArray[np.int32], Floats]:
-        """What flows pass, [K, F, H], and the rates of that, [K, links]: links or ports, and behind the last of these
-        the beginning of each tunnel for each class, where tunnels have rates of their own."""
+        """Return the resources that flows pass, [K, F, H], and their rates, [K, resources]. Resources are links or
+        ports, followed, if tunnels have limits, by one for each tunnel of each class."""
         decisions, links = self.decisions, self.links()
         rates_bps = self.conditions.shared_bps(self.start, len(decisions.path))
         if not decisions.limits_bps.size:
@@ -446,7 +439,7 @@ class Plan:
         return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
 
     def _classes(self) -> fluid.Classes | None:
-        """The classes of traffic, which WAN ports serve."""
+        """Return the traffic classes, which WAN ports serve; None if the configuration has none."""
         if not self.setting.classes:
             return None
         wan = wan_of(self.conditions.fabric)
@@ -456,61 +449,63 @@ class Plan:
         )
 
     def seen(self, *, sent_s: Floats, arrived_s: Floats) -> Floats:
-        """What messages of the one collective tell of links, [links] bit/s (`at_ends`), handed over and arrived when
-        this says, [T] s."""
+        """Infer link rates, [links] bit/s, from the times of the messages in the plan's one collective (`at_ends`).
+        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived."""
         (links,), delays_s = self.links(), self.conditions.shared_delays_s
         return at_ends(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
 
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """When the last of the jobs that are not background is over, of arrivals [T, K] by transfer: [K] seconds."""
-    ends_s = [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) for one in spans if not one.is_background]
+    """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
+    spans = [span for span in spans if not span.is_background]
+    ends_s = [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) for span in spans]
     return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
 
 
 def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """Each job's completion time, from its start to its last arrival: [K, J] seconds; arguments as for `round_s`."""
+    """Return each job's completion time, from its start to its last arrival, [K, J] seconds; arguments as `round_s`."""
     return np.stack(
-        [arrives_s[one.transfers.start : one.transfers.stop].max(axis=0) - one.start_s for one in spans], axis=1
+        [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) - span.start_s for span in spans], axis=1
     )
 
 
-def _rows(rates_bps: Floats, count: int) -> Floats:
-    """So many rows of rates, the last of which stays."""
+def _padded_rows(rates_bps: Floats, count: int) -> Floats:
+    """Return the first `count` rows of rates, repeating the last one if there are fewer."""
     return rates_bps[np.minimum(np.arange(count), len(rates_bps) - 1)]
 
 
-def _sent(
+def _predicted_tunnel_readings(
     workload: Workload, tunnels: npt.NDArray[np.int32], instants: Instants, left: Floats, *, every_s: float
 ) -> Readings:
-    """What is read of tunnels every so many seconds, where `left`, [n, F], are the bits that flows are sending then."""
+    """Predict the tunnels' counter readings every `every_s` seconds. `left`, [n, F], is how many bits of the messages
+    that flows are sending are not yet sent at each reading."""
     link, at_s = np.unique(tunnels[tunnels >= 0]), every_s * np.arange(len(left))
     sent = -left
-    for place, one in enumerate(workload.schedule.transfers):
-        begun = instants.begins_s[place] <= at_s * (1 + 1e-12)
-        sent[begun, one.flow] += 8 * one.amount * workload.slot_bytes
+    for index, transfer in enumerate(workload.schedule.transfers):
+        has_begun = instants.begins_s[index] <= at_s * (1 + 1e-12)
+        sent[has_begun, transfer.flow] += 8 * transfer.amount * workload.slot_bytes
     sent[0] = 0.0
-    of_link = np.stack([sent[:, tunnels == one].sum(axis=1) for one in link], axis=1)
+    by_tunnel = np.stack([sent[:, tunnels == tunnel].sum(axis=1) for tunnel in link], axis=1)
     since_s = np.tile(at_s[:, None], link.size)
-    return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(of_link / 8).astype(np.int64))
+    return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(by_tunnel / 8).astype(np.int64))
 
 
 @lru_cache(maxsize=64)
 def _varying(workload: Workload, packet_bytes: int = 0) -> Varying:
-    """The timing model of a workload's schedule where rates change while it is under way; with packets of this size,
-    if any, links have queues."""
+    """Return the timing model of a workload's schedule for rates that change while it runs. With `packet_bytes` above
+    0, the model includes queues of packets of this size."""
     transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
     return Varying(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
 
 def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
-    """A function of a start and the rates [K, links or ports] as collectives from there on begin, which gives times
-    that no schedule can beat, [K] seconds.
+    """Return a function that computes a lower bound on the time of any schedule, [K] seconds.
 
-    Where flows can share links that is the bound of the model in which they do, which is weaker (`LowerBound`). They
-    are NaN where messages mean nothing, as the same could be done without any. Jobs of messages and background traffic
-    add nothing to the bound of a round. Where conditions change while a collective runs, links are taken to have the
-    highest rates that they have until then.
+    Its arguments are the index of the first collective and the rates [K, links or ports] at the start of each. If flows
+    can share links, it is the bound for the model of shared links, which is weaker (`LowerBound`). The bound is NaN if
+    messages have no meaning, as then none would be needed; likewise, jobs of such messages and background traffic do
+    not contribute to the bound of a round. If conditions change while a collective runs, each link is assumed to have
+    its highest rate so far.
     """
     bound = _bound(setting, conditions)
     if bound is None:
@@ -521,7 +516,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
 
 
 def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
-    """The bound of a configuration's collective or round, None where there is none."""
+    """Return the lower bound for a configuration's collective or round of jobs; None if there is none."""
     spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
     if not setting.jobs and spec.kind not in OWN_SIZES:
         return LowerBound(
@@ -533,12 +528,12 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
         )
     demands = []
     for job in setting.jobs:
-        ranks, does = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
-        if not job.is_background and does.kind not in (*OWN_SIZES, TRANSFER):
+        ranks, collective = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
+        if not job.is_background and collective.kind not in (*OWN_SIZES, TRANSFER):
             demands.append(
                 Demand(
-                    kind=does.kind,
-                    block_bytes=does.with_chunk(len(ranks)).chunk_bytes,
+                    kind=collective.kind,
+                    block_bytes=collective.with_chunk(len(ranks)).chunk_bytes,
                     gpus=ranks,
                     count=job.count,
                     start_s=job.start_s,
@@ -548,23 +543,24 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
 
 
 def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Floats) -> Floats:
-    """The least time T, of each collective, that is the bound under the highest rates that links have before T."""
-    found, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
-    for place in np.flatnonzero(found > until_s):
-        # Under the rates of the first n rows: if that is before the next change, or not after the last, it is T.
-        rows, end_s, least_s = 1, float(until_s[place]), 0.0
-        while (seconds := float(found[place])) > end_s:
-            rows, least_s = rows + 1, end_s
-            end_s = timed.change_ns(start + int(place), rows - 1) / 1e9
-            highest = timed.from_beginning(start + int(place), rows).max(axis=0)
-            found[place] = bound.seconds(highest[None])[0]
-        found[place] = max(seconds, least_s)
-    return found
+    """Return for each collective the least time T that equals the bound under the links' highest rates before T."""
+    bound_s, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
+    for row in np.flatnonzero(bound_s > until_s).tolist():
+        # Find the first n for which the bound under the highest rates of rows 1 .. n is not after the end of row n. T
+        # is this bound, or the beginning of row n if the bound is before it.
+        rows, begin_s, end_s = 1, 0.0, float(until_s[row])
+        while (seconds := float(bound_s[row])) > end_s:
+            rows, begin_s = rows + 1, end_s
+            end_s = timed.change_ns(start + row, rows - 1) / 1e9
+            highest_bps = timed.from_beginning(start + row, rows).max(axis=0)
+            bound_s[row] = bound.seconds(highest_bps[None])[0]
+        bound_s[row] = max(seconds, begin_s)
+    return bound_s
 
 
 def ring_gap(setting: Scenario, mode: str, count: int) -> float:
-    """By which share of the least possible value of `collective.ring` a mode's rings exceed it at most, under a point's
-    first `count` conditions, faults aside; 0 where they are chosen exactly."""
+    """Return a bound on the relative optimality gap of a mode's rings under a point's first `count` conditions. The gap
+    is relative to the least possible value of the ring's objective, without faults; 0 for an exact choice."""
     conditions = conditions_of(setting, lambda _: ())
     rates_bps = conditions.rates_bps(0, min(count, setting.collective.count))
     gaps = chooser_of(setting, setting.mode(mode), conditions).ring_gaps(rates_bps)
@@ -572,69 +568,74 @@ def ring_gap(setting: Scenario, mode: str, count: int) -> float:
 
 
 def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
-    """What the predicted times of a point's first collectives are made of, faults aside: the mean seconds by link,
-    "g0>g4", or by the GPU that computes, the most first."""
+    """Split the predicted times of a point's first collectives, without faults, by elements of their critical paths.
+    Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order."""
     plan = planned(setting, mode, count)
     conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.waited_for
-    seen, links = plan.times(), plan.links()
+    predicted, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
-    if decisions.limits_bps.size:  # what limits a tunnel is told as the link that it begins with
-        first = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
-        names += first * (decisions.limits_bps.shape[1] // len(first))
-    spent: defaultdict[str, float] = defaultdict(float)
+    if decisions.limits_bps.size:  # a tunnel's limit is reported under the tunnel's first link
+        first_links = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
+        names += first_links * (decisions.limits_bps.shape[1] // len(first_links))
+    mean_s: defaultdict[str, float] = defaultdict(float)
     for row in range(count):
-        hops = _hops(plan.row(row), links[row])
-        limits = fluid.limits(seen, names, row)
-        for name, spends in seconds_by_link(transfers, path_of(transfers, seen, row), hops, limits).items():
-            spent[name] += spends.seconds / count
-    return dict(sorted(spent.items(), key=lambda item: -item[1]))
+        hops, limits = _hops(plan.row(row), links[row]), fluid.limits(predicted, names, row)
+        critical = path_of(transfers, predicted, row)
+        for name, share in seconds_by_link(transfers, critical, hops, limits).items():
+            mean_s[name] += share.seconds / count
+    return dict(sorted(mean_s.items(), key=lambda item: -item[1]))
 
 
 def exposed_s(
     setting: Scenario, mode: str, job: str | None = None, *, arrived_s: Floats | None = None
 ) -> tuple[float, float]:
-    """By how much communication lengthens the iterations of a point's first collective, or of a job's in the first
-    round: the mean seconds for what goes between stages, until the last computation is over, and for the sums of
-    gradients. As predicted, faults aside, or where transfers were over at `arrived_s`, [T]."""
+    """Return how much exposed communication lengthens each training iteration of a point's first collective.
+
+    With `job`, it is that of the job's first collective in the first round. The result is mean seconds per iteration:
+    for communication between stages, until the last computation is over, and for the sums of gradients after it. The
+    times are predicted without faults, or measured if `arrived_s`, the arrivals of transfers [T], is given.
+    """
     if arrived_s is None:
         setting = replace(setting, faults=())
-    transfers, some = setting.workload.schedule.transfers, _first(setting, job)
+    transfers, first = setting.workload.schedule.transfers, _first_transfers(setting, job)
     begins, ends = setting.workload.schedule.ends
-    streams = np.equal(begins, ends)
-    alone_s = times(transfers, np.zeros((len(streams), 1)), streams[:, None].astype(float)).arrives_s[some].max()
+    is_stream = np.equal(begins, ends)
+    computing = times(transfers, np.zeros((len(is_stream), 1)), is_stream[:, None].astype(float))
+    computing_s = computing.arrives_s[first].max()  # without any time for communication
     if arrived_s is None:
         arrived_s = planned(setting, mode, 1).times().arrives_s[:, 0]
-    last_s = arrived_s[some].max()
-    computed_s = arrived_s[some][streams[[one.flow for one in transfers[some]]]].max()
-    pipeline_s, data_s = (max(0.0, float(one)) for one in (computed_s - alone_s, last_s - computed_s))
-    return pipeline_s / setting.training.every, data_s / setting.training.every
+    last_s = arrived_s[first].max()
+    computed_s = arrived_s[first][is_stream[[transfer.flow for transfer in transfers[first]]]].max()
+    pipeline_s, gradients_s = max(0.0, float(computed_s - computing_s)), max(0.0, float(last_s - computed_s))
+    return pipeline_s / setting.training.every, gradients_s / setting.training.every
 
 
-def _first(setting: Scenario, job: str | None) -> slice:
-    """The transfers of a collective, or of the first one of a job in a round."""
+def _first_transfers(setting: Scenario, job: str | None) -> slice:
+    """Return the transfers of a collective, or those of a job's first collective in a round."""
     if job is None:
         return slice(len(setting.workload.schedule.transfers))
-    (span,) = (one.transfers for one in setting.workload.jobs if one.name == job)
-    (spec,) = (one for one in setting.jobs if one.name == job)
-    gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0  # a transfer each, before a collective
+    (span,) = (span.transfers for span in setting.workload.jobs if span.name == job)
+    (spec,) = (spec for spec in setting.jobs if spec.name == job)
+    # Each rank has a gate, a transfer, before each collective except the first; there too if the job starts later.
+    gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0
     first = span.start + begins * gates
     return slice(first, first + (len(span) - (spec.count - 1 + begins) * gates) // spec.count)
 
 
 def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
-    """The bytes that a point's first collective, or the first one of a job, sends over each link or port that it uses,
-    by name, faults aside."""
+    """Return the bytes that a point's first collective, or a job's first one, sends over each link or port it uses.
+    Keys are the names of links or ports; faults are left out."""
     plan = planned(setting, mode, 1)
     (links,), names, workload = plan.links(), plan.conditions.shared.all, plan.workload
-    found: defaultdict[str, int] = defaultdict(int)
-    for one in workload.schedule.transfers[_first(plan.setting, job)]:
-        for link in links[one.flow][links[one.flow] >= 0].tolist():
-            found[names[link].name] += round(one.amount * workload.slot_bytes)
-    return dict(sorted(found.items()))
+    by_link: defaultdict[str, int] = defaultdict(int)
+    for transfer in workload.schedule.transfers[_first_transfers(plan.setting, job)]:
+        for link in links[transfer.flow][links[transfer.flow] >= 0].tolist():
+            by_link[names[link].name] += round(transfer.amount * workload.slot_bytes)
+    return dict(sorted(by_link.items()))
 
 
 def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
-    """What each flow of the one collective, which passes `links` [F, H], goes over; of a stream that is its GPU."""
+    """Return the hops of each flow of the plan's one collective, which passes `links` [F, H]; a stream's is its GPU."""
     conditions, all_ = plan.conditions, plan.conditions.shared.all
     (rates_bps,), delays_s = conditions.shared_bps(plan.start, 1), conditions.shared_delays_s
     placement, (places, _) = plan.decisions.placement[0], plan.workload.schedule.ends
@@ -646,8 +647,8 @@ def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
 
 
 def planned(setting: Scenario, mode: str, count: int | None = None) -> Plan:
-    """The plan of a point's first collectives, all unless told otherwise, its faults aside."""
-    whole = replace(setting, faults=())  # what is admitted depends on them
+    """Return the plan of a point's first `count` collectives (default: all) without the scenario's faults."""
+    whole = replace(setting, faults=())  # in the whole scenario, as the admission of transfers depends on faults, too
     conditions = conditions_of(whole)
     decisions = decided(whole, mode, conditions, start=0, count=count or setting.collective.count)
     return Plan(whole, mode, decisions, conditions)
@@ -663,14 +664,16 @@ def decided(
     demands: Demands | None = None,
     course: Course | None = None,
 ) -> Decisions:
-    """The plan of collectives start .. start+count-1 of a point under these conditions; where demands are measured, by
-    these, or by what is predicted to be seen. `course` is that of a mode that has one, where collectives may be
-    lost."""
+    """Return the decisions for collectives start .. start+count-1 of a point under these conditions.
+
+    If demands are measured, `demands` supplies them; by default they follow from predicted readings. `course` replaces
+    the mode's `course_of`, which assumes that no collective is lost.
+    """
     chosen_by = setting.mode(mode)
     if setting.measures_demands(chosen_by):
-        demands = demands or _demands(setting, mode)
+        demands = demands or _predicted_demands(setting, mode)
     if chosen_by.knowledge.is_measured:
-        return _played(setting, mode).decisions(start, count)
+        return _predicted_play(setting, mode).decisions(start, count)
     return decide(
         chooser_of(setting, chosen_by, conditions),
         conditions,
@@ -684,43 +687,42 @@ def decided(
 
 
 @lru_cache(maxsize=8)
-def _demands(setting: Scenario, mode: str) -> Demands:
-    """What demands want by what is predicted to be seen: made once, and gone on with where it is asked."""
+def _predicted_demands(setting: Scenario, mode: str) -> Demands:
+    """Return the demands that follow from predicted readings; cached, so that later calls extend the same object."""
     conditions = conditions_of(setting)
 
     def seen(number: int) -> Floats:
         fabric, workload, sample_s = conditions.fabric, setting.workload, setting.te.sample_s
         decisions = decided(setting, mode, conditions, start=number, count=1)
-        found = Plan(setting, mode, decisions, conditions, number).times()
+        predicted = Plan(setting, mode, decisions, conditions, number).times()
         tunnels = tunnels_of(fabric, workload, decisions.path[0])
         link = np.unique(tunnels[tunnels >= 0])
         rates_bps = conditions.shared_bps(number, 1)[0]
-        read = predicted_readings(workload, tunnels[:, None], rates_bps, link, found, every_s=sample_s, fair=True)
+        read = predicted_readings(workload, tunnels[:, None], rates_bps, link, predicted, every_s=sample_s, fair=True)
         return wanted_of(fabric, workload, read, sample_s=sample_s)
 
     return Demands(setting.te.collectives, seen)
 
 
 @lru_cache(maxsize=8)
-def _played(setting: Scenario, mode: str) -> Play:
-    """What a mode chooses that goes by what is predicted to be seen: made once, and gone on with where it is asked."""
+def _predicted_play(setting: Scenario, mode: str) -> Play:
+    """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
     conditions = conditions_of(setting)
 
     def seen(number: int, decisions: Decisions | None) -> Floats:
-        if setting.mode(mode).knowledge.kind == PROBED:
-            probes = probed_before(setting, setting.mode(mode), conditions, number, decisions)
-            size_bytes = setting.control.probe_bytes
+        chosen_by, size_bytes = setting.mode(mode), setting.control.probe_bytes
+        if chosen_by.knowledge.kind == PROBED:
+            probes = probed_before(setting, chosen_by, conditions, number, decisions)
             took_s = probe_takes_s(conditions, number, probes, size_bytes)
             return at_probes(conditions, number, probes, took_s, size_bytes)
         assert decisions is not None
         plan = Plan(setting, mode, decisions, conditions, number)
-        found, every_s = plan.times(), plan.chosen_by.measure_every_s
-        if every_s is not None:
-            (links,) = plan.links()
-            link = counted_alone(conditions.fabric, links)
-            (rates_bps,), fair = conditions.shared_bps(number, 1), setting.fair_links(mode) is not None
-            readings = predicted_readings(setting.workload, links, rates_bps, link, found, every_s=every_s, fair=fair)
-            return at_ports(readings, links=len(rates_bps), fair=fair)
-        return plan.seen(sent_s=found.begins_s[:, 0], arrived_s=found.arrives_s[:, 0])
+        predicted, every_s = plan.times(), chosen_by.measure_every_s
+        if every_s is None:
+            return plan.seen(sent_s=predicted.begins_s[:, 0], arrived_s=predicted.arrives_s[:, 0])
+        (links,), (rates_bps,) = plan.links(), conditions.shared_bps(number, 1)
+        link, fair = counted_alone(conditions.fabric, links), setting.fair_links(mode) is not None
+        read = predicted_readings(setting.workload, links, rates_bps, link, predicted, every_s=every_s, fair=fair)
+        return at_ports(read, links=len(rates_bps), fair=fair)
 
     return Play(setting, mode, conditions, seen)

@@ -1,1 +1,1 @@
-"""An experiment from the command line to its results and its run directory."""
+"""A run from the command line: its options, its run folder, its progress and its results."""

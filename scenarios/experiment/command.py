@@ -1,11 +1,10 @@
-"""The command: reads options, checks that the engines can run, makes or opens the run folder, and runs."""
+"""The command: reads options, checks that the engines can run, creates or opens the run folder, and runs."""
 
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
 from scenarios.experiment import progress
-from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Asked, asked
+from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
 from scenarios.experiment.place import FolderError, Place
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
@@ -34,89 +33,95 @@ from topologies.fabric.ports import DirectedPort
 if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
-_MOST_LINKS = 200  # of a kind, on a screen
-_MOST_SEARCHED, _GAPS = 4, 2  # configurations, and conditions of each, for which rings are compared with a bound
+_MAX_LINKS = 200  # links of a kind that are printed
+_MAX_SEARCHED, _DRAWS = 4, 2  # configurations, and draws of each, for which rings are compared with a bound
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     try:
-        wanted = asked(arguments)
-        searches = _searches(wanted)
+        request = parse_request(arguments)
+        searches = _schedule_search_notes(request)
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    if wanted.export is not None and not wanted.dry_run:
-        return _export(wanted.scenario, *wanted.export)
-    if wanted.scenario.program.command is not None and not wanted.dry_run:
-        return _program(wanted, arguments)
-    settings = wanted.scenario.settings()
-    shared = [(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings]
-    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
-    losses = loss_notes((one.label, one.transport.wan_loss) for one in settings)
-    admitted = [(one.label, [transfer.sentence for transfer in one.transfers]) for one in settings]
-    greedily, answered = greedy_notes(greedy, most=MAX_COMBINATIONS), _answered(admitted)
-    found = notes(shared), greedily, _searched(settings), searches, losses, answered
-    for note in chain.from_iterable(found):
+    if request.export is not None and not request.dry_run:
+        return _export(request.scenario, *request.export)
+    if request.scenario.program.command is not None and not request.dry_run:
+        return _program(request, arguments)
+    for note in list(_notes(request.scenario.settings(), searches)):
         print(f"run.py: {note}", file=sys.stderr)
-    if wanted.cli:
-        return _prompt(wanted)
-    if wanted.dry_run:
-        plans = [(engine.name, settings) for engine, settings in _parts(wanted)]
-        print(plan_as_json(plans) if wanted.json else _plan(wanted.scenario, plans))
+    if request.cli:
+        return _prompt(request)
+    if request.dry_run:
+        plans = [(engine.name, settings) for engine, settings in _parts(request)]
+        print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
         return DONE
-    return _run(wanted, _parts(wanted), arguments) if wanted.dask is None else _run_elsewhere(wanted, arguments)
+    return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
 
 
-def _answered(found: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """What becomes of the transfers of every configuration, by its label; once of those with the same answers."""
-    by_answers: dict[tuple[str, ...], list[str]] = {}
-    for label, sentences in found:
-        by_answers.setdefault(tuple(sentences), []).append(label)
-    for sentences, labels in by_answers.items():
-        if len(by_answers) > 1 and sentences:
+def _notes(settings: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
+    """Yield what users should know of these configurations before they run; `searches` is about best schedules."""
+    yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings])
+    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
+    yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
+    yield from _ring_search_notes(settings)
+    yield from searches
+    yield from loss_notes((one.label, one.transport.wan_loss) for one in settings)
+    yield from _admission_notes(settings)
+
+
+def _admission_notes(settings: Sequence[Scenario]) -> Iterator[str]:
+    """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
+    labels_of: dict[tuple[str, ...], list[str]] = {}
+    for setting in settings:
+        sentences = tuple(transfer.sentence for transfer in setting.transfers)
+        labels_of.setdefault(sentences, []).append(setting.label)
+    for sentences, labels in labels_of.items():
+        if len(labels_of) > 1 and sentences:
             yield f"{first_of(labels, 3, separator='; ')}:"
         yield from sentences
 
 
-def _searches(wanted: Asked) -> tuple[str, ...]:
-    """What is said of best schedules that are searched for; raises ScenarioError where that cannot be."""
-    counts = [one.collective.count for one in wanted.scenario.settings() if one.searches_schedules]
-    if counts and not wanted.dry_run and find_spec("ortools") is None:
-        raise ScenarioError(["run.referees: schedule takes OR-Tools: pip install 'longhaul[optimum]'"])
-    within = f"run.search = {wanted.scenario.run.search:g}"
-    words = f"up to {max(counts, default=0)} best schedules a setting and engine are searched for, each within {within}"
-    return (words,) * bool(counts)
+def _schedule_search_notes(request: Request) -> tuple[str, ...]:
+    """Return the note on searches for best schedules; raises ScenarioError without OR-Tools, which they need."""
+    counts = [one.collective.count for one in request.scenario.settings() if one.searches_schedules]
+    if counts and not request.dry_run and find_spec("ortools") is None:
+        raise ScenarioError(["run.referees: schedule needs OR-Tools: pip install 'longhaul[optimum]'"])
+    within = f"run.search = {request.scenario.run.search:g}"
+    if not counts:
+        return ()
+    return (f"searching for up to {max(counts)} best schedules per setting and engine, each with {within}",)
 
 
-def _searched(settings: Sequence[Scenario]) -> tuple[str, ...]:
-    """What is said of rings that are searched for, of the first configurations that have such."""
+def _ring_search_notes(settings: Sequence[Scenario]) -> tuple[str, ...]:
+    """Return notes on how far searched rings are from a bound, for the first configurations that search for rings."""
     gaps: list[tuple[str, str, dict[str, float]]] = []
     for setting in settings:
         modes = [mode for mode in setting.run.modes if setting.searches_rings(mode)]
-        if modes and len(gaps) < _MOST_SEARCHED:
+        if modes and len(gaps) < _MAX_SEARCHED:
             by_ring = defaultdict[str, dict[str, float]](dict)
             for mode in modes:
-                by_ring[setting.mode(mode).ring or setting.collective.ring][mode] = ring_gap(setting, mode, _GAPS)
+                by_ring[setting.mode(mode).ring or setting.collective.ring][mode] = ring_gap(setting, mode, _DRAWS)
             gaps += [(setting.label, ring, by_mode) for ring, by_mode in by_ring.items()]
-    return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_GAPS)
+    return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_DRAWS)
 
 
-def _run_elsewhere(wanted: Asked, arguments: Sequence[str]) -> int:
-    """Run on the workers of a Dask cluster; return the exit status."""
-    from scenarios.engines.dask import Cluster, ClusterError  # takes its time to import
+def _run_on_cluster(request: Request, arguments: Sequence[str]) -> int:
+    """Run on the workers of a Dask cluster and return the exit status."""
+    from scenarios.engines.dask import Cluster, ClusterError  # slow to import
 
-    assert wanted.dask is not None
+    assert request.dask is not None
     try:
-        with Cluster(wanted.dask) as cluster:
-            return _run(wanted, _parts(wanted, cluster.executors), arguments)
+        with Cluster(request.dask) as cluster:
+            return _run(request, _parts(request, cluster.executors), arguments)
     except ClusterError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
 
 
 def _export(scenario: Scenario, form: str, path: str) -> int:
-    """Write a schedule into a file; return the exit status."""
+    """Write a schedule into a file and return the exit status."""
     from scenarios.experiment.export import exported
 
     try:
@@ -130,13 +135,13 @@ def _export(scenario: Scenario, form: str, path: str) -> int:
     return DONE
 
 
-def _prompt(wanted: Asked) -> int:
-    """Open a prompt; return the exit status."""
+def _prompt(request: Request) -> int:
+    """Open a prompt and return the exit status."""
     from scenarios.prompt.session import launch
 
-    out = None if wanted.out is None else Path(wanted.out)
+    out = None if request.out is None else Path(request.out)
     try:
-        return launch(wanted.scenario, out=out)
+        return launch(request.scenario, out=out)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
@@ -145,109 +150,109 @@ def _prompt(wanted: Asked) -> int:
         return BAD_USAGE
 
 
-def _program(wanted: Asked, arguments: Sequence[str]) -> int:
-    """Run a program of the user's and write its run folder; return the exit status."""
+def _program(request: Request, arguments: Sequence[str]) -> int:
+    """Run a program of the user and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
-    (setting,) = wanted.scenario.settings()
+    (setting,) = request.scenario.settings()
     try:
         if setting.run.is_real:
-            with progress.still("the VM is being measured"):
+            with progress.still("measuring the capacity of the VM"):
                 check_program(setting)
-        place = _place(wanted)
+        place = _place(request)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
         return BAD_USAGE
-    return run_program(setting, place, ["run.py", *arguments], as_json=wanted.json)
+    return run_program(setting, place, ["run.py", *arguments], as_json=request.json)
 
 
-def _run(wanted: Asked, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
-    """Run the engines that this machine can run, and write the results into the run folder."""
+def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
+    """Run the engines that this machine supports, and write the results into the run folder; return the exit status."""
     try:
-        able, unmeasured = _able(wanted, parts)
-        place = _place(wanted)
+        able, unmeasured = _usable(request, parts)
+        place = _place(request)
     except VMError as error:
-        alone = " (or predict alone: --engine model)" if isinstance(error, CannotRunError) else ""
+        alone = " (to predict only: --engine model)" if isinstance(error, CannotRunError) else ""
         print(f"run.py: {error}{alone}", file=sys.stderr)
         return error.status
     except ValueError as error:
-        option = "--resume: " if wanted.resume else "--out: "
+        option = "--resume: " if request.resume else "--out: "
         print(f"{option if isinstance(error, FolderError) else ''}{error}", file=sys.stderr)
         return BAD_USAGE
-    return _begin(wanted, able, place, arguments, unmeasured=unmeasured)
+    return _open_and_run(request, able, place, arguments, unmeasured=unmeasured)
 
 
-def _able(wanted: Asked, parts: Sequence["Part"]) -> tuple[list["Part"], str | None]:
-    """The engines with as many jobs as this machine has room for, and why nothing can be measured, if that is so.
+def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], str | None]:
+    """Return the engines, with as many jobs as this machine has room for, and why nothing can be measured, if so.
 
-    A machine without a VM is an error (CannotRunError) for users who name an engine, ask for the wall clock or resume a
-    run; users who leave the engine open get the model. Raises ValueError for settings that cannot be emulated.
+    On a machine without a VM, CannotRunError is raised for users who name an engine, choose the wall clock or resume a
+    run; users who do not choose an engine get the model. Raises ValueError for settings that cannot be emulated.
     """
-    engine_is_open = not (wanted.engine_given or wanted.resume or wanted.scenario.run.is_real)
+    engine_is_open = not (request.engine_given or request.resume or request.scenario.run.is_real)
     able: list[Part] = []
     unmeasured = None
     for wanted_engine, settings in parts:
         engine = wanted_engine
-        if len(parts) == 1 and isinstance(engine, Model) and wanted.resume is None:
+        if len(parts) == 1 and isinstance(engine, Model) and request.resume is None:
             check_known(settings)
         if isinstance(engine, Emulation):
             check_chunks(settings)
             check_delays(settings)
-            if wanted.resume is None:
+            if request.resume is None:
                 check_faults(settings)
             if engine.elsewhere is None:
                 try:
-                    with progress.still("the VM is being tried"):
+                    with progress.still("checking that the VM boots"):
                         check_vm(settings)
                 except CannotRunError as error:
                     if not engine_is_open:
                         raise
                     unmeasured = str(error)
                 else:
-                    with progress.still("the VM is being measured"):
+                    with progress.still("measuring the capacity of the VM"):
                         check_capacity(settings)
-                    engine = _with_room(wanted, engine, settings)
+                    engine = _with_room(request, engine, settings)
         able.append((engine, settings))
     return able, unmeasured
 
 
-def _with_room(wanted: Asked, engine: Emulation, settings: Sequence[Scenario]) -> Emulation:
-    """An engine with as many VMs at a time as there is memory for; raises CannotRunError where more are asked for."""
+def _with_room(request: Request, engine: Emulation, settings: Sequence[Scenario]) -> Emulation:
+    """Return the engine with as many parallel VMs as fit in memory; raises CannotRunError if --jobs is higher."""
     jobs = at_a_time(settings, engine.jobs)
     if jobs == min(engine.jobs, sum(len(setting.run.modes) for setting in settings)):
         return engine
     room = f"there is room for the memory of {jobs} VM{'' if jobs == 1 else 's'} at a time"
-    if wanted.jobs_given:
-        raise CannotRunError(f"{room}, and not of {engine.jobs}; allowed: --jobs {jobs}")
-    print(f"run.py: {room}, so that many are run", file=sys.stderr)
+    if request.jobs_given:
+        raise CannotRunError(f"{room}, not for {engine.jobs}; allowed: --jobs {jobs}")
+    print(f"run.py: {room}, so at most that many run", file=sys.stderr)
     return Emulation(jobs=jobs)
 
 
-def _place(wanted: Asked) -> Place:
-    """The folder for the run; raises FolderError where it cannot be made or opened."""
-    if wanted.resume is not None:
-        return Place(Path(wanted.resume))
-    if wanted.out is not None:
-        return Place.new(Path(wanted.out))
-    return Place.dated(wanted.scenario.name, datetime.now())
+def _place(request: Request) -> Place:
+    """Open or create the folder for the run; raises FolderError if that fails."""
+    if request.resume is not None:
+        return Place(Path(request.resume))
+    if request.out is not None:
+        return Place.new(Path(request.out))
+    return Place.dated(request.scenario.name, datetime.now())
 
 
-def _begin(
-    wanted: Asked, parts: Sequence["Part"], place: Place, arguments: Sequence[str], *, unmeasured: str | None
+def _open_and_run(
+    request: Request, parts: Sequence["Part"], place: Place, arguments: Sequence[str], *, unmeasured: str | None
 ) -> int:
-    # Parquet takes its time to import, and most mistakes are found before anything is run.
+    # Parquet is slow to import, and most mistakes are found before this point.
     from analysis.results.reader import ResultsError
     from scenarios.experiment.run_directory import RunDirectory
     from scenarios.experiment.runner import Run, print_again, run_in
 
     command = ["run.py", *arguments]
-    run = Run(wanted.scenario, parts, wanted.json, unmeasured, reports=not wanted.no_report)
+    run = Run(request.scenario, parts, request.json, unmeasured, reports=not request.no_report)
     try:
-        if wanted.resume is None:
-            folder = RunDirectory.begun(place, wanted.scenario, engines=wanted.engines, command=command)
+        if request.resume is None:
+            folder = RunDirectory.begun(place, request.scenario, engines=request.engines, command=command)
         else:
             folder = RunDirectory.resumed(place, command=command)
         return print_again(folder, run) if folder.complete else run_in(folder, run)
@@ -261,22 +266,22 @@ def _begin(
         return FAILED
 
 
-def _parts(wanted: Asked, elsewhere: Executors | None = None) -> list["Part"]:
-    """The engines that are asked for, each with the settings it is for."""
-    settings = wanted.scenario.settings()
+def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]:
+    """Return the chosen engines, each with its settings."""
+    settings = request.scenario.settings()
     model: Part = (
-        Model(jobs=wanted.jobs, executors=elsewhere or processes),
+        Model(jobs=request.jobs, executors=elsewhere or processes),
         tuple(as_modelled(setting) for setting in settings),
     )
     emulation: Part = (
-        Emulation(jobs=wanted.jobs, elsewhere=elsewhere),
+        Emulation(jobs=request.jobs, elsewhere=elsewhere),
         tuple(emulated(setting) for setting in settings),
     )
-    return [{"model": model, "emulation": emulation}[name] for name in wanted.engines]
+    return [{"model": model, "emulation": emulation}[name] for name in request.engines]
 
 
 def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
-    """What would be run: the scenario with every default, and behind it each engine's points, as TOML's comments."""
+    """Describe what would be run: the scenario with every default, and each engine's points as TOML comments."""
     modes = scenario.run.modes
     lines, total = [], 0
     of = f"each of {', '.join(modes)}" if len(modes) > 1 else modes[0]
@@ -287,9 +292,9 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
             total += len(modes) * count
     if scenario.program.command is not None:
         ranks = len(scenario.program.ranks_of(scenario.gpus))
-        lines = [f"the program on {ranks} GPUs, with the WAN's paths of {modes[0]}"]
+        lines = [f"the program on {ranks} GPUs, with the WAN paths of {modes[0]}"]
     for links, places in links_of(plans[0][1]).items():
-        lines += _links(links, plans[0][1][places[0]].label)
+        lines += _link_lines(links, plans[0][1][places[0]].label)
     lines.append(
         "nothing was run"
         if scenario.program.command
@@ -298,13 +303,13 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     return "\n".join([resolved(scenario), *(f"# {line}" for line in lines)])
 
 
-def _links(links: Sequence[LogicalLink | DirectedPort], where: str) -> list[str]:
-    """The names of a fabric's logical links or ports, as a trace writes them, those between sites and those within."""
+def _link_lines(links: Sequence[LogicalLink | DirectedPort], where: str) -> list[str]:
+    """List the names of a fabric's logical links or ports, as traces use them: first the WAN, then sites."""
     lines = [f"the {'ports' if isinstance(links[0], DirectedPort) else 'logical links'} of {where}:"]
     for what, names in (
         ("WAN", [link.name for link in links if link.kind == "wan"]),
         ("within sites", [link.name for link in links if link.kind != "wan"]),
     ):
-        all_in_json = " (--json has all)" if len(names) > _MOST_LINKS else ""
-        lines.append(f"  {what}: {first_of(names, _MOST_LINKS)}{all_in_json}")
+        all_in_json = " (--json has all)" if len(names) > _MAX_LINKS else ""
+        lines.append(f"  {what}: {first_of(names, _MAX_LINKS)}{all_in_json}")
     return lines

@@ -1,4 +1,4 @@
-"""The schedule of a configuration as a file that other tools read."""
+"""Exports the schedule of a configuration to a file that other tools read."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from scenarios.spec.scenario import Scenario
 
 
 def exported(scenario: Scenario, form: str) -> str:
-    """The schedule of the first collective in the first mode, as goal or msccl, ranks where the mode has them.
+    """Return the schedule of the first collective in the first mode, placed by that mode, as goal or msccl.
 
-    Sizes in GOAL are bytes; MSCCL's chunks have none. Raises ScheduleError for a scenario of several configurations,
-    for messages as MSCCL's XML, and for a placement that is not planned.
+    Sizes in GOAL are bytes; chunks in MSCCL have no size. Raises ScheduleError for a scenario with several
+    configurations, for messages as MSCCL XML, and for a placement that is not planned in advance.
     """
     settings = scenario.settings()
     if len(settings) > 1:

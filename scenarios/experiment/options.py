@@ -1,6 +1,6 @@
-"""The command line's options: what they are, and what they ask for, with every mistake in them found at once.
+"""The command line's options and how they are read; all mistakes in them are reported at once.
 
---help and unknown options are answered before anything slow is imported.
+--help and unknown options are handled before anything slow is imported.
 """
 
 import argparse
@@ -22,10 +22,10 @@ DONE, FAILED, BAD_USAGE, CANNOT = 0, 1, 2, 3
 """Exit statuses."""
 MAX_JOBS = 256
 PROMPT_SCALE = "1/1000"
-"""The rate scale of a prompt unless another is asked for."""
+"""The rate scale of a prompt, unless the user gives another."""
 DEFAULT = "paper"
 ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
-"""What may be asked for, and the engines that are then run."""
+"""The values of --engine, with the engines that run."""
 
 EXPORTS = ("goal", "msccl")
 """The formats of --export."""
@@ -36,23 +36,30 @@ _KEYS = {
     "chunk": ("collective.chunk",),
     "wan_delay": ("conditions.wan_delay",),
     "seed": ("run.seed",),
-    "collectives": ("collective.count", "collective.emulated"),  # that many in either engine
+    "collectives": ("collective.count", "collective.emulated"),  # the same number in both engines
     "rate_scale": ("run.rate_scale",),
     "clock": ("run.clock",),
     "exec": ("program.command",),
 }
-"""The keys of the scenario that an option gives."""
-_OF_COLLECTIVES = ("collective", "training", "te", "admission")
-"""The tables that a program does not heed."""
+"""The scenario's keys that an option sets."""
+_COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
+"""The tables that have no effect on a program."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
-"""The options of which several values are an axis of the sweep."""
+"""The options whose several values are an axis of the sweep."""
+
+
+_EXCLUDED = {
+    "export": ("json", "no_report", "cli", "resume", "dask", "out"),
+    "cli": ("json", "no_report", "dry_run", "resume", "dask"),
+}
+"""The options that each of these excludes."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the option nearest by spelling."""
+    """A parser that reports errors in one line, with the most similarly spelled option."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and exit with status 2."""
+        """Print what is wrong and exit with status 2."""
         stranger = re.match(r"unrecognized arguments: (-\S+)", message)
         options = [option for action in self._actions for option in action.option_strings]
         hint = did_you_mean(stranger[1].partition("=")[0], options) if stranger else ""
@@ -60,8 +67,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of run.py."""
-    found = _Parser(
+    """Return the parser of run.py's options."""
+    options = _Parser(
         prog="run.py",
         description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
@@ -69,38 +76,33 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     names = ", ".join(scenario_names())
-    add = found.add_argument
-    add(
-        "scenario",
-        nargs="?",
-        metavar="SCENARIO",
-        help=f"a TOML file or one of {names} (default {DEFAULT})",
-    )
+    add = options.add_argument
+    add("scenario", nargs="?", metavar="SCENARIO", help=f"a TOML file or one of {names} (default {DEFAULT})")
     add(
         "--engine",
         choices=list(ENGINES),
         help="predict times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
     )
-    add("--modes", metavar="MODE[,MODE]", help="of base, ccl, wan, joint and the names of policies")
-    add("--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function that is one more mode")
-    add("--gpus", metavar="N[,N]", help="GPUs over all sites, or of each as 3+5; several are a sweep")
-    add("--chunk", metavar="SIZE[,SIZE]", help='bytes a GPU contributes, such as "8 MB"; several are a sweep')
+    add("--modes", metavar="MODE[,MODE]", help="modes to compare: base, ccl, wan, joint and the names of policies")
+    add("--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function that adds a mode")
+    add("--gpus", metavar="N[,N]", help="GPUs in total, or of each site as 3+5; several are a sweep")
+    add("--chunk", metavar="SIZE[,SIZE]", help='bytes that a GPU contributes, such as "8 MB"; several are a sweep')
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
-    add("--collectives", metavar="N", help="how many at every point")
-    add("--seed", metavar="S[,S]", help="of everything random; several are a sweep")
-    add("--clock", metavar="CLOCK", help="of the emulation: virtual (default), or wall, which is real time")
-    add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="any key of the scenario, repeatable")
+    add("--collectives", metavar="N", help="number of collectives at every point")
+    add("--seed", metavar="S[,S]", help="seed of all random numbers; several are a sweep")
+    add("--clock", metavar="CLOCK", help="clock of the emulation: virtual (default), or wall, which is real time")
+    add("--set", metavar="TABLE.KEY=VALUE", action="append", default=[], help="set any key of the scenario; repeatable")
     add(
         "--sweep",
         metavar="TABLE.KEY=A,B",
         action="append",
         default=[],
-        help="several values of any key of the scenario, each with each of every other sweep's, repeatable",
+        help="vary any key of the scenario, in all combinations with other sweeps; repeatable",
     )
     add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
-    add("--resume", metavar="DIR", help="go on with the run in this folder, which was cut short")
-    add("--jobs", metavar="N", help="processes (default: one for each core)")
-    add("--dask", metavar="ADDRESS", help="run the points on the workers of the Dask scheduler there")
+    add("--resume", metavar="DIR", help="resume the interrupted run in this folder")
+    add("--jobs", metavar="N", help="parallel processes (default: one per core)")
+    add("--dask", metavar="ADDRESS", help="run the points on the workers of this Dask scheduler")
     add("--dry-run", action="store_true", help="print what would be run, and stop")
     add(
         "--export",
@@ -111,27 +113,32 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--no-report",
         action="store_true",
-        help="leave out figures and report; `python -m analysis.report DIR` makes them later",
+        help="skip figures and report; `python -m analysis.report DIR` makes them later",
     )
-    add("--json", action="store_true", help="print one JSON object on stdout and nothing else there")
-    add("--cli", action="store_true", help="a Mininet prompt on the network of the scenario")
-    add("--exec", metavar="COMMAND", help="run a program of your own on every GPU's host instead of collectives")
-    add("--capture", metavar="LINK", action="append", help="keep the packets of a link, beside --exec; repeatable")
-    add("--rate-scale", metavar="1/N", help="on the wall clock: rates and chunks are divided by N (a prompt: 1000)")
-    add("--doctor", action=_Alone, nargs=0, help="print what this machine can do, what is missing, and how to add it")
-    return found
+    add("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
+    add("--cli", action="store_true", help="open a Mininet prompt on the scenario's network")
+    add("--exec", metavar="COMMAND", help="run your own program on every GPU's host instead of collectives")
+    add("--capture", metavar="LINK", action="append", help="capture the packets of a link, with --exec; repeatable")
+    add("--rate-scale", metavar="1/N", help="on the wall clock: divide rates and chunks by N (at a prompt: 1000)")
+    add(
+        "--doctor",
+        action=_Alone,
+        nargs=0,
+        help="print what this machine supports, what is missing, and how to install it",
+    )
+    return options
 
 
 class _Alone(argparse.Action):
-    """An option that must stand alone: where it does, run.py has acted on it before."""
+    """An option that must be the only argument; run.py handles that case before it parses options."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.error("--doctor is beside other arguments; allowed: run.py --doctor alone")
+        parser.error("--doctor cannot be combined with other arguments; allowed: run.py --doctor alone")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a command line asks for."""
+class Request:
+    """What a command line requests."""
 
     scenario: "Scenario"
     engines: tuple[str, ...]
@@ -148,11 +155,11 @@ class Asked:
     export: tuple[str, str] | None
 
 
-def asked(arguments: Sequence[str]) -> Asked:
-    """What these arguments ask for; raises ScenarioError with every mistake, SystemExit where an option is unknown."""
+def parse_request(arguments: Sequence[str]) -> Request:
+    """Parse these arguments; raises ScenarioError with every mistake, SystemExit for an unknown option."""
     options = parser().parse_args(arguments)
     from hosts.collectives.kinds import ALGORITHMS, TRAINING
-    from scenarios.experiment.place import FolderError, check  # with numpy, from here on
+    from scenarios.experiment.place import FolderError, check  # which imports numpy
     from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
     mistakes = list(_clashes(options))
@@ -180,12 +187,14 @@ def asked(arguments: Sequence[str]) -> Asked:
         why = "on the wall clock points run one at a time" if is_real else f"allowed: a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {shown(toml_or_text(options.jobs))} is not allowed: {why}")
     if options.cli and scenario is not None and scenario.settings()[0].collective.kind == TRAINING:
-        mistakes.append(f"--cli is beside {TRAINING}, which is of a run; allowed: {', '.join(ALGORITHMS)}")
+        mistakes.append(
+            f"--cli cannot be combined with {TRAINING}, which needs a run; allowed: {', '.join(ALGORITHMS)}"
+        )
     if scenario is not None and scenario.program.command is not None:
-        mistakes += _beside_program(options, scenario, overrides)
+        mistakes += _program_clashes(options, scenario, overrides)
     if mistakes or scenario is None:
         raise ScenarioError(mistakes)
-    return Asked(
+    return Request(
         scenario=scenario,
         engines=engines,
         engine_given=options.engine is not None,
@@ -197,7 +206,7 @@ def asked(arguments: Sequence[str]) -> Asked:
 
 
 def _jobs(options: argparse.Namespace, *, is_real: bool) -> int:
-    """How many processes; 0 where what was asked for is not a number."""
+    """Return the number of processes; 0 if the given one is not a number."""
     if options.cli or (is_real and options.jobs is None):
         return 1
     if options.jobs is None:
@@ -206,51 +215,50 @@ def _jobs(options: argparse.Namespace, *, is_real: bool) -> int:
 
 
 def _clashes(options: argparse.Namespace) -> list[str]:
-    """Options that do not go with each other."""
+    """Return the mistakes of options that cannot be combined."""
     mistakes = []
+    given = {name: f"--{name.replace('_', '-')}" for name, value in vars(options).items() if value}
     if options.dask is not None and options.jobs is not None:
-        mistakes.append("--jobs: is beside --dask, whose workers say how many they do; allowed: one of the two")
+        mistakes.append("--jobs: cannot be combined with --dask, whose workers decide; allowed: one of the two")
     if options.out is not None and options.resume is not None:
-        mistakes.append("--out: is beside --resume; allowed: one of the two")
+        mistakes.append("--out: cannot be combined with --resume; allowed: one of the two")
     if options.exec is not None and options.resume is not None:
-        mistakes.append("--exec: is beside --resume, and a program begins anew; allowed: one of the two")
-    if options.export is not None:
-        if options.export[0] not in EXPORTS:
-            mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
-        for name in ("json", "no_report", "cli", "resume", "dask", "out"):
-            if getattr(options, name):
-                mistakes.append(f"--{name.replace('_', '-')} is beside --export; allowed: one of both")
-    if options.cli:
-        for name in ("json", "no_report", "dry_run", "resume", "dask"):
-            if getattr(options, name):
-                mistakes.append(f"--{name.replace('_', '-')} is beside --cli; allowed: one of both")
+        mistakes.append(
+            "--exec: cannot be combined with --resume, as a program cannot be resumed; allowed: one of the two"
+        )
+    if options.export is not None and options.export[0] not in EXPORTS:
+        mistakes.append(f"--export: {shown(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
+    for option, others in _EXCLUDED.items():
+        if option in given:
+            clashes = [given[name] for name in others if name in given]
+            mistakes += [f"{name} cannot be combined with {given[option]}; allowed: one of the two" for name in clashes]
     return mistakes
 
 
-def _beside_program(
+def _program_clashes(
     options: argparse.Namespace, scenario: "Scenario", overrides: Sequence["Override"]
 ) -> Iterator[str]:
-    """Options and values that do not go with a program."""
+    """Yield the mistakes of options and values that cannot be combined with a program."""
     what = "[program]" if options.exec is None else "--exec"
     clashes = [name for name in ("engine", "no_report", "cli", "resume", "dask", "export") if getattr(options, name)]
     given = [f"--{name.replace('_', '-')}" for name in clashes]
-    # [collective] of a file is for its runs without a program; a policy may weigh a gain by `reembed_every`.
+    # A file may have a [collective] for runs without the program; policies may use `reembed_every` to weigh a gain.
     for one in overrides:
         table, _, key = one.key.removeprefix("sweep.").partition(".")
-        if table in _OF_COLLECTIVES and key != "reembed_every":
+        if table in _COLLECTIVE_TABLES and key != "reembed_every":
             given.append(one.where)
     for option in dict.fromkeys(given):
-        yield f"{option} is beside {what}, which runs a program and no collectives; allowed: one of both"
+        yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
     if len(scenario.settings()) > 1:
-        yield f"{what}: the scenario has {len(scenario.settings())} settings, and a program is run in one; allowed: 1"
+        yield f"{what}: the scenario has {len(scenario.settings())} settings, but a program runs in one; allowed: 1"
     for name in ("faults", "jobs"):
         if getattr(scenario, name):
-            yield f"{what}: the scenario has {name}, which are of collectives; allowed: none with a program"
+            yield f"{what}: the scenario has {name}, which only apply to collectives; allowed: none with a program"
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
-    """The scenario and the engines of the run to go on with; raises ScenarioError where others are asked for."""
-    from analysis.results.reader import ResultsError  # with Parquet, which takes its time
+    """Return the scenario and the engines of the run to resume; raises ScenarioError if the options ask for others."""
+    from analysis.results.reader import ResultsError  # imports Parquet, which is slow
     from scenarios.experiment.run_directory import recorded
     from scenarios.spec.load import load_scenario, scenario_of
 
@@ -270,12 +278,12 @@ def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tu
 
 
 def _overrides(options: argparse.Namespace) -> list["Override"]:
-    """The options that are keys of the scenario; one with several values is an axis of its sweep."""
+    """Return the options that set keys of the scenario; an option with several values is an axis of its sweep."""
     from scenarios.spec.load import Override, apart, cut, toml_or_text
 
     given = [text.partition("=")[::2] for text in options.set]
     clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
-    clock = options.clock or [*clocks, "virtual"][0]  # of a prompt, whatever the scenario's
+    clock = options.clock or [*clocks, "virtual"][0]  # for a prompt, which does not use the scenario's clock
     overrides = [Override("run.rate_scale", PROMPT_SCALE if clock == "wall" else "1", "--cli")] if options.cli else []
     for option, keys in _KEYS.items():
         text = getattr(options, option)
@@ -285,7 +293,9 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         typed = f"{where} {cut(text)}"
         parts = apart(text) if option in (*_SWEPT, "modes") else [text]
         values = (
-            parts if option == "exec" else [toml_or_text(_list(part) if option == "gpus" else part) for part in parts]
+            parts
+            if option == "exec"
+            else [toml_or_text(_gpu_list(part) if option == "gpus" else part) for part in parts]
         )
         if option in _SWEPT and len(values) > 1:
             overrides.append(Override(f"sweep.{keys[0]}", values, where, typed))
@@ -297,12 +307,12 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         Override("policy", {"name": text.rpartition(":")[2], "function": text}, f"--policy {text}")
         for text in options.policy
     ]
-    overrides = [*of_policies, *overrides]  # so that --modes names all that are run
+    overrides = [*of_policies, *overrides]  # first, so that --modes can name them and still lists all modes that run
     if options.cli:
         overrides.append(Override("run.clock", clock, "--cli"))
     return overrides
 
 
-def _list(gpus: str) -> str:
-    """Numbers by site, "3+5", as TOML's list; any other text as it is."""
+def _gpu_list(gpus: str) -> str:
+    """Return GPUs by site, "3+5", as a TOML list; any other text unchanged."""
     return f"[{gpus.replace('+', ',')}]" if re.fullmatch(r"\s*[0-9]+(\+[0-9]+)+\s*", gpus) else gpus

@@ -1,4 +1,4 @@
-"""The location of a run directory: a new one, or one to go on with, locked for as long as its run is at work."""
+"""The location of a run folder, new or to be resumed, which is locked while its run is active."""
 
 import fcntl
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 from topologies.errors import one_line
 
 RESULTS = Path("results")
-"""Where run folders are made, relative to the folder the command was called from."""
+"""The folder in which run folders are created, relative to the working directory."""
 
 
 class FolderError(ValueError):
@@ -37,7 +37,7 @@ def check(path: Path) -> None:
 
 
 def check_figure(path: Path | None) -> None:
-    """Raise FolderError where the files of a figure, whose names begin with `path` if given, cannot be written."""
+    """Raise FolderError if the files of a figure, whose names begin with `path` if it is given, cannot be written."""
     if path is None:
         return
     if not path.name:
@@ -51,10 +51,10 @@ def check_figure(path: Path | None) -> None:
 
 
 class Place:
-    """A folder that can be written to, locked until it is closed or this process ends."""
+    """A writable folder, locked until it is closed or this process ends."""
 
     def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
-        """Lock `path`; `made` are the folders that were made for it, innermost first. Raises FolderError."""
+        """Lock `path`; `made` are the folders that were created for it, innermost first. Raises FolderError."""
         self.path = path
         self._made = made
         try:
@@ -73,28 +73,28 @@ class Place:
 
     @classmethod
     def new(cls, path: Path) -> "Place":
-        """A new folder at `path`, or one that is there and vacant; raises FolderError."""
+        """Create a folder at `path`, or take a vacant one that exists; raises FolderError."""
         check(path)
         missing = [path, *path.absolute().parents]
         made = list(itertools.takewhile(lambda folder: not folder.exists(), missing))
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            _take_away(made)
+            _remove(made)
             raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
         try:
             place = cls(path, made)
         except FolderError:
-            _take_away(made)
+            _remove(made)
             raise
-        if not is_vacant(path):  # another run was faster
+        if not is_vacant(path):  # another run took it first
             place.close()
             raise FolderError(f"{path} is not empty; allowed: a new folder or an empty one")
         return place
 
     @classmethod
     def dated(cls, name: str, now: datetime) -> "Place":
-        """A folder results/NAME-DATE-TIME of its own, numbered where runs began within one second."""
+        """Create a folder results/NAME-DATE-TIME, with a number appended if another run began in the same second."""
         stem = f"{name}-{now:%Y%m%d-%H%M%S}"
         for number in itertools.count(1):
             path = RESULTS / (stem if number == 1 else f"{stem}-{number}")
@@ -110,8 +110,8 @@ class Place:
         raise AssertionError("counting never ends")
 
     def abandon(self) -> None:
-        """Take away the folders made for this run that are empty."""
-        _take_away(self._made)
+        """Remove the folders that were created for this run, if they are empty."""
+        _remove(self._made)
 
     def close(self) -> None:
         """Release the lock."""
@@ -121,17 +121,17 @@ class Place:
 
 
 def is_vacant(path: Path) -> bool:
-    """Whether a folder is empty, or holds only what a run writes before its provenance.json; raises OSError."""
+    """Return whether a folder is empty, or holds only what a run writes before its provenance.json; raises OSError."""
     names = {file.name for file in path.iterdir()}
     if not names:
         return True
-    from analysis.results.reader import PROVENANCE, SCENARIO, SETTINGS  # with Parquet, which takes its time
+    from analysis.results.reader import PROVENANCE, SCENARIO, SETTINGS  # imports Parquet, which is slow
 
     first, *others = (f".{name}.new" for name in (PROVENANCE, SCENARIO, SETTINGS))
     return first in names and names <= {first, *others, SCENARIO, SETTINGS}
 
 
-def _take_away(folders: Sequence[Path]) -> None:
+def _remove(folders: Sequence[Path]) -> None:
     for folder in folders:
         try:
             folder.rmdir()

@@ -1,6 +1,6 @@
-"""How far a run is, on stderr: a live table on a terminal, elsewhere a line for each finished point.
+"""The progress of a run on stderr: a live table on a terminal, otherwise a line for each finished point.
 
-Elsewhere a line also says what is going on, and the time left, whenever none was printed for a while.
+Without a terminal, a line with the current activity and the time left is also printed after a long silence.
 """
 
 import math
@@ -24,17 +24,17 @@ from scenarios.spec.scenario import Scenario
 
 _SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen
 _REFRESH_S = 0.25
-_FAIR_S = 2.0  # the pace of less time than that means little
-_SILENT_S = 8.0  # 15 at most are promised; between two heartbeats there are a few seconds more
-_AT_WORK_SHOWN = 3  # points that are named in one line
+_MIN_PACE_S = 2.0  # a pace measured over less time is not used
+_SILENT_S = 8.0  # users are promised a line every 15 s; a heartbeat may be a few seconds late
+_ACTIVE_SHOWN = 3  # active points named in one line
 
-# What the emulation takes on a usual machine: the estimate before the first collective, and the weights of sweeps.
+# Speed of the emulation on a typical machine, for the time left before the first result and for weights of points.
 _START_S, _COLLECTIVE_S, _BYTES_PER_S = 6.0, 0.1, 1.5e9
 
 
 @dataclass
-class _Point:
-    """What has arrived of one point; its work is in expected seconds, or in collectives of the model."""
+class _PointProgress:
+    """The results of one point so far; its work is measured in expected seconds, or for the model in collectives."""
 
     count: int
     start_work: float
@@ -60,7 +60,7 @@ class _Point:
         return self.start_work + self.count * self.collective_work - self.work_done
 
     def words(self) -> tuple[str, str, str, str, str]:
-        """Collectives done, mean and gain over base (with 95 % intervals once complete), predicted mean and ratio."""
+        """Return collectives done, mean and gain over base (at last with 95 % intervals), prediction, ratio."""
         done = f"{self.done:,} of {self.count:,}"
         if not self.done:
             return done, "", "", "", ""
@@ -72,47 +72,47 @@ class _Point:
 
 
 class Progress:
-    """What has arrived of an engine's run, point by point."""
+    """The results of an engine's run so far, point by point."""
 
     def __init__(self, engine: str, settings: Sequence[Scenario]) -> None:
         self.engine, self.settings = engine, settings
-        self.points = {(place, mode): _point(engine, s) for place, s in enumerate(settings) for mode in s.run.modes}
+        self.points = {(place, mode): _new_point(engine, s) for place, s in enumerate(settings) for mode in s.run.modes}
         self._base: dict[int, Series] = {}
         self._began_s, self._before = time.monotonic(), 0.0
 
     @property
     def finished(self) -> int:
-        """How many points are complete."""
+        """The number of complete points."""
         return sum(point.complete for point in self.points.values())
 
     def take(self, part: Slice) -> bool:
-        """Count a slice in; returns whether the last of its point has now arrived."""
+        """Count a slice in; returns whether its point is now complete."""
         point, rows = self.points[part.setting, part.mode], part.rows
         point.times_s[rows.start] = rows.completion_s
         point.done += len(rows)
         point.total_s += float(rows.completion_s.sum())
-        # The model's stored rows, of a run that is resumed, have a prediction, too: their own time.
+        # In a resumed run, the model's stored rows have a prediction as well, which is their own time.
         if self.engine != "model" and rows.predicted_s is not None:
             point.predicted_s += float(rows.predicted_s.sum())
         if point.complete:
             self._complete(part.setting, part.mode, point)
         return point.complete
 
-    def _complete(self, place: int, mode: str, point: _Point) -> None:
+    def _complete(self, place: int, mode: str, point: _PointProgress) -> None:
         times_s = np.concatenate([times for _, times in sorted(point.times_s.items())])
         series = series_of(self.settings[place], mode, np.arange(point.count), times_s)
         if mode == "base":
             self._base[place] = series
         found = point_result(mode, series, None if mode == "base" else self._base.get(place))
-        point.mean = _with_half(found.summary.mean_s, 1e3, " ms", 3)
-        point.gain = "" if found.gain is None else _with_half(found.gain, 100, " %", 1)
+        point.mean = _format_interval(found.summary.mean_s, 1e3, " ms", 3)
+        point.gain = "" if found.gain is None else _format_interval(found.gain, 100, " %", 1)
         point.doing = None
         point.times_s.clear()
         if all(self.points[place, other].complete for other in self.settings[place].run.modes):
             self._base.pop(place, None)
 
     def note(self, item: EngineEvent) -> None:
-        """Note which point is at work, and at what."""
+        """Note which point is active, and what it is doing."""
         point = self.points[item.setting, item.mode]
         if isinstance(item, Retrying | Failed):
             point.doing = None
@@ -120,42 +120,42 @@ class Progress:
             point.doing = item.doing
 
     def begin(self) -> None:
-        """Measure the pace from now on: what has been taken so far is from an earlier run."""
+        """Measure the pace from now on; slices counted so far are from an earlier run."""
         self._began_s, self._before = time.monotonic(), sum(point.work_done for point in self.points.values())
 
     def time_left(self) -> str:
-        """The time left at the pace so far, in words; before the first result that of the estimate, if there is one."""
+        """Return the time left at the pace so far, in words; before the first result an estimate, if there is one."""
         done = sum(point.work_done for point in self.points.values()) - self._before
         left = sum(point.work_left for point in self.points.values())
         took_s = time.monotonic() - self._began_s
-        if not left or took_s < _FAIR_S or (done <= 0 and self.engine == "model"):
+        if not left or took_s < _MIN_PACE_S or (done <= 0 and self.engine == "model"):
             return ""
         at_work = sum(point.doing is not None for point in self.points.values())
         left_s = left * took_s / done if done > 0 else max(left / max(1, at_work), took_s)
         return f", about {left_s / 60:,.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
 
     def going_on(self) -> str:
-        """The points at work, what each is doing, and the time left, in one line."""
+        """Describe in one line the active points, what each is doing, and the time left."""
         words = [
             f"{self.settings[place].label}, {mode}: {point.words()[0]}, {point.doing}"
             for (place, mode), point in self.points.items()
             if point.doing is not None
         ]
-        if len(words) > _AT_WORK_SHOWN:
-            words[_AT_WORK_SHOWN:] = [f"and {len(words) - _AT_WORK_SHOWN} more points"]
+        if len(words) > _ACTIVE_SHOWN:
+            words[_ACTIVE_SHOWN:] = [f"and {len(words) - _ACTIVE_SHOWN} more points"]
         done, count = (sum(getattr(point, name) for point in self.points.values()) for name in ("done", "count"))
         what = "; ".join(words) or f"{done:,} of {count:,} collectives"
         return f"[{self.finished}/{len(self.points)}] {self.engine}, {what}{self.time_left()}"
 
     def line(self, place: int, mode: str) -> str:
-        """A finished point in one line."""
+        """Describe a finished point in one line."""
         done, mean, gain, predicted, ratio = self.points[place, mode].words()
         parts = [self.engine, self.settings[place].label, f"{mode}: {done}", f"mean {mean}"]
         parts += [f"{gain} below base"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
         return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
     def table(self, last: int) -> Table:
-        """The points of the last few configurations up to `last`."""
+        """Return a table of the points of the last few configurations up to index `last`."""
         title = f"{self.engine}: {self.finished} of {len(self.points)} points{self.time_left()}"
         table = Table("setting", "mode", title=title, title_justify="left")
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
@@ -169,15 +169,15 @@ class Progress:
         return table
 
 
-def _point(engine: str, setting: Scenario) -> _Point:
+def _new_point(engine: str, setting: Scenario) -> _PointProgress:
     if engine == "model":
-        return _Point(setting.collective.count, 0.0, 1.0)
+        return _PointProgress(setting.collective.count, 0.0, 1.0)
     sent_bytes = sum(transfer.amount for _, transfer in setting.carried.schedule.sends()) * setting.carried.slot_bytes
-    return _Point(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
+    return _PointProgress(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
-def _with_half(found: Interval, scale: float, unit: str, digits: int) -> str:
-    """An estimate and half its interval, where there is one."""
+def _format_interval(found: Interval, scale: float, unit: str, digits: int) -> str:
+    """Format an estimate with half its interval, if it has one."""
     half = (found.high - found.low) / 2 * scale
     return f"{found.value * scale:,.{digits}f}{unit}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")
 
@@ -185,7 +185,7 @@ def _with_half(found: Interval, scale: float, unit: str, digits: int) -> str:
 def shown(
     news: Iterable[EngineEvent], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
 ) -> Generator[EngineEvent, None, None]:
-    """Pass on the news of a run and show on stderr how far it is; `before` are the slices of an earlier run."""
+    """Pass on the events of a run and show its progress on stderr; `before` are the slices of an earlier run."""
     progress = Progress(engine, settings)
     for part in before:
         progress.take(part)
@@ -195,7 +195,7 @@ def shown(
 
 
 def _failure(item: EngineEvent) -> str:
-    """What to print of a point that failed; empty for other news."""
+    """Return what to print for a point that failed; empty for other events."""
     if isinstance(item, Retrying):
         return f"tried once more: {item.why}"
     return f"failed: {item.why}" if isinstance(item, Failed) else ""
@@ -214,7 +214,7 @@ def _in_lines(news: Iterable[EngineEvent], progress: Progress) -> Generator[Engi
 
 def _live(news: Iterable[EngineEvent], progress: Progress, console: Console) -> Generator[EngineEvent, None, None]:
     last, due_s = 0, 0.0
-    with Live(progress.table(0), console=console, auto_refresh=False) as live:  # no thread: workers are forked
+    with Live(progress.table(0), console=console, auto_refresh=False) as live:  # no thread, as workers are forked
         for item in news:
             if failure := _failure(item):
                 console.print(failure, markup=False, highlight=False)
@@ -231,16 +231,16 @@ def _live(news: Iterable[EngineEvent], progress: Progress, console: Console) -> 
 
 @contextmanager
 def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], None, None]:
-    """Yields a function that prints a line on stderr; a thread prints `describe()` where it was not called for long."""
+    """Yield a function that prints a line on stderr; after a silence a thread prints `describe()`."""
     last_s, over = time.monotonic(), threading.Event()
 
     def say(line: str) -> None:
         nonlocal last_s
-        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # in one piece: two threads print
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because two threads print
         last_s = time.monotonic()
 
     def beat() -> None:
-        with suppress(OSError):  # stderr is closed, which the main thread finds out by itself
+        with suppress(OSError):  # stderr is closed; the main thread will notice
             while not over.wait(max(0.0, last_s + _SILENT_S - time.monotonic())):
                 if time.monotonic() >= last_s + _SILENT_S:
                     say(describe())
@@ -256,7 +256,7 @@ def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], 
 
 @contextmanager
 def still(doing: str) -> Generator[None, None, None]:
-    """Print every few seconds, where stderr is not a terminal, that the command is doing this."""
+    """Print every few seconds what the command is doing, unless stderr is a terminal."""
     if Console(stderr=True).is_terminal:
         yield
         return

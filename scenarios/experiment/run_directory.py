@@ -1,8 +1,8 @@
-"""The directory of a run, from its first file to its last: described, resumed, completed.
+"""The directory of a run: created, resumed, completed, and described by its provenance.
 
-Every file is written whole or not at all. A directory is a run's once it has its provenance.json, which is written
-after the scenario and the settings, and the run is complete when provenance.json says when it ended; a run that is not
-complete can be resumed.
+Every file is written completely or not at all. A directory belongs to a run once it has a provenance.json, which is
+written after the scenario and the settings. The run is complete when provenance.json records when it ended; a run that
+is not complete can be resumed.
 """
 
 import hashlib
@@ -40,16 +40,16 @@ from topologies.errors import shown
 _CONDITIONS_AT_A_TIME = 1000
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PACKAGES = ("longhaul", "numpy", "pyarrow", "pandas", "matplotlib", "os-ken", "rich", "scipy", "distributed")
-_PATIENCE_S = 20
+_GIT_TIMEOUT_S = 20
 
 
 POLICIES = "policies"
-"""The folder with copies of the files of policies of the user's own."""
+"""The folder with copies of the files of the user's own policies."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run folder was begun with."""
+    """The scenario and the engines that a run folder was created with, and the digests of its input files."""
 
     text: str
     scenario: Scenario
@@ -57,28 +57,28 @@ class Recorded:
     sha256: Mapping[str, str]
 
     def differences(self, scenario: Scenario, engines: Sequence[str] | None) -> Iterator[str]:
-        """Every way in which what is asked for now is something else, in sentences; engines may be left open."""
+        """Yield a sentence for each difference of a requested scenario; `engines` None means none were requested."""
         before, now = values_of(self.scenario), values_of(scenario)
-        functions = [_functions(one) for one in (self.scenario, scenario)]
-        before["policy"], now["policy"] = (_unplaced(one) for one in (self.scenario, scenario))
+        functions = [_function_files(one) for one in (self.scenario, scenario)]
+        before["policy"], now["policy"] = (_without_paths(one) for one in (self.scenario, scenario))
         for key in dict.fromkeys([*before, *now]):
             if before.get(key) != now.get(key):
-                what = f"{_words(key, now)} is asked for, and the folder is of {_words(key, before)}"
+                what = f"{_shown_value(key, now)} is requested, but the folder has {_shown_value(key, before)}"
                 yield f"--resume: {key}: {what}; allowed: the same scenario"
         if engines is not None and tuple(engines) != self.engines:
-            what = f"{' and '.join(engines)} is asked for, and the folder is of {' and '.join(self.engines)}"
+            what = f"{' and '.join(engines)} is requested, but the folder has {' and '.join(self.engines)}"
             yield f"--engine: {what}; allowed: the same"
         then, these = (sha256(paths.values()) for paths in functions)
         for name, path in functions[1].items():
             if name in functions[0] and these[str(path)] != then[str(functions[0][name])]:
-                yield f"--resume: {_changed(path)}"
-        for file, digest in sha256(_files(scenario)).items():
+                yield f"--resume: {_changed_file(path)}"
+        for file, digest in sha256(_input_files(scenario)).items():
             if self.sha256.get(file, digest) != digest:
-                yield f"--resume: {_changed(file)}"
+                yield f"--resume: {_changed_file(file)}"
 
 
 def recorded(path: Path) -> Recorded:
-    """What the run in this folder was begun with; raises ResultsError where there is none or it is damaged."""
+    """Read what the run in this folder was created with; raises ResultsError if there is no run or it is damaged."""
     provenance = reader.read_provenance(path)
     try:
         text = of_its_time((path / reader.SCENARIO).read_text(encoding="utf-8"))
@@ -89,72 +89,75 @@ def recorded(path: Path) -> Recorded:
         raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
     engines = tuple(provenance.get("engines", ()))
     if engines == (reader.PROGRAM,):
-        raise reader.ResultsError(f"{path} is of a program, which begins anew; allowed: a run of collectives")
+        raise reader.ResultsError(f"{path} is a program's run, which cannot be resumed; allowed: a run of collectives")
     if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
-        raise reader.ResultsError(f"{path} is damaged: its provenance is not that of its scenario")
+        raise reader.ResultsError(f"{path} is damaged: its provenance does not match its scenario")
     digests = provenance.get("sha256", {})
-    for file, digest in sha256(_functions(scenario).values()).items():
+    for file, digest in sha256(_function_files(scenario).values()).items():
         if digests.get(_name_in(file, path), digest) != digest:
-            raise reader.ResultsError(_changed(file))
+            raise reader.ResultsError(_changed_file(file))
     return Recorded(text, scenario, engines, digests)
 
 
-def _changed(path: object) -> str:
-    return f"{path} is not what it was when the run began; allowed: the same file"
+def _changed_file(path: object) -> str:
+    return f"{path} has changed since the run began; allowed: the same file"
 
 
 def _name_in(file: str, folder: Path) -> str:
-    """A file's path as digests name it: relative to the run's folder if it is in there."""
+    """Return a file's path as it is used for digests: relative to the run's folder if it is inside."""
     path, folder = Path(file).absolute(), folder.absolute()
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
-def _functions(scenario: Scenario) -> dict[str, Path]:
-    """The files of the policies that are functions of the user's, by the policy's name."""
-    return {one.name: where(one.function)[0] for one in scenario.policies if one.function is not None}
+def _function_files(scenario: Scenario) -> dict[str, Path]:
+    """Return the files of the policies that are functions of the user, by policy name."""
+    return {policy.name: where(policy.function)[0] for policy in scenario.policies if policy.function is not None}
 
 
-def _unplaced(scenario: Scenario) -> tuple[Mode, ...]:
-    """A scenario's policies with their functions' names alone: their files are compared by what is in them."""
-    return _placed(scenario, dict.fromkeys(_functions(scenario).values(), "-")).policies
+def _without_paths(scenario: Scenario) -> tuple[Mode, ...]:
+    """Return a scenario's policies with functions by name only, because their files are compared by content."""
+    return _with_paths(scenario, dict.fromkeys(_function_files(scenario).values(), "-")).policies
 
 
-def _placed(scenario: Scenario, places: Mapping[Path, str]) -> Scenario:
-    """A scenario with the files of its policies in these places."""
+def _with_paths(scenario: Scenario, paths: Mapping[Path, str]) -> Scenario:
+    """Return the scenario with the paths of its policies' files replaced by these."""
     policies = []
-    for one in scenario.policies:
-        path, name = (None, "") if one.function is None else where(one.function)
-        policies.append(one if path is None else replace(one, function=f"{places[path]}:{name}"))
+    for policy in scenario.policies:
+        if policy.function is None:
+            policies.append(policy)
+        else:
+            path, name = where(policy.function)
+            policies.append(replace(policy, function=f"{paths[path]}:{name}"))
     return replace(scenario, policies=tuple(policies))
 
 
-def _kept(scenario: Scenario) -> dict[Path, str]:
-    """Where in the run's folder copies of the files of policies are, by their paths."""
-    found: dict[Path, str] = {}
-    for path in dict.fromkeys(_functions(scenario).values()):
+def _copies(scenario: Scenario) -> dict[Path, str]:
+    """Return the names of the copies of policies' files in the run's folder, by path of the original."""
+    copies: dict[Path, str] = {}
+    for path in dict.fromkeys(_function_files(scenario).values()):
         names = (f"{POLICIES}/{path.stem}{f'-{n}' if n else ''}{path.suffix}" for n in count())
-        found[path] = next(name for name in names if name not in found.values())
-    return found
+        copies[path] = next(name for name in names if name not in copies.values())
+    return copies
 
 
-def _files(scenario: Scenario) -> list[Path]:
-    """All files that a scenario's configurations are read from, but for those of policies."""
-    found = [
+def _input_files(scenario: Scenario) -> list[Path]:
+    """Return all files that the scenario's configurations are read from, except those of policies."""
+    files = [
         file
-        for one in scenario.settings()
-        for path in (one.conditions.trace, one.collective.schedule, *(job.schedule for job in one.jobs))
+        for setting in scenario.settings()
+        for path in (setting.conditions.trace, setting.collective.schedule, *(job.schedule for job in setting.jobs))
         if path is not None
         for file in files_of(path)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def sha256(paths: Iterable[Path]) -> dict[str, str]:
-    """The digests of files, by path."""
+    """Return the digests of files by path."""
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def _words(key: str, values: dict[str, Any]) -> str:
+def _shown_value(key: str, values: dict[str, Any]) -> str:
     if key not in values:
         return "no value"
     write = KEYS[key.removeprefix("sweep.")].kind.write
@@ -162,7 +165,7 @@ def _words(key: str, values: dict[str, Any]) -> str:
 
 
 class RunDirectory:
-    """The directory of one run, in a place that is this run's."""
+    """The directory of one run, at a place that this process has locked."""
 
     def __init__(self, place: Place, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
         self.place, self.path = place, place.path
@@ -173,7 +176,7 @@ class RunDirectory:
     def begun(
         cls, place: Place, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
     ) -> "RunDirectory":
-        """A directory for a new run; raises OSError where it cannot be written."""
+        """Create the directory of a new run; raises OSError if it cannot be written."""
         known = {
             "format": reader.FORMAT,
             "name": scenario.name,
@@ -186,19 +189,19 @@ class RunDirectory:
             "failed": [],
             "vm": None,
             **circumstances(),
-            "sha256": sha256(_files(scenario)),
+            "sha256": sha256(_input_files(scenario)),
         }
-        kept = _kept(scenario)
+        copies = _copies(scenario)
         directory = cls(place, known, described(scenario))
         try:
-            with replaced(place.path / reader.PROVENANCE) as temporary:  # which marks what follows as this run's
-                for path, name in kept.items():
+            with replaced(place.path / reader.PROVENANCE) as temporary:  # marks the files that follow as this run's
+                for path, name in copies.items():
                     copy = place.path / name
                     copy.parent.mkdir(exist_ok=True)
                     shutil.copyfile(path, copy)
                     known["sha256"][name] = sha256([copy])[str(copy)]
-                temporary.write_text(directory._provenance(), encoding="utf-8")
-                write_text(place.path / reader.SCENARIO, resolved(_placed(scenario, kept)))
+                temporary.write_text(directory._provenance_text(), encoding="utf-8")
+                write_text(place.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
                 write_text(place.path / reader.SETTINGS, json.dumps(directory._settings))
         except BaseException:
             directory.discard()
@@ -208,9 +211,9 @@ class RunDirectory:
 
     @classmethod
     def resumed(cls, place: Place, *, command: Sequence[str]) -> "RunDirectory":
-        """The directory of a run to go on with.
+        """Open the directory of a run to be resumed.
 
-        Raises ResultsError where it is not a run's or is damaged, OSError where it cannot be written.
+        Raises ResultsError if it is not that of a run or is damaged, OSError if it cannot be written.
         """
         known = reader.read_provenance(place.path)
         if not reader.is_complete(known):
@@ -226,20 +229,20 @@ class RunDirectory:
                 directory._note_fault(record)
         known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
         known["failed"] = []
-        directory._remember()
+        directory._write_provenance()
         return directory
 
     def writer(self, counts: Mapping[Point, int]) -> Writer:
-        """A writer of the run's rows; `counts` are all points and how many collectives each has."""
+        """Return a writer of the run's rows; `counts` has the number of collectives of every point."""
         return Writer(self.path, self._settings, counts)
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run is complete."""
         return reader.is_complete(self._known)
 
-    def saw(self, seen: Snapshot) -> None:
-        """Remember what the machine of the first emulated point was like."""
+    def record_snapshot(self, seen: Snapshot) -> None:
+        """Record the state of the machine at the first emulated point."""
         point = {"setting": seen.setting, "mode": seen.mode}
         vm = self._known["vm"] or {"point": point, "before": None, "after": None}
         if vm["point"] != point or vm[seen.moment] is not None:
@@ -250,10 +253,10 @@ class RunDirectory:
         vm[seen.moment] = facts
         self._known["vm"] = vm
         if seen.moment == "after":
-            self._remember()
+            self._write_provenance()
 
-    def struck(self, engine: str, item: FaultOutcome) -> None:
-        """Store what became of a fault, in place of what was stored of it before; raises OSError."""
+    def record_fault(self, engine: str, item: FaultOutcome) -> None:
+        """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
         self._note_fault({"engine": engine, "setting": item.setting, "mode": item.mode, **item.account})
         write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])
         self.log(f"fault: {item.mode}, {item.account['what']}: {item.account['outcome']}")
@@ -268,27 +271,27 @@ class RunDirectory:
             file.write(f"{now()} {line}\n")
 
     def write_conditions(self, settings: Sequence[Scenario]) -> None:
-        """Write the conditions of these settings' collectives, of every link; raises OSError."""
+        """Write the conditions of these settings' collectives, for every link; raises OSError."""
         write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(settings))
 
     def end(self, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
-        """Write the summary and how the run ended; it is complete unless points failed. Raises OSError."""
+        """Write the summary and how the run ended; the run is complete unless points failed. Raises OSError."""
         if results:
             write_text(self.path / reader.SUMMARY, summary_csv(results))
         self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
         if not failed:
             self._known["ended"] = now()
-        self._remember()
-        if self.complete:  # what the parts hold is in the tables
+        self._write_provenance()
+        if self.complete:  # the tables contain all parts
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
 
     def report(self, tables: reader.Tables | None = None) -> Callable[[], str | None]:
-        """Begin to draw the figures of what is stored, in processes forked from this one; `tables` have been read.
+        """Begin to draw figures of the stored results, in forked processes; `tables` are the tables already read.
 
-        Returns a function that writes the report, once the run has ended, and returns a sentence where that, or the
-        drawing, was not possible.
+        Returns a function that writes the report once the run has ended, and returns a sentence if drawing or writing
+        failed.
         """
-        # matplotlib takes its time to import, and most ways out of the command end before anything is drawn.
+        # matplotlib is slow to import, and most commands that fail do so before anything is drawn.
         from analysis.figures.points import FigureError
         from analysis.report.__main__ import Drawing, drawing, write
 
@@ -298,7 +301,7 @@ class RunDirectory:
             try:
                 work()
             except (FigureError, reader.ResultsError) as error:
-                return f"there is no report: {error}"
+                return f"no report was made: {error}"
             except OSError as error:
                 return f"{self.path / reader.REPORT} could not be written: {error.strerror or error}"
             return None
@@ -319,11 +322,11 @@ class RunDirectory:
 
     @property
     def reported(self) -> bool:
-        """Whether there is a report."""
+        """Whether the report exists."""
         return (self.path / reader.REPORT).exists()
 
     def discard(self) -> bool:
-        """Remove the directory if nothing was measured or modelled; returns whether it was removed."""
+        """Remove the directory if it has no results yet; returns whether it was removed."""
         if self._known["resumed"] or (self.path / reader.PARTS).exists():
             return False
         for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
@@ -337,10 +340,10 @@ class RunDirectory:
         self.place.abandon()
         return True
 
-    def _remember(self) -> None:
-        write_text(self.path / reader.PROVENANCE, self._provenance())
+    def _write_provenance(self) -> None:
+        write_text(self.path / reader.PROVENANCE, self._provenance_text())
 
-    def _provenance(self) -> str:
+    def _provenance_text(self) -> str:
         return json.dumps(self._known, indent=1) + "\n"
 
 
@@ -352,16 +355,16 @@ def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
             yield schema.conditions_table(index, start, rates, conditions.shared_delays_s)
 
 
-# --- the origin of a run: the commit, the versions of its packages, the machine --------------------------------------
+# --- provenance: the commit, the versions of packages, the machine ---------------------------------------------------
 
 
 def circumstances() -> dict[str, Any]:
-    """The part of provenance.json that can differ when a run is resumed."""
+    """Return the part of provenance.json that can change when a run is resumed."""
     return {"git": _git(), "versions": _versions(), "machine": _machine()}
 
 
 def now() -> str:
-    """The time in ISO 8601, UTC."""
+    """Return the current time in ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -393,7 +396,7 @@ def _field(path: Path, name: str) -> str:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit, and whether any file that git knows differs from it; None outside a checkout."""
+    """Return the commit, and whether tracked files differ from it; None outside a checkout."""
     commit = _git_output("rev-parse", "HEAD")
     if commit is None or not (_ROOT / ".git").exists():
         return None
@@ -403,7 +406,7 @@ def _git() -> dict[str, Any] | None:
 def _git_output(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(_ROOT), *arguments], check=False, capture_output=True, text=True, timeout=_PATIENCE_S
+            ["git", "-C", str(_ROOT), *arguments], check=False, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,4 +1,4 @@
-"""One run: the engines over the points that are missing, every row to the disk, results and report at the end."""
+"""One run: the engines run the missing points, every row is written to disk, results and report follow at the end."""
 
 import os
 import sys
@@ -24,6 +24,7 @@ from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
 from scenarios.experiment.summary import (
     COLUMNS,
+    First,
     SettingResult,
     as_json,
     as_sentence,
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Part = tuple[Engine, Sequence[Scenario]]
-"""An engine and the settings it is for."""
+"""An engine with its settings."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its scenario, its engines, whether its results are printed as JSON, and why nothing can be measured.
+    """A run: its scenario, its engines, whether results are printed as JSON, and why nothing can be measured, if so.
 
-    With `unmeasured`, the emulation's points are not run, and are recorded as failed for that reason. `reports`:
+    With `unmeasured`, the emulation's points are not run, but recorded as failed for that reason. With `reports`,
     figures and a report are made.
     """
 
@@ -61,11 +62,11 @@ class Run:
 
     @property
     def library(self) -> str:
-        """What takes a second to import, for its results."""
+        """The module that the results need and that takes a second to import."""
         return "analysis.report.__main__" if self.reports else "pandas"
 
     def counts(self) -> dict[Point, int]:
-        """Every point, and how many collectives it has."""
+        """Return every point with the number of its collectives."""
         return {
             Point(engine.name, place, mode): setting.collective.count
             for engine, settings in self.parts
@@ -75,7 +76,7 @@ class Run:
 
 
 def run_in(directory: RunDirectory, run: Run) -> int:
-    """Run the points that are missing in the directory, and complete it; returns the exit status, and closes it."""
+    """Run the points that are missing in the directory, complete it and close it; returns the exit status."""
     status = FAILED
     try:
         with closing(directory.writer(run.counts())) as writer:
@@ -91,15 +92,16 @@ def run_in(directory: RunDirectory, run: Run) -> int:
         print("run.py: out of memory", file=sys.stderr)
     finally:
         if not directory.complete:
-            none = directory.discard()
-            kept = f"what was found is kept; go on with --resume {directory.path}"
-            print(f"run.py: {f'nothing was found: {directory.path} is gone' if none else kept}", file=sys.stderr)
+            outcome = f"the results so far are kept; resume with --resume {directory.path}"
+            if directory.discard():
+                outcome = f"there are no results; {directory.path} was removed"
+            print(f"run.py: {outcome}", file=sys.stderr)
         directory.place.close()
     return status
 
 
 def print_again(directory: RunDirectory, run: Run) -> int:
-    """Print the results of a complete run; returns the exit status, and closes the directory."""
+    """Print the results of a complete run and close its directory; returns the exit status."""
     try:
         results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run, directory)
         print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
@@ -116,11 +118,12 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 def _results(
     rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, directory: RunDirectory, tables: Tables | None = None
 ) -> tuple[list[SettingResult], Fidelity | None]:
-    """The results of what a directory holds, and the fidelity of what was measured; `tables` as for `open_run`."""
-    stored, of_jobs, firsts = {} if rows is None else collectives_by_point(rows), jobs_by_point(jobs), {}
+    """Return the results of the rows in a directory, and their fidelity; `tables` as for `open_run`."""
+    stored = {} if rows is None else collectives_by_point(rows)
+    of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
     if stored and any(setting.training_plan is not None for _, settings in run.parts for setting in settings):
-        held = open_run(directory.path, tables)
-        firsts = firsts_of(held.collectives, held.transfers)
+        opened = open_run(directory.path, tables)
+        firsts = firsts_of(opened.collectives, opened.transfers)
     results = [
         result
         for engine, settings in run.parts
@@ -132,61 +135,64 @@ def _results(
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
-    beside = ThreadPoolExecutor(1)  # for what needs not wait, in its order
+    background = ThreadPoolExecutor(1)  # for work in the background, one task after the other
     try:
-        failed = _engines(directory, run, writer, beside)
+        failed = _run_engines(directory, run, writer, background)
         wrong = [f"failed: {why}" for why in failed.values()]
         if run.unmeasured is not None:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-        with progress.still("report: the results, tables and figures are being made"):
-            beside.submit(_load, run.library).result()  # two threads that import the same libraries can fail each other
+        with progress.still("report: making results, tables and figures"):
+            # Here, and not in this thread: two threads that import the same libraries can break each other.
+            background.submit(_import, run.library).result()
             tables = writer.tables()
-            # Figures are drawn from now on, which can be done again; the processes that draw are forked while no thread
-            # is at work.
+            # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
+            # is active.
             drawn = run.reports and any(map(writer.finished, writer.points))
             report = directory.report(tables) if drawn else None
-            writing = beside.submit(writer.write_tables, tables)
+            writing = background.submit(writer.write_tables, tables)
             rows = [table.select(COLUMNS) for table in tables.collectives]
             all_rows = frame(pa.concat_tables(rows)) if rows else None
-            results, found = _results(all_rows, jobs_in(tables), run, directory, tables)
+            results, run_fidelity = _results(all_rows, jobs_in(tables), run, directory, tables)
             writing.result()
             directory.end(results, failed)
             wrong += [why for why in [report() if report else None] if why]
     finally:
-        beside.shutdown(wait=False)  # an interrupted command ends at once
-    _print(run, directory, results, found)
+        background.shutdown(wait=False)  # so that an interrupted command ends at once
+    _print(run, directory, results, run_fidelity)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
         print(f"run.py: nothing was measured: {run.unmeasured}", file=sys.stderr)
-    return FAILED if wrong else DONE if run.unmeasured is None else CANNOT
+    if wrong:
+        return FAILED
+    return DONE if run.unmeasured is None else CANNOT
 
 
-def _engines(directory: RunDirectory, run: Run, writer: Writer, beside: Executor) -> dict[Point, str]:
-    """Run the engines over the points that are not finished; returns those that failed, in order, and why."""
+def _run_engines(directory: RunDirectory, run: Run, writer: Writer, background: Executor) -> dict[Point, str]:
+    """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
     failed: dict[Point, str] = {}
     for engine, settings in run.parts:
         if isinstance(engine, Emulation):
             if run.unmeasured is not None:
                 continue
             directory.write_conditions(settings)
-        failed |= _engine(engine, settings, directory, writer, partial(beside.submit, _load, run.library))
+        failed |= _run_engine(engine, settings, directory, writer, partial(background.submit, _import, run.library))
     return {point: failed[point] for point in writer.points if point in failed}
 
 
-def _engine(
+def _run_engine(
     engine: Engine,
     settings: Sequence[Scenario],
     directory: RunDirectory,
     writer: Writer,
     import_begun: Callable[[], object],
 ) -> Mapping[Point, str]:
-    """Run an engine over the points that are not finished; returns those that failed, and why.
+    """Run an engine over the unfinished points; returns the failed ones with the reasons.
 
-    `import_begun` begins to import what the results need.
+    `import_begun` starts to import what the results need.
     """
-    is_first = engine.name == "model"  # an emulation on the wall clock is left alone
+    is_first = engine.name == "model"  # not for the emulation, which may run on the wall clock
 
     def is_stored(setting: int, mode: str, _start: int, stop: int) -> bool:
         return writer.has(Point(engine.name, setting, mode), stop)
@@ -200,11 +206,11 @@ def _engine(
     )
     with (
         closing(engine.run(settings, is_stored)) as news,
-        closing(progress.shown(_stored(news, engine.name, writer), engine.name, settings, before)) as shown,
+        closing(progress.shown(_storing(news, engine.name, writer), engine.name, settings, before)) as shown,
     ):
         for item in shown:
-            if is_first:  # by now there are the workers, which are forks
-                import_begun()  # a second, in which this process often waits
+            if is_first:  # only now, because the workers are forked before the first item
+                import_begun()  # takes a second, in which this process mostly waits
                 is_first = False
             point = Point(engine.name, item.setting, item.mode)
             if isinstance(item, Failed):
@@ -213,26 +219,26 @@ def _engine(
             elif isinstance(item, Retrying):
                 directory.log(f"tried once more: {item.why}")
             elif isinstance(item, Snapshot):
-                directory.saw(item)
+                directory.record_snapshot(item)
             elif isinstance(item, FaultOutcome):
-                directory.struck(engine.name, item)
+                directory.record_fault(engine.name, item)
             elif not isinstance(item, Activity) and writer.finished(point):
                 directory.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
     return failed
 
 
-_loading = threading.RLock()
+_lock = threading.RLock()
 # A process forked while a thread imports a module would wait for that module forever.
-os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def _load(library: str) -> None:
-    with _loading:
+def _import(library: str) -> None:
+    with _lock:
         import_module(library)
 
 
-def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
-    """Pass news on, without rows that are there from before; of a point that is whole, once it is on the disk."""
+def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
+    """Store the rows of events and pass events on, without rows stored before; complete points only once on disk."""
     for item in news:
         if not isinstance(item, Slice):
             yield item
@@ -240,20 +246,19 @@ def _stored(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterato
             yield replace(item, rows=rows)
 
 
-def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], found: Fidelity | None) -> None:
+def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], run_fidelity: Fidelity | None) -> None:
     if run.json:
-        text = as_json(str(directory.path), results, found, unmeasured=run.unmeasured)
+        text = as_json(str(directory.path), results, run_fidelity, unmeasured=run.unmeasured)
     else:
-        fidelity_lines = [str(found)] if found else []
+        fidelity_text = str(run_fidelity) if run_fidelity else ""
+        parts = ["no point was finished", fidelity_text]
         if results:
-            parts = [as_sentence(results), *fidelity_lines, as_text(results), f"results in {directory.path}"]
-        else:
-            parts = ["no point was finished", *fidelity_lines]
-        text = "\n\n".join(parts)
+            parts = [as_sentence(results), fidelity_text, as_text(results), f"results in {directory.path}"]
+        text = "\n\n".join(filter(None, parts))
     try:
         print(text, flush=True)
     except OSError as error:
         raise OutputError(error.errno, error.strerror) from None
     if run.json:
-        for warning in found.warnings if found else ():
+        for warning in run_fidelity.warnings if run_fidelity else ():
             print(f"run.py: WARNING: {warning}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """The results of a run, computed from the collectives in its directory: means with intervals for each point.
 
-As a table with the claims for readers, as JSON and CSV for programs.
+They are printed as a table with the paper's claims, or as JSON, and stored as CSV.
 """
 
 import csv
@@ -35,8 +35,8 @@ from topologies.units import format_delay
 if TYPE_CHECKING:
     import pandas as pd
 
-_WHICH = ["engine", "setting", "mode"]
-_IN_FIFO = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
+_POINT_COLUMNS = ["engine", "setting", "mode"]
+_FIFO_COLUMNS = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
 _REFEREES = {
     "best_ring_s": "fastest ring (ms)",
     "best_ring_bound_s": "bound of rings (ms)",
@@ -53,20 +53,21 @@ _VALUES = [
     "drops",
     "late",
     "undisturbed",
-    *_IN_FIFO,
+    *_FIFO_COLUMNS,
 ]
-COLUMNS = [*_WHICH, "collective", *_VALUES]
+COLUMNS = [*_POINT_COLUMNS, "collective", *_VALUES]
 """The columns of the collectives that results are computed from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """The iterations of a point of training: their mean time, and the share of it in which GPUs do not compute.
+    """The training iterations of a point: their mean time, and the share of it in which GPUs do not compute.
 
-    `exposed_pipeline_s` and `exposed_data_s` are what messages between stages and sums of gradients add to an iteration
-    in the prediction of the first collective (of a job in the first round), `measured_pipeline_s` and `measured_data_s`
-    what they add there as it was measured, None where it was not. By stage: `in_flight` micro-batches at once, of which
-    `more` are for a cut. Activations of `room` fit in memory; None: of any number.
+    `exposed_pipeline_s` and `exposed_data_s` are the times that messages between stages and gradient sums add to an
+    iteration in the prediction of the first collective (for a job, of the first round). `measured_pipeline_s` and
+    `measured_data_s` are the same from its measurement, None if it was not measured. By stage, `in_flight` is the
+    largest number of micro-batches at the same time, of which `more` are due to a cut. `room` is how many
+    micro-batches' activations fit in memory, None if any number fits.
     """
 
     iteration_s: float
@@ -82,8 +83,8 @@ class TrainingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """One job of a point: the means of its completion times, and of those predicted, and the longest; nobody waits for
-    background. `training` is what its iterations were like, if it is training."""
+    """One job of a point: the means of its measured and predicted completion times, and the longest time; no round
+    waits for `background`. `training` describes the iterations of a training job."""
 
     name: str
     mean_s: float
@@ -93,22 +94,21 @@ class JobResult:
     training: TrainingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, those of `training` among them."""
-        found = asdict(self)
-        return found | (found.pop("training") or {})
+        """The fields, including those of `training`."""
+        fields = asdict(self)
+        return fields | (fields.pop("training") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetResult:
-    """What collectives should take at most, what their mean leaves of it (below 0 where it takes longer), and how many
-    of them fit."""
+    """The time budget of a collective, how much of it the mean leaves (or exceeds), and how many collectives fit."""
 
     budget_s: float
     spare_s: float
     fitting: int
 
     def words(self, collectives: int) -> str:
-        """The verdict over so many collectives: "290 ms: fits, 154.009 ms left"."""
+        """The verdict over this number of collectives: "290 ms: fits, 154.009 ms left"."""
         fits = {0: "does not fit", collectives: "fits"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
         by = f"{abs(self.spare_s) * 1e3:,.3f} ms {'left' if self.spare_s >= 0 else 'late'}"
         return f"{format_delay(self.budget_s)}: {fits}, {by}"
@@ -116,13 +116,12 @@ class BudgetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PointResult:
-    """One mode at one setting: its times, and what it gains over base (None where base has none of its collectives).
+    """One mode in one setting: its times, and its gain over base (None if base has none of its collectives).
 
-    `bound_s` is the mean of the lower bounds of its collectives, `reconfigure_s` the mean time that a change of routes
-    took, `fifo` what fifo queues did to those without faults; None where there are none. `jobs` are those of its
-    rounds, if they have any, `training` is what iterations were like, if that is what was done, and `budget` how they
-    stand to their budget, if they have one. `referees_s` are the means of what `run.referees` asks for, by their
-    columns.
+    `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
+    `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
+    the jobs of its rounds. `training` describes the iterations if the collective is training, and `budget` compares the
+    times with the budget if there is one. `referees_s` are the means of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -148,58 +147,53 @@ class SettingResult:
     place: int
     setting: Scenario
     points: tuple[PointResult, ...]
-    found: Found
+    claims: Found
     times: Mapping[str, Series]
 
 
 def collectives_by_point(rows: "pd.DataFrame") -> dict[Point, "pd.DataFrame"]:
-    """What is stored of each point of a run, in the order of collectives; `rows` have COLUMNS."""
-    return {Point(*key): here for key, here in rows.groupby(_WHICH, sort=False)}
+    """Return the stored rows of each point, in the order of collectives; `rows` have COLUMNS."""
+    return {Point(*key): here for key, here in rows.groupby(_POINT_COLUMNS, sort=False)}
 
 
 def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
-    """The means of the jobs of each point of a run, in their order."""
-    found: dict[Point, tuple[JobResult, ...]] = {}
-    for key, rows in jobs.groupby([*_WHICH, "job", "background"], sort=False):
+    """Return the results of the jobs of each point, in order."""
+    results: dict[Point, tuple[JobResult, ...]] = {}
+    for key, rows in jobs.groupby([*_POINT_COLUMNS, "job", "background"], sort=False):
         *point, name, background = key
-        of_point = found.get(Point(*point), ())
-        one = JobResult(
+        of_point = results.get(Point(*point), ())
+        result = JobResult(
             name=name,
             mean_s=float(rows["completion_s"].mean()),
             mean_predicted_s=float(rows["predicted_s"].mean()),
             longest_s=float(rows["completion_s"].max()),
             background=bool(background),
         )
-        found[Point(*point)] = (*of_point, one)
-    return found
+        results[Point(*point)] = (*of_point, result)
+    return results
 
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """A measured collective, the first of its point: the rank at each place, and its messages, as they are stored."""
+    """The first collective of a measured point: the rank at each position, and its messages as they are stored."""
 
     placement: Sequence[int]
     messages: "pd.DataFrame"
 
 
 def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Point, First]:
-    """The first collective of each point of a run that was measured."""
+    """Return the first collective of each measured point."""
     rows, messages = (table[table["collective"] == 0] for table in (collectives, transfers))
-    placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_WHICH, sort=False)}
+    placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_POINT_COLUMNS, sort=False)}
     return {
         Point(*key): First(placement=placement[Point(*key)], messages=here)
-        for key, here in messages.groupby(_WHICH, sort=False)
+        for key, here in messages.groupby(_POINT_COLUMNS, sort=False)
     }
 
 
 def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFrame"]:
-    """The rows of what was measured while no fault was injected, for the fidelity."""
+    """Return the measured rows without injected faults, for the fidelity."""
     return (rows[rows["undisturbed"]] for point, rows in stored.items() if point.engine != "model")
-
-
-def in_fifo(stored: Mapping[Point, "pd.DataFrame"]) -> Fifo | None:
-    """What was measured in fifo queues while no fault was injected, for the fidelity; None where nothing was."""
-    return fifo_of(rows[rows["undisturbed"]] for rows in stored.values())
 
 
 def results_of(
@@ -209,12 +203,12 @@ def results_of(
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
 ) -> Iterator[SettingResult]:
-    """The result of each setting over the modes of which every collective is stored, if there is any; `firsts` are the
-    first collectives of points of training that were measured."""
+    """Yield the result of each setting that has modes with all their collectives stored, over these modes; `firsts` are
+    the first collectives of measured training points."""
     for place, setting in enumerate(settings):
-        found = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
+        rows_of = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
         count = setting.collective.count
-        finished = {mode: rows for mode, rows in found.items() if rows is not None and len(rows) == count}
+        finished = {mode: rows for mode, rows in rows_of.items() if rows is not None and len(rows) == count}
         if finished:
             points = {mode: Point(engine, place, mode) for mode in finished}
             of_modes = {mode: jobs.get(point, ()) for mode, point in points.items()}
@@ -223,7 +217,7 @@ def results_of(
 
 
 def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
-    """The times of these collectives of a mode, for intervals."""
+    """Return the times of a mode's collectives in the form from which intervals are computed."""
     block = block_length(
         completion_s,
         ring_shared_by=setting.mode(mode).kept(setting.collective.reembed_every),
@@ -234,7 +228,7 @@ def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.N
 
 
 def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
-    """The result of one mode, finished or not, over what there is of it and of base."""
+    """Return the result of one mode, finished or not, from its stored times and those of base."""
     return PointResult(mode=mode, summary=summarise(times), gain=None if base is None else gain(base, times))
 
 
@@ -249,7 +243,7 @@ def _result(
 ) -> SettingResult:
     series, arrived = {}, {}
     for mode, first in firsts.items():
-        with suppress(ValueError):  # a run of a version that had another schedule
+        with suppress(ValueError):  # the run was made by a version with a different schedule
             schedule, rank_at = setting.workload.schedule, first.placement
             ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
             arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
@@ -265,7 +259,7 @@ def _result(
                 replace(job, training=_training(setting, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
-            fifo=in_fifo({Point(engine, place, mode): stored[mode]}),
+            fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(setting, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(setting.collective.budget_s, times.completion_s),
             referees_s={
@@ -274,11 +268,13 @@ def _result(
         )
         for mode, times in series.items()
     )
-    return SettingResult(engine=engine, place=place, setting=setting, points=points, found=claims(series), times=series)
+    return SettingResult(
+        engine=engine, place=place, setting=setting, points=points, claims=claims(series), times=series
+    )
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
-    """How collectives that take so long stand to a budget; None without one."""
+    """Compare the times of collectives with a budget; None without one."""
     if budget_s is None:
         return None
     spare_s, fitting = budget_s - float(completion_s.mean()), int((completion_s <= budget_s).sum())
@@ -286,14 +282,12 @@ def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> Bu
 
 
 def _training(
-    setting: Scenario,
-    mode: str,
-    mean_s: float,
-    arrived_s: npt.NDArray[np.float64] | None,
-    job: str | None = None,
+    setting: Scenario, mode: str, mean_s: float, arrived_s: npt.NDArray[np.float64] | None, job: str | None = None
 ) -> TrainingResult | None:
-    """What iterations are like whose collectives, or a job's in a round, take so long in the mean, and whose first has
-    transfers that were over then, if it was measured; None if there are none."""
+    """Describe training iterations whose collectives, or whose job's rounds, take `mean_s` on average, or return None.
+
+    `arrived_s` holds when each transfer of the first collective was complete, if it was measured.
+    """
     plan, ranks, count = setting.training_plan, tuple(range(setting.gpus)), 1
     if job is not None:
         spec = next(one for one in setting.jobs if one.name == job)
@@ -319,7 +313,7 @@ def _training(
 
 
 def _mean(values: npt.NDArray[np.float64]) -> float | None:
-    """The mean of the values that are finite, None where there are none."""
+    """Return the mean of the finite values, None if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else None
 
@@ -327,17 +321,17 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 def as_json(
     run: str, results: Sequence[SettingResult], fidelity: Fidelity | None, *, unmeasured: str | None = None
 ) -> str:
-    """One JSON object on one line: the run's folder, its points, and its fidelity where something was measured.
+    """Return one JSON object on one line: the run's folder, its points, and its fidelity if something was measured.
 
-    A point's `critical_path` are the seconds by link that the prediction for its first collective consists of; of
-    training `link_bytes` are the bytes that it sends over each.
-    `unmeasured` is why nothing was measured although it was wanted.
+    A point's `critical_path` divides the predicted time of its first collective into seconds by link; for training,
+    `link_bytes` are the bytes that this collective sends over each link. `unmeasured` is why nothing was measured,
+    although it was requested.
     """
     points = [
-        _point(result, point)
-        | _jobs(result.setting, point)
-        | _transfers(result.setting, point)
-        | _trained(point)
+        _point_as_json(result, point)
+        | _job_fields(result.setting, point)
+        | _transfer_fields(result.setting, point)
+        | _training_fields(point)
         | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
         | {"critical_path": critical_path(result.setting, point.mode, 1)}
         for result in results
@@ -353,91 +347,98 @@ def as_json(
 
 
 def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
-    """The object of `as_json` for a run that was not made: no folder, and every engine's points without times.
+    """Return the object of `as_json` for a run that was not made: without a folder, and with all points without times.
 
-    `links` has the names of the logical links or ports, as a trace writes them, and the settings whose fabric has
-    those.
+    `links` has the names of the logical links or ports, as traces use them, and the indices of the settings whose
+    fabric has them.
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
-        _which(engine, setting, mode)
+        _identity(engine, setting, mode)
         | times
-        | _sites(place, setting)
-        | _transfers(setting)
-        | dict.fromkeys((*_ENDS, "mean_bound_s", "critical_path"))
+        | _setting_fields(place, setting)
+        | _transfer_fields(setting)
+        | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
         for engine, settings in plans
         for place, setting in enumerate(settings)
-        if setting.program.command is None  # it has no points
+        if setting.program.command is None  # a program has no points
         for mode in setting.run.modes
     ]
     links = [
-        {"settings": places, "names": [link.name for link in found]} for found, places in links_of(plans[0][1]).items()
+        {"settings": places, "names": [link.name for link in links]} for links, places in links_of(plans[0][1]).items()
     ]
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
 
 def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
-    """The logical links or ports of these settings' fabrics, each with the places of the settings that have it."""
+    """Return the logical links or ports of these settings' fabrics, each with the indices of its settings."""
     specs: dict[FabricSpec, list[int]] = {}
     for place, setting in enumerate(settings):
         specs.setdefault(setting.fabric, []).append(place)
-    found: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
+    settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, places in specs.items():
-        found.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
-    return found
+        settings_of.setdefault(shared_by(build_fabric(spec)).all, []).extend(places)
+    return settings_of
 
 
-def _point(result: SettingResult, point: PointResult) -> dict[str, Any]:
+def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
     values = {
         "mean_s": point.summary.mean_s.value,
         "total_s": point.summary.total_s.value,
         "gain_vs_base": None if point.gain is None else point.gain.value,
     }
-    which = _which(result.engine, result.setting, point.mode)
+    which = _identity(result.engine, result.setting, point.mode)
     bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
     if point.budget is not None:
         bound |= asdict(point.budget)
-    return which | values | _sites(result.place, result.setting) | _ends(point) | bound | _fifo(point.fifo)
+    return (
+        which
+        | values
+        | _setting_fields(result.place, result.setting)
+        | _interval_ends(point)
+        | bound
+        | _fifo_fields(point.fifo)
+    )
 
 
-def _fifo(found: Fifo | None) -> dict[str, Any]:
-    """What fifo queues did: the drops, the bytes sent again, the transfers' ratios, and the least fair link."""
-    if found is None:
+def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
+    """The effect of fifo queues: drops, retransmitted bytes, extreme ratios of transfers, and the least fair link."""
+    if fifo is None:
         return {}
     names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
-    return {name: getattr(found, name) for name in names}
+    return {name: getattr(fifo, name) for name in names}
 
 
-def _jobs(setting: Scenario, point: PointResult) -> dict[str, Any]:
-    """The jobs of a point, where it has any; of training with the bytes of links."""
-    found = [
+def _job_fields(setting: Scenario, point: PointResult) -> dict[str, Any]:
+    """The jobs of a point, if it has any, with the bytes by link of training jobs."""
+    jobs = [
         job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(setting, point.mode, job.name)})
         for job in point.jobs
     ]
-    return {"jobs": found} if found else {}
+    return {"jobs": jobs} if jobs else {}
 
 
-def _transfers(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
-    """What became of a setting's transfers, where it has any, and at a point when the last of all rounds was there."""
+def _transfer_fields(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
+    """The transfers of a setting with outcomes, if any; for a point also when the latest of all rounds was complete."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
-    found = [one.as_json() | one.kept(longest_s.get(one.job.name)) for one in setting.transfers]
-    return {"transfers": found} if found else {}
+    transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in setting.transfers]
+    return {"transfers": transfers} if transfers else {}
 
 
-def _trained(point: PointResult) -> dict[str, Any]:
-    """What iterations of training were like, where there were any."""
+def _training_fields(point: PointResult) -> dict[str, Any]:
+    """The training iterations of a point, if it has any."""
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
-def _sites(place: int, setting: Scenario) -> dict[str, Any]:
-    """Which setting of the sweep it is, what distinguishes fabrics of as many GPUs, and what has a rate in it."""
+def _setting_fields(place: int, setting: Scenario) -> dict[str, Any]:
+    """The setting's index in the sweep, the GPUs of each site, and the grain."""
     gpus_per_site = "+".join(map(str, setting.fabric.gpus_per_site))
     return {"setting": place, "gpus_per_site": gpus_per_site, "grain": setting.fabric.grain}
 
 
-def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
+def _identity(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "mode": mode,
@@ -446,20 +447,20 @@ def _which(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
         "wan_delay_s": setting.conditions.wan_delay_s,
         "collectives": setting.collective.count,
         "seed": setting.run.seed,
-        **_clock(setting),
+        **_clock_fields(setting),
         **setting.columns,
-        **_sharing(setting, mode),
+        **_sharing_fields(setting, mode),
     }
 
 
-def _sharing(setting: Scenario, mode: str) -> dict[str, Any]:
-    """The WAN links that flows can share, where there are any: the model's times can be too short there."""
+def _sharing_fields(setting: Scenario, mode: str) -> dict[str, Any]:
+    """The WAN links that flows can share, if any: predicted times can be too short there."""
     links = setting.shared_links(mode)
     return {"shared_links": list(links)} if links else {}
 
 
-def _clock(setting: Scenario) -> dict[str, Any]:
-    """The clock, and on the wall clock the bytes carried for a chunk."""
+def _clock_fields(setting: Scenario) -> dict[str, Any]:
+    """On the wall clock, the clock, the rate scale and the bytes that are carried for a chunk."""
     if not setting.run.is_real:
         return {}
     scale = setting.run.scale
@@ -468,27 +469,27 @@ def _clock(setting: Scenario) -> dict[str, Any]:
 
 
 def summary_csv(results: Sequence[SettingResult]) -> str:
-    """The points as CSV: what JSON holds, and empty what is null there.
+    """Return the points as CSV with the values of the JSON; null is an empty cell.
 
-    Of the job NAME the columns are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, of training,
-    "job.NAME.bubble_ratio" and the like; of a run of training "training.bubble_ratio". Values by stage have spaces
-    between them.
+    The columns of a job NAME are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, for training, such as
+    "job.NAME.bubble_ratio"; the columns of a training run are such as "training.bubble_ratio". Values by stage are
+    separated by spaces.
     """
     rows = [
         {"setting": result.place}
-        | {name: "" if value is None else value for name, value in _point(result, point).items()}
+        | {name: "" if value is None else value for name, value in _point_as_json(result, point).items()}
         | {
             f"job.{job.name}.{name}": value
             for job in point.jobs
             for name, value in job.as_json().items()
             if name not in ("name", "background")
         }
-        | {f"training.{name}": value for name, value in _trained(point).get("training", {}).items()}
+        | {f"training.{name}": value for name, value in _training_fields(point).get("training", {}).items()}
         for result in results
         for point in result.points
     ]
     text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))  # some have one of the wall clock's, too
+    columns = list(dict.fromkeys(name for row in rows for name in row))  # points may differ in columns
     table = csv.DictWriter(text, fieldnames=columns, restval="", lineterminator="\n")
     table.writeheader()
     table.writerows(
@@ -498,14 +499,16 @@ def summary_csv(results: Sequence[SettingResult]) -> str:
     return text.getvalue()
 
 
-_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
+_INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
 
 
-def _ends(point: PointResult) -> dict[str, float | None]:
-    """The ends of the 95 % intervals; None without an interval (a single block of collectives, no base)."""
+def _interval_ends(point: PointResult) -> dict[str, float | None]:
+    """The ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
-    ends = [end for found in intervals for end in ((found.low, found.high) if found else (math.nan, math.nan))]
-    return {name: None if math.isnan(end) else end for name, end in zip(_ENDS, ends, strict=True)}
+    ends: list[float] = []
+    for interval in intervals:
+        ends += (math.nan, math.nan) if interval is None else (interval.low, interval.high)
+    return {name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)}
 
 
 def as_sentence(results: Sequence[SettingResult]) -> str:
@@ -524,20 +527,20 @@ def as_sentence(results: Sequence[SettingResult]) -> str:
 
 
 def as_text(results: Sequence[SettingResult]) -> str:
-    """The points as a table, and each setting's order of the modes; the paper's own are held against its claims."""
+    """Return a table of the points, and each setting's order of the modes, with the paper's claims for its settings."""
     points = [(result, point) for result in results for point in result.points]
-    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_MORE_COLUMNS)]
+    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
     rows = list(zip(*shown, strict=True))
-    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_orders(results))
+    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_order_lines(results))
     return "\n".join([*aligned(rows, range(3)), *more])
 
 
 def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """The mean times of every job, measured and predicted, where there are any that are not all of their round."""
-    points = [(result, point) for result in results for point in result.points if _tells_jobs(point)]
+    """Yield the mean times of all jobs, measured and predicted, unless a job is its whole round."""
+    points = [(result, point) for result in results for point in result.points if _has_other_times(point)]
     if points:
-        yield from ("", "the jobs' mean completion, from the start of each")
+        yield from ("", "the jobs' mean completion times, each from the job's start")
     for result, point in points:
         is_measured = result.engine != "model"
         jobs = (
@@ -548,63 +551,70 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
 
 
-def _tells_jobs(point: PointResult) -> bool:
-    """Whether its jobs are something else than the round by itself, as a single one from its beginning on is."""
-    return any(not math.isclose(one.mean_s, point.summary.mean_s.value) for one in point.jobs)
+def _has_other_times(point: PointResult) -> bool:
+    """Return whether the jobs' times differ from the round's; those of a single job from its beginning on do not."""
+    return any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
 
 
 def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """What became of every transfer, where there are any."""
+    """Yield the outcome of every transfer, if there are any."""
     points = [(result, point) for result in results for point in result.points if result.setting.transfers]
     if points:
-        yield from ("", "transfers, and when the last of all rounds was there")
+        yield from ("", "transfers, and when the latest of all rounds was complete")
     for result, point in points:
         yield f"{result.engine}, {result.setting.label}, {point.mode}:"
-        for one in _transfers(result.setting, point)["transfers"]:
-            there = f"; there at {one['there_s'] * 1e3:,.3f} ms, " if "there_s" in one else ""
-            in_time = "in time" if one["outcome"] == SENT else "kept"
-            kept = (in_time if one["kept"] else f"due at {one['due_s'] * 1e3:,.3f} ms") if there else ""
-            yield f"  {one['sentence']}{there}{kept}"
+        for transfer in _transfer_fields(result.setting, point)["transfers"]:
+            yield f"  {transfer['sentence']}{_delivery(transfer)}"
+
+
+def _delivery(transfer: Mapping[str, Any]) -> str:
+    """Describe when a transfer was complete and whether that was in time; empty if it was not sent."""
+    if "there_s" not in transfer:
+        return ""
+    complete = f"; complete at {transfer['there_s'] * 1e3:,.3f} ms"
+    if not transfer["kept"]:
+        return f"{complete}, due at {transfer['due_s'] * 1e3:,.3f} ms"
+    return f"{complete}, {'in time' if transfer['outcome'] == SENT else 'kept'}"
 
 
 def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
-    """What iterations were like, where they were training."""
+    """Yield a description of the training iterations, if there are any."""
     points = [
-        (f"{result.engine}, {result.setting.label}, {point.mode}{name}", found)
+        (f"{result.engine}, {result.setting.label}, {point.mode}{name}", training)
         for result in results
         for point in result.points
-        for name, found in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
-        if found is not None
+        for name, training in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
+        if training is not None
     ]
     if points:
-        yield from ("", "an iteration, the share of it in which GPUs do not compute, and what communication adds to it")
-    for which, found in points:
-        held = " ".join(f"{count:g}" for count in found.in_flight)
-        more = f", {max(found.more)} more before a cut than in 1F1B" * any(found.more)
-        room = "" if found.room is None else f" of {found.room:g}"
-        predicted, before = _ms(found.exposed_pipeline_s, found.exposed_data_s), "predicted"
-        between, gradients, behind = *predicted, ""
-        if found.measured_pipeline_s is not None and found.measured_data_s is not None:
-            between, gradients = _ms(found.measured_pipeline_s, found.measured_data_s)
-            before, behind = "measured", f" (predicted {' and '.join(predicted)})"
-        exposed = f"{before} {between} ms between stages and {gradients} ms for gradients{behind}"
-        yield (
-            f"{which}: {found.iteration_s * 1e3:,.3f} ms, bubble {found.bubble_ratio:.2%}, {exposed}; micro-batches in "
-            f"flight by stage: {held}{room}{more}"
-        )
+        yield from ("", "training iterations: time, share in which GPUs do not compute, time that communication adds")
+    for which, training in points:
+        held = " ".join(f"{count:g}" for count in training.in_flight)
+        more = f", {max(training.more)} more before a cut than in 1F1B" * any(training.more)
+        room = "" if training.room is None else f" of {training.room:g}"
+        time, bubble = f"{training.iteration_s * 1e3:,.3f} ms", f"bubble {training.bubble_ratio:.2%}"
+        yield f"{which}: {time}, {bubble}, {_exposed(training)}; micro-batches in flight by stage: {held}{room}{more}"
 
 
-def _ms(*seconds: float) -> list[str]:
-    return [f"{one * 1e3:,.3f}" for one in seconds]
+def _exposed(training: TrainingResult) -> str:
+    """Describe the time that communication adds to an iteration: measured, if it was, and predicted."""
+    pipeline, gradients = training.exposed_pipeline_s * 1e3, training.exposed_data_s * 1e3
+    if training.measured_pipeline_s is None or training.measured_data_s is None:
+        return f"predicted {pipeline:,.3f} ms between stages and {gradients:,.3f} ms for gradients"
+    measured = training.measured_pipeline_s * 1e3, training.measured_data_s * 1e3
+    return (
+        f"measured {measured[0]:,.3f} ms between stages and {measured[1]:,.3f} ms for gradients "
+        f"(predicted {pipeline:,.3f} and {gradients:,.3f})"
+    )
 
 
 def _gain(point: PointResult) -> str:
     if point.gain is None or point.mode == "base":
         return ""
-    return f"{point.gain.value:.1%}{_between(point.gain, 100, 1)}"
+    return f"{point.gain.value:.1%}{_format_ends(point.gain, 100, 1)}"
 
 
-def _between(interval: Interval, scale: float, digits: int) -> str:
+def _format_ends(interval: Interval, scale: float, digits: int) -> str:
     if math.isnan(interval.low):
         return " [-]"
     return f" [{interval.low * scale:,.{digits}f}, {interval.high * scale:,.{digits}f}]"
@@ -614,7 +624,7 @@ def _ms_of(value_s: float | None) -> str:
     return "" if value_s is None else f"{value_s * 1e3:,.3f}"
 
 
-def _of_fifo(cell: Callable[[Fifo], str]) -> "_Cell":
+def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
     return lambda _, point: "" if point.fifo is None else cell(point.fifo)
 
 
@@ -626,46 +636,46 @@ _COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("collectives", lambda _, point: f"{point.summary.collectives:,}"),
     (
         "mean, 95 % interval (ms)",
-        lambda _, point: _ms_of(point.summary.mean_s.value) + _between(point.summary.mean_s, 1e3, 3),
+        lambda _, point: _ms_of(point.summary.mean_s.value) + _format_ends(point.summary.mean_s, 1e3, 3),
     ),
     ("lower bound (ms)", lambda _, point: _ms_of(point.bound_s)),
     ("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
     ("gain over base, 95 % interval", lambda _, point: _gain(point)),
 )
-"""The columns of the table of points, with what stands in them."""
-_MORE_COLUMNS: Sequence[tuple[str, _Cell]] = (
-    ("its budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
+"""The columns of the table of points: heading and cell."""
+_OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
+    ("budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
     *((heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name))) for name, heading in _REFEREES.items()),
     ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
-    ("drops", _of_fifo(lambda found: f"{found.drops:,}")),
-    ("sent again (MB)", _of_fifo(lambda found: f"{found.retransmitted_bytes / 1e6:,.1f}")),
-    ("transfers, measured/predicted", _of_fifo(lambda found: found.transfers_took)),
+    ("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}")),
+    ("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}")),
+    ("transfers, measured/predicted", _fifo_cell(lambda fifo: fifo.transfers_took)),
     (
         "least fair link, Jain's index",
-        _of_fifo(lambda found: "" if found.fairness is None else f"{found.fairness_link} {found.fairness:.2f}"),
+        _fifo_cell(lambda fifo: "" if fifo.fairness is None else f"{fifo.fairness_link} {fifo.fairness:.2f}"),
     ),
 )
-"""Columns that are left out where nothing stands in them."""
+"""Columns that are left out if all their cells are empty."""
 
 
-def _orders(results: Sequence[SettingResult]) -> Iterator[str]:
-    papers = [result for result in results if _is_papers(result)]
-    others = [result for result in results if len(result.points) > 1 and not _is_papers(result)]
+def _order_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+    papers = [result for result in results if _is_paper_setting(result)]
+    others = [result for result in results if len(result.points) > 1 and not _is_paper_setting(result)]
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
-        yield f"{result.engine}, {result.setting.label}: {result.found.order_text}"
+        yield f"{result.engine}, {result.setting.label}: {result.claims.order_text}"
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
         yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
     for result in papers:
-        found = result.found
-        line = f"{result.engine}, {result.setting.label}: {found.order_text}{_verdict(found.order_holds)}"
+        order = f"{result.claims.order_text}{_verdict(result.claims.order_holds)}"
         joint = next(point for point in result.points if point.mode == "joint")
-        yield f"{line}; joint {_gain(joint)} below base{_verdict(found.joint_holds)}"
+        gain_text = f"joint {_gain(joint)} below base{_verdict(result.claims.joint_holds)}"
+        yield f"{result.engine}, {result.setting.label}: {order}; {gain_text}"
 
 
-def _is_papers(result: SettingResult) -> bool:
+def _is_paper_setting(result: SettingResult) -> bool:
     return is_papers(plain_values(result.setting), [point.mode for point in result.points])
 
 

@@ -1,1 +1,1 @@
-"""When rings and paths are chosen anew, and which."""
+"""Policies: when placement and WAN paths are chosen again, and how they are chosen."""

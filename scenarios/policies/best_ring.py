@@ -1,4 +1,4 @@
-"""The fastest ring of all for an AllGather: what choices by any objective of `hosts.embedding.ring` are measured by."""
+"""The fastest of all rings for an AllGather, to compare with rings chosen by an objective of `hosts.embedding.ring`."""
 
 from dataclasses import dataclass
 from itertools import permutations, product
@@ -15,14 +15,14 @@ from hosts.embedding.ring import best_rings
 Floats = npt.NDArray[np.float64]
 
 MOST_RINGS = 20_000
-"""Rings that are all compared: two sites of five GPUs have 14,400."""
+"""The largest number of rings among which the fastest is found by comparing all: two sites of five GPUs have 14,400."""
 
 _RINGS_AT_A_TIME = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
 class FastestRings:
-    """Of K instances the fastest ring that is known, [K, n], its time, and one that no ring's is below, [K] s each."""
+    """For K instances: the fastest known ring [K, n], its time, and a lower bound on any ring's time, [K] s each."""
 
     rings: npt.NDArray[np.int16]
     completion_s: Floats
@@ -30,34 +30,35 @@ class FastestRings:
 
 
 def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, ...]) -> FastestRings:
-    """The fastest rings that visit every site once, by the timing model, where no two edges share a link.
+    """Return the fastest rings that visit every site once, by the timing model for edges that share no link.
 
-    `alpha_s` and `beta_s`, [K, n, n], are the delay of every edge and the time for a block; a time of infinity stands
-    for an edge that does not exist. All rings are compared where there are MOST_RINGS at most, so the bound is reached.
-    Of more it is the ring of least cycle time, and the bound that of the n - 1 blocks which every edge sends, one after
-    the other, and of n - 1 cycle times: every block is on n - 1 edges, so on all but the one that costs least.
+    `alpha_s` and `beta_s`, [K, n, n], are the delay of every edge and its transmission time for a block; an edge with
+    an infinite time does not exist. Up to MOST_RINGS rings are all compared, and the bound equals the completion time.
+    With more rings the result is the ring of least cycle time, and the bound is the larger of two: each edge sends
+    n - 1 blocks one after the other; and n - 1 cycle times, because each block passes n - 1 of the n edges, and one
+    block passes all but the cheapest edge.
     """
     count, n = len(alpha_s), sum(gpus_per_site)
     cost_s, model = alpha_s + beta_s, Compiled(ring_allgather(n).transfers)
     if factorial(len(gpus_per_site) - 1) * prod(map(factorial, gpus_per_site)) <= MOST_RINGS:
-        rings = _all_rings(gpus_per_site)
-        found, best_s = np.zeros((count, n), dtype=np.int16), np.full(count, np.inf)
-        step = max(1, _RINGS_AT_A_TIME // len(rings))
+        candidates = _all_rings(gpus_per_site)
+        edges = slice(None), candidates, np.roll(candidates, -1, axis=1)
+        rings, best_s = np.zeros((count, n), dtype=np.int16), np.full(count, np.inf)
+        step = max(1, _RINGS_AT_A_TIME // len(candidates))
         for start in range(0, count, step):
             batch = slice(start, start + step)
-            edges = slice(None), rings, np.roll(rings, -1, axis=1)
             parts = (part[batch][edges].reshape(-1, n).T for part in (alpha_s, beta_s))
-            times_s = model.completion_s(*parts).reshape(-1, len(rings))
-            found[batch], best_s[batch] = rings[times_s.argmin(axis=1)], times_s.min(axis=1)
-        return FastestRings(found, best_s, best_s)
-    found = best_rings(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
-    own = np.arange(count)[:, None], found, np.roll(found, -1, axis=1)
-    completion_s = model.completion_s(alpha_s[own].T, beta_s[own].T)
+            times_s = model.completion_s(*parts).reshape(-1, len(candidates))
+            rings[batch], best_s[batch] = candidates[times_s.argmin(axis=1)], times_s.min(axis=1)
+        return FastestRings(rings, best_s, best_s)
+    rings = best_rings(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
+    used = np.arange(count)[:, None], rings, np.roll(rings, -1, axis=1)
+    completion_s = model.completion_s(alpha_s[used].T, beta_s[used].T)
     of_edges_s = least_values(
         alpha_s + (n - 1) * beta_s, alpha_s, objective="slowest edge", gpus_per_site=gpus_per_site
     )
     of_cycle_s = (n - 1) * least_values(cost_s, alpha_s, objective="cycle time", gpus_per_site=gpus_per_site)
-    return FastestRings(found, completion_s, np.minimum(np.maximum(of_edges_s, of_cycle_s), completion_s))
+    return FastestRings(rings, completion_s, np.minimum(np.maximum(of_edges_s, of_cycle_s), completion_s))
 
 
 def _all_rings(gpus_per_site: tuple[int, ...]) -> npt.NDArray[np.int16]:

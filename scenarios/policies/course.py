@@ -1,4 +1,4 @@
-"""The course of a point's policy: shared by the plan and the testbed."""
+"""The decision times of a point's policy, computed in the same way for the plan and for the testbed."""
 
 from functools import lru_cache
 
@@ -10,14 +10,14 @@ from scenarios.spec.scenario import Scenario
 
 @lru_cache(maxsize=8)
 def course_of(setting: Scenario, mode: str) -> Course:
-    """The course of a mode in a configuration in which no collective is lost to a fault: made once, and gone on with
-    where it is asked for."""
+    """Return the course of a mode in a configuration, assuming that no collective is lost to a fault. It is cached, so
+    that later calls extend the same course instead of beginning again."""
     conditions = conditions_of(setting)
     return new_course(setting, mode, conditions.believed(setting.mode(mode).knowledge))
 
 
 def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
-    """The course of a mode in a configuration under what is believed of its conditions."""
+    """Create the course of a mode in a configuration under believed conditions."""
     chosen_by = setting.mode(mode)
     choices = chooser_of(setting, chosen_by, believed)
     exchange_s = 2 * max(setting.control_delays_s, default=0.0)
@@ -39,8 +39,7 @@ def new_course(setting: Scenario, mode: str, believed: Conditions) -> Course:
 
 
 def moments_of(setting: Scenario, mode: str, start: int, count: int, *, course: Course | None = None) -> Moments:
-    """The moments of collectives start .. start+count-1 of a mode in a configuration, by its `course_of` unless by
-    another."""
+    """Return the decision times of collectives start .. start+count-1; `course` replaces `course_of(setting, mode)`."""
     chosen_by = setting.mode(mode)
     if not setting.has_course(mode):
         return periodic(chosen_by, setting.collective.reembed_every, start, count)

@@ -1,8 +1,8 @@
-"""The decisions: which GPU stands where and which WAN paths every collective uses, in each mode, from its conditions.
+"""Decisions: the placement and the WAN paths of every collective in each mode, computed from its conditions.
 
-Planned in batches by `decide`. The testbed and the prompt take their placements from the same `choose_placements` at
-the same times (`timing`), under the same knowledge, and their paths from the controller, which compares them by the
-same `Router`.
+`decide` plans them in batches. The testbed and the prompt choose placements by the same `Chooser.placements`, at the
+same decision times (`timing`) and with the same knowledge; their paths come from the controller, which compares them
+by the same `Router`.
 """
 
 from collections import Counter
@@ -35,22 +35,22 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 LEAST_SHARE = 0.01
-"""The part of a tunnel's links that each class but the first has in any case, with traffic engineering."""
+"""With traffic engineering, the share of a tunnel's links that every class except the first is guaranteed."""
 
-_FLOWS = 1 << 18  # of which the links are looked up at a time
-_PLACEMENTS_AT_A_TIME = 512  # chosen at a time: their cost matrices stay a few megabytes
+_FLOWS = 1 << 18  # flows whose links are looked up at a time
+_PLACEMENT_BATCH = 512  # keeps the cost matrices of one batch to a few megabytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """What K collectives in a row use, and what the timing model needs to know of it.
+    """The placements and paths of K consecutive collectives, with the inputs of the timing model that follow from them.
 
-    `placement`, [K, n], is the rank at each place of the schedule: of a ring, the ring from rank 0 on. By flow of the
-    schedule, [K, F]: `path` is the index in `Fabric.paths` of the path that it takes over the WAN (-1 within a site),
-    `alpha_s` its delay and `beta_s` the time to send one slot over it; of a stream they are 0 and 1. `reembedded` and
-    `rerouted`, [K], are True where placement and paths were chosen anew, whether or not the choice came out the same.
-    `spreads`: flows have ways of their own (`ways_of`), on these paths. `limits_bps`, [K, classes * paths], is what
-    each class may send through each tunnel; [0, 0] where they have no limits.
+    `placement`, [K, n], is the rank at each place of the schedule; for a ring, the ring from rank 0 on. Per flow of the
+    schedule, [K, F]: `path` is the index in `Fabric.paths` of its WAN path (-1 within a site), `alpha_s` its delay and
+    `beta_s` its transmission time for one slot; a stream has 0 and 1. `reembedded` and `rerouted`, [K], are True where
+    placement and paths were chosen, even if the result is the same as before. `spreads`: each flow has its own way
+    (`ways_of`) on its path. `limits_bps`, [K, classes * paths], is the rate that each class may send through each
+    tunnel; [0, 0] if tunnels have no limits.
     """
 
     placement: Ranks
@@ -63,57 +63,55 @@ class Decisions:
     limits_bps: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def row(self, row: int) -> "Decisions":
-        """The decisions of one of the collectives."""
+        """Return the decisions of one collective."""
         return self.rows(slice(row, row + 1))
 
     def rows(self, some: slice) -> "Decisions":
-        """The decisions of some of the collectives."""
-        arrays = (one.name for one in fields(self) if one.name != "spreads")
+        """Return the decisions of a slice of the collectives."""
+        arrays = [entry.name for entry in fields(self) if entry.name != "spreads"]
         return replace(self, **{name: getattr(self, name)[some] for name in arrays})
 
 
 def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
-    """The ways over which a fabric spreads flows in a mode; None where each two GPUs have one, or the mode chooses."""
+    """Return the `Multipath` that spreads a mode's flows; None if the mode chooses paths or GPU pairs have one way."""
     return None if mode.reroutes else multipath(fabric)
 
 
 def ways_of(fabric: Fabric, mode: Mode) -> Multipath | None:
-    """The ways of flows in a mode, each of which has its own; None where the flows of two GPUs have one together.
-
-    Over rails a flow has the plane of its channel also on a path that the mode chooses.
-    """
+    """Return the `Multipath` that gives each flow its own way; None if all flows between two GPUs take the same way.
+    Over rails a flow uses the plane of its channel even on a path that the mode chooses."""
     return multipath(fabric) if fabric.spec.has_planes else spreads_over(fabric, mode)
 
 
 def channels(workload: Workload) -> Ranks:
-    """The channel of each flow, [F]; 0 of a stream."""
+    """Return the channel of each flow, [F]; 0 for a stream."""
     return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)
 
 
 def in_service(workload: Workload) -> tuple[int, ...]:
-    """The DSCPs of a workload's flows in the order in which their classes are served: what is of none comes last."""
-    return tuple(sorted(set(workload.dscp) or {0}, key=lambda one: (one == 0, one)))
+    """Return the DSCPs of the workload's flows in service order; flows without a class (DSCP 0) come last."""
+    return tuple(sorted(set(workload.dscp) or {0}, key=lambda dscp: (dscp == 0, dscp)))
 
 
 @lru_cache(maxsize=64)
 def traffic(workload: Workload) -> Traffic:
-    """What a workload's flows ask for: classes in the order of service, each with what is left to it, a little at
-    least, as it would else have to wait for ever."""
-    dscp, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
-    share = dict(zip(dscp, workload.assured or (0.0,) * len(dscp), strict=True))
-    kept = [0.0, *(max(share[one], LEAST_SHARE) for one in order[1:])]
-    most = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))
+    """Return the demands of a workload's flows, with classes in service order. Every class except the first keeps at
+    least LEAST_SHARE of a tunnel, because a class without a share would never be served."""
+    dscp_of_flow, order = workload.dscp or (0,) * len(workload.schedule.flows), in_service(workload)
+    assured = dict(zip(dscp_of_flow, workload.assured or (0.0,) * len(dscp_of_flow), strict=True))
+    kept = [0.0, *(max(assured[dscp], LEAST_SHARE) for dscp in order[1:])]
+    scale = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))  # so that the first class has at least LEAST_SHARE
     return Traffic(
-        priority=tuple(order.index(one) for one in dscp),
-        wanted_bps=workload.wanted_bps or (np.inf,) * len(dscp),
-        kept=tuple(one * most for one in kept),
+        priority=tuple(order.index(dscp) for dscp in dscp_of_flow),
+        wanted_bps=workload.wanted_bps or (np.inf,) * len(dscp_of_flow),
+        kept=tuple(share * scale for share in kept),
     )
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """The choices of a mode in one fabric; a ring is the best by the mode's own objective or `ring`
-    (`hosts.embedding.ring`)."""
+    """Chooses placements and paths for a mode in one fabric. Rings minimise the mode's own objective if it has one,
+    else the objective `ring` (`hosts.embedding.ring`)."""
 
     router: Router
     mode: Mode
@@ -122,22 +120,23 @@ class Chooser:
 
     @property
     def in_order(self) -> Ranks:
-        """The placement where none was chosen: ranks in order, [n]."""
+        """The default placement, [n]: ranks in order."""
         return rank_order_of(self.router.fabric, self.workload)
 
     def placements(self, rates_bps: Floats) -> Ranks:
-        """The placement under each of these conditions [K, links], 0 for a link that is down: [K, n].
+        """Return the placement chosen under each row of rates [K, links] (0: the link is down): [K, n].
 
-        Where the mode does not re-embed, ranks in order. Else for the best paths where it re-routes, and otherwise for
-        the fixed ones, or those over which the fabric's routing spreads each pair: of a ring the best (`best_rings`),
-        of anything else the placement of least predicted time that a descent finds (`best_placements`), in which each
-        rank stays in its site and the root is rank 0. Raises ValueError where there is none.
+        A mode that does not re-embed keeps ranks in order. Otherwise the placement is chosen for the best paths if the
+        mode re-routes, else for the fixed paths or those over which the fabric's routing spreads each pair. For a ring
+        it is the best one (`best_rings`). For any other schedule it is the placement of least predicted time found by
+        descent (`best_placements`), where each rank stays in its site and the root is rank 0. Raises ValueError if
+        there is no placement.
         """
         if not self.mode.reembeds:
             return np.tile(self.in_order, (len(rates_bps), 1))
         unsprayed, chosen = self._unsprayed, np.empty((len(rates_bps), len(self.router.fabric.gpus)), dtype=np.int16)
-        for start in range(0, len(rates_bps), _PLACEMENTS_AT_A_TIME):
-            batch = slice(start, start + _PLACEMENTS_AT_A_TIME)
+        for start in range(0, len(rates_bps), _PLACEMENT_BATCH):
+            batch = slice(start, start + _PLACEMENT_BATCH)
             chosen[batch] = unsprayed._best(rates_bps[batch])
         return chosen
 
@@ -146,7 +145,7 @@ class Chooser:
         return replace(self, workload=self.workload.unsprayed)
 
     def _best(self, rates_bps: Floats) -> Ranks:
-        """The placements for one batch of conditions, chosen for the workload's largest message."""
+        """Return the best placements for one batch of rates, chosen for the workload's largest message."""
         fabric, workload = self.router.fabric, self.workload
         cost_s, delay_s = self.edges_s(rates_bps)
         if workload.is_ring:
@@ -155,10 +154,10 @@ class Chooser:
                 delay_s,
                 gpus_per_site=fabric.gpus_per_site,
                 objective=self.mode.ring or self.ring,
-                messages=_messages_a_round(workload),
+                messages=_messages_per_round(workload),
             )
         return best_placements(
-            _compiled_waited_for(workload).completion_s,
+            _placement_model(workload).completion_s,
             list(zip(*workload.schedule.ends, strict=True)),
             delay_s=delay_s,
             slot_s=(cost_s - delay_s) * (workload.slot_bytes / workload.largest_message_bytes),
@@ -169,8 +168,8 @@ class Chooser:
         )
 
     def edges_s(self, rates_bps: Floats) -> tuple[Floats, Floats]:
-        """What the workload's largest message costs from each rank to each other, over the best path where the mode
-        chooses paths, and the delay, [K, n, n] seconds each, under rates [K, links]."""
+        """Return cost and delay from each rank to each other under rates [K, links], [K, n, n] seconds each. The cost
+        is delay plus transmission of the workload's largest message, over the best path if the mode chooses paths."""
         fabric, delays_s = self.router.fabric, self.router.delays_s
         message_bytes, ways = self.workload.largest_message_bytes, self._ways
         inside = fabric.intra_index >= 0
@@ -180,31 +179,32 @@ class Chooser:
         else:
             fixed = ways is None and not self.mode.reroutes
             cost_s, delay_s = self.router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
-        with np.errstate(divide="ignore"):  # a link that is down costs infinitely much
+        with np.errstate(divide="ignore"):  # a link that is down has an infinite cost
             cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
         delay_s[:, inside] = delays_s[link]
-        if self.workload.is_ring and self.workload.schedule.turns_both_ways:  # an edge is as slow as its slower way
+        if self.workload.is_ring and self.workload.schedule.turns_both_ways:  # the slower direction limits an edge
             cost_s = np.maximum(cost_s, cost_s.swapaxes(1, 2))
         return cost_s, delay_s
 
     def ring_gaps(self, rates_bps: Floats) -> Floats:
-        """By how much the ring that is chosen under each of these conditions [K, links] can exceed the least possible
-        value of its objective, as a share of it: [K]; 0 where nothing is chosen or the choice is exact."""
+        """Return an upper bound on the relative optimality gap of the ring chosen under each row of rates [K, links].
+        The gap, [K], is how far the ring's objective can exceed the least possible value, as a share of that value. It
+        is 0 if the mode chooses no rings or chooses them exactly."""
         sites, workload = self.router.fabric.gpus_per_site, self.workload.unsprayed
         if not (self.mode.reembeds and workload.is_ring and max(sites) > MAX_EXACT_GPUS):
             return np.zeros(len(rates_bps))
         rings = self.placements(rates_bps)
         cost_s, delay_s = self._unsprayed.edges_s(rates_bps)
-        how: Any = {"objective": self.mode.ring or self.ring, "messages": _messages_a_round(workload)}
-        found_s = values(rings, cost_s, delay_s, **how)
-        least_s = least_values(cost_s, delay_s, gpus_per_site=sites, **how)
-        return np.maximum(found_s / least_s - 1, 0)
+        objective: Any = {"objective": self.mode.ring or self.ring, "messages": _messages_per_round(workload)}
+        chosen_s = values(rings, cost_s, delay_s, **objective)
+        least_s = least_values(cost_s, delay_s, gpus_per_site=sites, **objective)
+        return np.maximum(chosen_s / least_s - 1, 0)
 
     def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
-        """The path of every flow in `Fabric.paths`, -1 within a site: [K, F].
+        """Return the path of every flow as an index in `Fabric.paths`, -1 within a site: [K, F].
 
-        For these placements [K, n], under rates of logical links [K, links]: `chosen`, or the fixed ones. Raises
-        NoPathError where a flow has none.
+        `placement` is [K, n], `rates_bps` are rates of logical links [K, links]. The paths are the best under these
+        rates if `chosen`, else the fixed ones. Raises NoPathError for a flow without a path.
         """
         if self._ways is None:
             return self._paths_of_pairs(placement, rates_bps, chosen=chosen)
@@ -213,9 +213,9 @@ class Chooser:
         return _spread(self._ways, _ends(placement, self.workload), channels(self.workload), rates_bps)
 
     def _paths_of_pairs(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
-        """The same where all flows between two places take one path."""
+        """Implement `paths` for the case in which all flows between two places take the same path."""
         ends = list(zip(*self.workload.schedule.ends, strict=True))
-        pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}  # once, in the order of the flows
+        pairs = {pair: index for index, pair in enumerate(dict.fromkeys(ends))}  # each pair once, in order of the flows
         src, dst = (placement[:, places] for places in zip(*pairs, strict=True))
         path = np.full(src.shape, -1, dtype=np.int16)
         crosses = (self.router.fabric.intra_index[src, dst] < 0) & (src != dst)
@@ -239,35 +239,40 @@ class Chooser:
         wanted_bps: Sequence[Floats | None] = (),
         has: Sequence[int] = (),
     ) -> tuple[npt.NDArray[np.int16], Floats]:
-        """As `paths` where none are chosen, and what each class may send through each tunnel, as in `Decisions`;
-        `wanted_bps` is for each placement what demands want, as `Traffic.wanting`, or None for what they request;
-        `has` is as there."""
+        """Return the paths where the mode chooses none, as `paths` does, and `limits_bps` as in `Decisions`.
+
+        `wanted_bps` has for each placement the rates of the demands, as in `Traffic.wanting`, or None for the requested
+        rates; `has` is passed on to `Traffic.wanting`.
+        """
         if self._ways is None or not self._ways.engineers:
             return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
         src, dst = _ends(placement, self.workload)
-        of, sites = (self.router.fabric, self.router.delays_s), self.router.fabric.gpu_sites
-        asked = [traffic(self.workload)] * len(src)
+        fabric, delays_s, sites = self.router.fabric, self.router.delays_s, self.router.fabric.gpu_sites
+        demands = [traffic(self.workload)] * len(src)
         for row, bps in enumerate(wanted_bps):
-            asked[row] = asked[row] if bps is None else asked[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
-        plans = [engineered(*of, rates_bps[row], (src[row], dst[row]), asked[row]) for row in range(len(src))]
+            if bps is not None:
+                demands[row] = demands[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
+        plans = [
+            engineered(fabric, delays_s, rates_bps[row], (src[row], dst[row]), demands[row]) for row in range(len(src))
+        ]
         limits_bps = np.array([plan.limits_bps.ravel() for plan in plans])
         return np.array([plan.path for plan in plans], np.int16).reshape(src.shape), limits_bps
 
     def flows(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> tuple[Floats, Floats]:
-        """The delay of every flow over these paths and its time per slot, [K, F] s each; of a stream they are 0 and 1.
-
-        Raises NoPathError for a flow over a link whose rate is 0.
-        """
+        """Return each flow's delay over its path and its transmission time per slot, [K, F] s each; 0, 1 for streams.
+        Raises NoPathError for a flow over a link whose rate is 0."""
         streams = np.array([isinstance(flow, Stream) for flow in self.workload.schedule.flows])
         src, dst = _ends(placement, self.workload)
         link = self.router.fabric.intra_index[src, dst]
         alpha_s = self.router.delays_s[link]
         rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
-        at = (path >= 0).nonzero()
-        alpha_s[at], rate_bps[at] = self.router.along(rates_bps, at[0], src[at], dst[at], path[at])
+        crosses = (path >= 0).nonzero()
+        alpha_s[crosses], rate_bps[crosses] = self.router.along(
+            rates_bps, crosses[0], src[crosses], dst[crosses], path[crosses]
+        )
         if (rate_bps[:, ~streams] <= 0).any():
             row, flow = np.argwhere((rate_bps <= 0) & ~streams)[0]
-            raise NoPathError(f"no way leads from rank {src[row, flow]} to rank {dst[row, flow]}")
+            raise NoPathError(f"there is no path from rank {src[row, flow]} to rank {dst[row, flow]}")
         beta_s = 8 * self.workload.slot_bytes / rate_bps
         alpha_s[:, streams], beta_s[:, streams] = 0, 1
         return alpha_s, beta_s
@@ -281,8 +286,8 @@ class Chooser:
         new: tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]],
         limits_bps: Floats | None = None,
     ) -> Decisions:
-        """The decisions for K collectives that have this placement [K, n] and these paths [K, F], each of which is
-        `new` or not, [K], under rates [K, links]; raises NoPathError as `flows`."""
+        """Build the decisions for K collectives from their placement [K, n], paths [K, F] and rates [K, links]. `new`
+        flags, [K] each, which placements and which paths were just chosen. Raises NoPathError as `flows` does."""
         alpha_s, beta_s = self.flows(placement, path, rates_bps)
         return Decisions(
             placement=placement,
@@ -300,9 +305,9 @@ class Chooser:
         return spreads_over(self.router.fabric, self.mode)
 
     def seconds(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> Floats:
-        """The time of a collective, [K] s, each flow taken as alone, as where placements are chosen."""
+        """Return the predicted completion times, [K] s, as placements are compared: as if no flows shared a link."""
         alpha_s, beta_s = self.flows(placement, path, rates_bps)
-        return _compiled_waited_for(self.workload).completion_s(alpha_s.T, beta_s.T)
+        return _placement_model(self.workload).completion_s(alpha_s.T, beta_s.T)
 
 
 def decide(
@@ -316,13 +321,15 @@ def decide(
     course: Course | None = None,
     wanted: Callable[[int], Floats | None] | None = None,
 ) -> Decisions:
-    """The decisions for collectives start .. start+count-1, each a function of the conditions and its number alone.
+    """Return the decisions for collectives start .. start+count-1.
 
-    Everything is chosen under the conditions `believed` (by default the true ones) of the collective before which it is
-    chosen, and meets the true ones: a placement for the routes in force then, the fixed ones or those a mode that
-    re-routes is about to choose. `course` is that of a mode that is not periodic, if it is there already (`course_of`).
-    `wanted` gives what demands want in a collective, as `Traffic.wanting`, None for what they request.
-    Raises ValueError where no placement is possible, ConditionsError where a trace ends too early.
+    Each is a function of the conditions and the collective's index alone. Choices are made under the `believed`
+    conditions (default: the true ones) of the collective before which they are made; their delays and rates are then
+    the true ones. A placement is chosen for the paths that will be in force with it: the fixed ones, or those that the
+    mode is about to choose. `course` is an existing course of a mode that is not periodic (`course_of`). `wanted`
+    returns the rates of the demands in a collective, as in `Traffic.wanting`, or None for the requested rates.
+
+    Raises ValueError if no placement is possible, ConditionsError if a trace ends too early.
     """
     mode, known = choices.mode, believed or conditions
     if course is None and mode.is_periodic:
@@ -337,29 +344,29 @@ def decide(
         before = [known.rates_bps(int(number), 1) for number in numbers[numbers < start]]
         return np.concatenate([*before, known_bps[numbers[numbers >= start] - start]])
 
-    number, limits_bps = np.arange(start, start + count), None
+    numbers, limits_bps = np.arange(start, start + count), None
     embedded, which = np.unique(moments.embedded, return_inverse=True)
-    chosen = choices.placements(known_at(embedded[embedded >= 0]))
-    fixed = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
-    placement = np.concatenate([fixed, chosen])[which]
+    chosen_placements = choices.placements(known_at(embedded[embedded >= 0]))
+    default_placements = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
+    placement = np.concatenate([default_placements, chosen_placements])[which]
     if mode.reroutes:
         routed, first, which = np.unique(moments.routed, return_index=True, return_inverse=True)
-        free = routed >= 0  # the others, the first at most, are before any choice
-        path = choices.paths(placement[first[free]], known_at(routed[free]), chosen=True)
-        fixed = choices.paths(placement[first[~free]], known_bps[first[~free]], chosen=False)
-        path = np.concatenate([fixed, path])[which]
+        is_chosen = routed >= 0  # False for the first entry at most: no path has been chosen yet
+        chosen_paths = choices.paths(placement[first[is_chosen]], known_at(routed[is_chosen]), chosen=True)
+        fixed_paths = choices.paths(placement[first[~is_chosen]], known_bps[first[~is_chosen]], chosen=False)
+        path = np.concatenate([fixed_paths, chosen_paths])[which]
     else:
-        wanted_bps = [] if wanted is None else [wanted(one) for one in number.tolist()]
+        wanted_bps = [] if wanted is None else [wanted(number) for number in numbers.tolist()]
         path, limits_bps = choices.fixed(placement, known_bps, wanted_bps)
-    new = moments.embedded == number, moments.routed == number
+    new = moments.embedded == numbers, moments.routed == numbers
     return choices.decisions(placement, path, rates_bps, new=new, limits_bps=limits_bps)
 
 
 def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NONE) -> Ranks:
-    """The probes before a choice, in their order, [P, 3]: source, destination and path of each.
+    """Return the probes before a choice in the order of sending, [P, 3]: source, destination and path of each.
 
-    There is one for each candidate path of every two ranks that a flow joins over the WAN, with this placement [n], or
-    for the fixed path of a mode that chooses none; none over these dead cables.
+    With this placement [n], every pair of ranks with a flow over the WAN has one probe for each candidate path without
+    dead cables; in a mode that chooses no paths, only for the first of these paths.
     """
     sites, between, failed = fabric.gpu_sites.tolist(), fabric.paths_between, set(failed_links(fabric, dead))
 
@@ -369,40 +376,36 @@ def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, 
 
     begins, ends = workload.schedule.ends
     pairs = dict.fromkeys(zip(placement[list(begins)].tolist(), placement[list(ends)].tolist(), strict=True))
-    found = [
-        (src, dst, path.index)
-        for src, dst in pairs
-        if sites[src] != sites[dst]
-        for path in [one for one in between[sites[src], sites[dst]] if is_whole(src, dst, one)][
-            : None if mode.reroutes else 1
-        ]
-    ]
-    return np.array(found, dtype=np.int16).reshape(-1, 3)
+    probes: list[tuple[int, int, int]] = []
+    for src, dst in pairs:
+        if sites[src] != sites[dst]:
+            paths = [path.index for path in between[sites[src], sites[dst]] if is_whole(src, dst, path)]
+            probes += [(src, dst, path) for path in (paths if mode.reroutes else paths[:1])]
+    return np.array(probes, dtype=np.int16).reshape(-1, 3)
 
 
 def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
-    """The placement where none was chosen, [n]: ranks in order, around a ring site by site in an order in which the WAN
-    joins them."""
+    """Return the default placement, [n]: ranks in order; a ring takes the sites in an order that the WAN connects."""
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
-def _messages_a_round(workload: Workload) -> float:
-    """How many messages an edge of a ring transmits each way in a round, in which a block goes on by one place."""
+def _messages_per_round(workload: Workload) -> float:
+    """Return how many messages a ring edge transmits in each direction per round (a block moves by one place)."""
     begins, ends = workload.schedule.ends
-    by_edge = Counter((begins[one.flow], ends[one.flow]) for one in workload.schedule.transfers)
+    by_edge = Counter((begins[transfer.flow], ends[transfer.flow]) for transfer in workload.schedule.transfers)
     rounds = (workload.schedule.places - 1) * (2 if workload.kind == "allreduce" else 1)
     return max(by_edge.values()) / rounds
 
 
 @lru_cache(maxsize=64)
-def _compiled_waited_for(workload: Workload) -> Compiled:
-    """The timing model of what a placement is chosen for: background jobs stay where they are."""
+def _placement_model(workload: Workload) -> Compiled:
+    """Return the timing model that placements are chosen by: it leaves out background jobs, whose ranks stay."""
     return Compiled(workload.waited_for) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)
 def compiled(workload: Workload) -> Compiled:
-    """The timing model of a workload's schedule."""
+    """Return the timing model of a workload's schedule."""
     return Compiled(workload.schedule.transfers)
 
 
@@ -410,31 +413,30 @@ def compiled(workload: Workload) -> Compiled:
 def shared_links(
     fabric: Fabric, workload: Workload, mode: Mode, *, detours: Collection[Cables] = ()
 ) -> tuple[str, ...]:
-    """The logical links or ports that two flows of one collective can use at once, by name in the fabric's order.
+    """Return the logical links or ports that two flows of one collective can share, by name in the fabric's order.
 
-    Empty where every flow has its own, whatever is chosen; flows of which one always ends before the other begins are
-    listed, too. `detours` are sets of cables that faults may take down, so that a mode on fixed paths leaves them.
+    The result is empty if every flow always has its links to itself, whatever the mode chooses. It is conservative: two
+    flows count as sharing even if one always ends before the other begins. `detours` are sets of cables that faults may
+    take down, so that flows leave the fixed paths.
     """
-    found = [
-        _used_twice(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
-        for dead in (NONE, *detours)
-        for placement in _placements_by_site(fabric, workload, mode)
-    ]
-    shared, links = set().union(*found), shared_by(fabric).all
-    if mode.reembeds:  # any GPU of a site may stand where another did
-        alike = {_by_site(fabric, links[link]) for link in shared}
-        shared = {link.index for link in links if _by_site(fabric, link) in alike}
+    shared, links = set[int](), shared_by(fabric).all
+    for dead in (NONE, *detours):
+        for placement in _placement_per_site_order(fabric, workload, mode):
+            shared |= _used_by_several(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
+    if mode.reembeds:  # any GPU of a site may take the place of another
+        kinds = {_by_site(fabric, links[link]) for link in shared}
+        shared = {link.index for link in links if _by_site(fabric, link) in kinds}
     return tuple(link.name for link in links if link.index in shared)
 
 
 @lru_cache(maxsize=1024)
 def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
-    """Whether a mode chooses some WAN paths greedily, as crossings have too many combinations (`Router.together`)."""
+    """Return whether a mode chooses some paths greedily: crossings have too many combinations (`Router.together`)."""
     if not mode.reroutes:
         return False
     router = Router(fabric, np.zeros(len(fabric.links)))
     ends = np.array(list(dict.fromkeys(zip(*workload.schedule.ends, strict=True)))).T
-    for placement in _placements_by_site(fabric, workload, mode):
+    for placement in _placement_per_site_order(fabric, workload, mode):
         src, dst = placement[ends]
         crosses = fabric.gpu_sites[src] != fabric.gpu_sites[dst]
         if not router.is_exact(src[crosses], dst[crosses]):
@@ -443,9 +445,9 @@ def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
 
 
 def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
-    """How many of these links or ports, by name, a flow between any two GPUs passes at most."""
+    """Return the largest number of these links or ports, given by name, that a flow between two GPUs can pass."""
     names, sites = set(shared), fabric.gpu_sites
-    counts = np.array([*(link.name in names for link in shared_by(fabric).all), False])  # -1 is the last
+    counts = np.array([*(link.name in names for link in shared_by(fabric).all), False])  # the last one is for -1
     src, dst = np.nonzero((sites[:, None] == sites) & ~np.eye(len(sites), dtype=bool))
     ways = [(src, dst, np.full(src.shape, -1))]
     for path in fabric.paths:
@@ -453,38 +455,33 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
         src, dst = np.repeat(src, dst.size), np.tile(dst, src.size)
         ways.append((src, dst, np.full(src.shape, path.index)))
     passed = [shared_by(fabric).of(*way) for way in ways]
-    if (spread := multipath(fabric)) is not None:  # through other spines
+    if (spread := multipath(fabric)) is not None:  # which may take other spines
         passed += [spread.every_link(src, dst) for src, dst, _ in ways]
     return max(int(counts[links].sum(axis=-1).max(initial=0)) for links in passed)
 
 
-def _placements_by_site(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
-    """A placement for each way in which a mode can arrange the sites."""
+def _placement_per_site_order(fabric: Fabric, workload: Workload, mode: Mode) -> list[Ranks]:
+    """Return one placement for each order of the sites that a mode can choose."""
     if not (workload.is_ring and mode.reembeds):
         return [rank_order_of(fabric, workload)]
-    cycles = [(0, *rest) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
-    rings = [rank_order(fabric.gpus_per_site, cycle) for cycle in cycles]
-    return [ring for ring in rings if all(fabric.paths_between.get(pair) for pair in _sites_of(fabric, ring))]
+    cycles = [(0, *rest, 0) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
+    possible = [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
+    return [rank_order(fabric.gpus_per_site, cycle) for cycle in possible]
 
 
-def _sites_of(fabric: Fabric, ring: Ranks) -> set[tuple[int, int]]:
-    """The pairs of sites that a ring crosses between."""
-    sites = fabric.gpu_sites[ring].tolist()
-    return {(a, b) for a, b in pairwise([*sites, sites[0]]) if a != b}
-
-
-def _used_twice(
+def _used_by_several(
     fabric: Fabric, dead: Cables, workload: Workload, placement: Ranks, mode: Mode, *, choosing: bool
 ) -> set[int]:
-    """What two flows or more can pass with this placement, over any path if `choosing`, the fixed one, or over the ways
-    of the fabric's routing; of ports between switches also where the mode moves ranks within their sites."""
+    """Return the links or ports, by index, that two or more flows can pass with this placement. Flows may take any path
+    if `choosing`, else the fixed path or the ways of the fabric's routing. If the mode moves ranks within their sites,
+    ports between switches are counted for all such placements."""
     shared, spread = shared_by(fabric, dead), ways_of(fabric, mode)
     src, dst = (placement[places] for places in workload.schedule.ends)
     flows = np.flatnonzero(src != dst)
     src, dst = src[flows], dst[flows]
 
     def every(src: Ranks, dst: Ranks) -> npt.NDArray[np.int32]:
-        """The links of every way that there may be from rank to rank, [F, ways, H]."""
+        """Return the links of every possible way from rank to rank, [F, ways, H]."""
         if spread is not None:
             return spread.every_link(src, dst)
         path = Multipath(fabric, sprays=True).candidates(src, dst)[..., : None if choosing else 1]
@@ -492,7 +489,7 @@ def _used_twice(
         near, far, path = np.broadcast_arrays(src[..., None], dst[..., None], path)
         return shared.of(near, far, path)
 
-    # Else other ranks have other hashes, or other paths are chosen.
+    # Otherwise the ways are unknown: other ranks have other hashes, or the mode chooses other paths.
     fixed = spread is not None and not mode.reroutes and not spread.engineers
     if spread is not None and fixed and (spread.sprays or not mode.reembeds):
         channel = channels(workload)[flows]
@@ -503,51 +500,51 @@ def _used_twice(
     by_flow = np.unique((np.arange(flows.size)[:, None] * len(shared.all) + links)[links >= 0])
     users = np.bincount(by_flow % len(shared.all), minlength=len(shared.all))
     if mode.reembeds and fabric.spec.grain == "physical":
-        users = np.maximum(users, _between_switches(fabric, src, dst, every))
+        users = np.maximum(users, _flows_between_switches(fabric, src, dst, every))
     return set(np.flatnonzero(users > 1).tolist())
 
 
-def _between_switches(
+def _flows_between_switches(
     fabric: Fabric, src: Ranks, dst: Ranks, every: Callable[[Ranks, Ranks], npt.NDArray[np.int32]]
 ) -> npt.NDArray[np.intp]:
-    """How many flows between these ranks can pass each port from switch to switch, whichever ranks of their sites stand
-    in their places; `every` gives all ports from rank to rank."""
-    sites, found = fabric.gpu_sites, np.zeros(len(shared_by(fabric).all), dtype=np.intp)
+    """Return how many flows between these ranks can pass each port between switches, for any ranks of the same sites.
+    `every` returns all ports that a flow from rank to rank can pass."""
+    sites, flows = fabric.gpu_sites, np.zeros(len(shared_by(fabric).all), dtype=np.intp)
     for (a, b), count in Counter(zip(sites[src].tolist(), sites[dst].tolist(), strict=True)).items():
         near, far = np.meshgrid(np.flatnonzero(sites == a), np.flatnonzero(sites == b))
         apart = near != far
-        links = every(near[apart], far[apart])[..., 1:-1]  # the first and the last are the GPUs' own
-        found[np.unique(links[links >= 0])] += count
-    return found
+        links = every(near[apart], far[apart])[..., 1:-1]  # without the GPUs' own ports, the first and the last
+        flows[np.unique(links[links >= 0])] += count
+    return flows
 
 
 @lru_cache(maxsize=16)
 def _site_by_node(fabric: Fabric) -> dict[str, int]:
-    """The site of every node whose part another of its site may take: GPUs, and switches below border routers."""
-    below = [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
-    found = {switch.name: switch.site for switch in below if switch.site is not None}
-    return found | {gpu.name: gpu.site for gpu in fabric.gpus}
+    """Return the site of every node that is interchangeable within its site: GPUs, leaves and spines."""
+    switches = [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
+    site = {switch.name: switch.site for switch in switches if switch.site is not None}
+    return site | {gpu.name: gpu.site for gpu in fabric.gpus}
 
 
 def _by_site(fabric: Fabric, link: LogicalLink | DirectedPort) -> tuple[object, ...]:
-    """A link or a port with its GPUs, leaves and spines named by their site alone."""
+    """Return a link's or port's kind and ends, with GPUs, leaves and spines replaced by their site."""
     sites = _site_by_node(fabric)
     return link.kind, sites.get(link.src, link.src), sites.get(link.dst, link.dst)
 
 
 def _ends(placement: Ranks, workload: Workload) -> tuple[Ranks, Ranks]:
-    """The ranks that each flow joins, [K, F] each."""
+    """Return the source and destination rank of each flow, [K, F] each."""
     src, dst = (placement[:, places] for places in workload.schedule.ends)
     return src, dst
 
 
 def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> npt.NDArray[np.int16]:
-    """The path of flows over the ways of a fabric's routing, [K, F]; -1 of streams."""
+    """Return the path of each flow as the fabric's routing spreads them, [K, F]; -1 for streams."""
     src, dst = ends
     path = np.full(src.shape, -1, dtype=np.int16)
-    flows = np.flatnonzero((src != dst).any(axis=0))  # a stream has one end, whoever stands there
+    flows = np.flatnonzero((src != dst).any(axis=0))  # a stream begins and ends at the same place
     for rows, failed in failures(rates_bps):
-        for some in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
-            at = some[:, None], flows
+        for batch in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
+            at = batch[:, None], flows
             path[at] = ways.paths(src[at], dst[at], channel[flows], failed)
     return path

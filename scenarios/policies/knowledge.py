@@ -1,8 +1,8 @@
-"""What is known of conditions when rings and paths are chosen: rates that are believed in place of the true ones.
+"""Knowledge of link rates: which rates a policy believes when it chooses placement and paths, instead of the true ones.
 
-A kind of knowledge makes a sampler of a sampler, so both engines believe the same, in any batch. Before the first
-collective, conditions are taken to have been those of the first for ever. Faults are no part of this: they are known
-as soon as they are in force.
+Each kind of knowledge maps the sampler of the true rates to a sampler of believed rates, so both engines believe the
+same rates, whatever the batches. Conditions before the first collective are assumed to equal those of the first.
+Faults are not modelled here: they are known as soon as they are in force.
 """
 
 import math
@@ -26,32 +26,33 @@ ENDS, PORTS, PROBED, LATE = "measured ends", "measured ports", "probed", "stale 
 
 KNOWLEDGE = {
     "oracle": "",
-    "stale": f"how many collectives old, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms",
+    "stale": f"the age in collectives, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms",
     "mean": "",
-    "ewma": f"the weight of the newest, a number from {LEAST_WEIGHT:g} to 1",
+    "ewma": f"the weight of the newest rate, a number from {LEAST_WEIGHT:g} to 1",
     "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
     ENDS: "",
     PORTS: "",
     PROBED: "",
     LATE: "",
 }
-"""The kinds of knowledge, and what the number behind each of them is; "" for none."""
+"""The kinds of knowledge, each with a description of its parameter; "" for kinds without one."""
 
-_NEGLIGIBLE = 2.0**-53
+_NEGLIGIBLE = 2.0**-53  # weight below which an old rate has no effect on a moving average
 _FIRST_FIT, _WINDOW = 16, 512  # collectives
-_RIDGE = 1e-9  # so that links that never change have coefficients, too
+_RIDGE = 1e-9  # keeps the least-squares problem solvable if no link ever changes
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """One kind of knowledge, with its number where it has one.
+    """One kind of knowledge, with its parameter `number` if it has one.
 
-    `oracle`: the true rates. `stale D`: those of D collectives before, and `stale by time` those of so many seconds
-    before, where conditions change by time. `mean`: every rate's long-run expectation.
-    `ewma A` and `ar P` predict a collective from those before it: by an exponentially weighted moving average with
-    weight A for the newest; by an autoregression of order P, fitted by least squares (`_Autoregression`).
-    `measured ends`: what was last seen of each link by those who used it. `measured ports`: what is inferred from the
-    counters of switches' ports. Both are `Measured`. `probed`: what probes over the candidate paths find just before.
+    `oracle`: the true rates. `stale D`: the rates D collectives earlier; `stale by time`: the rates `number` seconds
+    earlier, where conditions change by time. `mean`: every rate's long-run expectation.
+    `ewma A` and `ar P` predict the rates from those of the preceding collectives: an exponentially weighted moving
+    average with weight A for the newest, and an autoregression of order P fitted by least squares (`_Autoregression`).
+    `measured ends`: rates inferred from the times of the messages that last used each link. `measured ports`: rates
+    inferred from the counters of switch ports. Both are `Measured`. `probed`: rates that probes over the candidate
+    paths find just before the choice (`Probed`).
     """
 
     kind: str = "oracle"
@@ -64,15 +65,15 @@ class Knowledge:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it depends on what was used, so on what was chosen before."""
+        """Whether the believed rates are observations of used links, and so depend on earlier choices."""
         return self.kind in (ENDS, PORTS, PROBED)
 
     def of(self, true: Sampler, seen: "Seen | None" = None) -> Sampler:
-        """The rates that are believed where these are true; of what is measured `seen` are the observations."""
+        """Return the sampler of believed rates for these true rates; `seen` observes the links for measured kinds."""
         if self.is_measured:
             assert seen is not None
             return Probed(true, seen) if self.kind == PROBED else Measured(true, seen, steps=self.kind == PORTS)
-        return true if self.kind == "oracle" else _Believed(true, _MAKERS[self.kind](true, self.number))
+        return true if self.kind == "oracle" else _MAKERS[self.kind](true, self.number)
 
 
 ORACLE = Knowledge()
@@ -80,7 +81,7 @@ ORACLE = Knowledge()
 
 
 def parse(text: str) -> Knowledge:
-    """The knowledge of these words; raises ValueError with a sentence."""
+    """Parse a knowledge such as "stale 1"; raises ValueError whose message continues a sentence about the value."""
     if text.strip() in (ENDS, PORTS):
         return Knowledge(text.strip())
     kind, _, number = text.strip().partition(" ")
@@ -107,57 +108,45 @@ WORDS = (
     "oracle, stale D (collectives old), stale TIME (with conditions.every), mean, ewma A (weight of the newest), "
     "ar P (order), measured ends, measured ports, probed"
 )
-"""What may be written, in words."""
-
-_Rates = Callable[[int, int], Floats]
+"""The allowed values of `knowledge`, for messages and documentation."""
 
 Seen = Callable[[int, Floats], Floats]
-"""What is believed of each link after a collective that is over, or its probes, [links] bit/s, of what was believed
-before."""
+"""Maps a collective's index and the rates believed before it, [links] bit/s, to the rates believed after observing it
+(for probes: after the probes that precede it)."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Believed:
-    """A sampler of what is believed."""
+class Derived:
+    """Base of samplers whose rates derive from those of `source`, and whose limit and mean are those of `source`."""
 
-    true: Sampler
-    rates_bps: _Rates
+    def __init__(self, source: Sampler) -> None:
+        self.source = source
 
     @property
     def limit(self) -> int | None:
-        """How many collectives the true sampler has conditions for."""
-        return self.true.limit
+        """The number of collectives with conditions; None if unlimited."""
+        return self.source.limit
 
     @property
     def mean_bps(self) -> Floats:
-        """Every link's true rate in the long run, [links] bit/s."""
-        return self.true.mean_bps
+        """Every link's true mean rate in the long run, [links] bit/s."""
+        return self.source.mean_bps
 
 
-class Measured:
-    """A sampler of what is believed of each link by what was seen of it; at first that is its rate in the long run.
+class Measured(Derived):
+    """A sampler of rates believed from observations of the links; initially every link has its long-run mean rate.
 
-    Collectives are asked for one at a time, none before the one asked for last, and each before which something is
-    chosen: between those the same links are used, so that the last collective has the newest of all. With `steps` all
-    of them are looked at nevertheless, as what is believed builds on what was believed before.
+    Callers must ask for one collective at a time, in ascending order, and for every collective before which something
+    is chosen. Between two choices the same links are used, so the latest collective has the newest observation of every
+    link, and only that one is read. With `steps` every collective is read, because each belief builds on the previous.
     """
 
     def __init__(self, true: Sampler, seen: Seen, *, steps: bool) -> None:
-        self._true, self._seen, self._steps = true, seen, steps
+        super().__init__(true)
+        self._seen, self._steps = seen, steps
         self._number, self._rates_bps = 0, np.array(true.mean_bps)
 
-    @property
-    def limit(self) -> int | None:
-        """How many collectives the true sampler has conditions for."""
-        return self._true.limit
-
-    @property
-    def mean_bps(self) -> Floats:
-        """Every link's true rate in the long run, [links] bit/s."""
-        return self._true.mean_bps
-
     def rates_bps(self, start: int, count: int) -> Floats:
-        """What is believed before collective `start`, [1, links] bit/s."""
+        """Return the rates believed before collective `start`, [1, links] bit/s."""
         assert count == 1 and start >= self._number
         for number in range(self._number if self._steps else max(self._number, start - 1), start):
             self._rates_bps = self._seen(number, self._rates_bps)
@@ -165,82 +154,103 @@ class Measured:
         return self._rates_bps[None]
 
 
-class Probed(Measured):
-    """A sampler of what is believed of each link by probes just before a collective; of what none passed that is its
-    rate in the long run."""
+class Probed(Derived):
+    """A sampler of rates believed from probes just before each collective; links without a probe have their long-run
+    mean rate."""
 
     def __init__(self, true: Sampler, seen: Seen) -> None:
-        super().__init__(true, seen, steps=False)
+        super().__init__(true)
+        self._seen = seen
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """What is believed before collective `start`, [1, links] bit/s."""
+        """Return the rates believed before collective `start`, [1, links] bit/s."""
         assert count == 1
-        return self._seen(start, self._true.mean_bps)[None]
+        return self._seen(start, self.source.mean_bps)[None]
 
 
-def _stale(true: Sampler, age: float) -> _Rates:
-    def rates_bps(start: int, count: int) -> Floats:
-        first = max(0, start - int(age))
-        found = true.rates_bps(first, max(1, start + count - int(age) - first))
-        believed: Floats = found[np.maximum(np.arange(start, start + count) - int(age), 0) - first]
-        return believed
+class _Stale(Derived):
+    """A sampler of the rates `age` collectives earlier."""
 
-    return rates_bps
+    def __init__(self, true: Sampler, age: float) -> None:
+        super().__init__(true)
+        self._age = int(age)
 
-
-def _mean(true: Sampler, _: float) -> _Rates:
-    return lambda _, count: np.tile(true.mean_bps, (count, 1))
-
-
-def _ewma(true: Sampler, weight: float) -> _Rates:
-    # Begun anew at every multiple of as many collectives as it takes to forget the beginning, from as many before that:
-    # what is believed is then a function of the collective alone, to the bit, whatever batch it is in.
-    forgets = 1 if weight == 1 else math.ceil(math.log(_NEGLIGIBLE) / math.log1p(-weight))
-
-    @lru_cache(maxsize=2)
-    def block(number: int) -> Floats:
-        """What is believed in collectives from number * forgets on, [forgets, links]."""
-        begin, first = number * forgets, max(0, (number - 1) * forgets)
-        last = begin + forgets if true.limit is None else min(begin + forgets, true.limit)
-        seen = true.rates_bps(first, last - first)
-        believed, found = seen[0], np.empty_like(seen)
-        for row, rates in enumerate(seen):
-            found[row] = believed
-            believed = weight * rates + (1 - weight) * believed
-        return found[begin - first :]
-
-    return _by_blocks(block, forgets)
+    def rates_bps(self, start: int, count: int) -> Floats:
+        first = max(0, start - self._age)
+        true_bps = self.source.rates_bps(first, max(1, start + count - self._age - first))
+        believed_bps: Floats = true_bps[np.maximum(np.arange(start, start + count) - self._age, 0) - first]
+        return believed_bps
 
 
-def _by_blocks(block: Callable[[int], Floats], size: int) -> _Rates:
-    def rates_bps(start: int, count: int) -> Floats:
+class _StaleByTime(Derived):
+    """A sampler of the rates `age_s` seconds before each collective begins, where conditions change by time."""
+
+    def __init__(self, true: Sampler, age_s: float) -> None:
+        super().__init__(true)
+        self._age_ns = round(age_s * 1e9)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        assert isinstance(self.source, Timed)
+        return self.source.earlier_bps(start, count, self._age_ns)
+
+
+class _Mean(Derived):
+    """A sampler of the long-run mean rates."""
+
+    def __init__(self, true: Sampler, _: float) -> None:
+        super().__init__(true)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
+        return np.tile(self.mean_bps, (count, 1))
+
+
+class _MovingAverage(Derived):
+    """A sampler of the exponentially weighted moving average of the preceding rates, with `weight` for the newest. The
+    average is computed in blocks, each from rates one block earlier on: a block is so long that the initial value has
+    no effect any more. So the believed rates are a function of the collective alone, bit for bit, in any batch."""
+
+    def __init__(self, true: Sampler, weight: float) -> None:
+        super().__init__(true)
+        self._weight = weight
+        self._size = 1 if weight == 1 else math.ceil(math.log(_NEGLIGIBLE) / math.log1p(-weight))
+        self._block = lru_cache(maxsize=2)(self._averaged)
+
+    def rates_bps(self, start: int, count: int) -> Floats:
         if not count:
-            return block(start // size)[:0]
-        numbers = range(start // size, (start + count - 1) // size + 1)
-        found = np.concatenate([block(number) for number in numbers])
-        return found[start - numbers[0] * size :][:count]
+            return self._block(start // self._size)[:0]
+        numbers = range(start // self._size, (start + count - 1) // self._size + 1)
+        averages = np.concatenate([self._block(number) for number in numbers])
+        return averages[start - numbers[0] * self._size :][:count]
 
-    return rates_bps
+    def _averaged(self, number: int) -> Floats:
+        """Compute one block of averages, [size, links]."""
+        begin, first = number * self._size, max(0, (number - 1) * self._size)
+        last = begin + self._size if self.limit is None else min(begin + self._size, self.limit)
+        true_bps = self.source.rates_bps(first, last - first)
+        average, averages = true_bps[0], np.empty_like(true_bps)
+        for row, rates in enumerate(true_bps):
+            averages[row] = average
+            average = self._weight * rates + (1 - self._weight) * average
+        return averages[begin - first :]
 
 
-class _Autoregression:
+class _Autoregression(Derived):
     """One-step predictions by r[k] = m + sum of c[p] (r[k-p] - m), m the mean of each link and c common to all links.
 
-    Both are fitted to the collectives before k: anew at 16, 32, ... 512 and every 512 from there on, to the last 512.
-    Links count alike, as each is divided by its standard deviation. Predictions keep to the rates that the fit has
-    seen of a link. Before the first fit the newest rates are believed.
+    Means and coefficients are fitted to the last 512 collectives at most, before collectives 16, 32, ... 512 and every
+    512 from there on. All links have equal weight, as each is divided by its standard deviation. A prediction is
+    clipped to the range of rates of its link in the fit. Before the first fit the newest rates are believed.
     """
 
     def __init__(self, true: Sampler, order: float) -> None:
-        self._true, self._order = true, int(order)
+        super().__init__(true)
+        self._order = int(order)
         self._fit = lru_cache(maxsize=8)(self._fitted)
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Predicted rates for collectives start .. start+count-1, [count, links] bit/s."""
-        order = self._order
-        first = max(0, start - order)
-        seen = self._true.rates_bps(first, max(1, start + count - 1 - first))
-        found = np.empty((count, seen.shape[1]))
+        first = max(0, start - self._order)
+        seen = self.source.rates_bps(first, max(1, start + count - 1 - first))
+        predictions = np.empty((count, seen.shape[1]))
         number = start
         while number < start + count:
             fitted_at, until = _fit_of(number)
@@ -250,47 +260,42 @@ class _Autoregression:
                 predicted = np.tile(mean, (rows.size, 1))
                 for lag, coefficient in enumerate(coefficients, 1):
                     predicted += coefficient * (seen[np.maximum(rows - lag, 0) - first] - mean)
-                found[rows - start] = np.clip(predicted, low, high)
+                predictions[rows - start] = np.clip(predicted, low, high)
             else:
-                found[rows - start] = seen[np.maximum(rows - 1, 0) - first]
+                predictions[rows - start] = seen[np.maximum(rows - 1, 0) - first]
             number = until
-        return found
+        return predictions
 
     def _fitted(self, end: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Means, coefficients, and the least and the greatest rates of the collectives before `end`."""
+        """Fit to the collectives before `end`; returns means, coefficients, and each link's least and greatest rate."""
         begin = max(0, end - _WINDOW)
-        seen = self._true.rates_bps(begin, end - begin)
+        seen = self.source.rates_bps(begin, end - begin)
         mean, deviation = seen.mean(axis=0), seen.std(axis=0)
         scaled = (seen - mean) / np.where(deviation > 0, deviation, 1)
         order = min(self._order, len(seen) // 4)
         ahead = scaled[order:].ravel()
         lags = np.stack([scaled[order - lag : len(scaled) - lag].ravel() for lag in range(1, order + 1)])
-        # numpy's own sums and not a threaded library's, whose order of adding depends on the machine.
+        # numpy's own sums instead of a threaded BLAS, whose order of additions depends on the machine.
         square = np.array([[float((a * b).sum()) for b in lags] for a in lags]) + _RIDGE * np.eye(order)
         coefficients = np.linalg.solve(square, np.array([float((a * ahead).sum()) for a in lags]))
         return mean, coefficients, seen.min(axis=0), seen.max(axis=0)
 
 
 def _fit_of(number: int) -> tuple[int, int]:
-    """At which collective the fit that predicts this one was made, 0 for none, and the first that has another fit."""
+    """Return the collective at which the fit used for this one is made (0: no fit), and the first with another fit."""
     if number < _FIRST_FIT:
         return 0, _FIRST_FIT
     if number >= _WINDOW:
-        at = number // _WINDOW * _WINDOW
-        return at, at + _WINDOW
-    at = 1 << (number.bit_length() - 1)
-    return at, 2 * at
+        fitted_at = number // _WINDOW * _WINDOW
+        return fitted_at, fitted_at + _WINDOW
+    fitted_at = 1 << (number.bit_length() - 1)
+    return fitted_at, 2 * fitted_at
 
 
-def _late(true: Sampler, age_s: float) -> _Rates:
-    assert isinstance(true, Timed)
-    return lambda start, count: true.earlier_bps(start, count, round(age_s * 1e9))
-
-
-_MAKERS: dict[str, Callable[[Sampler, float], _Rates]] = {
-    "stale": _stale,
-    LATE: _late,
-    "mean": _mean,
-    "ewma": _ewma,
-    "ar": lambda true, order: _Autoregression(true, order).rates_bps,
+_MAKERS: dict[str, Callable[[Sampler, float], Sampler]] = {
+    "stale": _Stale,
+    LATE: _StaleByTime,
+    "mean": _Mean,
+    "ewma": _MovingAverage,
+    "ar": _Autoregression,
 }

@@ -1,10 +1,13 @@
-"""Knowledge that is measured: what the ends of a collective's messages, the counters of switches' ports, or probes tell
-of links, and what is chosen by that; and what the counters of tunnels tell of demands."""
+"""Measured knowledge: link rates inferred from message times, port counters or probes, and the choices that follow.
+Also the rates of demands, inferred from the counters of tunnels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,19 +37,19 @@ from topologies.shaping.classes import SEGMENT_BYTES, SHORT_SEGMENT_BYTES, class
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
-_LEAST_S = 1e-9  # what clocks can tell apart
+_LEAST_S = 1e-9  # the resolution of the clocks
 ASKING_S = 47e-6
-"""How long the controller takes to ask all switches for their counters, beside its delay to them; as in the VM."""
+"""How long the controller takes to read all switches' counters, besides its delay to them, as in the VM."""
 HEADROOM = 1.1
-"""What a demand wants, of the highest rate that was measured of it."""
-_FULL = 0.95  # of the rate of a demand's tunnels
-_LATE = 1e-3  # of the time between two readings, by which one may be late
+"""The rate that a demand is taken to want, as a multiple of its highest measured rate."""
+_FULL_SHARE = 0.95  # a demand fills its tunnels if it sends at this share of their rate
+_LATE_SHARE = 1e-3  # the tolerated lateness of a reading, as a share of the time between two readings
 
 
 def links_by_flow(
     workload: Workload, decisions: Decisions, conditions: Conditions, *, start: int
 ) -> npt.NDArray[np.int32]:
-    """The logical links or ports of every flow of those collectives in order, [K, F, H], -1 for none."""
+    """Return the links or ports that every flow passes in these collectives, in order, [K, F, H]; -1: unused entry."""
     return links_passed(
         workload, decisions.placement, decisions.path, conditions, start=start, spreads=decisions.spreads
     )
@@ -55,53 +58,54 @@ def links_by_flow(
 def links_passed(
     workload: Workload, placement: Ranks, path: Ranks, conditions: Conditions, *, start: int, spreads: bool
 ) -> npt.NDArray[np.int32]:
-    """As `links_by_flow`, of placements [K, n] and paths [K, F]; `spreads` as of `Decisions`."""
+    """As `links_by_flow`, for placements [K, n] and paths [K, F]; `spreads` is as in `Decisions`."""
     begins, ends = (np.array(places) for places in workload.schedule.ends)
     flows = begins != ends
     channel = channels(workload)[flows] if spreads else None
     ranks = placement[:, begins[flows]], placement[:, ends[flows]]
     passed = conditions.passed(start, *ranks, path[:, flows], channel)
-    found = np.full((*path.shape, passed.shape[-1]), -1, dtype=np.int32)
-    found[:, flows] = passed
-    return found
+    links = np.full((*path.shape, passed.shape[-1]), -1, dtype=np.int32)
+    links[:, flows] = passed
+    return links
 
 
 def at_ends(
     workload: Workload, links: npt.NDArray[np.int32], delays_s: Floats, *, sent_s: Floats, arrived_s: Floats
 ) -> Floats:
-    """The rates of links as a collective's messages tell them at their ends, whole bit/s, NaN for a link without any.
+    """Infer the rates of links from the times of one collective's messages: whole bit/s, NaN for a link without any.
 
-    `links`, [F, H], are those that each flow passes, -1 for none, `delays_s` their delays; `sent_s` and `arrived_s`,
-    [T] s, are when each transfer was handed over and had arrived. A message is on its links from when it was handed
-    over, or the one before it on its flow had left if that was later, until its arrival less the delay. A flow's rate
-    is its bits over the time of its messages, and all flows' together those over the time in which any was there. A
-    link is taken to have the highest of these: it has no less, and of the links of a flow that was alone one has that.
+    `links`, [F, H], are the links that each flow passes, -1 for unused entries, and `delays_s` the delays of all links;
+    `sent_s` and `arrived_s`, [T] s, are when each transfer was handed over and when it had arrived. A message is on
+    its links from the time it was handed over, or from the time the previous message of its flow had left if that is
+    later, until its arrival minus the delay. A flow's rate is its bits divided by the time during which it had a
+    message on its links; likewise for all flows over a link together. The estimate for a link is the highest of these
+    rates: a lower bound, which is exact for the slowest link of a flow that shared no links.
     """
     schedule = workload.schedule
-    messages: defaultdict[int, list[tuple[float, float, float]]] = defaultdict(list)  # of a flow: bits, from, until
+    messages: defaultdict[int, list[tuple[float, float, float]]] = defaultdict(list)  # by flow: bits, from, until
     for index, transfer in enumerate(schedule.transfers):
         if isinstance(schedule.flows[transfer.flow], Stream):
             continue
-        row, before = links[transfer.flow], messages[transfer.flow]
+        row, earlier = links[transfer.flow], messages[transfer.flow]
         until_s = float(arrived_s[index] - delays_s[row[row >= 0]].sum())
-        since_s = max(float(sent_s[index]), before[-1][2]) if before else float(sent_s[index])
-        before.append((8.0 * transfer.amount * workload.slot_bytes, since_s, max(until_s, since_s)))
+        since_s = max(float(sent_s[index]), earlier[-1][2]) if earlier else float(sent_s[index])
+        earlier.append((8.0 * transfer.amount * workload.slot_bytes, since_s, max(until_s, since_s)))
     users: defaultdict[int, list[int]] = defaultdict(list)
     for flow in messages:
         for link in links[flow][links[flow] >= 0].tolist():
             users[link].append(flow)
-    alone_bps = {flow: _rate_bps(some) for flow, some in messages.items()}
-    found = np.full(delays_s.shape, np.nan)
+    flow_bps = {flow: _busy_rate_bps(own) for flow, own in messages.items()}
+    rates_bps = np.full(delays_s.shape, np.nan)
     for link, flows in users.items():
-        found[link] = max(alone_bps[flow] for flow in flows)
+        rates_bps[link] = max(flow_bps[flow] for flow in flows)
         if len(flows) > 1:
-            together = sorted((one for flow in flows for one in messages[flow]), key=lambda one: one[1])
-            found[link] = max(found[link], _rate_bps(together))
-    return np.round(found)
+            together = sorted(chain.from_iterable(messages[flow] for flow in flows), key=itemgetter(1))
+            rates_bps[link] = max(rates_bps[link], _busy_rate_bps(together))
+    return np.round(rates_bps)
 
 
-def _rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
-    """The bits of messages over the time in which any of them was there; they are in the order of their beginnings."""
+def _busy_rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
+    """Return the bits of all messages divided by the time in which at least one was under way; sorted by start."""
     busy_s, end_s = 0.0, -np.inf
     for _, since_s, until_s in messages:
         busy_s += max(0.0, until_s - max(since_s, end_s))
@@ -111,8 +115,8 @@ def _rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """What switches counted of links, `link` [L], in S readings: `sent_bytes` [S, L], each at an instant between
-    `since_s` and `until_s` [S, L], seconds from the collective's beginning."""
+    """S readings of the byte counters of L links or ports: `sent_bytes` [S, L], for the indices `link` [L]. Each value
+    was read at an instant between `since_s` and `until_s` [S, L], seconds from the collective's start."""
 
     link: npt.NDArray[np.int32]
     since_s: Floats
@@ -121,7 +125,7 @@ class Readings:
 
 
 def readings(counters: npt.NDArray[np.int64]) -> Readings:
-    """The readings of rows of a link or port, the ends of an instant in ns, and bytes, [S * L, 4], link by link."""
+    """Build `Readings` from rows [S * L, 4], link by link: link or port, earliest and latest instant in ns, bytes."""
     link, first = np.unique(counters[:, 0], return_index=True)
     _, since_ns, until_ns, sent = counters.reshape(max(1, link.size), -1, 4).transpose(2, 1, 0)
     return Readings(
@@ -134,34 +138,33 @@ def readings(counters: npt.NDArray[np.int64]) -> Readings:
 
 @lru_cache(maxsize=16)
 def ports_of(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """The switches' ports, by name and OpenFlow number, that send what a link or port carries behind what limits it,
-    for each of them; none where a GPU sends, as its queue is behind the cable's first port.
-    """
-    number = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
-    found: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
-    for one in classes_of(fabric):
-        if one.interface in number:
-            found[one.link].append(number[one.interface])
-    return tuple(map(tuple, found))
+    """Return for each link or port the switch ports, as (switch, OpenFlow port number), that send its traffic after its
+    queue. A link by which a GPU sends has none, because the switch counts its traffic before the queue."""
+    port_of = {port.interface: (switch.name, port.number) for switch in fabric.switches for port in switch.ports}
+    ports: list[list[tuple[str, int]]] = [[] for _ in shared_by(fabric).all]
+    for htb_class in classes_of(fabric):
+        if htb_class.interface in port_of:
+            ports[htb_class.link].append(port_of[htb_class.interface])
+    return tuple(map(tuple, ports))
 
 
 @lru_cache(maxsize=16)
-def _through(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """As `ports_of`, and of a link from a border router to a GPU also the leaf's port, where nothing limits it."""
-    leaf = {(s.name, port.peer): (s.name, port.number) for s in fabric.switches for port in s.ports}
-    nic = {gpu.name: leaf[gpu.leaf, gpu.name] for gpu in fabric.gpus}
+def _counting_ports(fabric: Fabric) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """As `ports_of`; a link from a border router to a GPU also has the leaf's port, where nothing limits it."""
+    port_to = {(switch.name, port.peer): port.number for switch in fabric.switches for port in switch.ports}
+    leaf_port = {gpu.name: (gpu.leaf, port_to[gpu.leaf, gpu.name]) for gpu in fabric.gpus}
     links = shared_by(fabric).all
     return tuple(
-        (*ports, nic[links[index].dst]) if links[index].kind == "from_br" else ports
+        (*ports, leaf_port[links[index].dst]) if links[index].kind == "from_br" else ports
         for index, ports in enumerate(ports_of(fabric))
     )
 
 
 def counted_alone(fabric: Fabric, links: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The links, of those that flows pass, [F, H], of which a port's counter is nobody else's: [L]."""
-    used, through = np.unique(links[links >= 0]), _through(fabric)
-    users = Counter(port for link in used for port in through[link])
-    alone = [link for link in used if ports_of(fabric)[link] and all(users[port] == 1 for port in through[link])]
+    """Return those of the links that flows pass, [F, H], whose port counters count no other link's traffic: [L]."""
+    used, ports = np.unique(links[links >= 0]), _counting_ports(fabric)
+    users = Counter(port for link in used for port in ports[link])
+    alone = [link for link in used if ports_of(fabric)[link] and all(users[port] == 1 for port in ports[link])]
     return np.array(alone, dtype=np.int32)
 
 
@@ -170,33 +173,35 @@ def predicted_readings(
     links: npt.NDArray[np.int32],
     rates_bps: Floats,
     link: npt.NDArray[np.int32],
-    found: Times,
+    predicted: Times,
     *,
     every_s: float,
     fair: bool,
 ) -> Readings:
-    """What is read, every so many seconds and at the end, of these links, [L], where flows pass `links` [F, H] and
-    transfers are predicted as `found`, one collective: each at a constant rate from its beginning until it has left.
-    Unless flows have `fair` shares, and little queued for that, a link before the slowest sends a message sooner, at
-    the least rate up to there; `rates_bps`, [links], are the true ones.
+    """Predict the counter readings of the links `link` [L], every `every_s` seconds and at the end of one collective.
+
+    Flows pass `links` [F, H], and `predicted` has the times of transfers; each is sent at a constant rate from
+    its beginning until it has left. With `fair` shares, queues are short and all links on a flow's way send at the
+    same time. Otherwise a link before the slowest sends a message sooner, at the lowest of the rates up to that link;
+    `rates_bps`, [links], are the true rates.
     """
-    schedule, end_s = workload.schedule, float(found.arrives_s.max())
+    schedule, end_s = workload.schedule, float(predicted.arrives_s.max())
     at_s = np.append(np.arange(0.0, end_s, every_s), end_s)
     sent = np.zeros((at_s.size, link.size))
     left_s: dict[int, float] = {}
     for index, transfer in enumerate(schedule.transfers):
         way = links[transfer.flow][links[transfer.flow] >= 0]
-        columns = np.array([(link == one).argmax() for one in way if (link == one).any()], dtype=np.intp)
+        columns = np.array([(link == passed).argmax() for passed in way if (link == passed).any()], dtype=np.intp)
         if not columns.size:
             continue
         amount_bytes = transfer.amount * workload.slot_bytes
-        until_s = float(found.leaves_s[index, 0])
-        since_s = max(float(found.begins_s[index, 0]), left_s.get(transfer.flow, 0.0))
+        until_s = float(predicted.leaves_s[index, 0])
+        since_s = max(float(predicted.begins_s[index, 0]), left_s.get(transfer.flow, 0.0))
         left_s[transfer.flow] = until_s
         takes_s = np.full(columns.size, until_s - since_s)
         if not fair:
-            first_bps = np.minimum.accumulate(rates_bps[way])[np.isin(way, link)]
-            takes_s = np.minimum(takes_s, 8 * amount_bytes / first_bps)
+            lowest_bps = np.minimum.accumulate(rates_bps[way])[np.isin(way, link)]
+            takes_s = np.minimum(takes_s, 8 * amount_bytes / lowest_bps)
         part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _LEAST_S), 0.0, 1.0)
         sent[:, columns] += amount_bytes * part
     since = np.tile(at_s[:, None], link.size)
@@ -204,12 +209,13 @@ def predicted_readings(
 
 
 def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
-    """The rates of links as counters tell them, whole bit/s of `links`, NaN for those that no counter is of or that
-    sent no more than a segment; segments are short where flows have `fair` shares.
+    """Infer the rates of `links` links or ports from counter readings: [links], whole bit/s.
 
-    Between two readings, 1, 2, 4, 8 ... apart, a link sent at least what the counter grew by less a segment, which
-    counts as sent when it begins to be, in at most the time from the earliest instant of the one to the latest of the
-    other. The highest of these rates is a lower bound of the link's.
+    The rate is NaN for a link without a counter, and for one that sent no more than a segment; segments are short if
+    flows have `fair` shares. Consider readings 1, 2, 4, 8 ... apart. A counter counts a segment as soon as it begins to
+    be sent, so between two readings the link sent at least the difference minus one segment. That took at most the time
+    from the earliest instant of the first reading to the latest instant of the second. The highest of these rates is a
+    lower bound on the link's rate.
     """
     segment_bytes = SHORT_SEGMENT_BYTES if fair else SEGMENT_BYTES
     best_bps, apart = np.zeros(readings.link.size), 1
@@ -218,111 +224,118 @@ def at_ports(readings: Readings, *, links: int, fair: bool) -> Floats:
         took_s = np.maximum(readings.until_s[apart:] - readings.since_s[:-apart], _LEAST_S)
         best_bps = np.maximum(best_bps, (8.0 * grown / took_s).max(axis=0))
         apart *= 2
-    found = np.full(links, np.nan)
-    found[readings.link] = np.where(best_bps >= 1, np.round(best_bps), np.nan)
-    return found
+    rates_bps = np.full(links, np.nan)
+    rates_bps[readings.link] = np.where(best_bps >= 1, np.round(best_bps), np.nan)
+    return rates_bps
 
 
 def probed_before(
     setting: Scenario, mode: Mode, conditions: Conditions, number: int, before: Decisions | None
 ) -> Ranks:
-    """As `probes_of`, with the placement of the collective before, in whose place the first has ranks in order."""
+    """Return the probes before a collective: `probes_of` for the previous collective's placement, or for ranks in order
+    before the first."""
     placement = rank_order_of(conditions.fabric, setting.workload) if before is None else before.placement[0]
     dead = dead_cables(conditions.in_force(number) if conditions.in_force else (), conditions.fabric)
     return probes_of(conditions.fabric, mode, setting.workload, placement, dead)
 
 
 def probed_links(conditions: Conditions, number: int, probes: Ranks) -> npt.NDArray[np.int32]:
-    """The links or ports that probes [P, 3] before this collective pass, -1 for none: [P, H]."""
+    """Return the links or ports that the probes [P, 3] before this collective pass, -1 for unused entries: [P, H]."""
     src, dst, path = probes.T[:, None]
     return conditions.passed(number, src, dst, path)[0]  # type: ignore[no-any-return]
 
 
 def probe_takes_s(conditions: Conditions, number: int, probes: Ranks, size_bytes: int) -> Floats:
-    """How long probes [P, 3] of so many bytes are predicted to be under way before this collective, [P] s: the delay
-    of their way, and the transmission on its slowest link."""
+    """Predict the transit times of probes [P, 3] of this size before a collective, [P] s: path delay plus transmission
+    on the slowest link."""
     links, (rates_bps,) = probed_links(conditions, number, probes), conditions.shared_bps(number, 1)
-    rates_bps, delays_s = np.append(rates_bps, np.inf), np.append(conditions.shared_delays_s, 0.0)  # -1 is the last
-    found: Floats = delays_s[links].sum(axis=1) + 8 * size_bytes / rates_bps[links].min(axis=1, initial=np.inf)
-    return found
+    rates_bps, delays_s = np.append(rates_bps, np.inf), np.append(conditions.shared_delays_s, 0.0)  # entry for -1
+    takes_s: Floats = delays_s[links].sum(axis=1) + 8 * size_bytes / rates_bps[links].min(axis=1, initial=np.inf)
+    return takes_s
 
 
 def at_probes(conditions: Conditions, number: int, probes: Ranks, took_s: Floats, size_bytes: int) -> Floats:
-    """The rates of links as probes of so many bytes tell them, whole bit/s, NaN for a link that none passed.
+    """Infer the rates of links from probes of this size: whole bit/s, NaN for a link without a probe.
 
-    `probes` are [P, 3], and `took_s`, [P], from when each was sent until it had arrived. The rest of that behind the
-    delay is its transmission on the slowest link. A link is taken to have the highest rate of the probes over it. So a
-    probed path is believed to have the rate of its own probe: no link on it has less, and its slowest has no more.
+    `probes` are [P, 3], and `took_s`, [P], their transit times. A transit time minus the path delay is the transmission
+    time on the slowest link. The estimate for a link is the highest rate of the probes over it. So a path is believed
+    to have exactly the rate of its own probe: no link on it has less, and its slowest link has no more.
     """
-    found = np.full(conditions.shared_delays_s.shape, np.nan)
+    rates_bps = np.full(conditions.shared_delays_s.shape, np.nan)
     for row, seconds in zip(probed_links(conditions, number, probes), took_s.tolist(), strict=True):
         way = row[row >= 0]
         sends_s = max(seconds - float(conditions.shared_delays_s[way].sum()), _LEAST_S)
-        found[way] = np.fmax(found[way], np.round(8 * size_bytes / sends_s))
-    return found
+        rates_bps[way] = np.fmax(rates_bps[way], np.round(8 * size_bytes / sends_s))
+    return rates_bps
 
 
 def learnt(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.NDArray[np.int32]) -> Floats:
-    """What is believed of links, [links] bit/s, after these rates were seen, NaN for those that nothing was seen of.
+    """Return the believed rates, [links] bit/s, updated by observed ones, which are NaN for links without observation.
 
-    `links`, [F, H], are those that flows passed. Of the ends of messages that is what was seen. A port's counter shows
-    a link's rate only where the link limited a flow. So a link is believed to have at least what was seen; and of the
-    links on a flow's way the one that was fullest, by what is believed of it then, is taken to have limited the flow,
-    and to have no more.
+    `links`, [F, H], are the links that flows passed. Rates observed at the ends of messages replace the believed ones.
+    A port counter shows a link's rate only if the link limited a flow. So with knowledge from ports, a link is first
+    believed to have at least the observed rate. Then, on each flow's way, the link with the highest utilisation under
+    these beliefs is assumed to have limited the flow, and is believed to have exactly the observed rate.
     """
     seen = ~np.isnan(seen_bps)
     if kind != PORTS:
         return np.where(seen, seen_bps, before_bps)
-    believed = np.where(seen, np.fmax(before_bps, seen_bps), before_bps)
-    full: Collection[int] = {
-        max(ways, key=lambda link: seen_bps[link] / believed[link])
-        for row in links
-        if (ways := [link for link in row[row >= 0].tolist() if seen[link]])
-    }
-    found = believed.copy()
-    found[list(full)] = seen_bps[list(full)]
-    return found
+    believed_bps = np.where(seen, np.fmax(before_bps, seen_bps), before_bps)
+    utilisation = seen_bps / believed_bps
+    limiting = set[int]()
+    for row in links:
+        counted = [link for link in row[row >= 0].tolist() if seen[link]]
+        if counted:
+            limiting.add(max(counted, key=utilisation.__getitem__))
+    believed_bps[list(limiting)] = seen_bps[list(limiting)]
+    return believed_bps
 
 
 def tunnels_of(fabric: Fabric, workload: Workload, path: Ranks) -> npt.NDArray[np.int32]:
-    """The tunnel of each flow for its class, of paths [..., F], -1 within a site: numbered behind all links or ports,
-    class by class."""
+    """Return the index of each flow's tunnel for paths [..., F], -1 within a site. Tunnels are numbered after all links
+    or ports, class by class."""
     first = len(shared_by(fabric).all) + np.array(traffic(workload).priority) * len(fabric.paths)
     return np.where(path >= 0, first + path, -1).astype(np.int32)
 
 
 def wanted_of(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: float) -> Floats:
-    """What demands want by the readings of their tunnels in a collective, [classes, sites, sites] bit/s, NaN for those
-    of which nothing was seen.
+    """Estimate the rates that demands want from the readings of their tunnels in one collective.
 
-    That is HEADROOM times the highest mean rate over `sample_s`, or over all of a shorter collective. The highest mean
-    is that of the automatic bandwidth of MPLS tunnels (RFC 8733), and the headroom that of BwE (Kumar et al.,
-    "BwE: Flexible, Hierarchical Bandwidth Allocation for WAN Distributed Computing", SIGCOMM 2015): a demand that fills
-    what it was given wants more.
+    The result is [classes, sites, sites] bit/s, NaN for demands that sent nothing: HEADROOM times the highest mean rate
+    over `sample_s`, or the mean over the whole collective if it is shorter. The highest mean is used as in automatic
+    bandwidth adjustment of MPLS tunnels (RFC 8733), and the headroom as in BwE (Kumar et al., "BwE: Flexible,
+    Hierarchical Bandwidth Allocation for WAN Distributed Computing", SIGCOMM 2015): a demand that fills its allocation
+    may want more.
     """
-    sites, number = len(fabric.gpus_per_site), read.link - len(shared_by(fabric).all)
-    ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[number % len(fabric.paths)]
+    sites, tunnels = len(fabric.gpus_per_site), read.link - len(shared_by(fabric).all)
     sent = np.zeros((len(in_service(workload)), sites, sites, len(read.sent_bytes)))
-    np.add.at(sent, (number // len(fabric.paths), *ends.T), read.sent_bytes.T)
+    np.add.at(sent, _demands_of(fabric, tunnels), read.sent_bytes.T)
     at_s = read.since_s[:, 0]
     last = np.arange(1, at_s.size)
-    first = np.searchsorted(at_s, at_s[last] - sample_s * (1 - _LATE), side="right") - 1
+    first = np.searchsorted(at_s, at_s[last] - sample_s * (1 - _LATE_SHARE), side="right") - 1
     last = last[first >= 0] if (first >= 0).any() else last[-1:]
     first = np.maximum(first[-last.size :], 0)
     mean_bps = 8 * (sent[..., last] - sent[..., first]) / np.maximum(at_s[last] - at_s[first], _LEAST_S)
-    found: Floats = HEADROOM * mean_bps.max(axis=-1)
-    return np.where(found > 0, found, np.nan)
+    wanted_bps: Floats = HEADROOM * mean_bps.max(axis=-1)
+    return np.where(wanted_bps > 0, wanted_bps, np.nan)
+
+
+def _demands_of(fabric: Fabric, tunnels: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.integer[Any]], ...]:
+    """Return class, source site and destination site of the demand that each tunnel, numbered from 0, serves."""
+    service, path = np.divmod(tunnels, len(fabric.paths))
+    src, dst = np.array([(tunnel.src_site, tunnel.dst_site) for tunnel in fabric.paths])[path].T
+    return service, src, dst
 
 
 def wanted_within(
     fabric: Fabric, workload: Workload, read: Readings, change: int, given_bps: Floats, *, spec: TeSpec
 ) -> Floats | None:
-    """What demands want from the change of this number in a collective on, from 1, as `wanted_of`, by the readings
-    since the one before, in which tunnels had the rates `given_bps`, [classes * paths]; None where there are none.
+    """Estimate the rates that demands want from a change of tunnel rates within a collective on, as `wanted_of` does.
 
-    What has sent nothing wants nothing, and has what others leave then; what has sent a little, a segment in every
-    sample, as less cannot be told. What has filled the rates that it had is not known to be content with a little more:
-    what it requests counts.
+    `change` is the number of the change, from 1. It is based on the readings since the previous change, while tunnels
+    had the rates `given_bps`, [classes * paths]; the result is None if these readings are not complete. A demand that
+    sent nothing wants 0, and gets what others leave. One that sent little wants at least a segment per sample, because
+    counters resolve no less. One that filled its tunnels may want any rate: it gets NaN, and its requested rate counts.
     """
     last = change * spec.readings
     if last >= len(read.sent_bytes):
@@ -330,20 +343,18 @@ def wanted_within(
     some = slice(last - spec.readings, last + 1)
     part = replace(read, since_s=read.since_s[some], until_s=read.until_s[some], sent_bytes=read.sent_bytes[some])
     wanted_bps = wanted_of(fabric, workload, part, sample_s=spec.sample_s)
-    had_bps, every = np.zeros(wanted_bps.shape), np.arange(given_bps.size)
-    ends = np.array([(path.src_site, path.dst_site) for path in fabric.paths])[every % len(fabric.paths)]
-    np.add.at(had_bps, (every // len(fabric.paths), *ends.T), given_bps)
-    filled = wanted_bps >= HEADROOM * _FULL * had_bps
+    had_bps = np.zeros(wanted_bps.shape)
+    np.add.at(had_bps, _demands_of(fabric, np.arange(given_bps.size)), given_bps)
+    filled = wanted_bps >= HEADROOM * _FULL_SHARE * had_bps
     least_bps = 8 * SHORT_SEGMENT_BYTES / spec.sample_s
     return np.where(np.isnan(wanted_bps), 0.0, np.where(filled, np.nan, np.maximum(wanted_bps, least_bps)))
 
 
 class Demands:
-    """What the demands of a mode want in each collective, as `Traffic.wanting`, where that is measured; None in the
-    first ones.
+    """The measured rates that a mode's demands want in each collective, as in `Traffic.wanting`; None in the first.
 
-    `seen` is called with the number of each collective once, in their order, for what was seen in it (`wanted_of`). Of
-    `every` collectives that is the most of those in which the rates of tunnels were kept last.
+    Tunnel rates are kept for `every` collectives, and the demands for them are the maxima over the `every` collectives
+    before. `seen` is called once with the index of each collective, in order, and returns its estimate (`wanted_of`).
     """
 
     def __init__(self, every: int, seen: Callable[[int], Floats]) -> None:
@@ -357,19 +368,19 @@ class Demands:
 
 
 def tells(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
-    """Whether anything is learnt of links from a collective of a scenario with these faults, of which some were in
-    force as it began: not where a cable is cut meanwhile, as some of its messages then took two ways, nor without a
-    controller, which cannot choose the paths that are planned."""
-    cut = any(one.collective == number and one.after_s is not None and one.kind in CUTS for one in faults)
-    return not cut and not lacks_controller(in_force)
+    """Return whether observations of a collective are used, in a scenario with `faults` of which some were `in_force`
+    when it began. They are not if a cable is cut while it runs, as some messages then took two ways; nor without a
+    controller, as the planned paths could not be installed."""
+    is_cut = any(fault.collective == number and fault.after_s is not None and fault.kind in CUTS for fault in faults)
+    return not is_cut and not lacks_controller(in_force)
 
 
 class Play:
-    """What a mode with measured knowledge chooses, collective by collective from the first on, as far as was asked.
+    """The choices of a mode with measured knowledge, computed collective by collective from the first, on demand.
 
-    `seen` is called with the number of a collective and what was chosen for it, for what was seen of links in it, as
-    `at_ends` or `at_ports`. With probes that is what they saw before it, `at_probes`, and what was chosen for the one
-    before, None before the first.
+    `seen` is called with the index of a collective and its decisions, and returns the rates observed in it (`at_ends`,
+    `at_ports`). With probes, it returns the rates observed just before the collective (`at_probes`), and is given the
+    decisions of the previous collective, None before the first.
     """
 
     def __init__(
@@ -378,30 +389,30 @@ class Play:
         self._setting, self._mode, self._conditions = setting, setting.mode(mode), conditions
         self._choices = chooser_of(setting, self._mode, conditions)
 
-        def after(number: int, before_bps: Floats) -> Floats:
+        def observe(number: int, before_bps: Floats) -> Floats:
             if not tells(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
                 return before_bps
             decisions = self.decisions(number, 1)
             (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
             return learnt(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
 
-        def ahead(number: int, before_bps: Floats) -> Floats:
+        def probe(number: int, before_bps: Floats) -> Floats:
             if not conditions.are_probed(self._mode, number, 1, setting.collective.reembed_every)[0]:
                 return before_bps
             seen_bps = seen(number, self.decisions(number - 1, 1) if number else None)
             return np.where(np.isnan(seen_bps), before_bps, seen_bps)
 
-        observed = ahead if self._mode.knowledge.kind == PROBED else after
-        self._believed = conditions.believed(self._mode.knowledge, observed)
+        believe = probe if self._mode.knowledge.kind == PROBED else observe
+        self._believed = conditions.believed(self._mode.knowledge, believe)
         self._course = new_course(setting, mode, self._believed) if setting.has_course(mode) else None
-        self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether they are new
+        self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
 
     def decisions(self, start: int, count: int) -> Decisions:
-        """The decisions for collectives start .. start+count-1."""
+        """Return the decisions for collectives start .. start+count-1."""
         while len(self._chosen) < start + count:
             self._chosen.append(self._next(len(self._chosen)))
-        rows = self._chosen[start : start + count]
-        placement, path, embeds, routes = (np.stack(part) for part in zip(*rows, strict=True))
+        chosen = self._chosen[start : start + count]
+        placement, path, embeds, routes = (np.stack(part) for part in zip(*chosen, strict=True))
         return self._choices.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
@@ -415,7 +426,7 @@ class Play:
             placement = self._choices.placements(rates_bps)[0]
         else:
             placement = self._chosen[-1][0] if number else self._choices.in_order
-        if routes or moments.routed[0] < 0:  # the fixed ones are the first that are whole
+        if routes or moments.routed[0] < 0:  # fixed paths depend on the faults in force
             path = self._choices.paths(placement[None], rates_bps, chosen=routes)[0]
         else:
             path = self._chosen[-1][1]

@@ -1,6 +1,6 @@
-"""Policies of a user's own: a Python function that says before every collective what is chosen anew.
+"""User-defined policies: a Python function that decides before every collective which choices are made again.
 
-It is called with a `Situation` and returns a pair of booleans: whether paths are chosen, and whether the placement is.
+It is called with a `Situation` and returns two booleans: whether to choose paths, and whether to choose the placement.
 """
 
 import runpy
@@ -22,11 +22,11 @@ Floats = npt.NDArray[np.float64]
 
 
 class Situation:
-    """What a policy's function may go by before a collective.
+    """The argument of a user's policy function: the state before a collective.
 
-    `number` is the collective's, from 0 on; `rates_bps`, [links], are the rates of logical links as its knowledge has
-    them; `embedded` and `routed` are the numbers of the collectives before which placement and paths were last chosen,
-    -1 for never; `seconds`, predicted under those rates, are computed when they are asked for.
+    `number` is the index of the collective, from 0 on; `rates_bps`, [links], are the rates of the logical links as the
+    policy believes them; `embedded` and `routed` are the indices of the collectives before which placement and paths
+    were last chosen, -1 for never. The predicted times under these rates (`kept_s` and so on) are computed when read.
     """
 
     def __init__(
@@ -38,22 +38,22 @@ class Situation:
 
     @property
     def kept_s(self) -> float:
-        """The time of this collective with the placement and the paths in force."""
+        """The predicted time of this collective with the placement and paths in force."""
         return self._seconds("kept")
 
     @property
     def rerouted_s(self) -> float:
-        """The time with this placement and the best paths for it."""
+        """The predicted time with the placement in force and the best paths for it."""
         return self._seconds("rerouted")
 
     @property
     def anew_s(self) -> float:
-        """The time with a new placement and the best paths for it."""
+        """The predicted time with a new placement and the best paths for it."""
         return self._seconds("anew")
 
 
 def where(text: str) -> tuple[Path, str]:
-    """The file and the name of a function, of "FILE:NAME"; raises ValueError with a sentence."""
+    """Split "FILE:NAME" into file and function name; raises ValueError whose message continues a sentence about it."""
     path, colon, name = text.rpartition(":")
     if not (colon and path and name.isidentifier() and path.isprintable()):
         raise ValueError("is not understood; allowed: FILE:NAME, a Python file and a function in it")
@@ -62,40 +62,43 @@ def where(text: str) -> tuple[Path, str]:
 
 @lru_cache(maxsize=16)
 def function(text: str) -> Callable[[Situation], Any]:
-    """The function at "FILE:NAME"; raises ValueError with a sentence where there is none."""
+    """Load the function "FILE:NAME"; raises ValueError whose message continues a sentence about it."""
     path, name = where(text)
     try:
         with redirect_stdout(sys.stderr):  # stdout is for results
-            names = runpy.run_path(str(path), run_name=path.stem)  # a program that the user names
+            names = runpy.run_path(str(path), run_name=path.stem)  # the user asked to run this file
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except SyntaxError as error:
         raise ValueError(f"is not Python: {error.msg} in line {error.lineno}") from None
     except (Exception, KeyboardInterrupt, SystemExit) as error:
-        raise ValueError(f"fails when it is read: {type(error).__name__}: {error}") from None
-    found = names.get(name)
-    if not callable(found):
-        functions = [one for one, value in names.items() if callable(value)]
+        raise ValueError(f"fails when loaded: {type(error).__name__}: {error}") from None
+    policy = names.get(name)
+    if not callable(policy):
+        functions = [other for other, value in names.items() if callable(value)]
         raise ValueError(f"has no function {shown(name)}{did_you_mean(name, functions)}")
-    return found  # type: ignore[no-any-return]
+    return policy  # type: ignore[no-any-return]
 
 
 def answer(text: str, situation: Situation) -> tuple[bool, bool]:
-    """Whether the function at "FILE:NAME" has paths chosen, and the placement; raises SpecError where it fails, and
-    NoPathError where what it asks for has no time."""
+    """Ask the function "FILE:NAME" whether to choose paths and whether to choose the placement. Raises SpecError if the
+    function fails or returns something else, NoPathError if it reads a time that does not exist because failed cables
+    leave a flow without a path."""
     try:
         with redirect_stdout(sys.stderr):
-            found = function(text)(situation)
-    except NoPathError:  # too much is down, whatever the function is
+            choices = function(text)(situation)
+    except NoPathError:  # caused by the failed cables and not by the function
         raise
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # a run's own interrupts are no KeyboardInterrupt
-        mine = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(where(text)[0])]
-        line = f", line {mine[-1]}" if mine else ""  # none where it is the call that it does not take
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt here
+        file, frames = str(where(text)[0]), traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
-    if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(one, bool | np.bool_) for one in found)):
-        allowed = "a pair of booleans, whether paths are chosen and whether the placement is"
-        raise _error(text, situation, f"it returned {shown(found)}; allowed: {allowed}")
-    return bool(found[0]), bool(found[1])
+    is_pair = isinstance(choices, tuple) and len(choices) == 2
+    if not (is_pair and all(isinstance(choice, bool | np.bool_) for choice in choices)):
+        allowed = "a tuple of two booleans: whether to choose paths, and whether to choose the placement"
+        raise _error(text, situation, f"it returned {shown(choices)}; allowed: {allowed}")
+    return bool(choices[0]), bool(choices[1])
 
 
 def _error(text: str, situation: Situation, why: str) -> SpecError:

@@ -1,6 +1,6 @@
-"""Policies: when a mode chooses its ring and its WAN paths anew, and what it knows then. Pure.
+"""Policies (modes): when placement and WAN paths are re-chosen, and what is known of the link rates at that time. Pure.
 
-The built-in ones are `MODES`; a scenario declares others in [[policy]] tables.
+The built-in policies are `MODES`; a scenario declares its own in [[policy]] tables.
 """
 
 import math
@@ -21,7 +21,7 @@ MAX_POLICIES = 100
 MAX_NUMBER = 10_000_000
 
 MEASURE_EVERY_S = 1e-3
-"""The time between two readings of counters, if not given."""
+"""Default of `measure_every`: the seconds between two readings of the port counters."""
 _LEAST_EVERY_S = 100e-6
 
 _WHEN = (
@@ -32,13 +32,13 @@ _OR_TIME = _WHEN.replace("drift", "every TIME (with conditions.every), drift")
 
 @dataclass(frozen=True)
 class When:
-    """When something is chosen anew, before a collective is run.
+    """The rule by which a policy decides, before each collective, whether to choose again.
 
-    `every K`: before those whose number is a multiple of K; without K (None), of the scenario's
-    `collective.reembed_every`. `every TIME`, K = 1 with `within_s`: before each, and while it runs at those instants at
-    which conditions change that are multiples of so many seconds. `drift SHARE`: where the believed rates are on
-    average at least that share away from those of its last choice, and before the first. `gain SHARE`: where the
-    predicted gain is worth it (`timing`).
+    `every K`: before every collective whose index is a multiple of K; without K (`number` is None), of the scenario's
+    `collective.reembed_every`. `every TIME`, stored as K = 1 with `within_s`: before every collective, and also while
+    it runs, whenever conditions change at a multiple of `within_s` seconds. `drift SHARE`: before the first collective,
+    and whenever the believed rates differ on average by at least SHARE from those of the last choice. `gain SHARE`:
+    whenever the predicted gain outweighs the cost (`timing.Course`). `own`: a user's function decides.
     """
 
     kind: str = "never"
@@ -52,20 +52,20 @@ class When:
 
     @property
     def ever(self) -> bool:
-        """Whether anything is ever chosen."""
+        """Whether this rule ever triggers."""
         return self.kind != "never"
 
     @property
     def is_periodic(self) -> bool:
-        """Whether it depends on the number of the collective alone."""
+        """Whether the rule depends on the collective's index only."""
         return self.kind in ("never", "every")
 
     def period(self, reembed_every: int) -> int:
-        """How many collectives in a row keep one choice, of what is periodic."""
+        """Return for how many collectives a periodic rule keeps one choice."""
         return reembed_every if self.number is None else int(self.number)
 
     def at(self, number: Any, reembed_every: int) -> Any:
-        """Whether it is before this collective, of what is periodic: a bool, or an array for an array of numbers."""
+        """Return whether a periodic rule triggers before collective `number`: a bool, or an array for an array."""
         return self.ever & (number % self.period(reembed_every) == 0)
 
 
@@ -73,34 +73,36 @@ NEVER, ALWAYS, OWN = When(), When("every", 1), When("own")
 
 
 def when(text: str, words: str = _WHEN) -> When:
-    """The moments of these words, of which `words` says what is allowed; raises ValueError with a sentence."""
-    kind, _, rest = text.strip().partition(" ")
-    if kind not in ("never", "every", "drift", "gain") or (kind != "every" and bool(rest) != (kind != "never")):
+    """Parse a rule such as "every 10"; raises ValueError whose message describes the allowed rules by `words`."""
+    kind, _, parameter = text.strip().partition(" ")
+    needs_parameter = {"never": False, "every": bool(parameter), "drift": True, "gain": True}
+    if needs_parameter.get(kind) != bool(parameter):
         raise ValueError(f"is not known; allowed: {words}")
-    if not rest:
+    if not parameter:
         return When(kind)
-    if kind == "every" and words == _OR_TIME and not re.fullmatch(r"[-+\d_.]*", rest):
+    if kind == "every" and words == _OR_TIME and not re.fullmatch(r"[-+\d_.]*", parameter):
         try:
-            return When(kind, 1, units.parse_delay_s(rest))
+            return When(kind, 1, units.parse_delay_s(parameter))
         except units.UnitError as error:
             raise ValueError(f"has no such time: {error}") from None
     try:
-        number = int(rest) if kind == "every" else float(rest)
+        number = int(parameter) if kind == "every" else float(parameter)
     except ValueError:
         raise ValueError(f"has no such number; allowed: {words}") from None
-    if not (1 <= number <= MAX_NUMBER if kind == "every" else number >= 0):
+    least, most = (1, MAX_NUMBER) if kind == "every" else (0, math.inf)
+    if not least <= number <= most:
         raise ValueError(f"is out of range; allowed: {words}")
     return NEVER if number == math.inf else When(kind, number)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """A policy: when WAN paths and the placement are chosen anew, under what is known of conditions.
+    """A policy: when WAN paths (`reroute`) and the placement (`reembed`) are re-chosen, with which knowledge of rates.
 
-    With a new placement, paths are chosen too if they ever are. `horizon` is how many collectives a choice is taken to
-    serve where its gain is weighed against its cost; None is `collective.reembed_every`. `measure_every_s` is the time
-    between two readings of ports' counters, where knowledge is of those. `ring` is what its rings have the least of,
-    None: as `collective.ring` has it. `function`, "FILE:NAME", says what is chosen when both are OWN.
+    A new placement implies new paths in any policy that re-routes. `horizon` is the number of collectives over which
+    `gain` weighs a choice against its cost; None means `collective.reembed_every`. `measure_every_s` is the interval
+    between readings of the port counters, for knowledge from ports. `ring` is the objective that its rings minimise;
+    None means `collective.ring`. `function`, "FILE:NAME", makes the decisions where both rules are OWN.
     """
 
     name: str
@@ -114,59 +116,58 @@ class Mode:
 
     @property
     def reroutes(self) -> bool:
-        """Whether it ever chooses WAN paths."""
+        """Whether this policy ever chooses WAN paths."""
         return self.reroute.ever
 
     @property
     def reembeds(self) -> bool:
-        """Whether it ever chooses the placement."""
+        """Whether this policy ever chooses the placement."""
         return self.reembed.ever
 
     @property
     def is_periodic(self) -> bool:
-        """Whether the number of a collective says what is chosen anew before it."""
+        """Whether a collective's index determines what is re-chosen before it."""
         return self.reroute.is_periodic and self.reembed.is_periodic
 
     @property
     def keeps_paths(self) -> bool:
-        """Whether paths that were chosen may be in force under other conditions."""
+        """Whether chosen paths may still be in force after conditions have changed."""
         return self.reroutes and self.reroute != ALWAYS
 
     def kept(self, reembed_every: int) -> int:
-        """How many collectives in a row keep what was chosen before the first of them; 1 where conditions decide it."""
-        periods = [one.period(reembed_every) for one in (self.reroute, self.reembed) if one.kind == "every"]
+        """Return after how many collectives the periodic rules coincide again; 1 if neither rule is periodic."""
+        periods = [rule.period(reembed_every) for rule in (self.reroute, self.reembed) if rule.kind == "every"]
         return math.lcm(*periods)
 
     def reembeds_at(self, number: Any, every: int) -> Any:
-        """Whether the placement is chosen anew before this collective: a bool, or an array for an array of numbers."""
+        """Return whether the placement is re-chosen before collective `number`: a bool, or an array for an array."""
         return self.reembed.at(number, every)
 
     def reroutes_at(self, number: Any, every: int) -> Any:
-        """Whether paths are chosen anew before it."""
+        """Return whether paths are re-chosen before collective `number`."""
         return self.reroute.at(number, every) | (self.reroutes & self.reembeds_at(number, every))
 
     def routes_at(self, number: Any, every: int) -> Any:
-        """Whether its paths are installed, chosen or fixed: others may cross the WAN after a new placement."""
+        """Return whether paths, chosen or fixed, are installed: a new placement changes which ranks cross the WAN."""
         return self.reroutes_at(number, every) | self.reembeds_at(number, every)
 
     def probes_at(self, number: Any, every: int) -> Any:
-        """Whether candidate paths are probed before this collective: where something is chosen, or may be."""
-        may = not self.is_periodic or self.reembeds_at(number, every) | self.reroutes_at(number, every)
-        return (self.knowledge.kind == PROBED) & may
+        """Return whether candidate paths are probed before collective `number`, because a choice is, or may be, due."""
+        may_choose = not self.is_periodic or self.reembeds_at(number, every) | self.reroutes_at(number, every)
+        return (self.knowledge.kind == PROBED) & may_choose
 
     def written(self) -> dict[str, Any]:
-        """The table that declares it."""
-        found: dict[str, Any] = {"name": self.name}
+        """Return the [[policy]] table that declares this policy."""
+        table: dict[str, Any] = {"name": self.name}
         if self.function is None:
-            found |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
+            table |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
         else:
-            found |= {"function": self.function}
-        found["knowledge"] = str(self.knowledge)
+            table["function"] = self.function
+        table["knowledge"] = str(self.knowledge)
         if self.measure_every_s is not None:
-            found["measure_every"] = units.format_delay(self.measure_every_s)
-        if self.ring is not None:
-            found["ring"] = self.ring
-        return found | ({} if self.horizon is None else {"horizon": self.horizon})
+            table["measure_every"] = units.format_delay(self.measure_every_s)
+        optional = {"ring": self.ring, "horizon": self.horizon}
+        return table | {key: value for key, value in optional.items() if value is not None}
 
 
 MODES = {
@@ -181,8 +182,8 @@ MODES = {
 """The built-in policies."""
 
 
-def _said(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """As a kind of value wants it, of a function whose errors are sentences without the value."""
+def _naming_value(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Wrap a parser for use in a `Kind`: put the offending value in front of the message of its ValueError."""
 
     def convert(value: str) -> Any:
         try:
@@ -193,8 +194,8 @@ def _said(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def _function(value: str) -> str:
-    own.function(value)
+def _loadable(value: str) -> str:
+    own.function(value)  # raises ValueError if it cannot be loaded
     return value
 
 
@@ -205,44 +206,44 @@ KINDS = {
         f"{name_of('policy').allowed} and none of {', '.join(MODES)}",
         lambda name: NAME.fullmatch(name) is not None and name not in MODES,
     ),
-    "reroute": Kind(_OR_TIME, (str,), _said(lambda value: when(value, _OR_TIME))),
-    "reembed": Kind(_WHEN, (str,), _said(when)),
-    "knowledge": Kind(knowing.WORDS, (str,), _said(knowing.parse)),
+    "reroute": Kind(_OR_TIME, (str,), _naming_value(lambda value: when(value, _OR_TIME))),
+    "reembed": Kind(_WHEN, (str,), _naming_value(when)),
+    "knowledge": Kind(knowing.WORDS, (str,), _naming_value(knowing.parse)),
     "measure_every": replace(_PERIOD, allowed=f"with measured ports: {_PERIOD.allowed} (the default)"),
     "ring": texts(
-        f"with one that re-embeds: {', '.join(OBJECTIVES)}; that of collective.ring if not given",
+        f"if the policy re-embeds: {', '.join(OBJECTIVES)}; default: the value of collective.ring",
         OBJECTIVES.__contains__,
         near=OBJECTIVES,
     ),
     "function": Kind(
         "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
         (str,),
-        _said(_function),
+        _naming_value(_loadable),
     ),
     "horizon": whole(1, MAX_NUMBER, "collectives"),
 }
-"""The keys of a [[policy]] table, each with what it allows."""
+"""The keys of a [[policy]] table and the values that each of them allows."""
 
 
 def read(tables: list[object]) -> tuple[Mode, ...]:
-    """The policies that a scenario's list of tables declares; raises SpecError with mistakes, as "policy[1].name"."""
+    """Return the policies declared by a scenario's [[policy]] tables; raises SpecError naming e.g. policy[1].name."""
     values = read_tables("policy", tables, KINDS, most=MAX_POLICIES, required=("name",), check=_check)
-    found = tuple(Mode(**one) for one in values)
-    check_unique("policy", found, "name", KINDS["name"])
-    return found
+    policies = tuple(Mode(**fields) for fields in values)
+    check_unique("policy", policies, "name", KINDS["name"])
+    return policies
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it; the values become the fields of a mode."""
+    """Turn a table's `values` into the fields of a `Mode` and yield its mistakes, as `read_tables` asks of `check`."""
     if "function" in values:
         values |= {"reroute": OWN, "reembed": OWN}
     every_s = values.pop("measure_every", MEASURE_EVERY_S)
     if values.get("knowledge", ORACLE).kind == PORTS:
         values["measure_every_s"] = every_s
     if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
-        yield ".measure_every", f"is given beside other knowledge; allowed: {KINDS['measure_every'].allowed}"
+        yield ".measure_every", f"has no effect with this knowledge; allowed: {KINDS['measure_every'].allowed}"
     if "ring" in table and "function" not in table and str(table.get("reembed", NEVER)).strip() == str(NEVER):
-        yield ".ring", f"is given beside reembed {NEVER}; allowed: {KINDS['ring'].allowed}"
+        yield ".ring", f"has no effect with reembed = never; allowed: {KINDS['ring'].allowed}"
     for key in ("reroute", "reembed", "horizon"):
         if key in table and "function" in table:
-            yield f".{key}", "is given beside function; allowed: one of the two"
+            yield f".{key}", "cannot be combined with function; allowed: one of the two"

@@ -1,19 +1,20 @@
-"""Transfers over the WAN as a scenario declares them, and which of them are admitted. Pure.
+"""Transfers over the WAN: the tables that declare them, and the decision which of them are admitted. Pure.
 
 [admission]
-protect = "link"           # promises hold whichever WAN link fails
-recovery = "300 ms"        # also while they are under way: so long before each deadline all is there without failures
+protect = "link"           # promises hold whichever single WAN link fails
+recovery = "300 ms"        # without a failure a transfer is complete this long before its deadline
 [[job]]
 kind = "transfer"
-ranks = [0, 4]             # from the first to the second, in another site
+ranks = [0, 4]             # from the first rank to the second, which is in another site
 size = "400 MB"
 deadline = "60 ms"         # after the round's beginning; or a rate and a duration
-latest = "90 ms"           # until when it may be put off
+latest = "90 ms"           # the latest end that the transfer may be deferred to
 
-A promise holds under all conditions, as links are taken to have the lowest rates that these allow. What is promised is
-paced: every message is handed over when the calendar begins to send it, on a connection of its tunnel's own. Where a
-link fails, the network moves a connection to the substitute that its channel has (`controller.routing.multipath`), so
-the calendar of protected promises chooses tunnels with their substitutes, and senders need not know of failures.
+A promise holds under all conditions, because every link is assumed to have the lowest rate that the conditions allow. A
+promised transfer is paced: each message is handed to the transport when the calendar begins to send it, on a connection
+that belongs to one tunnel. When a link fails, the network moves a connection to the substitute path of its channel
+(`controller.routing.multipath`). The calendar of protected promises therefore plans each tunnel together with its
+substitutes, and senders need not react to failures.
 """
 
 import math
@@ -26,14 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from controller.admission import (
-    Answer,
-    Calendar,
-    Capacities,
-    Request,
-    answers,
-    struck,
-)
+from controller.admission import Answer, Calendar, Capacities, Request, answers, struck
 from controller.routing.multipath import RANKS, multipath
 from hosts.collectives.background import MOST_MESSAGES, timed
 from hosts.collectives.kinds import Workload
@@ -52,47 +46,49 @@ if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
 
 Floats = npt.NDArray[np.float64]
-Ways = dict[tuple[tuple[int, ...], ...], list[int]]
+Tunnels = dict[tuple[tuple[int, ...], ...], list[int]]
 
 TRANSFER = "transfer"
 PROTECT = ("none", "link")
 BROKEN, SENT = "broken", "sent"
-"""What becomes of a promise that does not hold without a link that is down, and of a transfer that is sent as it is
-asked for, without a promise; the other outcomes are the controller's."""
+"""Outcomes besides the controller's: a promise that does not hold without the links that are down, and a transfer that
+is sent as requested, without admission."""
 ADMITS = "spray"
-"""The routing with which transfers are admitted; with any other they are SENT."""
+"""The routing with which transfers are admitted; with any other routing they are SENT."""
 
-_CALENDAR = 0.95  # of a link's capacity: what connections of one rate may be rounded up to is left
-_MESSAGES = 256  # of a transfer, unless it says how large they are
-_LEAST_BYTES = 16_384  # of such a message
-_NOTHING = 1e-7  # of a transfer's highest rate: what a linear programme leaves in a tunnel
-_SLIGHT = 1e-3  # of what is asked for: promises that are put off leave that much
-_STEP = 0.05  # of a transfer's time: by less tunnels do not end sooner than others
-_ROUNDING = 1e-6  # of a capacity, and of a connection
+_CALENDAR_SHARE = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
+_DEFAULT_MESSAGES = 256  # messages of a transfer whose message size is not given
+_LEAST_MESSAGE_BYTES = 16_384  # least size of such a message
+_RESIDUE = 1e-7  # share of a transfer's highest rate: a tunnel's rate below it is the solver's rounding error
+_NEGLIGIBLE = 1e-3  # share of a request: less is reported as "nothing", since deferred promises leave such remainders
+_LAG_STEP = 0.05  # share of a transfer's duration: lags are rounded up to multiples, so that few instants differ
+_ROUNDING = 1e-6  # relative tolerance when capacities and rates are divided into connections
 
 
 @dataclass(frozen=True)
 class AdmissionSpec:
-    """[admission]: what promises are protected from, one of PROTECT, and by how long before its deadline each is kept
-    without failures, s, so that it is kept with one that comes while it is under way."""
+    """The [admission] table. `protect`, one of PROTECT, is what promises are protected from. `recovery_s` is how long
+    before its deadline, in s, a transfer is complete when nothing fails, so that it is still in time when a link fails
+    during it."""
 
     protect: str = "none"
     recovery_s: float | None = None
 
     @property
     def protects(self) -> bool:
-        """Whether promises are protected from anything."""
+        """Whether promises are protected from failures."""
         return self.protect != "none"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transfer:
-    """A job that asks for a transfer, and what becomes of it: one of the controller's outcomes, BROKEN or SENT.
+    """A transfer job with its outcome: one of the controller's outcomes, BROKEN or SENT.
 
-    It may begin `start_s` after the round's beginning and is all there by `due_s`, as asked for where it is refused;
-    then `most` are the bytes, or the rate in bit/s, that it could have at most, and `earliest_s` is when all could be
-    there, None for never. Interval i of its calendar is from `edges_s[i]` to `edges_s[i + 1]`, and `rates_bps` are how
-    fast it sends in these over each of its tunnels, by the name of what that passes.
+    The transfer may begin `start_s` after the round's beginning and is complete by `due_s`; a refused transfer has the
+    times that it requested. For a refused or broken transfer, `most` is the largest amount that could be granted
+    (bytes, or bit/s for a rate), and `earliest_s` is the earliest time at which all of it could be complete, None if
+    there is none. Interval i of its calendar lasts from `edges_s[i]` to `edges_s[i + 1]`. `rates_bps` holds the rate in
+    each interval, by tunnel; a tunnel is named by the nodes that it passes.
     """
 
     job: "JobSpec"
@@ -107,39 +103,40 @@ class Transfer:
 
     @property
     def sentence(self) -> str:
-        """What became of it, and what could be instead."""
+        """The outcome in one sentence; if the transfer is not carried, with what would be possible instead."""
         job = self.job
         write = format_size if job.rate_bps is None else format_rate
         what = write(job.size_bytes or job.rate_bps or 0)
-        when = f"by {_time(self.due_s)}"
+        when = f"by {_format_time(self.due_s)}"
         if job.duration_s is not None:
-            when = f"for {_time(job.duration_s)} from {_time(self.start_s)} on"
+            when = f"for {_format_time(job.duration_s)} from {_format_time(self.start_s)} on"
         if self.workload is not None:
             return f"{job.name} is {self.outcome}: {what} {when}"
         could = "at no time"
         if self.earliest_s is not None:
-            could = f"by {_time(self.earliest_s)}"
+            could = f"by {_format_time(self.earliest_s)}"
             if job.duration_s is not None:
-                could = f"from {_time(self.earliest_s - (self.due_s - self.start_s))} on"
-        least = max(1, _SLIGHT * (job.size_bytes or job.rate_bps or 0))
+                could = f"from {_format_time(self.earliest_s - (self.due_s - self.start_s))} on"
+        least = max(1, _NEGLIGIBLE * (job.size_bytes or job.rate_bps or 0))
         at_most = f"{write(int(self.most))} at most" if self.most >= least else "nothing"
         return f"{job.name} is {self.outcome}: {at_most} {when}, and {what} {could}"
 
     def kept(self, longest_s: float | None) -> dict[str, object]:
-        """When it was there, and whether that was in time, if its longest time from its start was this, s."""
+        """Return when the transfer completed, and whether that was in time. `longest_s` is its longest time from its
+        start; None if it was not measured, which gives an empty dict."""
         if longest_s is None:
             return {}
         return {"there_s": self.start_s + longest_s, "kept": self.start_s + longest_s <= self.due_s}
 
     def as_json(self) -> dict[str, object]:
-        """The answer and its calendar, in seconds, bytes and bit/s."""
+        """The outcome and the calendar as JSON can hold them, in seconds, bytes and bit/s."""
         return {
             "job": self.job.name,
             "outcome": self.outcome,
             "sentence": self.sentence,
             "start_s": self.start_s,
             "due_s": self.due_s,
-            "bytes": _bytes(self.job),
+            "bytes": _total_bytes(self.job),
             "most": None if self.workload is not None else self.most,
             "earliest_s": self.earliest_s,
             "edges_s": self.edges_s.tolist(),
@@ -149,7 +146,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class AdmissionPlan:
-    """Transfers where they are to run, beside `other` jobs or not; `dead` cables of the WAN are down throughout."""
+    """The setting in which transfers are admitted; the WAN cables in `dead` are down during the whole run."""
 
     spec: AdmissionSpec
     fabric: FabricSpec
@@ -158,37 +155,36 @@ class AdmissionPlan:
     dead: Cables = NONE
 
     def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
-        """What becomes of those of the jobs that are transfers, in their order; raises ScheduleError for too many
-        messages."""
+        """Return the transfers among these jobs, with outcomes; raises ScheduleError for too many messages."""
         return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
 
 
 def check(setting: "Scenario") -> Iterator[Mistake]:
-    """What is wrong with a configuration that has transfers."""
-    wanted = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
-    if not wanted:
+    """Yield what is wrong with a configuration that has transfers."""
+    transfers = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
+    if not transfers:
         return
     if setting.run.is_real or setting.transport.queue != "fair":
         where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
         yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
-    yield from _of_ends(setting, wanted)
-    yield from _of_others(setting, wanted)
+    yield from _check_ends(setting, transfers)
+    yield from _check_other_jobs(setting, transfers)
     if setting.fabric.routing != ADMITS:
-        for number, job in wanted:
+        for number, job in transfers:
             if job.rate_bps is not None:
-                text = f'{job.name} asks for a rate beside fabric.routing "{setting.fabric.routing}", without admission'
+                text = f'{job.name} requests a rate, which fabric.routing "{setting.fabric.routing}" cannot admit'
                 yield Mistake(f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITS}"')
         return
     for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
-        text = f"{mode} chooses WAN paths beside a transfer that is admitted, which has tunnels of its own"
+        text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
-    yield from _of_faults(setting)
+    yield from _check_faults(setting)
 
 
-def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
+def _check_faults(setting: "Scenario") -> Iterator[Mistake]:
     spec, wan = setting.admission, set(_cables(build_fabric(setting.fabric)))
     for number, fault in enumerate(setting.faults, 1):
-        text = f"{fault.what} at {fault.at} is beside a transfer that is admitted"
+        text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
         if fault.kind != "link down" or cable(*fault.ends) not in wan:
             yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down")
         elif not fault.is_throughout and spec.recovery_s is None:
@@ -197,62 +193,67 @@ def _of_faults(setting: "Scenario") -> Iterator[Mistake]:
             )
             yield Mistake(f"fault[{number}]", f"{text}; allowed: {allowed}")
     if spec.protects and len(setting.faults) > 1:
-        yield Mistake("fault", f'{len(setting.faults)} links fail beside admission.protect "link"; allowed: one')
+        yield Mistake(
+            "fault", f'{len(setting.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
+        )
 
 
-def _of_ends(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+def _check_ends(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
     fabric = build_fabric(setting.fabric)
     sites = [gpu.site for gpu in fabric.gpus]
-    for number, job in wanted:
+    for number, job in transfers:
         src, dst = job.ranks or (0, 0)
         if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
             text = f"{src} and {dst} are not joined by the WAN; allowed: ranks of two sites that are"
             yield Mistake(f"job[{number}].ranks", text)
 
 
-def _of_others(setting: "Scenario", wanted: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Other jobs leave promises alone where they share WAN links alone, which serve transfers before them."""
+def _check_other_jobs(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+    """Other jobs do not disturb promises if they share only WAN links with transfers, which are served first."""
     others = [job for job in setting.jobs if job.kind != TRANSFER]
-    place = {one.name: one.priority for one in setting.classes}
-    ceilings = {one.name: one.ceiling for one in setting.classes}
-    first = wanted[0][1].traffic_class
-    for number, job in wanted:
+    priorities = {each.name: each.priority for each in setting.classes}
+    ceilings = {each.name: each.ceiling for each in setting.classes}
+    first = transfers[0][1].traffic_class
+    for number, job in transfers:
         if job.traffic_class != first:
             text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
             yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
     if not others:
         return
     if setting.fabric.grain != "logical":
-        text = f"{setting.fabric.grain} is beside a transfer and other jobs, which share ports within sites"
+        text = (
+            f"{setting.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
+        )
         yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
-    if first and ceilings.get(first, 1.0) < 1:  # a port cannot catch up on what it lost behind another class's segment
-        text = f"{first} has a ceiling of {ceilings[first]:g} beside transfers and other jobs"
+    # A port cannot make up for the time that it loses while it finishes a segment of another class.
+    if first and ceilings.get(first, 1.0) < 1:
+        text = f"{first} has a ceiling of {ceilings[first]:g} in a scenario with transfers and other jobs"
         yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
-    ends = {rank for _, job in wanted for rank in job.ranks or ()}
+    ends = {rank for _, job in transfers for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
         if ranks:
-            text = f"{job.name} has rank {min(ranks)}, which a transfer has, too"
+            text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
             yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
-        own, theirs = place.get(first or "", 101), place.get(job.traffic_class or "", 102)
-        if first is None or own > theirs:
-            text = f"{job.name} is served before transfers, or with them"
+        own, other = priorities.get(first or "", 101), priorities.get(job.traffic_class or "", 102)
+        if first is None or own > other:
+            text = f"{job.name} is served before transfers or together with them"
             yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
 
 
-def _bytes(job: "JobSpec") -> int:
-    """What a transfer sends in all."""
+def _total_bytes(job: "JobSpec") -> int:
+    """Return how many bytes a transfer sends in all."""
     if job.rate_bps is None or job.duration_s is None:
         return job.size_bytes or 0
     return max(1, round(job.rate_bps * job.duration_s / 8))
 
 
 def _message_bytes(job: "JobSpec") -> int:
-    """The most bytes of a message of a transfer."""
-    size = job.chunk_bytes or max(_LEAST_BYTES, -(-_bytes(job) // _MESSAGES))
-    if (wanted := -(-_bytes(job) // size)) > MOST_MESSAGES:
+    """Return the size of a transfer's messages in bytes; the last may be smaller."""
+    size = job.chunk_bytes or max(_LEAST_MESSAGE_BYTES, -(-_total_bytes(job) // _DEFAULT_MESSAGES))
+    if (messages := -(-_total_bytes(job) // size)) > MOST_MESSAGES:
         raise ScheduleError(
-            f"{job.name}: a transfer of {wanted:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
+            f"{job.name}: a transfer of {messages:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
     return size
 
@@ -260,53 +261,51 @@ def _message_bytes(job: "JobSpec") -> int:
 @lru_cache(maxsize=64)
 def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transfer, ...]:
     if plan.fabric.routing != ADMITS:
-        return tuple(map(_sent, jobs))
+        return tuple(map(_without_admission, jobs))
     if not jobs:
         return ()
     fabric = build_fabric(plan.fabric)
-    every = [_ways(plan, fabric, job) for job in jobs]
+    tunnels = [_tunnels_of(plan, fabric, job) for job in jobs]
     capacities = _capacities(plan, fabric, jobs[0].traffic_class)
-    whole_bps = capacities.bps[0]
-    lags_of = _lags_of(plan, fabric, jobs, every, whole_bps)
-    capacities = replace(capacities, bps=_CALENDAR * capacities.bps)
-    ends = np.cumsum([len(ways) for ways in every])[:-1]
+    link_bps = capacities.bps[0]
+    lags_of = _lags_of(plan, fabric, jobs, tunnels, link_bps)
+    capacities = replace(capacities, bps=_CALENDAR_SHARE * capacities.bps)
+    ends = np.cumsum([len(of_job) for of_job in tunnels])[:-1]
 
     def ask(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-        asked = [_request(*one) for one in zip(jobs, every, np.split(lags_s, ends), strict=True)]
-        return answers(capacities, asked, protects=plan.spec.protects)
+        requests = [_request(*each) for each in zip(jobs, tunnels, np.split(lags_s, ends), strict=True)]
+        return answers(capacities, requests, protects=plan.spec.protects)
 
-    found, calendar, lags_s = _settled(ask, lags_of, lags_of(()))
+    answered, calendar, lags_s = _settle(ask, lags_of, lags_of(None))
     down = _wan_links(fabric, plan.dead)
     broken: dict[str, Answer] = {}
     if down and not plan.spec.protects:
-        whole, promised_s = calendar, lags_s
+        promised, promised_lags_s = calendar, lags_s
 
         def strike(lags_s: Floats) -> tuple[list[Answer], Calendar]:
-            lags = zip(jobs, np.split(promised_s, ends), np.split(lags_s, ends), strict=True)
+            lags = zip(jobs, np.split(promised_lags_s, ends), np.split(lags_s, ends), strict=True)
             by_name = {job.name: (before_s.min(), now_s) for job, before_s, now_s in lags}
-            asked = [one if one.is_rate else _heeding(one, *by_name[one.name]) for one in whole.requests]
-            return struck(capacities, replace(whole, requests=tuple(asked)), down, at_s=-math.inf)
+            requests = [each if each.is_rate else _with_lags(each, *by_name[each.name]) for each in promised.requests]
+            return struck(capacities, replace(promised, requests=tuple(requests)), down, at_s=-math.inf)
 
-        left, calendar, lags_s = _settled(strike, lags_of, lags_s)
-        broken = {one.request.name: one for one in left if one.promised is None}
-    kept = {request.name: index for index, request in enumerate(calendar.requests)}
-    connections = _connections(whole_bps, calendar) if kept else []
+        left, calendar, lags_s = _settle(strike, lags_of, lags_s)
+        broken = {answer.request.name: answer for answer in left if answer.promised is None}
+    index_of = {request.name: index for index, request in enumerate(calendar.requests)}
+    connections = _connections(link_bps, calendar) if index_of else []
     case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    for job, ways, of_ways_s, answer in zip(jobs, every, np.split(lags_s, ends), found, strict=True):
+    for job, of_job, of_tunnels_s, answer in zip(jobs, tunnels, np.split(lags_s, ends), answered, strict=True):
         last = broken.get(job.name, answer)
         request = last.promised or last.request
-        lag_s = float(of_ways_s.max() if request.is_rate else of_ways_s.min())
+        lag_s = float(of_tunnels_s.max() if request.is_rate else of_tunnels_s.min())
         edges_s, workload = np.zeros(1), None
         rates_bps: dict[str, Floats] = {}
-        if (index := kept.get(job.name)) is not None:
+        if (index := index_of.get(job.name)) is not None:
             number, edges_s = connections[index], calendar.edges_s
             together_bps = calendar.bps[index].sum(axis=1, keepdims=True)
             bps = together_bps * number / np.maximum(1, number.sum(axis=1, keepdims=True))
-            workload = _paced(job, request.begin_s, (edges_s, bps), number, list(ways.values()))
-            for links, rate_bps in zip((links[case] for links in ways), bps.T, strict=True):
-                if rate_bps.any():
-                    rates_bps[_name(fabric, links)] = rates_bps.get(_name(fabric, links), 0.0) + rate_bps
+            workload = _paced(job, request.begin_s, (edges_s, bps), number, list(of_job.values()))
+            rates_bps = _rates_by_name(fabric, [links[case] for links in of_job], bps)
         result.append(
             Transfer(
                 job=job,
@@ -323,9 +322,19 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     return tuple(result)
 
 
-def _sent(job: "JobSpec") -> Transfer:
-    """A transfer that is sent as it is asked for, all of it at once, over the ways of the fabric's routing."""
-    size, total = _message_bytes(job), _bytes(job)
+def _rates_by_name(fabric: Fabric, tunnels: Sequence[Sequence[int]], bps: Floats) -> dict[str, Floats]:
+    """Return the rates of the tunnels that are used, by name; `bps` are [intervals, tunnels]."""
+    rates_bps: dict[str, Floats] = {}
+    for links, rate_bps in zip(tunnels, bps.T, strict=True):
+        if rate_bps.any():
+            name = _tunnel_name(fabric, links)
+            rates_bps[name] = rates_bps.get(name, 0.0) + rate_bps
+    return rates_bps
+
+
+def _without_admission(job: "JobSpec") -> Transfer:
+    """Return a transfer that is sent as requested, all at once, over the paths of the fabric's routing."""
+    size, total = _message_bytes(job), _total_bytes(job)
     messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
     return Transfer(
         job=job,
@@ -341,124 +350,126 @@ def _sent(job: "JobSpec") -> Transfer:
 
 
 def _cables(fabric: Fabric) -> list[Cable]:
-    """Those of the WAN, of which any may fail."""
+    """Return the cables of the WAN; any one of them may fail."""
     return list(dict.fromkeys(cable(a, b) for a, b in fabric.wan.links))
 
 
-def _ways(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Ways:
-    """The ways of a transfer: what each passes, by index, usually and behind each failure that there is protection
-    from, and the channels that take it, modulo all."""
-    found = multipath(fabric)
-    assert found is not None and job.ranks is not None, "transfers are checked"
-    channel = np.arange(found.width * RANKS)
+def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
+    """Return a transfer's tunnels. A key holds the indices of the links that the tunnel passes without a failure, then
+    those that it passes after each failure that promises are protected from; its value lists the channels (modulo the
+    number of all channels) that take this tunnel."""
+    paths = multipath(fabric)
+    assert paths is not None and job.ranks is not None, "transfers are checked"
+    channel = np.arange(paths.width * RANKS)
     src, dst = (np.full(channel.size, rank) for rank in job.ranks)
     passed = []
     for dead in (NONE, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
-        links = found.links(src, dst, found.paths(src, dst, channel, failed_links(fabric, dead)), channel)
+        links = paths.links(src, dst, paths.paths(src, dst, channel, failed_links(fabric, dead)), channel)
         passed.append([tuple(int(link) for link in row if link >= 0) for row in links])
-    ways: Ways = {}
-    for number, way in enumerate(zip(*passed, strict=True)):
-        ways.setdefault(way, []).append(number)
-    return ways
+    tunnels: Tunnels = {}
+    for number, tunnel in enumerate(zip(*passed, strict=True)):
+        tunnels.setdefault(tunnel, []).append(number)
+    return tunnels
 
 
 def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
-    """The links or ports of these cables of the WAN."""
+    """Return the indices of the logical links or ports that these WAN cables carry."""
     return frozenset(one.index for one in shared_by(fabric).all if cable(one.src, one.dst) in dead)
 
 
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
-    """The lowest rates that conditions allow, of the WAN the part that the transfers' class has."""
+    """Return the lowest rates that the conditions allow; of WAN links only the part that the transfers' class gets."""
     if plan.conditions.sampler == "trace":
         trace = sampler(fabric, plan.conditions, seed=0)
         bps = trace.rates_bps(0, trace.limit or 1).min(axis=0)
     else:
         bps = ranges_bps(fabric, plan.conditions)[0].copy()
-    theirs = sum(one.share for one in plan.classes if one.name != traffic_class)
-    ceiling = min((one.ceiling for one in plan.classes if one.name == traffic_class), default=1.0)
-    bps[[one.index for one in shared_by(fabric).all if one.kind == "wan"]] *= max(0.0, min(ceiling, 1.0 - theirs))
-    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({one})) for one in _cables(fabric)))
+    other_shares = sum(each.share for each in plan.classes if each.name != traffic_class)
+    ceiling = min((each.ceiling for each in plan.classes if each.name == traffic_class), default=1.0)
+    bps[[each.index for each in shared_by(fabric).all if each.kind == "wan"]] *= max(
+        0.0, min(ceiling, 1.0 - other_shares)
+    )
+    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({each})) for each in _cables(fabric)))
 
 
-def _settled(
-    ask: Callable[[Floats], tuple[list[Answer], Calendar]],
-    lags_of: Callable[[Sequence[Calendar]], Floats],
-    lags_s: Floats,
+def _settle(
+    ask: Callable[[Floats], tuple[list[Answer], Calendar]], lags_of: Callable[[Calendar | None], Floats], lags_s: Floats
 ) -> tuple[list[Answer], Calendar, Floats]:
-    """Answers and a calendar whose transfers may arrive as late as they were asked with, and these lags.
+    """Return answers and a calendar that are consistent with the lags of the tunnels, and these lags.
 
-    What is ahead of a message is known once it is known who sends what where, so they are asked again until it is no
-    more than before; lags only rise.
+    How long a message queues depends on the calendar, and the calendar on the lags that were assumed. So the calendar
+    is computed repeatedly until no tunnel needs a longer lag than was assumed; lags only grow.
     """
     while True:
-        found, calendar = ask(lags_s)
-        needed_s = lags_of((calendar,))
+        answered, calendar = ask(lags_s)
+        needed_s = lags_of(calendar)
         if (needed_s <= lags_s).all():
-            return found, calendar, lags_s
+            return answered, calendar, lags_s
         lags_s = np.maximum(lags_s, needed_s)
 
 
 def _lags_of(
-    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], ways: Sequence[Ways], bps: Floats
-) -> Callable[[Sequence[Calendar]], Floats]:
-    """How long after it is sent the last byte over each way of each transfer may arrive, s, whatever fails.
+    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], tunnels: Sequence[Tunnels], bps: Floats
+) -> Callable[[Calendar | None], Floats]:
+    """Return a function from calendars to lags: how long after it was sent the last byte of each tunnel may arrive, s.
 
-    That is the delay and, at each link, two frames and how much the ways to the link differ in delay: for so long it
-    may have the traffic of two intervals. A fair queue serves connections in turn, so
-    every other one that a tunnel meets may be ahead by a frame, at the slowest link that both pass. `bps` are the
-    links'.
+    A lag holds whichever link fails. It is the propagation delay and, at each link, the time of two frames and the
+    difference in delay between the tunnels that reach this link, since for so long the link may carry the traffic of
+    two intervals. A fair queue serves connections in turn, so every other connection that a tunnel meets may delay it
+    by one frame, at the slowest link that both pass. `bps` are the rates of the links. Without a
+    calendar the lags are those of tunnels that meet no other connection.
     """
     delay_s = delays_s(fabric, plan.conditions)
     wan = np.array([bool(plan.classes) and one.kind == "wan" for one in shared_by(fabric).all], dtype=bool)
-    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port ends the segment of another class first
+    bytes_ahead = 2 * FRAME_BYTES + SHORT_SEGMENT_BYTES * wan  # a port first finishes a segment of another class
     byte_s = 8 / np.maximum(bps, 1.0)
-    alone_s = delay_s + byte_s * bytes_ahead
-    found_alone = np.array([[alone_s[list(links)].sum() for links in way] for of_job in ways for way in of_job])
-    ends = np.cumsum([0, *map(len, ways)]).tolist()
+    link_s = delay_s + byte_s * bytes_ahead
+    alone_s = np.array([[link_s[list(links)].sum() for links in tunnel] for of_job in tunnels for tunnel in of_job])
+    ends = np.cumsum([0, *map(len, tunnels)]).tolist()
     first = {job.name: end for job, end in zip(jobs, ends, strict=False)}
 
-    def lags_of(calendars: Sequence[Calendar]) -> Floats:
-        found = found_alone.copy()
-        for one in calendars:
-            if not one.requests:
-                continue
-            number = np.concatenate(_connections(bps, one), axis=1)
-            number = np.maximum(number, number[[*range(1, len(number)), -1]])  # as an interval ends the next begins
+    def lags_of(calendar: Calendar | None) -> Floats:
+        lags_s = alone_s.copy()  # [tunnels, cases]
+        if calendar is not None and calendar.requests:
+            number = np.concatenate(_connections(bps, calendar), axis=1)
+            number = np.maximum(number, number[[*range(1, len(number)), -1]])  # two intervals overlap at their edge
             used = np.flatnonzero(number.any(axis=0)).tolist()
-            own = [first[request.name] + p for request in one.requests for p in range(len(request.tunnels))]
-            for case, every in enumerate(_cases(one.requests)):
-                passes, apart_s = _passes(every, len(bps)), _apart_s([every[tunnel] for tunnel in used], delay_s)
+            row_of = [first[request.name] + p for request in calendar.requests for p in range(len(request.tunnels))]
+            for case, links_of in enumerate(_links_by_case(calendar.requests)):
+                passes = _incidence(links_of, len(bps))
+                apart_s = _delay_spread_s([links_of[tunnel] for tunnel in used], delay_s)
                 for tunnel in used:
-                    links = list(every[tunnel])
+                    links = list(links_of[tunnel])
                     meets_s = FRAME_BYTES * (passes[:, links] * byte_s[links]).max(axis=1)
                     ahead_s = float((number @ meets_s)[number[:, tunnel] > 0].max()) + float(apart_s[links].sum())
-                    at = own[tunnel], case
-                    found[at] = max(found[at], found_alone[at] + ahead_s)
-        parts = zip(jobs, np.split(found.max(axis=1) + (plan.spec.recovery_s or 0.0), ends[1:-1]), strict=True)
-        return np.concatenate([_stepped(lags_s, _STEP * _longest_s(job)) for job, lags_s in parts])
+                    at = row_of[tunnel], case
+                    lags_s[at] = max(lags_s[at], alone_s[at] + ahead_s)
+        by_job = np.split(lags_s.max(axis=1) + (plan.spec.recovery_s or 0.0), ends[1:-1])
+        steps_s = [_LAG_STEP * _requested_s(job) for job in jobs]
+        return np.concatenate([_round_up_lags(*each) for each in zip(by_job, steps_s, strict=True)])
 
     return lags_of
 
 
-def _cases(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
-    """The links of all tunnels of these requests, usually and behind each failure."""
+def _links_by_case(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
+    """Return the links of all tunnels of these requests: without a failure, then after each failure."""
     every = ((one.tunnels, *one.behind) for one in requests)
     return [list(chain.from_iterable(of_requests)) for of_requests in zip(*every, strict=True)]
 
 
-def _longest_s(job: "JobSpec") -> float:
-    """How long a transfer may take as it asks."""
+def _requested_s(job: "JobSpec") -> float:
+    """Return the duration that a transfer requests."""
     return job.duration_s or (job.deadline_s or 0.0) - job.start_s
 
 
-def _stepped(lags_s: Floats, step_s: float) -> Floats:
-    """Lags that are no shorter, in steps down from the longest: every step is an instant of a calendar."""
+def _round_up_lags(lags_s: Floats, step_s: float) -> Floats:
+    """Round lags up to whole steps from the longest, because each distinct lag is an instant of the calendar."""
     longest_s: Floats = np.full_like(lags_s, lags_s.max())
     return longest_s - np.floor((longest_s - lags_s) / step_s) * step_s
 
 
-def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
-    """How much these ways to each link differ in delay, [links] s."""
+def _delay_spread_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
+    """Return, for each link, by how much the delays of these tunnels up to this link differ, [links] s."""
     soonest_s, latest_s = np.full(len(delay_s), np.inf), np.zeros(len(delay_s))
     for links in map(list, tunnels):
         reached_s = np.cumsum(delay_s[links]) - delay_s[links]
@@ -467,57 +478,60 @@ def _apart_s(tunnels: Sequence[Sequence[int]], delay_s: Floats) -> Floats:
     return np.maximum(latest_s - soonest_s, 0.0)  # type: ignore[no-any-return]
 
 
-def _passes(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
-    """Whether each tunnel passes each link, 1 or 0: [tunnels, links]."""
-    found = np.zeros((len(tunnels), links), dtype=np.int64)
-    for row, passed in zip(found, tunnels, strict=True):
+def _incidence(tunnels: Sequence[Sequence[int]], links: int) -> npt.NDArray[np.int64]:
+    """Return whether each tunnel passes each link, as 1 or 0: [tunnels, links]."""
+    incidence = np.zeros((len(tunnels), links), dtype=np.int64)
+    for row, passed in zip(incidence, tunnels, strict=True):
         row[list(passed)] = 1
-    return found
+    return incidence
 
 
 def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[np.int64]]:
-    """How many connections of one rate each request has in each tunnel and interval: [intervals, tunnels] of each.
+    """Return each request's number of connections in each tunnel and interval: [intervals, tunnels] per request.
 
-    They have its rate together, and a fair share of every link is as much as a connection sends: where n of them pass
-    a link, each has an n-th of it at least, whatever the others do, also behind a failure. The rate is the highest that
-    is found so, as every connection may delay the others by a frame. The capacity that the calendar leaves is what
-    rounding up may take.
+    All connections have one rate, and the connections of a request together have the rate of the request. A
+    connection's fair share of every link is at least its rate: where n connections pass a link, each gets at least 1/n
+    of it, whatever the others do, also after a failure. The rate is the highest that the search finds, because every
+    connection may delay the others by a frame. Rounding up to whole connections uses the capacity that the calendar
+    leaves free.
     """
-    requests, split = calendar.requests, calendar.bps
-    bps = np.concatenate([np.where(one > _NOTHING * one.max(initial=0.0), one, 0.0) for one in split], axis=1)
-    usual, *behind = (_passes(tunnels, len(capacity_bps)) for tunnels in _cases(requests))
-    more = [(usual, np.arange(len(capacity_bps)))]
-    more += [(found, np.flatnonzero((found > usual).any(axis=0))) for found in behind]
-    passes = np.concatenate([found[:, links] for found, links in more], axis=1)
-    capacity_bps = np.concatenate([capacity_bps[links] for _, links in more])
-    ends = np.cumsum([0, *(one.shape[1] for one in split)])
+    bps = np.concatenate(
+        [np.where(of_job > _RESIDUE * of_job.max(initial=0.0), of_job, 0.0) for of_job in calendar.bps], axis=1
+    )
+    usual, *failed = (_incidence(tunnels, len(capacity_bps)) for tunnels in _links_by_case(calendar.requests))
+    # After a failure only links that new tunnels pass can be too narrow.
+    loaded = [(usual, np.arange(len(capacity_bps)))]
+    loaded += [(passes, np.flatnonzero((passes > usual).any(axis=0))) for passes in failed]
+    passes = np.concatenate([passes[:, links] for passes, links in loaded], axis=1)
+    capacity_bps = np.concatenate([capacity_bps[links] for _, links in loaded])
+    ends = np.cumsum([0, *(of_job.shape[1] for of_job in calendar.bps)])
     parts = 1
     while True:
-        unit_bps = bps.max() / parts
-        found = np.floor(bps / unit_bps + _ROUNDING).astype(np.int64)
-        room = np.floor(capacity_bps / unit_bps * (1 + _ROUNDING)) - found @ passes
+        unit_bps = bps.max() / parts  # the rate of a connection
+        number = np.floor(bps / unit_bps + _ROUNDING).astype(np.int64)
+        room = np.floor(capacity_bps / unit_bps * (1 + _ROUNDING)) - number @ passes
         for first, last in pairwise(ends.tolist()):
             together_bps = bps[:, first:last].sum(axis=1)
-            wanted = np.maximum(np.ceil(together_bps / unit_bps - _ROUNDING), together_bps > 0)
-            missing = np.maximum(wanted - found[:, first:last].sum(axis=1), 0).astype(int)
+            needed = np.maximum(np.ceil(together_bps / unit_bps - _ROUNDING), together_bps > 0)
+            missing = np.maximum(needed - number[:, first:last].sum(axis=1), 0).astype(int)
             for i in np.repeat(np.arange(len(bps)), missing).tolist():
-                has = first + np.flatnonzero(bps[i, first:last] > 0)
-                most = has[np.argmax([room[i, passes[tunnel] > 0].min() for tunnel in has])]
-                found[i, most] += 1
-                room[i] -= passes[most]
+                used = first + np.flatnonzero(bps[i, first:last] > 0)
+                roomiest = used[np.argmax([room[i, passes[tunnel] > 0].min() for tunnel in used])]
+                number[i, roomiest] += 1
+                room[i] -= passes[roomiest]
         if (room >= 0).all():
-            return np.split(found, ends[1:-1].tolist(), axis=1)
+            return np.split(number, ends[1:-1].tolist(), axis=1)
         parts = max(parts + 1, parts * 11 // 10)
 
 
-def _heeding(request: Request, before_s: float, lags_s: Floats) -> Request:
-    """A request to which other lags of its tunnels apply, the least of which was `before_s`."""
+def _with_lags(request: Request, before_s: float, lags_s: Floats) -> Request:
+    """Return the request for new lags of its tunnels; `before_s` is the smallest of its previous lags."""
     least_s = float(lags_s.min())
     return replace(request.until(request.end_s + before_s - least_s), sooner_s=tuple((lags_s - least_s).tolist()))
 
 
-def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
-    """What a transfer asks for of what is sent, which has arrived `lags_s` later, of each way."""
+def _request(job: "JobSpec", ways: Tunnels, lags_s: Floats) -> Request:
+    """Return a transfer's request in sending times: data of a tunnel arrives its lag, `lags_s`, later."""
     tunnels, *behind = zip(*ways, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s
@@ -525,7 +539,7 @@ def _request(job: "JobSpec", ways: Ways, lags_s: Floats) -> Request:
         name=job.name,
         tunnels=tunnels,
         behind=tuple(behind),
-        amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _bytes(job),
+        amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _total_bytes(job),
         begin_s=job.start_s,
         end_s=end_s,
         is_rate=is_rate,
@@ -541,15 +555,15 @@ def _paced(
     number: npt.NDArray[np.int64],
     taking: Sequence[Sequence[int]],
 ) -> Workload:
-    """The messages of a transfer: in each interval those of each connection are evenly spaced.
+    """Return the messages of a transfer, evenly spaced on each connection within each interval.
 
-    `calendar` are the ends of its intervals and the rate of each tunnel in each of them, `number` the connections of
-    each, and `taking` the channels that take it. So a message has left when the next one is handed over, and the last
-    one of an interval at its end.
+    `calendar` holds the edges of the intervals and the rate of each tunnel in each of them, `number` the connections
+    per interval and tunnel, and `taking` the channels that take each tunnel. So a message has been sent when the next
+    one is handed over, and the last message of an interval at the interval's end.
     """
     (edges_s, bps), message_bytes = calendar, _message_bytes(job)
     bits = bps * np.diff(edges_s)[:, None]
-    ends = np.rint(np.cumsum(bits) / bits.sum() * _bytes(job)).astype(int)
+    ends = np.rint(np.cumsum(bits) / bits.sum() * _total_bytes(job)).astype(int)
     sizes = np.diff(ends, prepend=0).reshape(bits.shape)
     channels: dict[tuple[int, int], int] = {}
     messages = []
@@ -565,19 +579,21 @@ def _paced(
         raise ScheduleError(
             f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
-    found = timed(sorted(messages, key=lambda one: one[0]), places=2, algorithm=TRANSFER)
+    workload = timed(sorted(messages, key=lambda message: message[0]), places=2, algorithm=TRANSFER)
     ways = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}
-    flows = found.schedule.flows
-    return replace(found, ways=tuple(ways[one.channel] if isinstance(one, Flow) else -1 for one in flows), groups=())
+    flows = workload.schedule.flows
+    return replace(
+        workload, ways=tuple(ways[flow.channel] if isinstance(flow, Flow) else -1 for flow in flows), groups=()
+    )
 
 
-def _name(fabric: Fabric, links: Sequence[int]) -> str:
-    """A tunnel as reports write it: the nodes that it passes."""
+def _tunnel_name(fabric: Fabric, links: Sequence[int]) -> str:
+    """Return a tunnel's name in reports: the nodes that it passes."""
     every = shared_by(fabric).all
     return ">".join((every[links[0]].src, *(every[link].dst for link in links)))
 
 
-def _time(seconds: float) -> str:
-    """A time in words."""
-    found = float(f"{seconds:.6g}")  # a deadline of 1 ns is a little less, as lags were added and taken
-    return format_delay(found) if found >= 1e-9 else "0 s"
+def _format_time(seconds: float) -> str:
+    """Format a time for a sentence."""
+    rounded_s = float(f"{seconds:.6g}")  # adding and subtracting lags leaves rounding errors, as in a deadline of 1 ns
+    return format_delay(rounded_s) if rounded_s >= 1e-9 else "0 s"

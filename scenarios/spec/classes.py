@@ -1,10 +1,10 @@
-"""Classes of traffic as a scenario declares them: read from its [[class]] tables. Pure.
+"""Traffic classes: read from a scenario's [[class]] tables. Pure.
 
 [[class]]
 name = "gold"
-priority = 0               # the lowest is served first on WAN ports
-share = 0.2                # the part of a port's rate that it has in any case
-ceiling = 0.9              # and the most that it gets
+priority = 0               # WAN ports serve the lowest number first
+share = 0.2                # the guaranteed part of a port's rate
+ceiling = 0.9              # the largest part of it that the class gets
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,8 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSpec:
-    """One class: the lowest priority is served first; parts of a WAN port's rate that it has, and has at most."""
+    """A traffic class. WAN ports serve the lowest `priority` first. `share` is the guaranteed part of a port's rate and
+    `ceiling` the largest part."""
 
     name: str
     priority: int
@@ -39,9 +40,10 @@ class ClassSpec:
 
     @property
     def words(self) -> str:
-        """The class in words, with the parts that are not its own to begin with."""
-        share = f", {self.share * 100:g} % assured" * (self.share > 0)
-        return f"{self.name} {self.priority}{share}{f', at most {self.ceiling * 100:g} %' * (self.ceiling < 1)}"
+        """The class in words, with share and ceiling where they differ from the defaults."""
+        share = f", {self.share * 100:g} % assured" if self.share > 0 else ""
+        ceiling = f", at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
+        return f"{self.name} {self.priority}{share}{ceiling}"
 
     def written(self) -> dict[str, Any]:
         """The table that declares it."""
@@ -49,53 +51,54 @@ class ClassSpec:
 
 
 def in_order(classes: tuple[ClassSpec, ...]) -> tuple[ClassSpec, ...]:
-    """The classes in the order in which they are served."""
-    return tuple(sorted(classes, key=lambda one: one.priority))
+    """Return the classes in service order."""
+    return tuple(sorted(classes, key=lambda each: each.priority))
 
 
 def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
-    """The DSCP of a class, a class selector by its place in the order (RFC 2474); 0 where a job has none."""
-    names = [one.name for one in in_order(classes)]
+    """Return the DSCP of a class: the class selector (RFC 2474) of its position in service order; 0 for no class."""
+    names = [each.name for each in in_order(classes)]
     return 0 if name is None else 8 * (names.index(name) + 1)
 
 
 def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
-    """What WAN ports serve, in their order: the classes, and last whatever is of none; nothing without classes."""
+    """Return what WAN ports serve, in order: the classes, then traffic without a class; nothing without classes."""
     if not classes:
         return ()
-    found = [
-        Service(dscp=dscp_of(classes, one.name), assured=one.share, ceiling=one.ceiling) for one in in_order(classes)
+    served = [
+        Service(dscp=dscp_of(classes, each.name), assured=each.share, ceiling=each.ceiling)
+        for each in in_order(classes)
     ]
-    return (*found, Service(dscp=0))
+    return (*served, Service(dscp=0))
 
 
 def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, list[Any]]:
-    """Flows with these DSCPs as the timing model has them: the place of each in the order of service, `of_flow`, and
-    what is `assured` to each place and its `ceilings`."""
-    found = services(classes)
-    place = {one.dscp: index for index, one in enumerate(found)}
+    """Return the classes of flows with these DSCPs in the timing model's form: `of_flow`, the index of each flow's
+    class in service order, and by that index the `assured` shares and the `ceilings`."""
+    served = services(classes)
+    place = {each.dscp: index for index, each in enumerate(served)}
     return {
-        "of_flow": [place[one] for one in dscp],
-        "assured": [one.assured for one in found],
-        "ceilings": [one.ceiling for one in found],
+        "of_flow": [place[each] for each in dscp],
+        "assured": [each.assured for each in served],
+        "ceilings": [each.ceiling for each in served],
     }
 
 
 def read(tables: list[object]) -> tuple[ClassSpec, ...]:
-    """The classes that a scenario's list of tables declares; raises SpecError with mistakes, as "class[1].name"."""
+    """Return the classes that a scenario's tables declare; raises SpecError with mistakes such as "class[1].name"."""
     needs = ("name", "priority")
     values = read_tables("class", tables, KINDS, most=MAX_CLASSES, required=needs, check=_check)
-    found = tuple(ClassSpec(**one) for one in values)
+    served = tuple(ClassSpec(**each) for each in values)
     for field in needs:
-        check_unique("class", found, field, KINDS[field])
-    shares = sum(one.share for one in found)
+        check_unique("class", served, field, KINDS[field])
+    shares = sum(each.share for each in served)
     if shares > 1 + 1e-9:
         raise SpecError([Mistake("class", f"the shares are {shares:g} together; allowed: 1 at most")])
-    return found
+    return served
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it."""
+    """Check the values of one table against each other, for `read_tables`."""
     share, ceiling = values.get("share", 0.0), values.get("ceiling", 1.0)
     if share > ceiling:
         yield ".share", f"{shown(table['share'])} is above the ceiling; allowed: up to {ceiling:g}"

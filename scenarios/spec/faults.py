@@ -1,11 +1,12 @@
-"""Faults as a scenario declares them: read from its [[fault]] tables, checked, and what they do to conditions. Pure.
+"""Faults: read from a scenario's [[fault]] tables, checked, and applied to conditions. Pure.
 
     [[fault]]
     at = "40 ms into collective 12"   # or "collective 12": before it begins
     what = "link s0b0-s1b0 down"
-    for = "3 collectives"             # until the end where this is left out
+    for = "3 collectives"             # without it the fault stays until the end
 
-Collectives count from 0, as in the results; one that is lost and run again counts twice for how long a fault lasts.
+Collectives are numbered from 0, as in the results. A collective that is lost and run again counts twice towards the
+duration of a fault.
 """
 
 import re
@@ -27,18 +28,18 @@ from topologies.units import format_delay, parse_delay_s
 MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # collectives a scenario can have
 MAX_SLOWER = 1000
-_LONGEST = 200  # letters of what is understood
+_MAX_LENGTH = 200  # most characters of a text that is parsed
 MOST_ATTEMPTS = 4
-"""How often a collective is begun before the run is given up."""
+"""How many times a collective is begun before the run is given up."""
 
 Floats = npt.NDArray[np.float64]
 Ends = tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]
 
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_AT = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
-_FOR = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
-_WHAT = {
+_AT_FORM = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
+_FOR_FORM = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
+_WHAT_FORMS = {
     "link down": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) down"),
     "link loss": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) loss (?P<amount>{_NUMBER}) ?%"),
     "switch down": re.compile(rf"switch (?P<target>{_NODE}) down"),
@@ -46,19 +47,21 @@ _WHAT = {
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
     "agent slow": re.compile(rf"agent (?P<target>[0-9]{{1,6}}) slow (?P<amount>{_NUMBER})x"),
 }
-KINDS = tuple(_WHAT)
+KINDS = tuple(_WHAT_FORMS)
 CUTS = ("link down", "switch down")
 """The kinds that take cables down."""
 KNOWN = (*CUTS, "agent slow")
-"""The kinds that conditions have, and with them decisions and the model, in collectives that begin with them."""
+"""The kinds that change the conditions of the collectives at whose beginning they are in force, and with them decisions
+and predictions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault: before the collective of this number, or `after_s` seconds into it, for so many collectives.
+    """A fault that is injected before a collective, or `after_s` seconds into it, and stays for `lasts` collectives.
 
-    `kind` is of KINDS. `target` is a cable's "a-b", a switch, an agent's rank, or nothing. `amount` is the share that
-    is lost, or how many times slower. `lasts` is None for a fault that stays.
+    `collective` is a number from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
+    or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
+    means that the fault stays until the end.
     """
 
     collective: int
@@ -70,7 +73,7 @@ class Fault:
 
     @property
     def what(self) -> str:
-        """The fault in a scenario's words."""
+        """The fault as a scenario writes it under `what`."""
         first, _, rest = self.kind.partition(" ")
         words = f"{first} {self.target} {rest}" if self.target else self.kind
         if self.kind == "link loss":
@@ -79,39 +82,44 @@ class Fault:
 
     @property
     def at(self) -> str:
-        """When it happens, in a scenario's words."""
+        """When the fault is injected, as a scenario writes it under `at`."""
         place = f"collective {self.collective}"
         return place if self.after_s is None else f"{format_delay(self.after_s)} into {place}"
 
     @property
     def words(self) -> str:
-        """The fault in words, and when, unless that is from the beginning on."""
+        """The fault in words, with its time unless it is there from the start."""
         return self.what if (self.collective, self.after_s) == (0, None) else f"{self.what} at {self.at}"
 
     @property
     def is_throughout(self) -> bool:
-        """Whether it is there from the first collective to the end."""
+        """Whether the fault is in force from the first collective to the end."""
         return (self.collective, self.after_s, self.lasts) == (0, None, None)
+
+    def is_over(self, collective: int) -> bool:
+        """Whether the fault has ended before this collective."""
+        return self.lasts is not None and collective >= self.collective + self.lasts
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The two ends of the link."""
+        """The two ends of the link that is the target."""
         a, _, b = self.target.partition("-")
         return a, b
 
     def written(self) -> dict[str, str]:
-        """The table that declares it."""
+        """The table that declares the fault."""
         table = {"at": self.at, "what": self.what}
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
-def _understood(
+def _text_kind(
     allowed: str, patterns: Mapping[str, re.Pattern[str]], read: Callable[[str, re.Match[str]], dict[str, Any]]
 ) -> Kind:
-    """Text of which `read` makes fields of a fault, by the name and the match of the first of these patterns."""
+    """Return a kind of text: the first of `patterns` that matches names the form, and `read` turns the name and the
+    match into fields of a fault."""
 
     def convert(text: str) -> dict[str, Any]:
-        plain = " ".join(text.split()) if len(text) <= _LONGEST else ""
+        plain = " ".join(text.split()) if len(text) <= _MAX_LENGTH else ""
         for name, pattern in patterns.items():
             if match := pattern.fullmatch(plain):
                 return read(name, match)
@@ -146,32 +154,32 @@ def _read_for(_: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 KEYS = {
-    "at": _understood('"collective 12" and "40 ms into collective 12"', {"at": _AT}, _read_at),
-    "what": _understood(
+    "at": _text_kind('"collective 12" and "40 ms into collective 12"', {"at": _AT_FORM}, _read_at),
+    "what": _text_kind(
         '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
         '"agent R slow 10x"',
-        _WHAT,
+        _WHAT_FORMS,
         _read_what,
     ),
-    "for": _understood('"3 collectives"', {"for": _FOR}, _read_for),
+    "for": _text_kind('"3 collectives"', {"for": _FOR_FORM}, _read_for),
 }
-"""The keys of a [[fault]] table, each with what it allows."""
+"""The keys of a [[fault]] table with their kinds."""
 
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
-    """The faults that a scenario's list of tables declares; raises SpecError with every mistake, as "fault[1].at"."""
-    found = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
-    return tuple(Fault(**dict(chain.from_iterable(part.items() for part in one.values()))) for one in found)
+    """Return the faults that a scenario's tables declare; raises SpecError with mistakes such as "fault[1].at"."""
+    values = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
+    return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it."""
+    """Check the values of one table against each other, for `read_tables`."""
     if values.get("what", {}).get("kind") == "agent killed" and "for" in table:
         yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
 
 
 def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:
-    """What is wrong with faults in this fabric and with so many collectives."""
+    """Yield what is wrong with these faults in this fabric if `count` collectives are run."""
     cables = {cable(c.a, c.b): f"{c.a}-{c.b}" for c in fabric.cables}
     switches = [switch.name for switch in fabric.switches]
     for place, fault in enumerate(faults, 1):
@@ -191,64 +199,66 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
 
 
 def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
-    """The faults in force when a collective begins, where none is ever lost."""
-    return tuple(
-        fault
-        for fault in faults
-        if fault.collective + (fault.after_s is not None) <= collective
-        and (fault.lasts is None or collective < fault.collective + fault.lasts)
-    )
+    """Return the faults that are in force when a collective begins, in a run in which no collective is lost."""
+    in_force = []
+    for fault in faults:
+        first = fault.collective if fault.after_s is None else fault.collective + 1
+        if first <= collective and not fault.is_over(collective):
+            in_force.append(fault)
+    return tuple(in_force)
 
 
 def outlasted(faults: Iterable[Fault], fabric: Fabric, ends: Ends) -> tuple[Fault, ...]:
-    """The faults as attempts meet them that complete: a collective whose GPUs are cut off is lost and begun again, and
-    every attempt is one of the collectives that a fault lasts. `ends` are the ranks that flows join."""
-    left = list(faults)
-    for number in sorted({fault.collective for fault in left}):
+    """Return the faults with the durations that completed attempts see.
+
+    A collective whose GPUs are cut off from each other is lost and begun again, and every attempt counts as one of the
+    collectives that a fault lasts. `ends` are the ranks that flows join.
+    """
+    faults_left = list(faults)
+    for number in sorted({fault.collective for fault in faults_left}):
         for _ in range(MOST_ATTEMPTS - 1):
-            here = [
+            active_now = [
                 index
-                for index, fault in enumerate(left)
-                if fault.collective <= number and (fault.lasts is None or number < fault.collective + fault.lasts)
+                for index, fault in enumerate(faults_left)
+                if fault.collective <= number and not fault.is_over(number)
             ]
-            dead = dead_cables([left[index] for index in here], fabric)
+            dead = dead_cables([faults_left[index] for index in active_now], fabric)
             if not dead or reachable(fabric, dead)[ends].all():
                 break
-            left = [
-                replace(fault, lasts=fault.lasts - 1) if index in here and fault.lasts is not None else fault
-                for index, fault in enumerate(left)
+            faults_left = [
+                replace(fault, lasts=fault.lasts - 1) if index in active_now and fault.lasts is not None else fault
+                for index, fault in enumerate(faults_left)
             ]
-    return tuple(left)
+    return tuple(faults_left)
 
 
 def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
-    """The cables that nothing passes while these faults are in force."""
+    """Return the cables that carry nothing while these faults are in force."""
     links = [cable(*fault.ends) for fault in faults if fault.kind == "link down"]
     return NONE.union(links, *(around(fabric, fault.target) for fault in faults if fault.kind == "switch down"))
 
 
 def lacks_controller(faults: Iterable[Fault]) -> bool:
-    """Whether the controller stays away while these faults are in force: one that is killed without a duration is
-    started again at once."""
+    """Return whether these faults keep the controller away; if killed without a duration, it is restarted at once."""
     return any(fault.kind == "controller killed" and fault.lasts is not None for fault in faults)
 
 
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """Rates, [..., links or ports], when everything that a slow agent sends takes as many times as long."""
-    found = rates_bps.copy()
+    """Return the rates, [..., links or ports], at which a slow agent takes `amount` times as long to send."""
+    slowed_bps = rates_bps.copy()
     for fault in faults:
         if fault.kind == "agent slow":
             name = fabric.gpus[int(fault.target)].name
-            found[..., [link.index for link in shared_by(fabric).all if link.src == name]] /= fault.amount
-    return found
+            slowed_bps[..., [link.index for link in shared_by(fabric).all if link.src == name]] /= fault.amount
+    return slowed_bps
 
 
 def known(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:
-    """The rates of logical links, [..., links], as the planner knows them: slowed, and 0 where a link has no path left.
+    """Return the rates of logical links, [..., links], that the planner assumes: slowed, 0 without any path.
 
-    `rates_bps` are those of links or ports.
+    `rates_bps` are the rates of logical links or of ports.
     """
     dead = dead_cables(faults, fabric)
-    found = shared_by(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
-    found[..., list(failed_links(fabric, dead))] = 0.0
-    return found
+    slowed_bps = shared_by(fabric, dead).slowest_bps(slowed(rates_bps, faults, fabric))
+    slowed_bps[..., list(failed_links(fabric, dead))] = 0.0
+    return slowed_bps

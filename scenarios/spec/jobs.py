@@ -1,15 +1,15 @@
-"""Jobs as a scenario declares them: read from its [[job]] tables, and the workload that they are together. Pure.
+"""Jobs: read from a scenario's [[job]] tables, and the workload that all jobs are together. Pure.
 
 [[job]]
 name = "training"
-ranks = [0, 1, 4, 5]       # all GPUs where this is left out
+ranks = [0, 1, 4, 5]       # without it all GPUs
 kind = "allreduce"         # and algorithm, channels, pieces, chunk, size, schedule: as in [collective]
 start = "2 ms"
 count = 3                  # back to back
 [[job]]
 kind = "background"
 pattern = "poisson"
-rate = "10 Gbit/s"         # that each of its GPUs sends, on average
+rate = "10 Gbit/s"         # the mean rate at which each of its GPUs sends
 duration = "20 ms"
 """
 
@@ -54,12 +54,12 @@ _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """One job: on which ranks, what it does there, from when on and how often back to back.
+    """A job: its ranks, what they do, when they start, and how many times they repeat it back to back.
 
-    What is None is as in [collective], `ranks` all. Of a background job `pattern`, `rate_bps`, the mean rate that each
-    of its ranks sends at, and `duration_s` say what it does, in messages of `chunk_bytes`. A transfer asks for
-    `size_bytes` by `deadline_s` or for `rate_bps` for `duration_s`, and to be there by `latest_s` if it is put off
-    (`scenarios.spec.admission`).
+    A field that is None has the value of [collective]; `ranks` None means all. A background job is described by
+    `pattern`, by `rate_bps`, the mean rate at which each of its ranks sends, and by `duration_s`, and has messages of
+    `chunk_bytes`. A transfer requests `size_bytes` by `deadline_s`, or `rate_bps` for `duration_s`; if it is deferred
+    it must be complete by `latest_s` (`scenarios.spec.admission`).
     """
 
     name: str
@@ -82,70 +82,70 @@ class JobSpec:
 
     @property
     def is_background(self) -> bool:
-        """Whether it is traffic that nobody waits for."""
+        """Whether the job is background traffic, for whose end no round waits."""
         return self.kind == BACKGROUND
 
     def has_default_size(self, default: CollectiveSpec) -> bool:
-        """Whether its collective is of the size in `default`, the scenario's [collective]."""
+        """Whether the job's collective has the size of `default`, the scenario's [collective]."""
         is_given = self.size_bytes is not None or self.chunk_bytes is not None
         return not is_given and (self.kind or default.kind) not in (*OWN_SIZES, BACKGROUND, TRANSFER)
 
     @property
     def words(self) -> str:
-        """The job in words: its name, and its class if any."""
+        """The job in words: its name, and its class if it has one."""
         return self.name if self.traffic_class is None else f"{self.name} ({self.traffic_class})"
 
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
-        """What the job does, where `default` is the scenario's [collective].
+        """Return what the job does, where `default` is the scenario's [collective].
 
-        The algorithm, its channels and pieces, and the schedule are those of [collective] only for the same kind, and
-        messages have sizes of their own.
+        Algorithm, channels, pieces and schedule are inherited from [collective] only if the job has the same kind.
+        Messages have their own sizes.
         """
-        found = default
+        spec = default
         if self.kind not in (None, default.kind):
-            found = replace(found, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
+            spec = replace(spec, kind=self.kind, algorithm=None, channels=1, pieces=1, schedule=None)
             if self.kind in OWN_SIZES:
-                found = replace(found, size_bytes=None)
+                spec = replace(spec, size_bytes=None)
         if self.schedule is not None:
-            found = replace(found, schedule=self.schedule, algorithm=self.algorithm, channels=1, pieces=1)
-        elif self.algorithm not in (None, found.algorithm):
-            found = replace(found, algorithm=self.algorithm, channels=1, schedule=None)
+            spec = replace(spec, schedule=self.schedule, algorithm=self.algorithm, channels=1, pieces=1)
+        elif self.algorithm not in (None, spec.algorithm):
+            spec = replace(spec, algorithm=self.algorithm, channels=1, schedule=None)
         if self.size_bytes is not None or self.chunk_bytes is not None:
-            found = replace(found, size_bytes=self.size_bytes, chunk_bytes=self.chunk_bytes or found.chunk_bytes)
-        return replace(found, channels=self.channels or found.channels, pieces=self.pieces or found.pieces)
+            spec = replace(spec, size_bytes=self.size_bytes, chunk_bytes=self.chunk_bytes or spec.chunk_bytes)
+        return replace(spec, channels=self.channels or spec.channels, pieces=self.pieces or spec.pieces)
 
     def written(self) -> dict[str, Any]:
-        """The table that declares it."""
-        found = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
+        """The table that declares the job."""
+        values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1}
         return {
             key: KEYS[key].kind.write(value)
-            for key, value in found.items()
+            for key, value in values.items()
             if value is not None and value != default.get(key)
         }
 
 
 class Key(NamedTuple):
-    """A key of a [[job]] table: the field of JobSpec, and what its values may be."""
+    """A key of a [[job]] table: the field of JobSpec that holds its value, and the kind of its values."""
 
     attribute: str
     kind: Kind
 
 
-def _start(value: str) -> float:
-    """A delay, or none, which other delays must not be."""
+def _read_start(value: str) -> float:
+    """Read a delay, or zero, which is not allowed as any other delay."""
     return 0.0 if re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value) else units.parse_delay_s(value)
 
 
-def _ranks(value: list[Any]) -> tuple[int, ...]:
+def _read_ranks(value: list[Any]) -> tuple[int, ...]:
     if len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
         raise ValueError(f"{shown(value)} is not allowed; allowed: {_RANKS.allowed}")
     if len(set(value)) < len(value):
-        raise ValueError(f"{shown(value)} has a rank twice; allowed: each once")
+        raise ValueError(f"{shown(value)} lists a rank twice; allowed: each once")
     return tuple(value)
 
 
-_RANKS = Kind("a list of two ranks or more, in the order of their places", (list,), _ranks, list)
+_RANKS = Kind("a list of two ranks or more, in the order of their positions", (list,), _read_ranks, list)
 
 KEYS: Mapping[str, Key] = {
     "name": Key("name", name_of("job")),
@@ -157,7 +157,7 @@ KEYS: Mapping[str, Key] = {
     "chunk": Key("chunk_bytes", SIZE),
     "size": Key("size_bytes", SIZE),
     "schedule": Key("schedule", SCHEDULE_FILE),
-    "start": Key("start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), _start, units.format_delay)),
+    "start": Key("start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), _read_start, units.format_delay)),
     "count": Key("count", whole(1, MAX_COUNT)),
     "class": Key("traffic_class", Kind("the name of a [[class]]", (str,))),
     "pattern": Key("pattern", one_of(*PATTERNS)),
@@ -166,42 +166,42 @@ KEYS: Mapping[str, Key] = {
     "deadline": Key("deadline_s", DELAY),
     "latest": Key("latest_s", DELAY),
 }
-_KINDS_OF_KEYS = {name: key.kind for name, key in KEYS.items()}
-_OF_BACKGROUND = ("pattern", "rate", "duration")
-_OF_TRANSFERS = ("deadline", "latest")
-_OF_COLLECTIVES = ("algorithm", "channels", "pieces", "size", "schedule", "count")
+_VALUE_KINDS = {name: key.kind for name, key in KEYS.items()}
+_BACKGROUND_KEYS = ("pattern", "rate", "duration")
+_TRANSFER_KEYS = ("deadline", "latest")
+_COLLECTIVE_KEYS = ("algorithm", "channels", "pieces", "size", "schedule", "count")
 
 
 def read(tables: list[object]) -> tuple[JobSpec, ...]:
-    """The jobs that a scenario's list of tables declares; raises SpecError with every mistake, as "job[1].start".
+    """Return the jobs that a scenario's tables declare; raises SpecError with every mistake, located as "job[1].start".
 
-    One without a name is called after its place, "job1".
+    A job without a name is named by its number from 1 on, "job1".
     """
-    found = read_tables("job", tables, _KINDS_OF_KEYS, most=MAX_JOBS, check=_check)
+    tables_values = read_tables("job", tables, _VALUE_KINDS, most=MAX_JOBS, check=_check)
     jobs = tuple(
-        JobSpec(**{"name": f"job{number}"} | {KEYS[key].attribute: value for key, value in one.items()})
-        for number, one in enumerate(found, 1)
+        JobSpec(**{"name": f"job{number}"} | {KEYS[key].attribute: value for key, value in values.items()})
+        for number, values in enumerate(tables_values, 1)
     )
     check_unique("job", jobs, "name", KEYS["name"].kind)
     return jobs
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """As `read_tables` wants it."""
-    return _of_transfer(table, values) if table.get("kind") == TRANSFER else _of_kind(table)
+    """Check the keys and values of one table against each other, for `read_tables`."""
+    return _check_transfer(table, values) if table.get("kind") == TRANSFER else _check_kind(table)
 
 
-def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the keys that a job's table has, of any kind but transfers, likewise."""
-    for key in (key for key in _OF_TRANSFERS if key in table):
+def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys that a table must not or must have for its kind, which is not a transfer, for `read_tables`."""
+    for key in (key for key in _TRANSFER_KEYS if key in table):
         yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
-    for key in _OF_COLLECTIVES if is_background else _OF_BACKGROUND:
+    for key in _COLLECTIVE_KEYS if is_background else _BACKGROUND_KEYS:
         if key in table:
             of = "collectives" if is_background else f"the kind {BACKGROUND}"
             yield f".{key}", f"does nothing here; allowed: only with {of}"
     if is_background:
-        for key in _OF_BACKGROUND:
+        for key in _BACKGROUND_KEYS:
             if key not in table:
                 yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     idle = ("algorithm", "channels", "pieces", "schedule") if table.get("kind") == TRAINING else ()
@@ -213,14 +213,14 @@ def _of_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for key in sizes:
             yield f".{key}", f"does nothing here; allowed: the sizes that {where}"
     elif len(sizes) > 1:
-        yield ".size", "is given beside chunk; allowed: one of the two"
+        yield ".size", "is given together with chunk; allowed: one of the two"
 
 
-def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with the table of a transfer, whose right `values` these are, likewise."""
-    for key in ("pattern", *_OF_COLLECTIVES):
+def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the table of a transfer, for `read_tables`; `values` are its valid values."""
+    for key in ("pattern", *_COLLECTIVE_KEYS):
         if key in table and key != "size":
-            yield f".{key}", f"does nothing here; allowed: without it in a {TRANSFER}"
+            yield f".{key}", f"does nothing in a {TRANSFER}; allowed: one without it"
     of_bytes, of_rate = ("size", "deadline"), ("rate", "duration")
     given = of_rate if {*of_rate} & {*table} else of_bytes
     for key in ("ranks", *given):
@@ -228,21 +228,21 @@ def _of_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[t
             yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
     for key in of_bytes if given == of_rate else ():
         if key in table:
-            yield f".{key}", "is beside a rate and a duration; allowed: one of the two"
+            yield f".{key}", "cannot be combined with a rate and a duration; allowed: one of the two"
     if len(values.get("ranks") or (0, 0)) != 2:
-        yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: from the first to the second"
-    at_s = {key: values[key] for key in ("start", *_OF_TRANSFERS) if key in values}
+        yield ".ranks", f"{shown(table['ranks'])} are not two ranks; allowed: the sender and the receiver"
+    at_s = {key: values[key] for key in ("start", *_TRANSFER_KEYS) if key in values}
     for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
-            yield f".{key}", f"{shown(table[key])} is not behind the {before}; allowed: a later time"
+            yield f".{key}", f"{shown(table[key])} is not after the {before}; allowed: a later time"
 
 
 def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
-    """What is wrong with jobs, of this kind where they have none, on so many GPUs, with these classes."""
-    names = [one.name for one in classes]
+    """Yield what is wrong with jobs on this number of GPUs with these classes; jobs without a kind have `kind`."""
+    names = [each.name for each in classes]
     for number, job in enumerate(jobs, 1):
         if job.kind is None:
-            for place, text in _of_kind({"kind": kind} | job.written()):
+            for place, text in _check_kind({"kind": kind} | job.written()):
                 yield Mistake(f"job[{number}]{place}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
@@ -262,27 +262,27 @@ def workload_of_jobs(
     training: TrainingPlan | None = None,
     admission: AdmissionPlan | None = None,
 ) -> Workload:
-    """What all jobs do together over the GPUs of these sites; raises ScheduleError, which names the job.
+    """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
 
-    `default` is the scenario's [collective], `seed` what background traffic is drawn from, `training` what jobs of that
-    kind do, and `admission` admits transfers; others are left out.
+    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` is what jobs of that
+    kind do, and `admission` admits transfers; refused and broken transfers are left out.
     """
-    found = []
-    share = {one.name: one.share for one in classes}
-    transfers = {} if admission is None else {one.job.name: one for one in admission.transfers(jobs)}
+    placed = []
+    share = {each.name: each.share for each in classes}
+    transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
     for number, job in enumerate(jobs):
         if job.name not in transfers:
-            one = _job(job, number, default, sites=sites, seed=seed, training=training)
-        elif (moves := transfers[job.name]).workload is not None:
+            placed_job = _job(job, number, default, sites=sites, seed=seed, training=training)
+        elif (transfer := transfers[job.name]).workload is not None:
             assert job.ranks is not None
-            one = Job(name=job.name, workload=moves.workload, places=job.ranks, start_s=moves.start_s)
+            placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
         else:
             continue
         assured = share.get(job.traffic_class or "", 0.0)
-        found.append(replace(one, dscp=dscp_of(classes, job.traffic_class), assured=assured))
-    if not found:
-        raise ScheduleError("; ".join(one.sentence for one in transfers.values()))
-    return together(found, sites)
+        placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), assured=assured))
+    if not placed:
+        raise ScheduleError("; ".join(transfer.sentence for transfer in transfers.values()))
+    return together(placed, sites)
 
 
 def _job(
@@ -298,7 +298,7 @@ def _job(
     try:
         if job.is_background:
             assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
-            found = background(
+            workload = background(
                 job.pattern,
                 places=len(ranks),
                 rate_bps=job.rate_bps,
@@ -306,16 +306,16 @@ def _job(
                 duration_s=job.duration_s,
                 seed=(seed, number),
             )
-        elif (does := job.collective(default)).kind == TRAINING:
+        elif (spec := job.collective(default)).kind == TRAINING:
             assert training is not None
-            found = training.workload(ranks)
+            workload = training.workload(ranks)
         else:
-            found = workload_of(does, sites_of(ranks, sites))
+            workload = workload_of(spec, sites_of(ranks, sites))
     except ScheduleError as error:
         raise ScheduleError(f"{job.name}: {error}") from None
     return Job(
         name=job.name,
-        workload=found,
+        workload=workload,
         places=ranks,
         start_s=job.start_s,
         count=job.count,

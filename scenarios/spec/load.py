@@ -1,4 +1,4 @@
-"""Scenarios from files and options, and back: every mistake found at once, each at the place where the user made it."""
+"""Reads scenarios from files and options, and writes them; mistakes are reported together, with their places."""
 
 import re
 import stat
@@ -13,37 +13,29 @@ import tomli_w
 from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
-from scenarios.spec.idle import Idle, idle, is_default
-from scenarios.spec.scenario import (
-    BEFORE,
-    DEFAULTS,
-    KEYS,
-    MAX_AXIS_VALUES,
-    SWEPT,
-    Axis,
-    Scenario,
-    inconsistencies,
-)
+from scenarios.spec.consistency import inconsistencies
+from scenarios.spec.scenario import BEFORE, DEFAULTS, KEYS, MAX_AXIS_VALUES, SWEPT, Axis, Scenario
+from scenarios.spec.unused import UnusedKey, is_default, unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, one_line, shown
 from topologies.fabric.maps import GRAPHML
 
 MAX_BYTES = 64 * 1024
-"""Largest scenario file read; a scenario is a page of text."""
+"""Size of the largest scenario file that is read, in bytes."""
 
 _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
 
 
-_TYPED = 80  # characters of an option that a message repeats
-_INSTEAD = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
-"""The keys that each of these is given in place of."""
+_MAX_TYPED = 80  # characters of an option that a message repeats
+_REPLACES = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
+"""The keys that each of these keys replaces."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """A value from the command line: its key (``sweep.KEY`` for an axis), the option, as a message names it, and with
-    its value, as it was typed."""
+    """A value from the command line: its key (``sweep.KEY`` for an axis), the value, and for messages the name of its
+    option and the option with the value as it was typed."""
 
     key: str
     value: object
@@ -52,13 +44,13 @@ class Override:
 
 
 def assignment(text: str) -> Override:
-    """Read ``table.key=value`` of the option --set; a value that is not TOML is taken as text. Raises ScenarioError."""
+    """Read ``table.key=value`` of the option --set; a value that is not TOML is text. Raises ScenarioError."""
     key, value = _split(text, "--set", "table.key=value")
     return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {cut(text)}")
 
 
 def axis(text: str) -> Override:
-    """Read ``table.key=a,b,c`` of the option --sweep; values are as those of --set. Raises ScenarioError."""
+    """Read ``table.key=a,b,c`` of the option --sweep; values are read as those of --set. Raises ScenarioError."""
     key, values = _split(text, "--sweep", "table.key=value,value")
     axis_of = [toml_or_text(part) for part in apart(values)]
     return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {cut(text)}")
@@ -72,12 +64,12 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
 
 
 def cut(text: str) -> str:
-    """What was typed as a message can repeat it."""
-    return one_line(text if len(text) <= _TYPED else f"{text[:_TYPED]}…")
+    """Shorten typed text to what a message repeats."""
+    return one_line(text if len(text) <= _MAX_TYPED else f"{text[:_MAX_TYPED]}…")
 
 
 def apart(text: str) -> list[str]:
-    """The parts of a text between its commas, except for those in brackets and in quotation marks."""
+    """Split a text at its commas, except those in brackets and in quotation marks."""
     parts, depth, is_quoted = [""], 0, False
     for character in text[:MAX_BYTES]:
         if character == '"':
@@ -92,7 +84,7 @@ def apart(text: str) -> list[str]:
 
 
 def toml_or_text(text: str) -> object:
-    """The value of TOML that a text is, or else the text."""
+    """Return the TOML value that a text is, or the text itself if it is not TOML."""
     text = text.strip()
     try:
         parsed = tomllib.loads(f"value = {text}") if len(text) <= MAX_BYTES else {}
@@ -102,25 +94,25 @@ def toml_or_text(text: str) -> object:
 
 
 def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_prompt: bool = False) -> Scenario:
-    """The scenario of this name or file, with the values of `overrides` in place of its own (the last one wins).
+    """Load the scenario with this name or file; values of `overrides` replace its own (the last one wins).
 
-    What the file has for a value that one displaces goes with that, such as another sampler's. `at_prompt`: every mode
-    may be run, whatever run.modes says.
+    If an override makes other keys of the file useless, such as those of another sampler, they are dropped. With
+    `at_prompt` every mode may be run, whatever run.modes lists.
 
-    Raises ScenarioError with every mistake there is, one line each: ``place: what is wrong, what is allowed``, the
-    place being ``file: key`` or the option that the value came from.
+    Raises ScenarioError with every mistake, one line each: ``place: what is wrong, what is allowed``, where the place
+    is ``file: key`` or the option that the value came from.
     """
-    path = _found(scenario)
+    path = _scenario_path(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
     try:
-        return scenario_of(_content(path).decode(), overrides, path=path, label=label, at_prompt=at_prompt)
+        return scenario_of(_read_bytes(path).decode(), overrides, path=path, label=label, at_prompt=at_prompt)
     except OSError as error:
         raise ScenarioError([f"{label}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:
         raise ScenarioError([f"{label}: is not text in UTF-8: byte {error.start} cannot be decoded"]) from None
     except ScenarioError:
         raise
-    except ValueError as error:  # a null byte in the file's name, too
+    except ValueError as error:  # including a null byte in the file's name
         raise ScenarioError([f"{label}: {error}"]) from None
 
 
@@ -133,73 +125,73 @@ def scenario_of(
     is_stored: bool = False,
     at_prompt: bool = False,
 ) -> Scenario:
-    """The scenario of the text of a TOML file, as `load_scenario`; `path` is where it is, which messages call `label`.
+    """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file at `path` `label`.
 
-    A trace's path is relative to that of the file, or where an option gives it to the working directory. Keys that do
-    nothing in what a run has stored are left out, as earlier versions took them.
+    Relative paths in the text are relative to the file's folder, those in options to the working directory. With
+    `is_stored` the text was stored by a run, and keys without effect are dropped, because earlier versions accepted
+    them.
     """
     label = label or one_line(str(path))
     try:
         document = tomllib.loads(text)
     except RecursionError:
         raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
-    except ValueError as error:  # also numbers of thousands of digits, which are no TOMLDecodeError
+    except ValueError as error:  # also for numbers of thousands of digits, which are no TOMLDecodeError
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
 
-    def checked(options: Sequence[Override]) -> _Made:
-        made = _made(document, options, path, label)
-        idle, refused, gone = made.idle(at_prompt=at_prompt), list[Mistake](), list[str]()
-        own = _made(document, (), path, label).idle(at_prompt=at_prompt) if options and idle else idle
-        for key, (sentence, always) in idle.items():
-            if (whole := _whole(key, made.given)) is None:
+    def checked(options: Sequence[Override]) -> _Draft:
+        draft = _draft(document, options, path, label)
+        unused = draft.unused_keys(at_prompt=at_prompt)
+        of_file = unused
+        if options and unused:
+            of_file = _draft(document, (), path, label).unused_keys(at_prompt=at_prompt)
+        refused, dropped = list[Mistake](), list[str]()
+        for key, (sentence, always) in unused.items():
+            if (given := _given_key(key, draft.given)) is None:
                 continue
-            if (is_stored or key not in own) and not made.given[whole].by_option:
-                gone.append(key)  # with what is in its place
-            elif always or not is_default(made.scenario, key):
+            if (is_stored or key not in of_file) and not draft.given[given].by_option:
+                dropped.append(key)  # the option replaced the value that this key belongs to
+            elif always or not is_default(draft.scenario, key):
                 refused.append(Mistake(key, sentence))
-        if gone:
-            made = _made(document, options, path, label, without=gone)
-        return replace(made, mistakes=(*made.mistakes, *refused, *inconsistencies(made.scenario, made.unread)))
+        if dropped:
+            draft = _draft(document, options, path, label, without=dropped)
+        return replace(draft, mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread)))
 
-    made = checked(overrides)
-    if made.mistakes:
-        blamed = _blamed(made, overrides, checked)
-        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(blamed, made.mistakes, strict=True))
+    draft = checked(overrides)
+    if draft.mistakes:
+        places = _blamed_places(draft, overrides, checked)
+        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(places, draft.mistakes, strict=True))
         raise ScenarioError(dict.fromkeys(lines))
-    return made.scenario
+    return draft.scenario
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A scenario of a file and options, what they give by known key, what is wrong with that, and the tables that are
-    `unread`, as a value in them is wrong: they have their defaults."""
+class _Draft:
+    """A scenario made of a file and options, the given values by known key, and the mistakes so far. `unread` are the
+    tables that have a wrong value: the scenario has defaults there."""
 
     scenario: Scenario
-    given: Mapping[str, "_Given"]
+    given: Mapping[str, "_GivenValue"]
     mistakes: tuple[Mistake, ...]
     unread: Set[str]
     label: str
 
-    def idle(self, *, at_prompt: bool) -> dict[str, Idle]:
-        """The keys that do nothing, by what is given; at a prompt all modes can be had, and programs, as yet none."""
-        found = self.scenario
+    def unused_keys(self, *, at_prompt: bool) -> dict[str, UnusedKey]:
+        """Return the keys without effect; at a prompt any mode and program may run later, so theirs have one."""
+        scenario = self.scenario
         if at_prompt:
-            program = replace(found.program, command=found.program.command or "")
-            found = replace(found, run=replace(found.run, modes=tuple(found.modes)), program=program)
-        return idle(found, self.unread)
+            program = replace(scenario.program, command=scenario.program.command or "")
+            scenario = replace(scenario, run=replace(scenario.run, modes=tuple(scenario.modes)), program=program)
+        return unused_keys(scenario, self.unread)
 
 
-def _made(
-    document: Mapping[str, object],
-    overrides: Sequence[Override],
-    path: Path,
-    label: str,
-    without: Collection[str] = (),
-) -> _Made:
-    """The scenario of a document and options, `without` some of the keys that are given; not checked as a whole."""
-    given, mistakes = _given(document, path, label, overrides)
+def _draft(
+    document: Mapping[str, object], overrides: Sequence[Override], path: Path, label: str, without: Collection[str] = ()
+) -> _Draft:
+    """Return the scenario of a document and options, `without` some given keys, not yet checked as a whole."""
+    given, mistakes = _given_values(document, path, label, overrides)
     given = {key: one for key, one in given.items() if key.removeprefix("sweep.") not in without}
-    values, axes, wrong = _read(given)
+    values, axes, wrong = _read_values(given)
     if "run.modes" not in given and (policies := values.get("policy")):
         values["run.modes"] = (*MODES, *(one.name for one in policies))
     kinds = {f"{prefix}{key}" for key in ("job", "collective.kind") for prefix in ("", "sweep.")}
@@ -207,42 +199,43 @@ def _made(
         values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
     scenario = replace(DEFAULTS.with_values(values), sweep=axes)
-    return _Made(scenario, given, (*mistakes, *wrong), unread, label)
+    return _Draft(scenario, given, (*mistakes, *wrong), unread, label)
 
 
-def _blamed(
-    made: _Made, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Made]
+def _blamed_places(
+    draft: _Draft, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Draft]
 ) -> Iterator[str]:
-    """The place that each mistake is blamed on.
+    """Yield the place of each mistake.
 
-    That is the option that gave the value at fault. Where the file gave it, that is each option without which the value
-    would be allowed; if there is none, it is the key in the file.
+    That is the option that gave the wrong value. If the value is from the file, it is every option without which the
+    value would be allowed, and if there is no such option, the key in the file.
     """
-    others = [[*overrides[:place], *overrides[place + 1 :]] for place in range(len(overrides))]
-    left: list[tuple[Mistake, ...]] | None = None
-    for mistake in made.mistakes:
-        whole = _whole(mistake.key, made.given)
-        given = None if whole is None else made.given[whole]
-        if whole is None or given is None:
-            place = f"{made.label}: {one_line(mistake.key)}"
-        else:
-            part = mistake.key.removeprefix("sweep.").removeprefix(whole.removeprefix("sweep."))
-            place = given.where + one_line(part)
-        if given is not None and given.by_option:
-            yield place
-            continue
-        if left is None:
-            left = [checked(options).mistakes for options in others]
-        guilty = [one.typed or one.where for one, found in zip(overrides, left, strict=True) if mistake not in found]
+    others = [[*overrides[:index], *overrides[index + 1 :]] for index in range(len(overrides))]
+    mistakes_without: list[tuple[Mistake, ...]] | None = None
+    for mistake in draft.mistakes:
+        place = f"{draft.label}: {one_line(mistake.key)}"
+        if (key := _given_key(mistake.key, draft.given)) is not None:
+            part = mistake.key.removeprefix("sweep.").removeprefix(key.removeprefix("sweep."))
+            place = draft.given[key].where + one_line(part)
+            if draft.given[key].by_option:
+                yield place
+                continue
+        if mistakes_without is None:
+            mistakes_without = [checked(options).mistakes for options in others]
+        guilty = [
+            override.typed or override.where
+            for override, mistakes in zip(overrides, mistakes_without, strict=True)
+            if mistake not in mistakes
+        ]
         yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else place
 
 
 def of_its_time(text: str) -> str:
-    """The text of a stored scenario with the values that it had before there were keys for them (BEFORE)."""
+    """Return the text of a stored scenario with the values of BEFORE for keys that did not exist when it was stored."""
     try:
         document = tomllib.loads(text)
     except ValueError:
-        return text  # of which `scenario_of` says what is wrong
+        return text  # `scenario_of` reports what is wrong with it
     for key, value in BEFORE.items():
         table, _, name = key.partition(".")
         if key not in document.get("sweep", {}):
@@ -251,18 +244,18 @@ def of_its_time(text: str) -> str:
 
 
 def resolved(scenario: Scenario) -> str:
-    """The scenario as the text of a TOML file with every key it heeds; loading that gives the same scenario."""
+    """Return the scenario as a TOML file's text with all keys that have an effect; loading it gives it again."""
     axes = {axis.key: axis.values for axis in scenario.sweep}
-    unheeded = {*idle(scenario)}
+    unused = {*unused_keys(scenario)}
     if None not in axes.get("fabric.rails", (scenario.fabric.rails,)):
-        unheeded |= {"fabric.leaves", "fabric.spines"}
+        unused |= {"fabric.leaves", "fabric.spines"}
     if scenario.collective.size_bytes is not None:
-        unheeded.add("collective.chunk")
+        unused.add("collective.chunk")
     document: dict[str, Any] = {}
     for key in KEYS.values():
         value = scenario.value(key.name)
         is_left_out = key.table == "program" and scenario.program.command is None
-        if key.name in axes or key.name in unheeded or is_left_out or value in (None, ()):
+        if key.name in axes or key.name in unused or is_left_out or value in (None, ()):
             continue
         table = document.setdefault(key.table, {}) if key.table else document
         table[key.name.rpartition(".")[2]] = key.kind.write(value)
@@ -271,8 +264,8 @@ def resolved(scenario: Scenario) -> str:
     return tomli_w.dumps(document)
 
 
-def _found(scenario: str) -> Path:
-    """The file of the scenario with this name, or at this path; raises ScenarioError where there is neither."""
+def _scenario_path(scenario: str) -> Path:
+    """Return the file of the scenario with this name or path; raises ScenarioError if a name is unknown."""
     names = scenario_names()
     if scenario in names:
         return FOLDER / f"{scenario}.toml"
@@ -282,8 +275,8 @@ def _found(scenario: str) -> Path:
     raise ScenarioError([f"unknown scenario {shown(scenario)}; allowed: {allowed}"])
 
 
-def _content(path: Path) -> bytes:
-    # A device or a pipe could block or never end, so the kind of file is looked at before it is opened.
+def _read_bytes(path: Path) -> bytes:
+    # A device or a pipe could block or never end, so the kind of file is checked before it is opened.
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("is not a regular file")
     with path.open("rb") as file:
@@ -294,94 +287,100 @@ def _content(path: Path) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Given:
-    """A value as the user gave it, and where, as a message names the place."""
+class _GivenValue:
+    """A value as the user gave it; `where` names the place in messages."""
 
     value: object
     where: str
     by_option: bool = False
 
 
-def _given(
+def _given_values(
     document: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
-) -> tuple[dict[str, _Given], list[Mistake]]:
-    """What the file and the options give, by known key, and what is wrong with the keys themselves."""
-    flat = dict(_leaves(document))
+) -> tuple[dict[str, _GivenValue], list[Mistake]]:
+    """Return the values of the file and the options by key, and the mistakes in the keys themselves."""
+    flat = dict(_flattened(document))
     mistakes = [
         Mistake(key, "is given twice, here and in [sweep]; allowed: one of the two")
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
     ]
-    if sum(name in flat for key in _INSTEAD for name in (key, f"sweep.{key}")) > 1:
-        mistakes.append(Mistake("collective.size", "is given beside collective.chunk; allowed: one of the two"))
+    if sum(name in flat for key in _REPLACES for name in (key, f"sweep.{key}")) > 1:
+        mistakes.append(Mistake("collective.size", "is given together with collective.chunk; allowed: one of the two"))
     by_option = {override.key.removeprefix("sweep."): override.where for override in overrides}
-    if {*_INSTEAD} <= {*by_option}:
-        text = f"is given beside {by_option['collective.chunk']}; allowed: one of the two"
+    if {*_REPLACES} <= {*by_option}:
+        text = f"is given together with {by_option['collective.chunk']}; allowed: one of the two"
         mistakes.append(Mistake("collective.size", text))
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
-    given = {key: _Given(_located(key, value, folder), f"{label}: {one_line(key)}") for key, value in flat.items()}
+    given = {
+        key: _GivenValue(_with_absolute_paths(key, value, folder), f"{label}: {one_line(key)}")
+        for key, value in flat.items()
+    }
     for override in overrides:
-        if isinstance(override.value, dict) and override.key == "policy":  # one more, which is run with the others
+        if isinstance(override.value, dict) and override.key == "policy":  # an additional policy
             others = given["policy"].value if "policy" in given else []
-            more = [*(others if isinstance(others, list) else ()), _with_function(override.value, Path.cwd())]
-            given["policy"] = _Given(more, override.where, by_option=True)
+            more = [*(others if isinstance(others, list) else ()), _with_absolute_function(override.value, Path.cwd())]
+            given["policy"] = _GivenValue(more, override.where, by_option=True)
             if "run.modes" in given and isinstance(names := given["run.modes"].value, list):
                 given["run.modes"] = replace(given["run.modes"], value=[*names, override.value.get("name")])
             continue
         # An axis of [sweep] displaces the single value of its key, and the reverse.
         key, swept = override.key, override.key.removeprefix("sweep.")
-        for name in (swept, *_INSTEAD.get(swept, ())):
+        for name in (swept, *_REPLACES.get(swept, ())):
             given.pop(name, None)
             given.pop(f"sweep.{name}", None)
-        given[key] = _Given(_located(key, override.value, Path.cwd()), override.where, by_option=True)
-    mistakes = [Mistake(key, _unknown(key)) for key in given if key not in _KNOWN] + mistakes
+        given[key] = _GivenValue(_with_absolute_paths(key, override.value, Path.cwd()), override.where, by_option=True)
+    mistakes = [Mistake(key, _unknown_key(key)) for key in given if key not in _KNOWN] + mistakes
     return given, mistakes
 
 
-def _leaves(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The values of a table by dotted key. Only what could lead to a known key is opened, so that an unknown table is
-    one mistake, not one for each of its keys."""
+def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of a table by dotted key. A table is entered only if it can contain known keys, so that an
+    unknown table is one mistake rather than one for each of its keys."""
     for name, value in table.items():
         key = prefix + name
         leads = key in _TABLES or any(known.startswith(f"{key}.") for known in _KNOWN)
         if isinstance(value, dict) and leads and key not in _KNOWN:
-            yield from _leaves(value, f"{key}.")
+            yield from _flattened(value, f"{key}.")
         else:
             yield key, value
 
 
-def _located(key: str, value: object, folder: Path) -> object:
-    """A value with its paths relative to the folder made absolute."""
+def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
+    """Return a value with the relative paths in it made absolute, from this folder."""
     name = key.removeprefix("sweep.")
     if name == "job" and isinstance(value, list):
         return [
-            {k: _located("collective.schedule", v, folder) if k == "schedule" else v for k, v in one.items()}
+            {
+                k: _with_absolute_paths("collective.schedule", v, folder) if k == "schedule" else v
+                for k, v in one.items()
+            }
             if isinstance(one, dict)
-            else _located(key, one, folder)
+            else _with_absolute_paths(key, one, folder)
             for one in value
         ]
     if name == "policy" and isinstance(value, list):
-        return [_with_function(one, folder) if isinstance(one, dict) else one for one in value]
+        return [_with_absolute_function(one, folder) if isinstance(one, dict) else one for one in value]
     if name not in ("conditions.trace", "collective.schedule", "fabric.wan"):
         return value
     if isinstance(value, list):
-        return [_located(name, item, folder) for item in value]
+        return [_with_absolute_paths(name, item, folder) for item in value]
     is_path = isinstance(value, str) and value and (name != "fabric.wan" or value.endswith(GRAPHML))
     return str(Path(folder, str(value)).absolute()) if is_path else value
 
 
-def _with_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """A policy's table with the path of its function relative to the folder made absolute."""
+def _with_absolute_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """Return a policy's table with the path of its function made absolute, from this folder."""
     function = table.get("function")
     if not isinstance(function, str) or not function:
         return dict(table)
     return {**table, "function": str(Path(folder, function).absolute())}
 
 
-def _unknown(key: str) -> str:
-    """What to say of a key that is not known: what is allowed in its table, and the nearest key by spelling."""
+def _unknown_key(key: str) -> str:
+    """Describe the mistake of an unknown key: what is allowed in its table, and the most similarly spelled key."""
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
@@ -397,8 +396,8 @@ def _unknown(key: str) -> str:
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 
 
-def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
-    """The values and the axes that are right, by key, and a mistake for every one that is not."""
+def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:
+    """Return the valid values and axes by key, and a mistake for every invalid one."""
     values: dict[str, Any] = {}
     axes, mistakes = list[Axis](), list[Mistake]()
     for key in _KNOWN:
@@ -419,7 +418,10 @@ def _read(given: Mapping[str, _Given]) -> tuple[dict[str, Any], tuple[Axis, ...]
     return values, tuple(axes), mistakes
 
 
-def _whole(key: str, given: Mapping[str, _Given]) -> str | None:
-    """The key that is given of which this one is, or is a part (``fabric.wan.links``, ``job[1].start``); or None."""
-    wholes = (key, key.rpartition(".")[0], key.partition("[")[0])
-    return next((name for whole in wholes for name in (whole, f"sweep.{whole}") if name in given), None)
+def _given_key(key: str, given: Mapping[str, _GivenValue]) -> str | None:
+    """Return the given key that this key is or is a part of (``fabric.wan.links``, ``job[1].start``), or None."""
+    for whole in (key, key.rpartition(".")[0], key.partition("[")[0]):
+        for name in (whole, f"sweep.{whole}"):
+            if name in given:
+                return name
+    return None

@@ -1,10 +1,10 @@
-"""A user's own program as a scenario declares it, in [program]. Pure.
+"""The [program] table: a program of the user that is run on the GPUs' hosts. Pure.
 
 [program]
 command = "python train.py"
-ranks = [0, 1, 4, 5]       # all GPUs where this is left out
+ranks = [0, 1, 4, 5]       # without it all GPUs
 env = {OMP_NUM_THREADS = "1"}
-deadline = "20 s"          # of the run's own time
+deadline = "20 s"          # by the clock of the run
 """
 
 import re
@@ -20,27 +20,27 @@ from topologies.fabric.ports import shared_by
 from topologies.units import format_size
 
 MAX_BYTES = 32 * 1024
-"""The longest command, and the longest value of a variable."""
+"""The largest command, and the largest value of a variable, in bytes."""
 
 PORT = 29500
-"""The port at which the first rank may listen: torch's own default."""
+"""The port on which the program's first rank may listen: torch's default."""
 
 SHELL_BYTES = 1_000_000
-"""What a rank's shell takes of memory, and some more."""
+"""Memory of a rank's shell, with a margin."""
 
-_MOST_NAMES = 24  # that a message lists
+_MAX_NAMES = 24  # names that a message lists
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSpec:
-    """A program that is run on the GPUs' hosts; there is none where `command` is None.
+    """A program that is run on the GPUs' hosts; there is none if `command` is None.
 
-    `ranks` are the GPUs that it runs on, all if None: the first of them is its rank 0. `deadline_s` and `sample_s` are
-    in the run's own time, `patience_s` in wall time. `message_bytes` is what paths are chosen for: a message from each
-    GPU to each GPU of another site. `memory_bytes` is what all its processes have together,
-    `output_bytes` is kept of each rank's output and of its errors, and `files_bytes` is the room for files. `capture`
-    are the links, by name, whose packets are written to files.
+    `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `deadline_s` and
+    `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
+    of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
+    together, `output_bytes` is how much is kept of each rank's output and of its error output, and `files_bytes` is the
+    room for the files that it writes. `capture` names the links whose packets are written to files.
     """
 
     command: str | None = None
@@ -56,12 +56,12 @@ class ProgramSpec:
     capture: tuple[str, ...] = ()
 
     def ranks_of(self, gpus: int) -> tuple[int, ...]:
-        """The GPUs that it runs on, of so many."""
+        """Return the GPUs that the program runs on, out of this number of GPUs."""
         return tuple(range(gpus)) if self.ranks is None else self.ranks
 
 
-def _fits_command(given: str) -> bool:
-    """Whether a text can be a command. It is stored in files of UTF-8, so bytes that are not are none."""
+def _is_command(given: str) -> bool:
+    """Return whether a text can be a command. It is stored in UTF-8 files, so it must be encodable."""
     try:
         return bool(given.strip()) and "\0" not in given and len(given.encode()) <= MAX_BYTES
     except UnicodeEncodeError:
@@ -77,7 +77,7 @@ def _read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(value.items())
 
 
-COMMAND = texts(f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8", _fits_command)
+COMMAND = texts(f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8", _is_command)
 RANKS = fitting(
     "a list of ranks, each once",
     (list,),
@@ -98,8 +98,8 @@ ENV = Kind(
 
 
 def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
-    """What the environment of a rank has from the run, of a program on these GPUs: torch's names, and the interface for
-    those who look for one by themselves."""
+    """Return the environment variables that the run sets for a rank of a program on these GPUs: torch's names, and the
+    network interface for libraries that would otherwise search for one."""
     own, first = fabric.gpus[gpus[rank]], fabric.gpus[gpus[0]]
     return {
         "RANK": str(rank),
@@ -119,7 +119,7 @@ def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
 
 
 def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]:
-    """What is wrong with a program on a fabric, whose WAN paths are chosen by this mode."""
+    """Yield what is wrong with a program on a fabric whose WAN paths are chosen by this mode."""
     gpus = len(fabric.gpus)
     if program.ranks is not None and max(program.ranks) >= gpus:
         yield Mistake("program.ranks", f"there is no rank {max(program.ranks)}; allowed: 0 to {gpus - 1}")
@@ -134,8 +134,8 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
     names = [link.name for link in shared_by(fabric).all] if program.capture else []
     for name in program.capture:
         if name not in names:
-            allowed = f"{first_of(names, _MOST_NAMES)}{did_you_mean(name, names)}"
+            allowed = f"{first_of(names, _MAX_NAMES)}{did_you_mean(name, names)}"
             yield Mistake("program.capture", f"{shown(name)} is not a link; allowed: {allowed}")
     if mode.knowledge.is_measured:
-        text = f"{mode.name} goes by {mode.knowledge}, beside a program; allowed: any knowledge that is not measured"
+        text = f"{mode.name} uses {mode.knowledge}, which a program does not provide; allowed: unmeasured knowledge"
         yield Mistake("run.modes", text)

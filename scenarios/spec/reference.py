@@ -1,4 +1,4 @@
-"""The reference of every scenario key, in Markdown: ``python -m scenarios.spec.reference``."""
+"""Prints the reference of every scenario key in Markdown: ``python -m scenarios.spec.reference``."""
 
 import sys
 
@@ -9,7 +9,7 @@ from topologies.conditions.sampler import SAMPLERS
 
 
 def reference() -> str:
-    """A table of every key: its meaning, unit, what it allows and its default; and those of [[job]] ... [[fault]]."""
+    """Return tables of all keys: meaning, unit, allowed values and default; then those of [[job]] to [[fault]]."""
     rows = [_row(key) for key in KEYS.values()]
     faulty, of_classes, of_policies = (
         [f"| `{name}` | {kind.allowed} |" for name, kind in kinds.items()]
@@ -66,7 +66,9 @@ def _row(key: Key) -> str:
 def _toml(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training as a scenario declares it, in [training], and where forwards are to hide a cut, how many more. Pure."""
+"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.ports import shared_by
 
-_MOST_TRIED, _LEAST_TRIED = 100_000, 4
-"""Transfers of all schedules that are compared, and how many schedules are in any case."""
+_MAX_TRANSFERS, _MIN_SCHEDULES = 100_000, 4
+"""Most transfers of all schedules that are compared; and how many schedules are compared in any case."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training where it is to run; `seed` is that of the conditions."""
+    """A training with the fabric and the conditions in which it runs; `seed` is the seed of the conditions."""
 
     training: Training
     fabric: FabricSpec
@@ -34,65 +34,65 @@ class TrainingPlan:
     seed: int
 
     def workload(self, ranks: Sequence[int]) -> Workload:
-        """The iteration on these GPUs, in the order of their places; raises ScheduleError where it makes no sense."""
-        return _planned(self, tuple(ranks))[1]
+        """Return an iteration on these GPUs, in the order of positions; raises ScheduleError if it is not possible."""
+        return _planned_iteration(self, tuple(ranks))[1]
 
     def more(self, ranks: Sequence[int]) -> int:
-        """How many more forwards than 1F1B stages before a cut begin with; raises ScheduleError likewise.
+        """Return how many more forwards than in 1F1B stages before a cut begin with; raises as `workload`.
 
-        Of all numbers that can help and that memory allows (of large schedules only some of them), the least for which
-        an iteration is predicted to be shortest with each flow on its own, on its best path, with the mean rates of its
-        links.
+        Candidates are all numbers that can help and that memory allows (for large schedules only some of them). The
+        result is the smallest candidate with the shortest predicted iteration, where each flow is predicted alone, on
+        its best path, with the mean rates of its links.
         """
-        return _planned(self, tuple(ranks))[0]
+        return _planned_iteration(self, tuple(ranks))[0]
 
 
 def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
-    """How many ranks in a row are of one site: the sites of their places."""
+    """Return how many consecutive ranks belong to one site: the sites as a job on these ranks sees them."""
     site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
     return tuple(len(list(row)) for _, row in groupby(site[rank] for rank in ranks if rank < len(site)))
 
 
 @lru_cache(maxsize=64)
-def _planned(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]:
+def _planned_iteration(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int, Workload]:
     sites = sites_of(ranks, plan.fabric.gpus_per_site)
-    found = workload(plan.training, sites)
+    iteration = workload(plan.training, sites)
     if plan.training.pipeline != "overlapped":
-        return 0, found
-    alpha_s, beta_s = _flows(found, plan, ranks)
+        return 0, iteration
+    alpha_s, beta_s = _flow_costs_s(iteration, plan, ranks)
     training = plan.training
-    # So many hide a message's way there and back; those behind that would wait.
-    way_s = float((alpha_s + beta_s * training.activation_bytes)[_messages(found)].max())
+    # So many forwards hide the way of a message to the next site and back; any further ones would only wait.
+    way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(iteration)].max())
     hides = math.ceil(2 * way_s / (training.forward_s + training.backward_s)) + 2
     most = min(most_more(training, sites), hides)
-    count = max(_LEAST_TRIED, _MOST_TRIED // len(found.schedule.transfers))
+    count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(iteration.schedule.transfers))
     tried = sorted({round(number) for number in np.linspace(0, most, min(most + 1, count)).tolist()})
-    times_s = [_time_s(workload(training, sites, more=more), plan, ranks) for more in tried]
+    times_s = [_iteration_s(workload(training, sites, more=more), plan, ranks) for more in tried]
     more = tried[int(np.flatnonzero(np.array(times_s) <= min(times_s) * (1 + 1e-9))[0])]
     return more, workload(training, sites, more=more)
 
 
-def _time_s(found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
-    """How long an iteration is predicted to take under mean conditions, s."""
-    alpha_s, beta_s = _flows(found, plan, ranks)
-    return float(times(found.schedule.transfers, alpha_s[:, None], beta_s[:, None]).arrives_s.max())
+def _iteration_s(iteration: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:
+    """Return the predicted duration of an iteration under mean conditions, s."""
+    alpha_s, beta_s = _flow_costs_s(iteration, plan, ranks)
+    return float(times(iteration.schedule.transfers, alpha_s[:, None], beta_s[:, None]).arrives_s.max())
 
 
-def _messages(found: Workload) -> npt.NDArray[np.bool_]:
-    return np.array([isinstance(flow, Flow) for flow in found.schedule.flows])
+def _is_message(iteration: Workload) -> npt.NDArray[np.bool_]:
+    return np.array([isinstance(flow, Flow) for flow in iteration.schedule.flows])
 
 
-def _flows(
-    found: Workload, plan: TrainingPlan, ranks: tuple[int, ...]
+def _flow_costs_s(
+    iteration: Workload, plan: TrainingPlan, ranks: tuple[int, ...]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The delay of every flow under mean conditions and its time for a byte, [F] s; of a stream 0 and 1."""
+    """Return each flow's delay and its time per byte under mean conditions, [F] s each; for a stream 0 and 1."""
     fabric = build_fabric(plan.fabric)
     shared = shared_by(fabric)
     mean_bps = shared.slowest_bps(sampler(fabric, plan.conditions, seed=plan.seed).mean_bps[None])
     of_links_s = shared.delays_s(delays_s(fabric, plan.conditions))
-    choices = Chooser(Router(fabric, of_links_s), MODES["joint"], found, "cycle time")
+    choices = Chooser(Router(fabric, of_links_s), MODES["joint"], iteration, "cycle time")
     (cost_s,), (delay_s,) = choices.edges_s(mean_bps)
-    begins, ends = (np.array(ranks)[places] for places in found.schedule.ends)
-    is_sent, between = _messages(found), (begins, ends)
-    beta_s = (cost_s - delay_s)[between] / found.largest_message_bytes
+    begins, ends = (np.array(ranks)[places] for places in iteration.schedule.ends)
+    is_sent, between = _is_message(iteration), (begins, ends)
+    beta_s = (cost_s - delay_s)[between] / iteration.largest_message_bytes
     return np.where(is_sent, delay_s[between], 0.0), np.where(is_sent, beta_s, 1.0)

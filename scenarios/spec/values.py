@@ -1,7 +1,7 @@
-"""What the values of a scenario's keys may be: kinds of values, and how [[tables]] of them are read. Pure.
+"""Kinds of values that the keys of a scenario can have, and the reading of [[tables]]. Pure.
 
-A kind has the types, the range and the unit of a value, and how it is read and written; what it does not allow is a
-ValueError, a sentence with the value and what is allowed.
+A kind has the types, the range and the unit of a value, and functions that read and write it. A value that is not
+allowed raises ValueError with a sentence that names the value and what is allowed.
 """
 
 import re
@@ -21,9 +21,10 @@ _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", l
 
 @dataclass(frozen=True)
 class Kind:
-    """What the values of a key may be: in TOML of these types, and whatever `convert` takes.
+    """A kind of values: its TOML types, and `convert`, which checks a value and turns it into the stored one.
 
-    `write` is the inverse of `read`. `is_object`: values are of a class of their own, and stored as they are written.
+    `write` is the inverse of `read`. `is_object` is true for values of a class, which runs store as `write` returns
+    them.
     """
 
     allowed: str
@@ -34,7 +35,7 @@ class Kind:
     is_object: bool = False
 
     def read(self, value: object) -> Any:
-        """The value that a scenario holds; raises ValueError."""
+        """Return the value that a scenario holds for this TOML value; raises ValueError."""
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
             what = _TYPES.get(type(value), "a date or a time")
             raise ValueError(f"{shown(value)} is {what}; allowed: {self.allowed}")
@@ -51,7 +52,7 @@ def fitting(
     near: Collection[str] = (),
     is_object: bool = False,
 ) -> Kind:
-    """Values that fit, made objects of a `kind`; `near` are the texts that there are, if they can be named."""
+    """Return the kind of values for which `fits` is true, converted by `kind`; messages suggest texts of `near`."""
 
     def convert(value: Any) -> Any:
         if not fits(value):
@@ -65,30 +66,37 @@ def fitting(
 def texts(
     allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Collection[str] = ()
 ) -> Kind:
-    """Text that fits."""
+    """Return the kind of texts for which `fits` is true."""
     return fitting(allowed, (str,), fits, kind, str, near=near, is_object=kind is not str)
 
 
 def one_of(*names: str) -> Kind:
-    """One of these texts."""
+    """Return the kind of these texts."""
     return texts(", ".join(names), names.__contains__, near=names)
 
 
 def numbers(types: tuple[type, ...], least: float, most: float, unit: str = "", *, or_zero: bool = False) -> Kind:
-    """A number in this range, a float unless the only type is int."""
-    allowed = f"{'0, or ' * or_zero}a {'whole ' if types == (int,) else ''}number from {least:,} to {most:,}"
+    """Return the kind of numbers in this range, which are read as floats unless the only type is int."""
+    is_whole = types == (int,)
+    allowed = f"a {'whole ' if is_whole else ''}number from {least:,} to {most:,}"
+    if or_zero:
+        allowed = f"0, or {allowed}"
 
     def convert(value: float) -> float:
-        if not (least <= value <= most or (or_zero and value == 0)):
-            why = "too small" if value < least else "too large" if value > most else "not finite"
-            raise ValueError(f"{shown(value)} is {why}; allowed: {allowed}")
-        return value if types == (int,) else float(value)
+        if least <= value <= most or (or_zero and value == 0):
+            return value if is_whole else float(value)
+        why = "not finite"
+        if value < least:
+            why = "too small"
+        elif value > most:
+            why = "too large"
+        raise ValueError(f"{shown(value)} is {why}; allowed: {allowed}")
 
     return Kind(allowed, types, convert, unit=unit)
 
 
 def whole(least: int, most: int, unit: str = "") -> Kind:
-    """A whole number in this range."""
+    """Return the kind of whole numbers in this range."""
     return numbers((int,), least, most, unit)
 
 
@@ -97,22 +105,22 @@ _AS_TEXT: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
     "size": (units.parse_size_bytes, units.format_size),
     "delay": (units.parse_delay_s, units.format_delay),
 }
-"""How quantities are read and written, by their nouns."""
+"""Functions that read and write a quantity, by its noun."""
 
 
 def quantity(of: units.Quantity, example: str = "", within: tuple[float, float] | None = None, words: str = "") -> Kind:
-    """Text with a unit; `within` are the least and the most where they are not the unit's own, and `words` are more
-    about the least."""
+    """Return the kind of texts with a unit. `within` gives the least and the greatest value if they are not those of
+    the unit; `words` explains the least."""
     parse, write = _AS_TEXT[of.noun]
     least, most = (of.least, of.most) if within is None else map(write, within)
     allowed = f'text with a unit, {least}{words} to {most}, such as "{example or of.example}"'
 
     def convert(given: str) -> Any:
-        found = parse(given)
-        if within is not None and not within[0] <= found <= within[1]:
-            why = "too small" if found < within[0] else "too large"
+        value = parse(given)
+        if within is not None and not within[0] <= value <= within[1]:
+            why = "too small" if value < within[0] else "too large"
             raise ValueError(f"{shown(given)} is {why}; allowed: {allowed}")
-        return found
+        return value
 
     return Kind(allowed, (str,), convert, write, unit=", ".join(of.units))
 
@@ -130,17 +138,17 @@ SCHEDULE_FILE = texts(
 
 
 def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
-    """These values, at least one and none of them twice; raises ValueError."""
-    found = tuple(values)
-    if not found:
+    """Return these values as a tuple; raises ValueError if there are none or if one occurs twice."""
+    items = tuple(values)
+    if not items:
         raise ValueError("the list is empty; allowed: one value at least")
-    if any(value in found[:index] for index, value in enumerate(found)):
+    if any(value in items[:index] for index, value in enumerate(items)):
         raise ValueError(f"{shown(given)} lists a value twice: each may be listed once")
-    return found
+    return items
 
 
 def name_of(what: str) -> Kind:
-    """The name of what a [[table]] declares."""
+    """Return the kind of names of what a [[table]] declares."""
     return texts(f"1 to 32 letters, digits, '-', '_' and '.', another for each {what}", NAME.fullmatch)
 
 
@@ -153,14 +161,14 @@ def read_tables(
     required: Collection[str] = (),
     check: Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, str]]],
 ) -> list[dict[str, Any]]:
-    """The values of what a scenario's [[name]] tables declare, by their keys, which are of these kinds.
+    """Return the values of each of a scenario's [[name]] tables by key; `kinds` are the kinds of the keys.
 
-    `check` takes the known keys of a table and those of its values that are right, and yields what else is wrong, each
-    with its place in the table. Raises SpecError with every mistake, as "job[1].start".
+    `check` takes the known keys of a table and those of its values that are valid, and yields further mistakes, each
+    with its place in the table. Raises SpecError with every mistake, located as "job[1].start".
     """
     if len(tables) > most:
         raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
-    mistakes, found = list[Mistake](), list[dict[str, Any]]()
+    mistakes, all_values = list[Mistake](), list[dict[str, Any]]()
     for place, table in enumerate(tables, 1):
         values = dict[str, Any]()
         if isinstance(table, dict):
@@ -182,15 +190,15 @@ def read_tables(
         else:
             wrong = [("", f"{shown(table)} is not a table; allowed: the keys {', '.join(kinds)}")]
         mistakes += [Mistake(f"{name}[{place}]{where}", sentence) for where, sentence in wrong]
-        found.append(values)
+        all_values.append(values)
     if mistakes:
         raise SpecError(mistakes)
-    return found
+    return all_values
 
 
-def check_unique(name: str, found: Sequence[Any], field: str, kind: Kind) -> None:
-    """Raise SpecError where one of what [[name]] tables declare has the field of another."""
-    values = [getattr(one, field) for one in found]
+def check_unique(name: str, declared: Sequence[Any], field: str, kind: Kind) -> None:
+    """Raise SpecError if two of the objects that [[name]] tables declare have the same value in this field."""
+    values = [getattr(each, field) for each in declared]
     for place, value in enumerate(values):
         if value in values[:place]:
             sentence = f"{shown(value)} is that of another {name}; allowed: {kind.allowed}"

@@ -1,1 +1,1 @@
-"""The emulated testbed: network, controller and agents, up on a platform, and the faults that strike them."""
+"""The emulated testbed: network, controller and agents, running on a platform, and the injection of faults."""

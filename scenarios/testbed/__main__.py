@@ -1,9 +1,9 @@
-"""The testbed's program: ``python -m scenarios.testbed.__main__ CONFIGURATION MODE COUNT [GROUND]``, as root in the VM.
+"""The testbed's program: ``python -m scenarios.testbed.__main__ CONFIGURATION MODE COUNT [PLATFORM]``, as root in a VM.
 
-Runs the first COUNT collectives of a configuration (the JSON of `scenario.to_json`) in one mode, in the VM or on the
-platform that is named, and prints lines of JSON as it goes: {"doing": WORDS} before each step that could take long; a
-`CollectiveRecord` for each collective as soon as it is over; {"event": EVENT} for what faults did, up to "ended"; and
-before the first and after the last collective a snapshot of the machine.
+It runs the first COUNT collectives of a configuration (the JSON of `scenario.to_json`) in one mode, in the VM or on the
+given platform (`Platform.parse`), and prints lines of JSON: {"doing": WORDS} before each step that could take long; a
+`CollectiveRecord` for each collective as soon as it ends; {"event": EVENT} for events of faults, the last one "ended";
+and a snapshot of the machine before the first and after the last collective.
 """
 
 import json
@@ -18,11 +18,11 @@ from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 
-_TURNS = 3  # for the pumps that carry the output
+_YIELDS = 3  # number of yields, for the processes that forward the output
 
 
 def main(arguments: list[str]) -> int:
-    """Run one point and print its lines, or with the mode "capacity" what can be carried; return an exit status."""
+    """Run one point and print its lines, or in mode "capacity" the machine's throughput; return an exit status."""
     setting, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
     platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
     fair_links = None if mode == CAPACITY else setting.fair_links(mode)
@@ -35,29 +35,29 @@ def main(arguments: list[str]) -> int:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.seen()})
-            for found in Recovery(testbed, setting.mode(mode)).run(count=int(count)):
-                _print(found.as_json() if isinstance(found, CollectiveRecord) else {"event": found})
+            for result in Recovery(testbed, setting.mode(mode)).run(count=int(count)):
+                _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.seen()})
-            tell("the network's end")
+            tell("the shutdown of the network")
             leave(platform)
     except Failure as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"the network does not carry what it should: {error.strerror or error}", file=sys.stderr)
+        print(f"the network failed: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
 
 
 def tell(doing: str) -> None:
-    """Print what is done next, and yield the processor so that the line gets out even if the next step spins."""
+    """Print the name of the next step, and yield the CPU so that the line is forwarded even if the step spins."""
     _print({"doing": doing})
-    for _ in range(_TURNS):
+    for _ in range(_YIELDS):
         os.sched_yield()
 
 
 def leave(platform: Platform) -> None:
-    """In a VM, end this process: all that is there ends with it, and to take a network down would be a tenth of a short
+    """In a VM, end this process at once: the VM ends with it, and removing the network would take a tenth of a short
     run's time. Elsewhere return."""
     if platform.own_openvswitch:
         os._exit(0)

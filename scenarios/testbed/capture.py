@@ -1,6 +1,6 @@
-"""Captures: a logical link's packets, as they leave the port that shapes it, in a pcap file. By tcpdump.
+"""Capture of a logical link's packets with tcpdump, as they leave the ports that shape it, into a pcap file.
 
-Runs in the switches' network namespace. A file has nanoseconds and the first 256 bytes of every packet.
+It runs in the switches' network namespace. A file has timestamps in nanoseconds and the first 256 bytes of each packet.
 """
 
 import heapq
@@ -15,44 +15,46 @@ from typing import IO
 
 from topologies.shaping.classes import HtbClass
 
-_SNAP_BYTES = 256  # of a packet that are kept: all headers, and a little of the payload
-_HEADER_BYTES, _RECORD_BYTES = 24, 16  # of a pcap file, and of each packet in it
-_PATIENCE_S = 10.0
+_SNAP_BYTES = 256  # captured of each packet: all headers and a little of the payload
+_HEADER_BYTES, _RECORD_BYTES = 24, 16  # size of a pcap file's header, and of each packet's header in it
+_TIMEOUT_S = 10.0
 
 
 class CaptureError(Exception):
-    """A capture that cannot begin; a sentence."""
+    """Raised for a capture that cannot begin; the message is one sentence."""
 
 
 class Capture:
     """A capture of the HTB classes that shape a link into a new file, from now until `stop`.
 
-    Raises CaptureError where the file exists, or cannot be made, or tcpdump cannot run.
+    `packets` and `lost` are the captured packets and those that tcpdump missed, known after `stop`. Raises CaptureError
+    if the file exists or cannot be made, or tcpdump cannot run.
     """
 
     def __init__(self, link: str, classes: Sequence[HtbClass], file: Path) -> None:
         self.link, self.file, self.packets, self.lost = link, file, 0, 0
-        # A link may be shaped at several ports. AppArmor lets tcpdump write to files of this name, and to few others.
+        # One file per class, as a link may be shaped at several ports. AppArmor lets tcpdump write only to few names,
+        # and names of this form are among them.
         self._parts = [file.with_name(f"{file.name}.{index}.pcap") for index in range(len(classes))]
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             file.touch(exist_ok=False)
         except FileExistsError:
-            raise CaptureError(f"{file} is there already; allowed: the name of a new file") from None
+            raise CaptureError(f"{file} exists already; allowed: the name of a new file") from None
         except OSError as error:
             raise CaptureError(f"{file} cannot be made: {error.strerror}") from None
         try:
             for shaped, part in zip(classes, self._parts, strict=True):
-                self._processes.append(_tcpdump(shaped, part))
+                self._processes.append(_start_tcpdump(shaped, part))
         except BaseException:
             self.stop()
             file.unlink()
             raise
 
     def stop(self) -> None:
-        """End the capture; every packet that has left until now is in the file."""
+        """End the capture; the file then has every packet that has left until now."""
         for process in self._processes:
-            packets, lost = _stopped(process)
+            packets, lost = _stop_tcpdump(process)
             self.packets, self.lost = self.packets + packets, self.lost + lost
         parts = [part for part in self._parts if part.exists()]
         if parts:
@@ -62,33 +64,33 @@ class Capture:
 
 
 def merge(parts: Sequence[Path], file: Path) -> None:
-    """Write the packets of pcap files (little-endian, with nanoseconds) to one file, in order of time."""
+    """Merge pcap files (little-endian, with nanoseconds) into one file, in order of time."""
     with file.open("wb") as out, ExitStack() as stack:
         sources = [stack.enter_context(part.open("rb")) for part in parts]
         headers = [source.read(_HEADER_BYTES) for source in sources]
         out.write(headers[0])
-        out.writelines(packet for _, packet in heapq.merge(*map(_packets, sources), key=itemgetter(0)))
+        out.writelines(packet for _, packet in heapq.merge(*map(_records, sources), key=itemgetter(0)))
 
 
-def _packets(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
-    """The records of a pcap file behind its header: time in s and ns, and the record as it is."""
+def _records(source: IO[bytes]) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """Yield the records after a pcap file's header: the time (s, ns) and the whole record."""
     while len(head := source.read(_RECORD_BYTES)) == _RECORD_BYTES:
         seconds, ns, kept = (int.from_bytes(head[at : at + 4], "little") for at in (0, 4, 8))
         yield (seconds, ns), head + source.read(kept)
 
 
-def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
-    """Capture a class into a file; return once tcpdump listens."""
+def _start_tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
+    """Start tcpdump to capture a class into a file; return once it listens. Raises CaptureError."""
     command = ["tcpdump", "-i", shaped.interface, "-Q", "out", "-s", str(_SNAP_BYTES), "--time-stamp-precision", "nano"]
     options = ["-n", "-U", "--immediate-mode", "-B", "65536", "-w", "-", f"ip {shaped.match}" if shaped.match else ""]
     try:
-        with file.open("wb") as out:  # tcpdump gives up root's rights before it would open a file
+        with file.open("wb") as out:  # opened here, because tcpdump drops root's rights before it opens a file
             process = subprocess.Popen(
                 [*command, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.PIPE,
-                process_group=0,  # Ctrl-C is not for it
+                process_group=0,  # so that Ctrl-C does not end it
             )
     except FileNotFoundError:
         raise CaptureError("capture needs tcpdump: bash scenarios/setup.sh installs it") from None
@@ -101,10 +103,10 @@ def _tcpdump(shaped: HtbClass, file: Path) -> "subprocess.Popen[bytes]":
     return process
 
 
-def _stopped(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
-    """End a tcpdump that has written every packet it was given; return the packets in its file, and those lost."""
-    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + _PATIENCE_S
-    # Every packet wakes it at once: its buffer is empty when it sleeps.
+def _stop_tcpdump(process: "subprocess.Popen[bytes]") -> tuple[int, int]:
+    """End a tcpdump once it has written all packets; return the numbers of packets in its file and of lost ones."""
+    stat, end = Path(f"/proc/{process.pid}/stat"), time.monotonic() + _TIMEOUT_S
+    # Every packet wakes tcpdump at once (immediate mode), so when it sleeps its buffer is empty.
     while process.poll() is None and ") S " not in stat.read_text() and time.monotonic() < end:
         time.sleep(0.001)
     process.terminate()

@@ -1,5 +1,7 @@
-"""The controller at a distance from its switches: netem on loopback, by the address at which a site's switches look for
-it. Switches and controller are in one namespace, so loopback carries their connections and nothing of the GPUs."""
+"""Delays between the controller and its switches: netem on loopback, with one address of the controller per site.
+
+Switches and controller share a network namespace, so loopback carries their connections, and no traffic of GPUs.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -11,27 +13,27 @@ from topologies.shaping.classes import QUEUE_PACKETS
 from topologies.shaping.netlink import Netem, RtNetlink
 from topologies.shaping.tc import TcError
 
-_NET = "127.0.1."  # of loopback, the sites in order
-_FIRST_BAND = 2  # whatever is not of the controller is in the first
+_NET = "127.0.1."  # prefix of the controller's addresses: .1 for site 0, and so on
+_FIRST_BAND = 2  # band 1 has all other traffic of loopback
 _MOST_BANDS = 16
 
 
 def addresses(fabric: Fabric) -> dict[str, str]:
-    """The address at which each switch looks for the controller; transit routers are behind all sites."""
+    """Return the address at which each switch connects to the controller; that of transit routers is the last."""
     sites = len(fabric.gpus_per_site)
-    return {one.name: f"{_NET}{1 + (sites if one.site is None else one.site)}" for one in fabric.switches}
+    return {switch.name: f"{_NET}{1 + (sites if switch.site is None else switch.site)}" for switch in fabric.switches}
 
 
-def delays_s(of_sites: tuple[float, ...]) -> dict[str, float]:
-    """The one-way delay to each of these addresses: of sites, and to transit routers the longest of them."""
-    return {f"{_NET}{number}": delay for number, delay in enumerate((*of_sites, max(of_sites)), 1)}
+def delays_s(site_delays_s: tuple[float, ...]) -> dict[str, float]:
+    """Return the one-way delay to each of these addresses, from those to sites; transit routers have the longest."""
+    return {f"{_NET}{number}": delay for number, delay in enumerate((*site_delays_s, max(site_delays_s)), 1)}
 
 
 @contextmanager
 def delayed(by_address: Mapping[str, float]) -> Iterator[None]:
-    """Delay what goes to and comes from these addresses of loopback by these seconds, each way.
+    """Delay packets to and from these addresses of loopback by these seconds, each way, until the context ends.
 
-    Raises NetworkError and TcError where the kernel refuses, or holds another delay afterwards.
+    Raises NetworkError or TcError if the kernel refuses, or holds another delay afterwards.
     """
     bands = {address: band for band, address in enumerate(by_address, _FIRST_BAND)}
     lines = [f"qdisc add dev lo root handle 1: prio bands {1 + len(bands)} priomap {' '.join('0' * _MOST_BANDS)}"]
@@ -48,9 +50,10 @@ def delayed(by_address: Mapping[str, float]) -> Iterator[None]:
         with closing(RtNetlink()) as kernel:
             netems = {(loopback, band): Netem(delay_ns) for band, delay_ns in wanted.items()}
             kernel.change_netems(netems, limit_packets=QUEUE_PACKETS)
-            held = {one.parent: one.delay_ns for one in kernel.qdiscs() if one.interface == loopback and one.parent}
+            qdiscs = [qdisc for qdisc in kernel.qdiscs() if qdisc.interface == loopback and qdisc.parent]
+        held = {qdisc.parent: qdisc.delay_ns for qdisc in qdiscs}
         if held != wanted:
-            raise TcError(f"loopback should delay by {wanted} ns and delays by {held} ns")
+            raise TcError(f"loopback should delay by {wanted} ns but delays by {held} ns")
         yield
     except OSError as error:
         raise TcError(f"loopback does not delay: {error.strerror}") from None

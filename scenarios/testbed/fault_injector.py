@@ -1,8 +1,7 @@
-"""Injects a scenario's faults, inside the VM: cuts links and switches and restores them, kills processes, slows GPUs.
+"""Injection of a scenario's faults inside the VM: cutting links and switches, killing processes, slowing GPUs.
 
-Each fault is injected once, at its time, and ended when its time is over; `recovery` does what there is to do about it.
-A link is down when its interface is; a switch is down when all of its interfaces are and it has neither rules nor a
-controller.
+Each fault is injected once, at its time, and ended after its duration; `recovery` reacts to it. A link is taken down by
+its interface; a switch is taken down by all of its interfaces, and loses its rules and its controller.
 """
 
 import ctypes
@@ -22,42 +21,44 @@ _PR_SET_TIMERSLACK = 29
 
 
 class FaultInjector:
-    """The faults of a testbed's scenario.
+    """Injects and ends the faults of a testbed's scenario.
 
-    Every attempt at a collective is `before`, `during` once it has a beginning, and then `after`; lists of faults are
-    of their indices in the scenario.
+    For every attempt at a collective call `before`, then `during` once its beginning is known, then `after`. Faults are
+    identified by their indices in the scenario.
     """
 
     def __init__(self, testbed: Testbed, record: Callable[..., object]) -> None:
-        """`record` is called with the kind of an event and its fields when a fault is injected, and when it is over."""
+        """`record` is called with the kind and the fields of an event when a fault is injected ("injected") or ended
+        ("over")."""
         self._testbed, self._record = testbed, record
         self._faults: Sequence[Fault] = testbed.setting.faults
-        self._age: dict[int, int] = {}  # how many attempts each fault that was injected has lasted
-        self._over: set[int] = set()
+        self._age: dict[int, int] = {}  # attempts since each injected fault was injected
+        self._ended: set[int] = set()
         self._timers: list[_Timer] = []
         self._ports = {(s.name, port.peer): port.interface for s in testbed.fabric.switches for port in s.ports}
-        # One interface takes a cable "a-b" down, as its other end notices: the first end's by name that is a switch.
+        # A cable "a-b" is taken down at one end only, as the other end notices: at the first end by name that is a
+        # switch.
         ports = sorted(self._ports.items(), reverse=True)
         self._interfaces = {"-".join(sorted(ends)): interface for ends, interface in ports}
-        self._cables = [self._taken_down(fault) for fault in self._faults]
+        self._cables = [self._cables_of(fault) for fault in self._faults]
 
     def in_force(self) -> tuple[int, ...]:
-        """The faults that were injected and are not over."""
-        return tuple(sorted(self._age.keys() - self._over))
+        """Return the faults that were injected and have not ended."""
+        return tuple(sorted(self._age.keys() - self._ended))
 
     def down(self) -> list[str]:
-        """The switches that are down."""
+        """Return the switches that are down."""
         return [fault.target for fault in self._active() if fault.kind == "switch down"]
 
     def holds_controller(self) -> bool:
-        """Whether a controller that was killed must not be restarted yet."""
+        """Return whether a killed controller must not be restarted yet."""
         return any(fault.kind == "controller killed" and fault.lasts is not None for fault in self._active())
 
     def before(self, collective: int) -> bool:
-        """End the faults whose time is over and inject those that are due; whether there were any."""
+        """End the faults whose duration is over and inject those that are due; return whether there were any."""
         over = [index for index in self.in_force() if self._age[index] == self._faults[index].lasts]
         for index in over:
-            self._over.add(index)
+            self._ended.add(index)
             self._record("over", fault=index)
             self._end(index)
         due = self._due(collective, within=False)
@@ -66,20 +67,20 @@ class FaultInjector:
         return bool(over or due)
 
     def during(self, collective: int, start_ns: int) -> None:
-        """Have the faults that are due within a collective injected at their instants."""
+        """Schedule the faults that are due within a collective, which begins at `start_ns` (CLOCK_MONOTONIC)."""
         for index in self._due(collective, within=True):
             after_s = self._faults[index].after_s
             assert after_s is not None
             self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self._inject, index)))
 
     def after(self) -> bool:
-        """End an attempt; whether a fault was injected within it.
+        """End an attempt; return whether a fault was injected within it.
 
-        A fault whose instant has not come yet is injected now. Raises the error of an injection that failed.
+        A fault whose instant has not come yet is injected now. Raises the error of a failed injection.
         """
         timers, self._timers = self._timers, []
         for timer in timers:
-            timer.settle()
+            timer.finish()
         for index in self.in_force():
             self._age[index] += 1
         return bool(timers)
@@ -97,8 +98,8 @@ class FaultInjector:
     def _inject(self, index: int) -> None:
         fault = self._faults[index]
         self._age[index] = 0
-        if fault.kind.endswith("killed") and fault.lasts is None:  # the process started in its place is not affected
-            self._over.add(index)
+        if fault.kind.endswith("killed") and fault.lasts is None:  # it does not affect the restarted process
+            self._ended.add(index)
         self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
         if fault.kind == "controller killed":
             self._testbed.controller.kill()
@@ -109,7 +110,7 @@ class FaultInjector:
         elif fault.kind == "link loss":
             self._lose(fault, fault.amount)
         else:
-            self._links(self._cables[index], "down")
+            self._set_cables(self._cables[index], "down")
             if fault.after_s is not None:
                 self._testbed.follow(dead_cables(self._active(), self._testbed.fabric))
         if fault.kind == "switch down":
@@ -117,7 +118,7 @@ class FaultInjector:
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])
 
     def _end(self, index: int) -> None:
-        """Undo a fault, as far as no other in force does the same."""
+        """Undo a fault, except for effects that another fault in force has too."""
         fault = self._faults[index]
         if fault.kind == "link loss":
             same = (other for other in self._active() if other.kind == "link loss")
@@ -128,29 +129,29 @@ class FaultInjector:
             backoff = f"set controller {fault.target} max_backoff=1000"
             run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
         kept_down = {cable for other in self.in_force() for cable in self._cables[other]}
-        self._links([cable for cable in self._cables[index] if cable not in kept_down], "up")
+        self._set_cables([cable for cable in self._cables[index] if cable not in kept_down], "up")
 
-    def _taken_down(self, fault: Fault) -> list[str]:
-        """The cables that a fault takes down, in the order of a switch's ports."""
+    def _cables_of(self, fault: Fault) -> list[str]:
+        """Return the cables that a fault takes down, in the order of a switch's ports."""
         if fault.kind == "switch down":
             return ["-".join(sorted(ends)) for ends in self._ports if ends[0] == fault.target]
         return ["-".join(sorted(fault.ends))] if fault.kind == "link down" else []
 
-    def _links(self, cables: Sequence[str], state: str) -> None:
-        """Take cables "down" or "up"."""
+    def _set_cables(self, cables: Sequence[str], state: str) -> None:
+        """Set cables "down" or "up"."""
         if cables:
             lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
             run_program(["ip", "-batch", "-"], lines)
 
     def _lose(self, fault: Fault, share: float) -> None:
-        """Have both directions of a cable lose this share, 0 to 1, of the packets that switches send over it."""
+        """Make a cable lose this share (0 to 1) of the packets that switches send over it, in both directions."""
         for pair in (fault.ends, fault.ends[::-1]):
             if pair in self._ports:
                 self._testbed.lose(self._ports[pair], share)
 
 
 class _Timer:
-    """Runs an action at an instant of CLOCK_MONOTONIC, in its own thread, while the main thread waits for agents."""
+    """Runs an action at an instant of CLOCK_MONOTONIC in a thread, while the main thread waits for the agents."""
 
     def __init__(self, instant_ns: int, action: Callable[[], object]) -> None:
         self._instant_ns, self._action = instant_ns, action
@@ -159,15 +160,15 @@ class _Timer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def settle(self) -> None:
-        """Run the action now at the latest, and raise its error."""
+    def finish(self) -> None:
+        """Run the action now if it has not run yet, and raise its error."""
         self._now.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # this thread's: or it would be 50 us late
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
         self._now.wait(max(0.0, (self._instant_ns - time.monotonic_ns()) / 1e9))
         try:
             self._action()

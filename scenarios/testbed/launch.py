@@ -1,4 +1,4 @@
-"""Starts a testbed in a VM, or as a process on this machine where its own kernel can run it."""
+"""Starts a testbed in a VM, or as a process on this machine's own kernel."""
 
 import os
 import subprocess
@@ -26,8 +26,8 @@ def testbed(
 ) -> int:
     """Run ``python -m scenarios.testbed.__main__`` with these arguments on this platform and return its exit status.
 
-    `memory_bytes` is for its VM, where it has one. `on_start` is handed a function that ends it from any other
-    thread. Raises vm.VMError, and vm.CannotRunError where this machine cannot run the VM.
+    `memory_bytes` is the memory of the VM, if the platform has one. `on_start` is called with a function that ends the
+    testbed from any other thread. Raises vm.VMError, and vm.CannotRunError if this machine cannot run the VM.
     """
     command = [sys.executable, "-m", "scenarios.testbed.__main__", *arguments]
     if platform != VIRTUAL:
@@ -47,8 +47,8 @@ def testbed(
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of the testbed's programs: no variable of the caller's that could change results."""
-    # Mininet imports distutils, and setuptools' own takes five times as long to load as Python's.
+    """Return the environment of the testbed's programs, without any variable that could change results."""
+    # Mininet imports distutils, and setuptools' version takes five times as long to load as Python's.
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     own = {"PATH": path, "LANG": "C.UTF-8", "SETUPTOOLS_USE_DISTUTILS": "stdlib"}
     named = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LONGHAUL_KERNEL") if name in os.environ}
@@ -58,8 +58,8 @@ def environment() -> Mapping[str, str]:
 def _on_this_machine(
     command: Sequence[str], stdout: Sink, stderr: Sink, on_start: Callable[[Callable[[], None]], None] | None
 ) -> int:
-    default_signals = ["env", "--default-signal=TERM"]  # a run that is ending ignores SIGTERM, and children inherit it
-    end_with_parent = ["setpriv", "--pdeathsig", "TERM", "--"]  # its network is removed on SIGTERM, not on SIGKILL
+    default_signals = ["env", "--default-signal=TERM"]  # a run that is ending ignores SIGTERM, which children inherit
+    end_with_parent = ["setpriv", "--pdeathsig", "TERM", "--"]  # on SIGTERM, unlike SIGKILL, it removes its network
     process = subprocess.Popen(
         [*default_signals, *end_with_parent, *command],
         stdin=subprocess.DEVNULL,
@@ -67,7 +67,7 @@ def _on_this_machine(
         stderr=subprocess.PIPE,
         cwd=ROOT,
         env=environment(),
-        start_new_session=True,  # Ctrl-C is for us: we then end it
+        start_new_session=True,  # so that Ctrl-C reaches only this process, which then ends the testbed
     )
     with process:
         assert process.stdout is not None and process.stderr is not None

@@ -1,4 +1,4 @@
-"""Reads counters while a collective runs, inside the VM: those of switches' ports, or of tunnels."""
+"""Reading of counters while a collective runs, inside the VM: those of switches' ports, or of tunnels."""
 
 import ctypes
 import threading
@@ -9,81 +9,85 @@ from hosts.agent.clock import sleep_until
 _PR_SET_TIMERSLACK = 29
 
 Counters = Mapping[str, tuple[int, int, Mapping[int, int]]]
-"""By switch, when it was asked and when it had answered, ns, and the bytes that each port had sent, by its number; or
-of "", those of tunnels."""
+"""One reading, by switch: the instants of the request and of the answer, ns, and the bytes sent by each port, by port
+number. For tunnels the switch is "" and the numbers are those of tunnels."""
 
 
 class PortWatch:
-    """The readings of one collective, each by `ask`, which gives None where nothing can be read: one before it begins,
-    every `every_s` from then on, in a thread of their own, and one at its end. `then` is called with the number of each
-    of those in between, from 1, behind it. A context manager that ends them in any case."""
+    """Reads counters during one collective: before it begins, every `every_s` from then on in a thread, and at its end.
+
+    `ask` makes a reading, and returns None if nothing can be read. `then` is called after each reading of the thread
+    but the first, with its number from 1 on. Leaving the context ends the readings in any case.
+    """
 
     def __init__(self, ask: Callable[[], Counters | None], every_s: float, then: Callable[[int], object]) -> None:
         self._ask, self._every_ns, self._then = ask, round(every_s * 1e9), then
         self._lock, self._is_over, self._start_ns = threading.Lock(), False, 0
-        self._read: list[Counters] = []
+        self._readings: list[Counters] = []
         self._error: Exception | None = None
 
     def __enter__(self) -> "PortWatch":
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._lock:  # the thread ends by itself when the next reading would be due; that could take long
+        with self._lock:  # no join: the thread ends only when its next reading is due, which could take long
             self._is_over = True
 
     def begin(self, start_ns: int) -> None:
-        """The collective begins at this instant of CLOCK_MONOTONIC, in a moment."""
+        """Start the readings of a collective that begins shortly, at this instant of CLOCK_MONOTONIC."""
         self._start_ns = start_ns
         threading.Thread(target=self._run, daemon=True).start()
 
     def end(self) -> None:
-        """The collective is over: read once more, and not again. Raises the error of a reading that failed."""
+        """Make the last reading, at the collective's end. Raises the error of a reading that failed."""
         with self._lock:
             self._is_over = True
             if self._error is not None:
                 raise self._error
-            self._look()
+            self._read_once()
 
-    def _look(self) -> bool:
-        """Read once; whether anything was read."""
-        found = self._ask()
-        if found is not None:
-            self._read.append(found)
-        return found is not None
+    def _read_once(self) -> bool:
+        """Read once; return whether anything was read."""
+        counters = self._ask()
+        if counters is not None:
+            self._readings.append(counters)
+        return counters is not None
 
-    def of(
+    def rows(
         self, counted: Mapping[int, Sequence[tuple[str, int]]], *, control_s: Mapping[str, float]
     ) -> tuple[tuple[int, ...], ...]:
-        """What was read of links, ports or tunnels, each `counted` by these, as `CollectiveRecord.counters`.
+        """Return the readings as `CollectiveRecord.counters`, for links, ports or tunnels by index.
 
-        `control_s` are the one-way delays to switches: those are asked so much later, and answer so much earlier, than
-        the controller sees it. What was read before the beginning is what it is at that, as nothing is sent until then.
-        A port of a switch that was not asked each time is left out.
+        `counted` maps each to the (switch, port) pairs whose counters are added up for it. `control_s` are the one-way
+        delays to switches: a switch is asked that much later, and answers that much earlier, than the controller sees.
+        Readings before the collective's beginning count as readings at the beginning, as nothing is sent until then. A
+        port of a switch that is missing in a reading is left out.
         """
-        found = []
-        for one, all_ports in counted.items():
-            first, ports = None, [port for port in all_ports if all(port[0] in counters for counters in self._read)]
+        rows = []
+        for index, all_ports in counted.items():
+            ports = [port for port in all_ports if all(port[0] in counters for counters in self._readings)]
             if not ports:
                 continue
-            for counters in self._read:
+            first_bytes = None
+            for counters in self._readings:
                 at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
                 asked_ns = min(asked + delay for asked, _, _, _, delay in at) - self._start_ns
                 answered_ns = max(answered - delay for _, answered, _, _, delay in at) - self._start_ns
-                sent = sum(sent[port] for _, _, sent, port, _ in at)
-                first = sent if first is None else first
-                found.append((one, max(0, asked_ns), max(0, answered_ns), sent - first))
-        return tuple(found)
+                sent_bytes = sum(sent[port] for _, _, sent, port, _ in at)
+                first_bytes = sent_bytes if first_bytes is None else first_bytes
+                rows.append((index, max(0, asked_ns), max(0, answered_ns), sent_bytes - first_bytes))
+        return tuple(rows)
 
     def _run(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # this thread's: or it would be 50 us late
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
         due_ns = self._start_ns
         while True:
             with self._lock:
                 if self._is_over:
                     return
                 try:
-                    if self._look() and len(self._read) > 1:
-                        self._then(len(self._read) - 1)
+                    if self._read_once() and len(self._readings) > 1:
+                        self._then(len(self._readings) - 1)
                 except Exception as error:
                     self._error = error
                     return

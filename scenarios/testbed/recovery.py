@@ -1,9 +1,9 @@
-"""Runs collectives through faults: what fails is aborted, repaired and begun again, and every step is recorded.
+"""Running collectives under faults: a failed collective is aborted, repaired and run again, and every step recorded.
 
-As NCCL's users do: a collective that fails is aborted on every rank, the communicator is made anew with the agent that
-had died, and the collective is run again. A controller that has died is started again; until then forwarding stays as
-it was. Paths around failures are the controller's own business. What happened becomes events; which fault cost what is
-worked out from them afterwards (`analysis.statistics.fault_outcomes`).
+Recovery is as for users of NCCL: a failed collective is aborted on every rank, a new communicator with all agents is
+made, and the collective is run again. A controller that has died is restarted; until then forwarding stays as it was.
+The controller alone routes around failures. All steps are recorded as events, from which
+`analysis.statistics.fault_outcomes` computes the cost of each fault.
 """
 
 import time
@@ -19,71 +19,71 @@ from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
 from topologies.fabric.failures import cable
 
-_SETTLE_S = 0.5  # for the packets under way, and in virtual time for the controller, too: it is free there
-_UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a collective the model does not know
+_SETTLE_S = 0.5  # for packets in flight, and in virtual time, where waiting costs nothing, for the controller as well
+_UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a collective the model cannot predict
 
 
 class Recovery:
-    """The collectives of a testbed in one mode, whatever its scenario's faults do to them."""
+    """Runs the collectives of a testbed in one mode, and recovers them from the scenario's faults."""
 
     def __init__(self, testbed: Testbed, mode: Mode) -> None:
         self._testbed, self._mode = testbed, mode
         self._injector = FaultInjector(testbed, self._record)
-        self._collective, self._sent_before = 0, 0  # the collective under way, and the bytes sent before its attempt
+        self._collective, self._sent_before = 0, 0  # the current collective, and the bytes sent before its attempt
         self._events: list[Event] = []  # not yielded yet
-        self._in_force: tuple[int, ...] = ()  # the faults that paths were last chosen anew for
-        self._reroute, self._renew = False, False  # paths to be chosen, agents to be started, before an attempt
+        self._in_force: tuple[int, ...] = ()  # the faults under which paths were last chosen
+        self._reroute, self._renew = False, False  # whether the next attempt needs new paths, and new agents
         self._faults = testbed.setting.faults
         self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.host_pids]
 
     def run(self, *, count: int) -> Iterator[CollectiveRecord | Event]:
-        """Run the first `count` collectives in order; yield the record of each, and the events up to its end.
+        """Run the first `count` collectives in order; yield the record of each, then the events until its end.
 
-        The last event is always "ended". Raises the errors of `testbed.Failure` where a collective cannot be completed.
+        The last event is always "ended". Raises the errors in `testbed.Failure` if a collective cannot be completed.
         """
         try:
             for number in range(count):
                 self._collective = number
-                yield self._completed(number)
-                yield from self._taken()
+                yield self._run_collective(number)
+                yield from self._take_events()
         except Exception as error:
             self._record("ended", why=str(error))
-            yield from self._taken()
+            yield from self._take_events()
             raise
         self._record("ended", why="")
-        yield from self._taken()
+        yield from self._take_events()
 
     def _record(self, event: str, **fields: object) -> None:
-        """Record an event that happens now, unless `fields` has `at_ns`."""
+        """Record an event, with the present time unless `fields` has `at_ns`."""
         self._events.append({"event": event, "collective": self._collective, "at_ns": time.monotonic_ns(), **fields})
 
-    def _taken(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
-    def _completed(self, number: int) -> CollectiveRecord:
-        """The record of a collective, begun as often as it takes."""
+    def _run_collective(self, number: int) -> CollectiveRecord:
+        """Attempt a collective up to MOST_ATTEMPTS times; return its record, or raise the last attempt's error."""
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
-                return self._attempted(number, attempt)
+                return self._attempt(number, attempt)
             except WrongDataError:
                 raise
             except (CollectiveError, ControllerError) as error:
                 self._injector.after()
                 last = attempt == MOST_ATTEMPTS
                 if isinstance(error, ControllerError) and not last and self._testbed.controller.ends():
-                    continue  # it was dying when it was asked; the repair restarts it
-                in_vain = self._sent_bytes() - self._sent_before
-                self._failed(error, lost=isinstance(error, CollectiveError), sent_bytes=in_vain)
+                    continue  # the controller was ending when it was asked; the repair restarts it
+                sent_bytes = self._sent_bytes() - self._sent_before
+                self._record_failure(error, lost=isinstance(error, CollectiveError), sent_bytes=sent_bytes)
                 if last:
                     raise CollectiveError(f"collective {number} was begun {attempt} times: {error}") from None
         raise AssertionError("the last attempt returns or raises")
 
-    def _attempted(self, number: int, attempt: int) -> CollectiveRecord:
-        """The record of a collective that completes in this attempt."""
+    def _attempt(self, number: int, attempt: int) -> CollectiveRecord:
+        """Attempt a collective once and return its record; raises the errors of `Testbed.collective`."""
         changed, struck = self._injector.before(number), False
         in_force = self._injector.in_force()
-        if changed or in_force != self._in_force:  # the rest came within an attempt that was lost
+        if changed or in_force != self._in_force:  # without `changed`: a fault within a lost attempt
             self._settle()
         self._sent_before = self._sent_bytes()
         predictable = not any(self._faults[index].kind in _UNPREDICTABLE for index in in_force)
@@ -105,32 +105,33 @@ class Recovery:
             undisturbed=undisturbed,
         )
         if changed or struck or in_force or attempt > 1:
-            if struck:  # it may have come at the very end
+            if struck:  # perhaps at the very end, so that the controller has not noticed it yet
                 self._settle()
-            self._look_after()
+            self._record_outages()
             self._record("completed")
-            again = self._retransmitted_bytes()
-            if again:
-                self._record("retransmitted", retransmitted_bytes=again)
-            if again or struck:
-                self._testbed.part()  # what TCP has learnt from losses must not affect the next collective
+            retransmitted_bytes = self._retransmitted_bytes()
+            if retransmitted_bytes:
+                self._record("retransmitted", retransmitted_bytes=retransmitted_bytes)
+            if retransmitted_bytes or struck:
+                self._testbed.part()  # TCP's state after losses must not affect the next collective
         return record
 
     def _settle(self) -> None:
-        """Wait until the controller has the cables that are down, and have the paths of the ring chosen again.
+        """Wait until the controller knows which cables are down, and mark the ring's paths as to be chosen again.
 
-        Where it has others after `NOTICED_S`, its paths decide: one that differs from the plan ends the point.
+        If it knows others after `NOTICED_S`, its paths are used nevertheless, and a path that differs from the plan
+        ends the point.
         """
         self._reroute, self._in_force = True, self._injector.in_force()
         time.sleep(_SETTLE_S)
         testbed = self._testbed
         dead = dead_cables([self._faults[index] for index in self._in_force], testbed.fabric)
         if testbed.controller.alive():
-            with suppress(ControllerError):  # it is dying; the next repair restarts it
+            with suppress(ControllerError):  # the controller is ending; the next repair restarts it
                 testbed.await_status(lambda status: {cable(a, b) for a, b in status["dead"]} == dead)
 
     def _repair(self) -> None:
-        """Start again what has died."""
+        """Restart the controller and the agents if they have ended."""
         testbed = self._testbed
         if not testbed.controller.alive() and not self._injector.holds_controller():
             detected_ns = time.monotonic_ns()
@@ -143,34 +144,34 @@ class Recovery:
             now_ns = time.monotonic_ns()
             self._record("restarted", what="agents", detected_ns=now_ns, at_ns=now_ns)
 
-    def _failed(self, error: CollectiveError | ControllerError, *, lost: bool, sent_bytes: int) -> None:
-        """Record a failure; `lost`: an attempt at a collective, in which all GPUs sent so many bytes, was in vain."""
+    def _record_failure(self, error: CollectiveError | ControllerError, *, lost: bool, sent_bytes: int) -> None:
+        """Record a failure; `lost` is whether it ended an attempt, in which all GPUs together sent `sent_bytes`."""
         at_ns = error.seen_ns if isinstance(error, CollectiveError) else time.monotonic_ns()
         self._renew = self._renew or isinstance(error, CollectiveError)
         self._record("failed", at_ns=at_ns, why=str(error), lost=int(lost), retransmitted_bytes=sent_bytes)
-        self._look_after()
+        self._record_outages()
 
-    def _look_after(self) -> None:
-        """Record what the controller lists of failed cables, where the scenario has faults that cut some."""
+    def _record_outages(self) -> None:
+        """Record the outages that the controller lists, if the scenario has faults that cut cables."""
         if not any(fault.kind in CUTS for fault in self._faults) or not self._testbed.controller.alive():
             return
         try:
-            found = self._testbed.status()["outages"]
-        except ControllerError:  # it is dying; the next repair restarts it
+            outages = self._testbed.status()["outages"]
+        except ControllerError:  # the controller is ending; the next repair restarts it
             return
         fields = ("died", "back", "seen_ns", "done_ns")
-        self._record("outages", outages=[{name: outage[name] for name in fields} for outage in found])
+        self._record("outages", outages=[{name: outage[name] for name in fields} for outage in outages])
 
     def _retransmitted_bytes(self) -> int:
-        """The bytes that TCP has sent again; 0, and a failure recorded, where an agent died after the collective."""
+        """Return the bytes that TCP has retransmitted; if an agent has died, record the failure and return 0."""
         try:
             return self._testbed.retransmitted_bytes()
         except CollectiveError as error:
-            self._failed(error, lost=False, sent_bytes=0)
+            self._record_failure(error, lost=False, sent_bytes=0)
             return 0
 
     def _sent_bytes(self) -> int:
-        """What all GPUs have sent so far, headers included; 0 where the scenario has no faults."""
+        """Return the bytes that all GPUs have sent so far, headers included; 0 if the scenario has no faults."""
         total = 0
         for path in self._interfaces if self._faults else ():
             for line in Path(path).read_text().splitlines():

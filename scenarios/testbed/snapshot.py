@@ -1,7 +1,7 @@
-"""A snapshot of the machine that collectives run on: kernel, Open vSwitch, every qdisc, and the kernel's settings.
+"""A snapshot of the machine that runs the collectives: kernel, Open vSwitch, every qdisc, and the kernel's settings.
 
-Taken before the first collective and after the last, for a run's provenance, so that a setting that changed meanwhile
-can be found. Changes nothing. Runs inside the VM, where imports are slow.
+It is taken before the first collective and after the last one for a run's provenance, so that a changed setting can be
+found. It changes nothing, and runs inside the VM, where imports are slow.
 """
 
 import ctypes
@@ -14,20 +14,20 @@ from pathlib import Path
 from scenarios.vm.errors import VMError
 
 _CLONE_NEWNET = 0x40000000
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 _ROOT = Path("/proc/sys")
-_LONGEST = 2**16  # bytes of a setting, which is read at once
+_LONGEST = 2**16  # bytes; a setting is read by one call
 _FOLDERS = ("net/core", "net/ipv4")
 _OTHERS = ("kernel/randomize_va_space", "kernel/sched_rt_runtime_us", "vm/overcommit_memory")
 
 
 def seen(host_pid: int) -> dict[str, object]:
-    """The snapshot; `host_pid` is a process in a GPU's network namespace.
+    """Take a snapshot; `host_pid` is a process in a GPU's network namespace.
 
-    `sysctls` has the settings of the switches' namespace by name, and under "gpu" those of the GPU's that differ.
+    `sysctls` has the settings of the switches' namespace by name, and under "gpu" those that differ in the GPU's.
     """
     version = _output(["ovs-vswitchd", "--version"]).partition("\n")[0]
-    switches, gpu = sysctls(), _within(host_pid)
+    switches, gpu = sysctls(), _sysctls_of(host_pid)
     return {
         "kernel": f"{platform.system()} {platform.release()} {platform.version()}",
         "openvswitch": version.rpartition(" ")[2],
@@ -37,43 +37,43 @@ def seen(host_pid: int) -> dict[str, object]:
 
 
 def sysctls() -> dict[str, str]:
-    """The settings of this thread's network namespace for TCP and forwarding, and a few of the system's."""
+    """Return the settings of this thread's network namespace for TCP and forwarding, and a few of the whole system."""
     names = [f"{folder}/{file.name}" for folder in _FOLDERS for file in os.scandir(_ROOT / folder) if file.is_file()]
-    found = {}
+    settings = {}
     for name in [*sorted(names), *_OTHERS]:
         try:
-            # Three system calls: a file object takes ten, and there are hundreds of settings.
+            # This takes three system calls; a file object would take ten, and there are hundreds of settings.
             setting = os.open(_ROOT / name, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 text = os.read(setting, _LONGEST)
             finally:
                 os.close(setting)
-        except OSError:  # some can only be written, and some kernels lack some
+        except OSError:  # the setting is write-only, or this kernel lacks it
             continue
-        found[name.replace("/", ".")] = " ".join(text.decode().split())
-    return found
+        settings[name.replace("/", ".")] = " ".join(text.decode().split())
+    return settings
 
 
-def _within(pid: int) -> dict[str, str]:
-    """The settings of another process's network namespace, read by a thread that enters it and ends."""
-    found: dict[str, str] = {}
+def _sysctls_of(pid: int) -> dict[str, str]:
+    """Return the settings of another process's network namespace, read by a thread that enters it and ends."""
+    settings: dict[str, str] = {}
 
-    def look() -> None:
+    def read() -> None:
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) == 0:
-                found.update(sysctls())
+                settings.update(sysctls())
         finally:
             os.close(namespace)
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=read)
     thread.start()
     thread.join()
-    return found
+    return settings
 
 
 def _output(command: list[str]) -> str:
     try:
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_PATIENCE_S).stdout
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_TIMEOUT_S).stdout
     except subprocess.TimeoutExpired:
-        raise VMError(f"{command[0]} has not ended after {_PATIENCE_S} s") from None
+        raise VMError(f"{command[0]} did not end within {_TIMEOUT_S} s") from None

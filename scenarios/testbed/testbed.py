@@ -1,8 +1,8 @@
-"""One point of an experiment, inside the VM: the network, the controller and the agents up, then its collectives.
+"""The testbed of one point of an experiment: it starts network, controller and agents, and runs collectives.
 
-For the VM or another platform (`Platform`), as root; `scenarios.testbed.__main__` runs it there. As in an experiment on
-real machines, the hosts' side chooses the ring and the controller the WAN paths. What to do about faults is in
-`recovery`.
+It runs as root in the VM or on another platform (`Platform`), started by `scenarios.testbed.__main__`. As in an
+experiment on real machines, the hosts choose the ring and the controller chooses the WAN paths. `recovery` handles
+faults.
 """
 
 import threading
@@ -79,24 +79,25 @@ from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
-_PROBE_PORTS = 31_000  # from which on probes have theirs: above those of agents, below those of the kernel's choice
-NOTICED_S = 10.0  # the controller takes a fraction of a second, on a busy machine a few
+_PROBE_PORTS = 31_000  # the first TCP port of probes: above agents' ports, below the kernel's ephemeral ports
+NOTICED_S = 10.0  # the controller notices a failure in a fraction of a second, on a busy machine in a few seconds
 _LOOK_AGAIN_S = 0.05
 _FOLLOW_S = 0.0005
-_IN_FORCE_S = 0.02  # after which switches follow new rules alone: Open vSwitch looks over its cache every 5 ms
+_IN_FORCE_S = 0.02  # until switches follow only the new rules: Open vSwitch revalidates its cache every 5 ms
 _DEADLINE_S = 60.0
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
 Event = Mapping[str, Any]
-"""Something that happened because of a fault; its kinds and fields are in `analysis.statistics.fault_outcomes`."""
+"""An event of a fault or of recovery; `analysis.statistics.fault_outcomes` lists the kinds and their fields."""
 
 
 @dataclass(frozen=True)
 class Reconfiguration:
-    """What was changed before a collective: whether the mode chose its ring and its paths anew, and the time from
-    before its ring was chosen until the controller had its paths in force, with the OpenFlow messages that this took;
-    None where neither a ring was chosen nor paths were asked for.
+    """The changes before a collective: whether the mode re-embedded its ring and re-routed its paths, and their cost.
+
+    `took_ns` is the time from before the choice of the ring until the controller had installed the paths, `messages`
+    the number of OpenFlow messages; both are None if neither a ring nor paths were chosen.
     """
 
     reembedded: bool = False
@@ -107,24 +108,25 @@ class Reconfiguration:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveRecord:
-    """One collective as it was measured; all times are in ns.
+    """The measurement of one collective. All times are in ns; optional fields are None if they were not measured.
 
-    `placement` is the rank at each place of the schedule, `path` the index in `Fabric.paths` of each flow's path over
-    the WAN, -1 within a site.
-    `reembedded`, `rerouted` and `reconfigure_*` are of its `Reconfiguration`. `drops` counts packets lost anywhere.
-    `retransmitted_bytes` are payload that TCP sent again, None where that is not counted: in fifo queues it is.
-    `later` are those paths after each change of tunnels while it ran, where there were any.
-    `counters`, where they were read, are rows of a link or port, the two instants between which its counter was read,
-    since the collective was to begin, and the bytes that it had sent since the first reading. `probes`, where there
-    were any, are rows of source, destination, path, and when each was sent and had arrived, since the first was sent.
-    `moved`, where paths may change meanwhile, are the changes of conditions from 0 on at which they were chosen, each
-    with the path of every flow; the messages for that are among `reconfigure_messages`.
-    `late`: timers were later than the shaping allows for. `faults` are those in force when its ring and paths were
-    chosen (their indices in the scenario), and `undisturbed` is True where the model can predict it: nothing else
-    happened to it.
-
-    Since the first rank began, `start_ns[rank]` is when each rank began, and `sent_ns` and `arrived_ns` are by transfer
-    of the schedule (`hosts.communicator.Completed`).
+    - `placement`: the rank at each position of the schedule.
+    - `path`: for each flow the index in `Fabric.paths` of its WAN path, -1 within a site.
+    - `reembedded`, `rerouted`, `reconfigure_*`: the `Reconfiguration` before it.
+    - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
+      (`hosts.communicator.Completed`). All are since the first rank began.
+    - `drops`: packets lost anywhere.
+    - `retransmitted_bytes`: payload that TCP retransmitted, counted with fifo queues only.
+    - `later`: the paths of all flows after each change of tunnels during the collective.
+    - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
+      collective's beginning, and the bytes that it had sent since the first reading.
+    - `probes`: rows of source, destination, path, and the instants at which the probe was sent and had arrived, since
+      the first was sent.
+    - `moved`: rows of a change of conditions (from 0 on) at which paths were chosen, and the path of every flow, for
+      modes that re-route during a collective; `reconfigure_messages` includes the messages for that.
+    - `late`: whether timers were later than the shaping allows for.
+    - `faults`: the indices of the faults in force when ring and paths were chosen.
+    - `undisturbed`: whether nothing else happened to the collective, so that the model can predict it.
     """
 
     collective: int
@@ -149,11 +151,11 @@ class CollectiveRecord:
 
     @property
     def completion_s(self) -> float:
-        """From the first beginning to the last end, seconds."""
+        """The time from the first rank's beginning to the last arrival, in seconds."""
         return (max(self.arrived_ns) - min(self.start_ns)) / 1e9
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as the testbed prints them: with `completion_s` and `reconfigure_s` in seconds, without None."""
+        """Return the fields for the testbed's output: `completion_s` and `reconfigure_s` in seconds, without None."""
         fields = {name: value for name, value in asdict(self).items() if value is not None}
         if self.reconfigure_ns is not None:
             fields["reconfigure_s"] = fields.pop("reconfigure_ns") / 1e9
@@ -164,21 +166,21 @@ _UNCHANGED = Reconfiguration()
 
 
 class WrongDataError(CollectiveError):
-    """A collective that delivered wrong bytes; it must not be repeated."""
+    """Raised for a collective that delivered wrong bytes; it must not be repeated."""
 
 
 class Testbed:
-    """Everything that a configuration needs, up and ready; a context manager that takes it down again.
+    """A context manager that starts everything a configuration needs (network, controller, agents), and stops it.
 
-    `platform` is the platform it runs on; `tell` is called with a few words before each step that may take long.
-    `fair_links` are the links or ports, by name, that flows may share: unless it is None, flows get fair shares.
-    Without agents (`has_agents` False) there are no collectives, and the GPUs' hosts are a program's of the user.
-    Raises the errors of `Failure`, each a sentence, where a part of it does not come up or fails later.
+    `tell` is called with a few words before each step that may take long. `fair_links` are the names of the links or
+    ports that flows may share; unless it is None, flows get fair shares. Without agents (`has_agents` False) there are
+    no collectives, and the GPUs' hosts run a user's program. Raises the errors in `Failure`, each with a sentence as
+    message, if a part does not start or fails later.
 
-    `delays_s`, [links or ports], are their delays; new agents wait for one another for `deadline_s`; `placement` is the
-    rank at each place in the next collective. After setting it, call `join` before the next collective, and `route` if
-    it needs other paths. `stays` is whether nothing fails, so that what is in no tunnel stays on the fixed paths;
-    `share` and `reshape` shape the links for it.
+    `delays_s` are the delays of links or ports, [links or ports] s. New agents wait for each other for at most
+    `deadline_s`. `placement` is the rank at each position of the schedule in the next collective: after setting it,
+    call `join` before the next collective, and `route` if it needs other paths. `stays` is whether packets in no tunnel
+    stay on the fixed paths, because nothing fails; `share` and `reshape` shape the links accordingly.
     """
 
     def __init__(
@@ -192,35 +194,36 @@ class Testbed:
     ) -> None:
         self.setting, self.platform, self._tell = setting, platform, tell
         self.fair_links, self._has_agents = fair_links, has_agents
-        # Nothing is lost: queues are fair, and nothing fails, as a prompt has no fair links at first.
+        # Queues are fair and there are no faults, so nothing is lost. At the prompt faults may come, but a prompt has
+        # no fair links at first.
         self._is_lossless = fair_links is not None and not setting.faults
         self.stays = has_agents and not setting.faults
-        # By collective, the faults under which it was chosen for, the last time where it was begun more than once.
-        self._in_force: dict[int, tuple[Fault, ...]] = {}
-        in_force = (lambda number: self._in_force.get(number, ())) if setting.faults else None
+        # By collective, the faults under which ring and paths were chosen, in its last attempt.
+        self._faults_under: dict[int, tuple[Fault, ...]] = {}
+        in_force = (lambda number: self._faults_under.get(number, ())) if setting.faults else None
         self._conditions = conditions_of(setting, in_force)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
         self.deadline_s = _DEADLINE_S
-        self._queued_bytes: int | None = None  # of a flow, before it was set
-        self._asked: dict[tuple[int, int], int] = {}  # the path of each crossing, as the controller last answered
-        self._ways: dict[int, int] = {}  # likewise that of each flow, by its index, where the fabric spreads them
-        self._limits_bps: Floats | None = None  # of tunnels by class, [classes * paths], where they have any
+        self._queued_bytes: int | None = None  # the kernel's limit of a flow's queued bytes, before it was changed
+        self._crossing_paths: dict[tuple[int, int], int] = {}  # of each crossing in the controller's last reply
+        self._spread_paths: dict[int, int] = {}  # if the fabric spreads flows: the path of each flow, by its index
+        self._limits_bps: Floats | None = None  # the rates of tunnels by class, [classes * paths], if there are any
         self._rerouted = False  # since the last collective
-        # Where knowledge is measured: what is made of the last collective, of what was believed before it.
+        # With measured knowledge: by the last collective, its update of the believed rates before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._believing: tuple[Conditions, Course | None] | None = None
-        self._chosen_under: dict[int, Floats] = {}  # the rates, by the collective before which paths were chosen
-        # Where demands are measured: what was seen of them in each collective.
-        self._seen: dict[int, Floats] = {}
-        self._wanted_bps: Floats | None = None  # in the next collective, as `Traffic.wanting`
-        self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
-        self._paths: list[tuple[int, ...]] = []  # of the collective under way, and after each change of tunnels
-        self._changes = threading.Lock()
+        self._last_belief: tuple[Conditions, Course | None] | None = None
+        self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
+        # With measured demands: the demands seen in each collective.
+        self._demands_seen: dict[int, Floats] = {}
+        self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.wanting`
+        self._demands = Demands(setting.te.collectives, self._demands_seen.__getitem__)
+        self._paths: list[tuple[int, ...]] = []  # of the current collective, first and after each change of tunnels
+        self._shaping_lock = threading.Lock()
         self.placement: tuple[int, ...] = ()
-        self._kept: tuple[int, ...] = ()  # the placement of the last collective that was completed
-        self._joined: tuple[int, ...] = ()  # the ring that has connections
-        self._sent_again = 0  # bytes, over those connections before the next collective
+        self._completed_placement: tuple[int, ...] = ()  # the placement of the last completed collective
+        self._connected: tuple[int, ...] = ()  # the placement whose connections exist
+        self._retransmitted_before = 0  # retransmitted bytes over those connections before the next collective
         self._stack = ExitStack()
 
     def __enter__(self) -> "Testbed":
@@ -231,12 +234,12 @@ class Testbed:
                     stack.callback(openvswitch.down)
             else:
                 stack.enter_context(put_back())
-            # The controller is busy importing while the switches are made; they look for it until it is there.
+            # The controller imports its modules while the switches are made, which try to connect until it listens.
             delays_s = self.setting.control_delays_s
             if delays_s:
                 stack.enter_context(control_delay.delayed(control_delay.delays_s(delays_s)))
             self.controller_at = control_delay.addresses(self.fabric) if delays_s else {}
-            listen = "0.0.0.0" if delays_s else None  # noqa: S104  (in the VM there is loopback and nothing else)
+            listen = "0.0.0.0" if delays_s else None  # noqa: S104  (the VM has only loopback)
             self.controller = stack.enter_context(
                 ControllerProcess(self.setting.fabric, self.platform.folder, listen=listen)
             )
@@ -252,8 +255,8 @@ class Testbed:
             self._wait_ready()
             if self._has_agents:
                 self._tell("the agents")
-                self._communicator = self._communicate()
-                stack.callback(self._hang_up)
+                self._communicator = self._start_agents()
+                stack.callback(self._close_agents)
             else:
                 self.set_queues()
             self._drops = DropCounter(self.network.host_pids)
@@ -266,7 +269,7 @@ class Testbed:
         self._stack.close()
 
     def _shape(self, rates_bps: Floats) -> Shaper:
-        """Shape the links, under these conditions and the delays there are."""
+        """Shape the links with these rates and the present delays."""
         transport = self.setting.transport
         size, by_path = transport.buffer_bytes, self.stays and self.fair_links is not None
         shaping = Shaping(
@@ -289,8 +292,8 @@ class Testbed:
 
     @property
     def _tunnels(self) -> tuple[Tunnel, ...]:
-        """The tunnels that have rates of their own, for each class in the order of service; none without te, nor
-        where queues are not fair."""
+        """The rate-limited tunnels, one for each class (in service order) and path; empty without the routing te, and
+        without fair queues."""
         if self.setting.fabric.routing != ROUTING or self.fair_links is None:
             return ()
         ports = {link.name: link.index for link in shared_by(self.fabric).all}
@@ -303,8 +306,10 @@ class Testbed:
 
     @property
     def _with_tunnels(self) -> Floats:
-        """The rates of links or ports, and behind them of tunnels. Those that are given to no flow have their ports':
-        what a flow had queued there before it was given another must not stay behind."""
+        """The rates of links or ports, followed by those of tunnels.
+
+        A tunnel that no flow uses has its port's rate, so that it sends the packets that flows left in its queue.
+        """
         if not self._tunnels:
             return self._rates_bps
         whole_bps = self._rates_bps[[tunnel.link for tunnel in self._tunnels]]
@@ -314,15 +319,15 @@ class Testbed:
     def _unshape(self) -> None:
         self._shaper.close()
 
-    def _hang_up(self) -> None:
+    def _close_agents(self) -> None:
         self._communicator.close()
 
-    def _communicate(self, *, epoch: int = 0) -> Communicator:
-        """Start the agents; `epoch` is the last of those before them."""
+    def _start_agents(self, *, epoch: int = 0) -> Communicator:
+        """Start the agents; `epoch` is the last epoch of the previous agents."""
         self.set_queues()
         deadline_s = self.deadline_s
         if self.setting.transport.buffer_bytes is not None:
-            # Long enough for a message every frame of which is lost and sent again after a timeout.
+            # Long enough for a message whose every frame is lost and retransmitted after a timeout.
             frames = self.setting.carried.largest_message_bytes / frame_segment_bytes()
             deadline_s += self.setting.transport.rto_min_s * frames
         return Communicator(
@@ -338,10 +343,10 @@ class Testbed:
 
     @property
     def _has_own_segments(self) -> bool:
-        """Whether connections have segments by their own messages, and not by the largest of all.
+        """Whether each connection's segment size follows from its own messages, instead of the largest of all.
 
-        Not where a class or a tunnel has a part of a port: it would lose what it waits for longer segments of others;
-        nor where rates change by time.
+        It does not if a class or a tunnel has a part of a port, which would lose the time that it waits for longer
+        segments of others; nor if rates change by time.
         """
         has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.setting.classes)
         return self.fair_links is not None and not has_parts and self._conditions.timed is None
@@ -352,11 +357,11 @@ class Testbed:
         return float(self._conditions.shaped_bps(0, ()).max())
 
     def set_queues(self) -> None:
-        """Have TCP queue and segment as the links' queues need it."""
+        """Set TCP's queue limits and segment sizes as the links' queues need them."""
         if self.fair_links is not None:
-            self._set_queued(self._windows(self.fair_links))
-        elif self._queued_bytes is not None:  # as before flows had fair shares
-            self._set_queued(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
+            self._set_windows(self._windows(self.fair_links))
+        elif self._queued_bytes is not None:  # restore the limits from before fair sharing
+            self._set_windows(Windows(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
         if self._is_lossless:
             for pid in self.network.host_pids:
                 with inside(pid):
@@ -365,7 +370,7 @@ class Testbed:
             self._set_segments(frame_segment_bytes())
 
     def _windows(self, shared: Collection[str]) -> Windows:
-        """With which connections queue so little that flows get fair shares."""
+        """Return windows with which connections queue so little that flows get fair shares."""
         return windows_of(
             message_bytes=self.setting.carried.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
@@ -373,7 +378,7 @@ class Testbed:
             steady=self._conditions.timed is None,
         )
 
-    def _set_queued(self, windows: Windows) -> None:
+    def _set_windows(self, windows: Windows) -> None:
         self._set_segments(windows.segment_bytes)
         for pid in self.network.host_pids:
             with inside(pid):
@@ -381,14 +386,14 @@ class Testbed:
             self._queued_bytes = self._queued_bytes or before
 
     def _set_segments(self, segment_bytes: int) -> None:
-        """Have TCP make segments of up to this size."""
+        """Let TCP make segments of up to this size."""
         for gpu, pid in zip(self.fabric.gpus, self.network.host_pids, strict=True):
             with inside(pid), closing(RtNetlink()) as netlink:
                 netlink.set_segment_bytes(gpu.interface, segment_bytes)
 
     @property
     def _control_s(self) -> Mapping[str, float]:
-        """The one-way delay from the controller to each switch; empty where there is none."""
+        """The one-way delay from the controller to each switch, in seconds; empty if there is none."""
         of_sites = self.setting.control_delays_s
         by_address = control_delay.delays_s(of_sites) if of_sites else {}
         return {switch: by_address[address] for switch, address in self.controller_at.items()}
@@ -398,11 +403,11 @@ class Testbed:
         return Router(self.fabric, shared_by(self.fabric).delays_s(self.delays_s))
 
     def seen(self) -> dict[str, object]:
-        """A snapshot of the VM (`snapshot.seen`)."""
+        """Take a snapshot of the machine (`snapshot.seen`)."""
         return snapshot.seen(self.network.host_pids[0])
 
     def run(self, mode: Mode, *, count: int) -> Iterator[CollectiveRecord]:
-        """Run the first `count` collectives of the configuration in one mode, in order; any failure ends it."""
+        """Run the first `count` collectives of the configuration in one mode, in order; the first failure is raised."""
         for number in range(count):
             yield self.collective(mode, number)
 
@@ -417,77 +422,78 @@ class Testbed:
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
     ) -> CollectiveRecord:
-        """Run the collective of this number, after all before it.
+        """Run the collective of this number, after all earlier ones.
 
-        `in_force` are the faults, by index, under which ring and paths are chosen; `reroute` has paths asked for even
-        where the mode would not. An attempt that was lost is no collective: the next `attempt` begins with the ring and
-        the paths of the collective before. Without a living controller none are asked for, and forwarding stays as it
-        is. `on_start` and `undisturbed` are as for `measure`. Raises CollectiveError where there is no ring or the
-        collective fails, WrongDataError where it delivers wrong data, ControllerError and TcError.
+        `in_force` are the indices of the faults under which ring and paths are chosen. With `reroute` the controller is
+        asked for paths even if the mode would not. A lost attempt changes nothing: the next `attempt` begins with the
+        ring and the paths of the collective before. While no controller is alive it is not asked for paths, and
+        forwarding stays as it is. `on_start` and `undisturbed` are as for `measure`. Raises CollectiveError if there is
+        no ring or the collective fails, WrongDataError if it delivers wrong data, ControllerError and TcError.
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
-        self._in_force[number] = self._faults(in_force)
+        self._faults_under[number] = self._faults(in_force)
         if attempt > 1:
-            self.placement = self._kept
+            self.placement = self._completed_placement
         believed, course = self._believed(mode)
-        begun_ns, probes = None, tuple[tuple[int, ...], ...]()
+        probed_ns, probes = None, tuple[tuple[int, ...], ...]()
         if self._conditions.are_probed(mode, number, 1, self.setting.collective.reembed_every)[0]:
-            begun_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
+            probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
         (rates_bps,) = believed.held(self.setting.keeps_rates(mode)).rates_bps(number, 1)
         try:
             moments = moments_of(self.setting, mode.name, number, 1, course=course)
-        except NoPathError as error:  # too much is down
-            raise CollectiveError(f"nothing can be chosen: {error}") from None
-        change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=begun_ns)
+        except NoPathError as error:  # too many cables are down
+            raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
+        change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=probed_ns)
         self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._in_force[number], number)
-        watch = self._watched(mode, rates_bps, of_ports=is_learnt)
-        watched = nullcontext() if watch is None else watch
+        is_learnt = mode.knowledge.is_measured and tells(self.setting.faults, self._faults_under[number], number)
+        watch = self._counter_watch(mode, rates_bps, of_ports=is_learnt)
+        watching = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
-            self._meet_paths(mode, rates_bps)
+            self._fill_flow_tables(mode, rates_bps)
         messages = 0
 
-        def changed(place: int, rates_bps: Floats) -> None:
+        def apply_change(index: int, rates_bps: Floats) -> None:
             nonlocal messages
             self.change(rates_bps)
-            if moved is not None and self._conditions.reroutes_within(mode, number, place):
-                (believed_bps,) = self._conditions.believed_within_bps(mode.knowledge, number, [place])
+            if moved is not None and self._conditions.reroutes_within(mode, number, index):
+                (believed_bps,) = self._conditions.believed_within_bps(mode.knowledge, number, [index])
                 messages += self.route(mode, believed_bps, best=True)
-                moved.append((place, *self._path()))
+                moved.append((index, *self._flow_paths()))
 
-        with self._changing(number, changed) as begin, watched:
+        with self._timed_changes(number, apply_change) as begin, watching:
 
-            def begun(start_ns: int) -> None:
+            def started(start_ns: int) -> None:
                 begin(start_ns)
                 if watch is not None:
                     watch.begin(start_ns)
                 on_start(start_ns)
 
-            record = self.measure(number, change=change, faults=in_force, on_start=begun, undisturbed=undisturbed)
+            record = self.measure(number, change=change, faults=in_force, on_start=started, undisturbed=undisturbed)
             if watch is not None:
                 watch.end()
-        if self._believing is not None:
-            self._believing = believed, course
-        self._kept, routed = self.placement, int(moments.routed[0])
-        self._chosen_under = {one: rates for one, rates in self._chosen_under.items() if one == routed}
+        if self._last_belief is not None:
+            self._last_belief = believed, course
+        self._completed_placement, routed = self.placement, int(moments.routed[0])
+        self._chosen_under = {at: rates for at, rates in self._chosen_under.items() if at == routed}
         if moved is not None:
             before = record.reconfigure_messages or 0
             record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
         if watch is not None and self.setting.measures_demands(mode):
-            return self._taken_in_demands(record, watch)
+            return self._learn_demands(record, watch)
         if mode.knowledge.kind == PROBED:
             return replace(record, probes=probes)
         if is_learnt:
-            return self._taken_in(mode, record, watch)
+            return self._learn_links(mode, record, watch)
         return record if mode.measure_every_s is None else replace(record, counters=())
 
-    def _meet_paths(self, mode: Mode, rates_bps: Floats) -> None:
-        """Have the switches' kernels know all paths, and the connections in force as they are where routes are.
+    def _fill_flow_tables(self, mode: Mode, rates_bps: Floats) -> None:
+        """Fill the kernel's flow tables with all paths, and with the connections as switches with routes see them.
 
-        A switch looks at more of a packet while it has routes, and the kernel then forgets what it knew with less. So
-        connections are made anew once all crossings have routes, off the fixed paths; what is known then stays.
+        A switch matches more fields of a packet while it has routes, and the kernel then drops its flows with fewer
+        fields. So new connections are made once all crossings have routes, which lead off the fixed paths; the kernel's
+        flows of these connections stay.
         """
         self.heed_at_once()
         elsewhere_bps = rates_bps.copy()
@@ -499,10 +505,14 @@ class Testbed:
         warm(self.fabric, range(len(self.fabric.gpus)))
         self.route(mode, rates_bps, best=True)
 
-    def _watched(self, mode: Mode, rates_bps: Floats, *, of_ports: bool) -> PortWatch | None:
-        """What reads counters while a collective of a mode runs, if anything does, of ports if those are wanted. Where
-        it is time then, tunnels are given to what demands want, under these rates of logical links."""
-        every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._path()]
+    def _counter_watch(self, mode: Mode, rates_bps: Floats, *, of_ports: bool) -> PortWatch | None:
+        """Return the reader of counters during a collective: of tunnels if the mode measures demands, of ports if it
+        measures links and `of_ports`, otherwise None.
+
+        If demands are measured, flows are assigned to tunnels again after every `te.readings` readings (0: never),
+        under these rates of logical links.
+        """
+        every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._flow_paths()]
         if not self.setting.measures_demands(mode):
             if every_s is None or not of_ports:
                 return None
@@ -514,19 +524,19 @@ class Testbed:
                 had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
                 self._wanted_bps = wanted_within(*of, read, reading // every, had_bps, spec=self.setting.te)
                 self.route(mode, rates_bps, best=False, stay=True)
-                self._paths.append(self._path())
+                self._paths.append(self._flow_paths())
 
         watch = PortWatch(self._tunnel_counters, self.setting.te.sample_s, then)
         return watch
 
     def _counted(self, watch: PortWatch) -> npt.NDArray[np.int64]:
-        """What was read of the tunnels that flows were given in this collective, as `CollectiveRecord.counters`."""
+        """Return the readings of the tunnels that flows used in this collective, as `CollectiveRecord.counters`."""
         path = np.array(self._paths)
         used = np.unique(tunnels_of(self.fabric, self.setting.workload, path)[path >= 0]).tolist()
-        return np.array(watch.of({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
+        return np.array(watch.rows({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
 
     def _port_counters(self) -> Counters | None:
-        """What ports have sent; None where a fault has killed the controller."""
+        """Read the counters of ports; None if a fault has killed the controller. Raises ControllerError."""
         try:
             return self._controller.counters()
         except ControllerError:
@@ -535,77 +545,83 @@ class Testbed:
             raise
 
     def _tunnel_counters(self) -> Counters:
-        """What tunnels have sent."""
+        """Read the counters of tunnels."""
         now_ns, sent = time.monotonic_ns(), self._shaper.tunnel_bytes()
         return {"": (now_ns, time.monotonic_ns(), sent)}
 
-    def _taken_in_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
-        """Note what a collective tells of demands; its record with the counters of the tunnels that it was given."""
+    def _learn_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
+        """Store the demands seen in a collective; return its record with the counters of the tunnels that it used."""
         workload, sample_s = self.setting.workload, self.setting.te.sample_s
         rows = self._counted(watch)
-        self._seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
+        self._demands_seen[record.collective] = wanted_of(self.fabric, workload, readings(rows), sample_s=sample_s)
         return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
 
     def _believed(self, mode: Mode) -> tuple[Conditions, Course | None]:
-        """What a mode believes of conditions, by what was measured here, and its course if it has one, as they were
-        after the last collective: a lost attempt at another leaves nothing behind."""
+        """Return the conditions that a mode believes in, from measurements here, and its course, if it has one.
+
+        Both are in the state after the last completed collective: a lost attempt does not change them.
+        """
         has_course = self.setting.has_course(mode.name)
         if not has_course and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
-        if self._believing is None:
-            believed = self._conditions.believed(mode.knowledge, self._after)
-            self._believing = believed, new_course(self.setting, mode.name, believed) if has_course else None
-        believed, course = self._believing
+        if self._last_belief is None:
+            believed = self._conditions.believed(mode.knowledge, self._believed_after)
+            self._last_belief = believed, new_course(self.setting, mode.name, believed) if has_course else None
+        believed, course = self._last_belief
         return believed, course and course.copy()
 
-    def _after(self, number: int, before_bps: Floats) -> Floats:
-        """What is believed after this collective, or its probes; there are none where nothing is chosen."""
+    def _believed_after(self, number: int, before_bps: Floats) -> Floats:
+        """Return the believed rates after this collective or its probes; unchanged if it measured nothing."""
         return self._learnt[number](before_bps) if number in self._learnt else before_bps
 
     def _probe(self, mode: Mode, number: int, *, anew: bool) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """Probe the candidate paths of what is in force, and note what that tells of links: when it began, and the
-        record's `probes`."""
+        """Probe the candidate paths of the present ring, and store the rates of links that the probes show.
+
+        Returns the instant at which it began (CLOCK_MONOTONIC, ns) and the rows of `CollectiveRecord.probes`. Raises
+        CollectiveError.
+        """
         probes, size_bytes = self._probes(mode), self.setting.control.probe_bytes
-        if anew:  # others have their rules with the routes, and their windows with the connections
+        if anew:  # otherwise the probes' rules were installed with the routes, and their windows with the connections
             if mode.reroutes:
                 self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
                 self.settle()
             segments = limits(self.setting.transport, flow_bytes=size_bytes).initial_segments
-            for src, dst in dict.fromkeys(of[:2] for of in probes):
+            for src, dst in dict.fromkeys((src, dst) for src, dst, _, _ in probes):
                 with netlink_of(self.network.host_pids[src]) as netlink:
                     ends = self.fabric.gpus[src].interface, self.fabric.gpus[dst].ip
                     netlink.set_route(*ends, initial_segments=segments)
         self._tell(f"collective {number}: the probes of paths")
         begun_ns = time.monotonic_ns()
         try:
-            found = probe(
+            times_ns = probe(
                 self.fabric,
                 self.network.host_pids,
                 [(src, dst, port) for src, dst, _, port in probes],
                 size_bytes=size_bytes,
             )
         except OSError as error:
-            raise CollectiveError(f"collective {number} cannot be chosen for: {error}") from None
+            raise CollectiveError(f"the probes before collective {number} failed: {error}") from None
         rows = [
-            (*of[:3], sent - begun_ns, arrived - begun_ns) for of, (sent, arrived) in zip(probes, found, strict=True)
+            (src, dst, path, sent_ns - begun_ns, arrived_ns - begun_ns)
+            for (src, dst, path, _), (sent_ns, arrived_ns) in zip(probes, times_ns, strict=True)
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-        of, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
-        seen_bps = at_probes(self._conditions, number, of, took_s, size_bytes)
+        probed, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
+        seen_bps = at_probes(self._conditions, number, probed, took_s, size_bytes)
         self._learnt = {number: partial(learnt, PROBED, seen_bps=seen_bps, links=np.empty((0, 0), dtype=np.int32))}
         return begun_ns, tuple(rows)
 
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
-        """The probes of what is in force: source, destination, path, and a TCP source port, another for each path."""
+        """Return the probes of the present ring: source, destination, path, and a TCP source port for each path."""
         placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
-        dead = dead_cables(next(reversed(self._in_force.values()), ()), self.fabric)
-        found = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
+        dead = dead_cables(next(reversed(self._faults_under.values()), ()), self.fabric)
+        probes = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
         first = {pair: paths[0].index for pair, paths in self.fabric.paths_between.items() if paths}
         site = self.fabric.gpu_sites.tolist()
-        return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in found]
+        return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in probes]
 
-    def _taken_in(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
-        """Note what a collective tells of links; its record with the counters, if they were watched."""
+    def _learn_links(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
+        """Store the rates of links that a collective shows; return its record, with the counters if they were read."""
         (links,) = links_passed(
             self.setting.workload,
             np.array([record.placement], dtype=np.int16),
@@ -619,8 +635,8 @@ class Testbed:
             seen_bps = at_ends(self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s)
         else:
             link = counted_alone(self.fabric, links)
-            ports = {one: ports_of(self.fabric)[one] for one in link.tolist()}
-            record = replace(record, counters=watch.of(ports, control_s=self._control_s))
+            ports = {index: ports_of(self.fabric)[index] for index in link.tolist()}
+            record = replace(record, counters=watch.rows(ports, control_s=self._control_s))
             assert record.counters is not None
             rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
             seen_bps = at_ports(readings(rows), links=len(self.delays_s), fair=fair)
@@ -628,9 +644,11 @@ class Testbed:
         return record
 
     @contextmanager
-    def _changing(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:
-        """Have conditions change while a collective runs, if they do, by `change` as of `RateChanges`: from when the
-        function is called with its beginning to the end of the context."""
+    def _timed_changes(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:
+        """Change conditions during a collective, if they change by time, by calls of `change` as in `RateChanges`.
+
+        The context gives a function to call with the collective's beginning; changes end with the context.
+        """
         timed = self._conditions.timed
         if timed is None:
             yield lambda _: None
@@ -651,9 +669,9 @@ class Testbed:
         reroute: bool,
         probed_ns: int | None,
     ) -> Reconfiguration:
-        """Choose and connect the ring, and have the controller choose the paths, where a collective needs new ones.
+        """Choose and connect the ring, and let the controller choose the paths, if the collective needs new ones.
 
-        `probed_ns` is when probes for that began, which are part of the time that it takes.
+        `probed_ns` is the beginning of the probes for these choices, if there were any: the time taken includes them.
         """
         reembeds, reroutes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         self._tell(f"collective {number}: the placement")
@@ -663,7 +681,7 @@ class Testbed:
             try:
                 arranging = mode if reembeds else replace(mode, reembed=NEVER)
                 self.placement = self.choose_placement(arranging, rates_bps, self.setting.workload)
-            except ValueError as error:  # too much is down
+            except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.join()
         due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
@@ -693,14 +711,14 @@ class Testbed:
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
     ) -> CollectiveRecord:
-        """Run a collective of this number along the ring and the paths that are in force, after that change to them.
+        """Run the collective of this number on the present ring and paths; `change` is the change to them, to record.
 
-        `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, `undisturbed`
-        after its end for the record's field. Raises CollectiveError where it fails, WrongDataError where it delivers
-        wrong data.
+        `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, and `undisturbed`
+        after its end for the record's field. Raises CollectiveError if it fails, WrongDataError if it delivers wrong
+        data.
         """
-        path = self._path()
-        if self._rerouted:  # so that the connections' first messages go where all others do
+        path = self._flow_paths()
+        if self._rerouted:  # so that the first messages take the new paths, too
             time.sleep(_IN_FORCE_S)
             self._rerouted = False
         self._timer_overrun()
@@ -710,7 +728,7 @@ class Testbed:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
         again = self._retransmitted() if self.setting.transport.queue == "fifo" else None
         if self.setting.transport.buffer_bytes is not None:
-            self.part()  # the next collective starts as this one did, whatever TCP has learnt from losses
+            self.part()  # so that TCP's state after losses does not affect the next collective
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
             collective=number,
@@ -731,48 +749,48 @@ class Testbed:
         )
 
     def drops(self) -> int:
-        """Packets dropped anywhere since the last call."""
+        """Return the number of packets dropped anywhere since the last call."""
         return sum(self._drops.drops().values())
 
     def join(self) -> None:
-        """Make the connections of the ring, unless they are there."""
-        if self._joined != self.placement:
+        """Make the connections of the present placement unless they exist; raises CollectiveError."""
+        if self._connected != self.placement:
             self._communicator.connect(self.placement)
-            self._joined = self.placement
-            self._sent_again = 0
-            self._ways = {}
+            self._connected = self.placement
+            self._retransmitted_before = 0
+            self._spread_paths = {}
 
     def part(self) -> None:
-        """Have new connections made before the next collective."""
-        self._joined = ()
+        """Require new connections at the next `join`."""
+        self._connected = ()
 
     def renew(self, collective: CollectiveSpec | None = None) -> None:
-        """Start all agents anew, for another collective if given, and make the connections that there were, if any.
+        """Replace all agents, for another collective if given, and make connections if there is a placement.
 
         Raises CollectiveError.
         """
         if collective is not None:
             self.setting = replace(self.setting, collective=collective)
-        self._hang_up()
+        self._close_agents()
         self.part()
         self._tell("new agents")
-        self._communicator = self._communicate(epoch=self._communicator.epoch)
+        self._communicator = self._start_agents(epoch=self._communicator.epoch)
         if self.placement:
             self.join()
 
     def share(self, fair_links: Collection[str] | None, rates_bps: Floats) -> None:
-        """Have flows share other links fairly from the next `renew` on, under these rates, as for `reshape`."""
+        """Set the links that flows share fairly from the next `renew` on, and shape all links with these rates."""
         self.fair_links = fair_links
         self.reshape(rates_bps)
 
     def kill_agents(self) -> None:
-        """End the agents at once; `renew` starts others."""
+        """Kill the agents; `renew` starts new ones."""
         self._communicator.kill()
 
     def restart_controller(self, *, without: Collection[str] = ()) -> None:
-        """Start a new controller in place of one that has ended; return once every switch but those `without` knows it.
+        """Start a new controller after one has ended; return once all switches except `without` are connected to it.
 
-        Raises ControllerError where it does not come up.
+        Raises ControllerError if it does not start.
         """
         self._tell("a new controller")
         self._controller.close()
@@ -784,24 +802,27 @@ class Testbed:
             self._controller.wait_ready(timeout_s=_READY_S, alive=self.controller.alive, without=without)
 
     def agent_pid(self, rank: int) -> int:
-        """The process of an agent."""
+        """Return the pid of a rank's agent."""
         return int(self._communicator.agent_pids[rank])
 
     def retransmitted_bytes(self) -> int:
-        """The bytes that TCP has retransmitted since the ring was made; raises CollectiveError."""
+        """Return the bytes retransmitted by TCP since the connections were made; raises CollectiveError."""
         return self._communicator.retransmitted_bytes()
 
     def _retransmitted(self) -> int:
-        """The bytes that TCP has retransmitted since the last call; raises CollectiveError."""
-        before, self._sent_again = self._sent_again, self.retransmitted_bytes()
-        return self._sent_again - before
+        """Return the bytes retransmitted by TCP since the last call; raises CollectiveError."""
+        before, self._retransmitted_before = self._retransmitted_before, self.retransmitted_bytes()
+        return self._retransmitted_before - before
 
     def status(self) -> Mapping[str, Any]:
-        """The controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
+        """Return the controller's routes, failed cables and outages (`Controller.status`); raises ControllerError."""
         return self._controller.status()
 
     def await_status(self, noticed: Callable[[Mapping[str, Any]], bool]) -> bool:
-        """Whether `noticed` is true of the controller's status now or within NOTICED_S; raises ControllerError."""
+        """Wait until `noticed` is true of the controller's status, at most NOTICED_S; return whether it was.
+
+        Raises ControllerError.
+        """
         if noticed(self.status()):
             return True
         end = time.monotonic() + NOTICED_S
@@ -813,24 +834,24 @@ class Testbed:
         return False
 
     def shape(self, number: int, in_force: Sequence[int]) -> None:
-        """Shape the links for a collective with these faults, by index; it may be under way."""
+        """Set the links' rates for a collective with these faults (indices); the collective may be running."""
         self.change(self._conditions.shaped_bps(number, self._faults(in_force)))
 
     def change(self, rates_bps: Floats) -> None:
-        """Give the links or ports other rates, [links or ports] bit/s, of which the rate scale's part is carried."""
-        with self._changes:  # by time, and because of faults
+        """Set the rates of links or ports, [links or ports] bit/s, multiplied by the rate scale."""
+        with self._shaping_lock:  # threads for changes by time and for faults may call this at once
             self._rates_bps = rates_bps
             self._shaper.change(self.platform.scale.rates_bps(self._with_tunnels))
 
     def _limit(self, limits_bps: Sequence[Sequence[float]]) -> None:
-        """Give tunnels these rates, of each class over each path; without any, those of their ports."""
+        """Set the rates of tunnels, [classes, paths] bit/s; without any, tunnels have the rates of their ports."""
         if self._tunnels:
             self._limits_bps = np.array(limits_bps).ravel() if limits_bps else None
             self.change(self._rates_bps)
 
     def follow(self, dead: Cables) -> None:
-        """Give tunnels the rates that the controller wants once it has found these cables dead, which it is to do soon;
-        collectives may be under way. Raises ControllerError and TcError."""
+        """Wait until the controller has found these cables dead, at most NOTICED_S; then set the tunnels' rates to its
+        limits. Collectives may be running. Raises ControllerError and TcError."""
         if not self._tunnels:
             return
         end, status = time.monotonic() + NOTICED_S, self.status()
@@ -841,22 +862,22 @@ class Testbed:
         self._limit(status["limits"])
 
     def reshape(self, rates_bps: Floats, *, delays_s: Floats | None = None) -> None:
-        """Shape the links from scratch, with other delays if given; packets in the queues are lost."""
+        """Remove the shaping and shape all links again, with other delays if given; packets in the queues are lost."""
         self._unshape()
         if delays_s is not None:
             self.delays_s = delays_s
         self._shaper = self._shape(rates_bps)
 
     def allow_late(self, late_s: float) -> None:
-        """From the next change on, have every class save up the burst that a timer late by this many seconds needs."""
+        """From the next change on, give every class the burst that makes up for timers late by this many seconds."""
         self._shaper.shaping = replace(self._shaper.shaping, late_s=late_s)
 
     def lose(self, interface: str, share: float) -> None:
-        """Have a switch's port lose this share, 0 to 1, of the packets that it sends."""
+        """Make a switch's port lose this share (0 to 1) of the packets that it sends."""
         self._shaper.lose(interface, share)
 
     def carried_bps(self) -> float:
-        """What the hosts can send each other in all while no link is shaped; OSError where they cannot connect."""
+        """Measure the total rate at which hosts can send while no link is shaped; raises OSError."""
         self._shaper.close()
         try:
             return throughput_bps(self.fabric, self.network.host_pids)
@@ -864,40 +885,39 @@ class Testbed:
             self._shaper = self._shape(self._conditions.shaped_bps(0, ()))
 
     def _timer_overrun(self) -> bool:
-        """Whether timers were later since the last call than the shaping allows for; never in virtual time."""
+        """Return whether timers were later since the last call than the shaping allows for; False in virtual time."""
         return self._watch is not None and self._watch.worst_s() > self.platform.late_s
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
-        """The placement of a mode under these rates of logical links, 0 for a failed one; ValueError for none."""
+        """Choose a mode's placement under these rates of logical links (0: failed); raises ValueError for none."""
         choices = Chooser(self._router, mode, workload, self.setting.collective.ring)
         (chosen,) = choices.placements(rates_bps[None])
         return tuple(int(rank) for rank in chosen)
 
     def route(self, mode: Mode, rates_bps: Floats, *, best: bool, stay: bool = False) -> int:
-        """Have the controller choose and install the best paths of the flows that cross under these rates of logical
-        links, or the fixed ones; or the ways of the fabric's routing, where the mode leaves paths to that, which with
-        `stay` are those they have.
+        """Let the controller choose and install the paths of the crossings; return the number of OpenFlow messages.
 
-        Returns how many OpenFlow messages it sent.
+        With `best` they are the best paths under these rates of logical links, otherwise the fixed ones. If the mode
+        leaves paths to the fabric's routing, they are those of that routing, and with `stay` flows keep their paths.
         """
         flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
         return self._route(crossings, rates_bps, best=best, flows=flows, mode=mode, stay=stay)
 
     def route_all(self, rates_bps: Floats, *, best: bool) -> int:
-        """As `route`, of every two GPUs in two sites."""
+        """As `route`, but for every two GPUs in different sites."""
         site = [gpu.site for gpu in self.fabric.gpus]
         ranks = range(len(site))
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
         return self._route(crossings, rates_bps, best=best, flows={})
 
     def heed_at_once(self) -> None:
-        """Have switches heed together what the controller tells them together, while packets are under way; OSError."""
+        """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""
         if self.controller.pid is not None:
             openvswitch.take_turns(self.controller.pid)
 
     def settle(self) -> None:
-        """Return once switches follow new rules alone."""
+        """Wait until switches follow only the new rules."""
         time.sleep(_IN_FORCE_S)
 
     def _route(
@@ -910,63 +930,61 @@ class Testbed:
         mode: Mode | None = None,
         stay: bool = False,
     ) -> int:
-        asked = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
-        if asked.priority and (wanted_bps := self._wanted_bps) is not None:
+        demands = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
+        if demands.priority and (wanted_bps := self._wanted_bps) is not None:
             src, dst = self.fabric.gpu_sites[np.array(self._edges()).T]
-            asked = asked.wanting(wanted_bps, src, dst)
+            demands = demands.wanting(wanted_bps, src, dst)
         reply = self._controller.route(
             crossings=crossings,
-            rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # what has failed the controller knows by itself
+            rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # the controller knows failed links by itself
             delays_s=self._router.delays_s.tolist(),
             chunk_bytes=self.setting.workload.largest_message_bytes,
             best=best,
             flows=flows.values(),
-            asks=[(asked.priority[index], asked.wanted_bps[index]) for index in flows if asked.priority],
+            asks=[(demands.priority[index], demands.wanted_bps[index]) for index in flows if demands.priority],
             stay=stay,
-            kept=asked.kept,
+            kept=demands.kept,
             probes=self._probes(mode) if mode and mode.knowledge.kind == PROBED and mode.reroutes else (),
         )
         self._limit(reply.limits_bps)
-        self._ways = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
-        self._asked = dict(zip(crossings, reply.paths, strict=True))
+        self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
+        self._crossing_paths = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True
         return reply.messages
 
     def has_lost_ways(self, mode: Mode) -> bool:
-        """Whether flows have no ways of the fabric's routing, as their connections are new."""
-        return ways_of(self.fabric, mode) is not None and not self._ways
+        """Return whether flows lack paths of the fabric's routing, because their connections are new."""
+        return ways_of(self.fabric, mode) is not None and not self._spread_paths
 
     def _flows(self) -> dict[int, tuple[int, int, int, int]]:
-        """The flows that are spread, by index: their ranks, channel and TCP source port.
+        """Return the flows that the routing spreads, by index: source, destination, channel and TCP source port.
 
-        In the logical grain these are those that cross the WAN.
+        In the logical grain these are the flows that cross the WAN; in the physical grain all.
         """
-        site, within = [gpu.site for gpu in self.fabric.gpus], self.fabric.spec.grain == "physical"
-        both = enumerate(zip(self._edges(), channels(self.setting.workload).tolist(), strict=True))
+        site, is_physical = [gpu.site for gpu in self.fabric.gpus], self.fabric.spec.grain == "physical"
+        flows = enumerate(zip(self._edges(), channels(self.setting.workload).tolist(), strict=True))
         return {
             index: (src, dst, channel, self._communicator.source_port(channel))
-            for index, ((src, dst), channel) in both
-            if site[src] != site[dst] or (within and src != dst)
+            for index, ((src, dst), channel) in flows
+            if site[src] != site[dst] or (is_physical and src != dst)
         }
 
     def _faults(self, indices: Sequence[int]) -> tuple[Fault, ...]:
         return tuple(self.setting.faults[index] for index in indices)
 
     def _edges(self) -> list[tuple[int, int]]:
-        """The ranks that every flow joins."""
+        """Return the source and destination ranks of every flow."""
         begins, ends = self.setting.workload.schedule.ends
         return [(self.placement[src], self.placement[dst]) for src, dst in zip(begins, ends, strict=True)]
 
     def _crossings(self) -> list[tuple[int, int]]:
-        """The pairs of ranks in two sites that flows join, each once."""
+        """Return the crossings: the (source, destination) ranks in different sites, each pair once."""
         site = [gpu.site for gpu in self.fabric.gpus]
         return list(dict.fromkeys((src, dst) for src, dst in self._edges() if site[src] != site[dst]))
 
-    def _path(self) -> tuple[int, ...]:
-        """The path of every flow as the controller last answered, or the fixed one; -1 within a site."""
+    def _flow_paths(self) -> tuple[int, ...]:
+        """Return the path of every flow, from the controller's last reply or the fixed path; -1 within a site."""
         gpus, between = self.fabric.gpus, self.fabric.paths_between
-        fixed = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
-        asked = fixed | self._asked
-        return tuple(
-            self._ways.get(index, asked[edge] if edge in fixed else -1) for index, edge in enumerate(self._edges())
-        )
+        paths = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
+        paths |= self._crossing_paths
+        return tuple(self._spread_paths.get(index, paths.get(edge, -1)) for index, edge in enumerate(self._edges()))

@@ -1,8 +1,9 @@
-"""Packets that take every path over the WAN before paths change in full flight, so that switches' kernels know them.
+"""Warming of Open vSwitch's kernel flow tables by packets over every WAN path, before paths change in full flight.
 
-A packet whose flow a switch's kernel does not have goes through user space. When a connection in full flight moves to
-another path, hundreds do at once: more than their socket holds are lost, and the others arrive behind later ones. The
-kernel's flows of a tunnel are by its tag and the receiver alone, and stay; a packet for each is enough.
+A packet whose flow is not in a switch's kernel goes through user space. When a connection in full flight moves to
+another path, hundreds of packets do so at once: those that exceed the socket's buffer are lost, and the others are
+overtaken by later packets. The kernel's flows of a tunnel match only its tag and the receiver, and stay, so one packet
+for each is enough.
 """
 
 import socket
@@ -18,23 +19,23 @@ from controller.routing.paths import Ways
 from topologies.fabric.fabric import Fabric
 
 _IPV4 = 0x0800
-_ICMP_ECHO_REPLY = bytes([0, 0, 0xFF, 0xFF, 0, 0, 0, 0])  # with its checksum: a host that has asked nothing ignores it
+_ICMP_ECHO_REPLY = bytes([0, 0, 0xFF, 0xFF, 0, 0, 0, 0])  # with checksum; ignored by a host that sent no echo request
 _TTL = 64
-_ARRIVED_S = 1.0
-_AT_ONCE = 32  # packets to user space: many fewer than its socket holds
+_DELIVERY_S = 1.0
+_BURST = 32  # packets to user space at once: far fewer than its socket's buffer holds
 
 
 class Frame(NamedTuple):
-    """An Ethernet frame, and the port of a leaf that sends it."""
+    """An Ethernet frame, and the interface of a leaf's port that sends it."""
 
     interface: str
     data: bytes
 
 
 def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
-    """A frame for each candidate path between two of these GPUs, by rank, as the sender's leaf sends it once the pair
-    is in the path's tunnel; one alone where others would meet the same flows."""
-    ways, met = Ways(fabric), set[tuple[str, str, str]]()
+    """Yield a frame for each candidate path between two of these GPUs (ranks), as the sender's leaf sends it once the
+    pair is in the path's tunnel; frames that would match the same kernel flows are yielded once."""
+    ways, sent = Ways(fabric), set[tuple[str, str, str]]()
     ends = [(fabric.gpus[a], fabric.gpus[b]) for a in gpus for b in gpus]
     for path, (src, dst) in product(fabric.paths, ends):
         if (src.site, dst.site) != (path.src_site, path.dst_site):
@@ -42,22 +43,22 @@ def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
         spine = ways.spine(src, ways.over_wan(path)[0])
         rule = install(ways, Route(src=src.rank, dst=dst.rank, path=path.index, spine=spine, generation=1)).rule
         interface = next(port.interface for port in ways.switches[src.leaf].ports if port.number == rule.out_port)
-        # No route puts a pair into the tunnel of its default path.
+        # Routes put no pair into the tunnel of its default path.
         address = NO_TUNNEL if path.index == ways.default(src.rank, dst.rank) else rule.eth_dst
         assert address is not None
-        if (interface, address, dst.ip) not in met:
-            met.add((interface, address, dst.ip))
+        if (interface, address, dst.ip) not in sent:
+            sent.add((interface, address, dst.ip))
             yield Frame(interface, _mac(address) + _mac(src.mac) + struct.pack(">H", _IPV4) + _ip(src.ip, dst.ip))
 
 
 def warm(fabric: Fabric, gpus: Sequence[int]) -> None:
-    """Send the frames, and return when they have arrived; raises OSError."""
+    """Send the frames and wait until they have arrived; raises OSError."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
         for number, frame in enumerate(frames(fabric, gpus)):
-            if number % _AT_ONCE == 0:
-                time.sleep(_ARRIVED_S)
+            if number % _BURST == 0:
+                time.sleep(_DELIVERY_S)
             out.sendto(frame.data, (frame.interface, _IPV4))
-    time.sleep(_ARRIVED_S)
+    time.sleep(_DELIVERY_S)
 
 
 def _mac(text: str) -> bytes:
@@ -65,7 +66,7 @@ def _mac(text: str) -> bytes:
 
 
 def _ip(src: str, dst: str) -> bytes:
-    """An IPv4 packet without options that holds an ICMP echo reply."""
+    """Encode an IPv4 packet without options that holds an ICMP echo reply."""
     size = 20 + len(_ICMP_ECHO_REPLY)
     ends = socket.inet_aton(src) + socket.inet_aton(dst)
     words = struct.unpack(">10H", struct.pack(">BBHHHBBH", 0x45, 0, size, 0, 0, _TTL, socket.IPPROTO_ICMP, 0) + ends)

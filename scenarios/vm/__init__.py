@@ -1,15 +1,15 @@
 """The VM that experiments run in: a Linux kernel as an ordinary process (User-Mode Linux), in virtual time.
 
-``run`` boots it on the machine's own files, read-only under an overlay that is thrown away, runs one command as
-root inside, and returns the command's exit status; ``python -m scenarios.vm`` does the same from a shell. It guards
-against accidents, not against malice: the VM's root can do outside whatever the user who started it can.
+``run`` boots it on the machine's own files, which are read-only below an overlay that is discarded, runs one command
+as root inside, and returns the command's exit status; ``python -m scenarios.vm`` does the same from a shell. The VM
+guards against accidents, not against malice: its root user has all rights of the user who started it.
 """
 
 import os
 import signal
 import sys
 
-if sys.argv[:1] == ["-m"]:  # imported for `python -m scenarios.vm`, which cannot catch a Ctrl-C yet and does so later
+if sys.argv[:1] == ["-m"]:  # in `python -m scenarios.vm`, until __main__ sets its own handler
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import io
@@ -56,21 +56,21 @@ def run(
     """Run a command as root in a new VM and return its exit status, 128+n for death by signal n.
 
     ``clock`` is ``virtual`` (time passes only while every process of the VM waits, and then jumps) or ``wall``.
-    ``results`` is the one folder of the host that the command can write to, under the same path. ``directory`` and
+    ``results`` is the one folder of the host that the command can write to, at the same path. ``directory`` and
     ``environment`` default to the caller's. The streams default to an empty stdin and this process's stdout and
     stderr; ``use_terminal`` gives the command this process's terminal instead. ``answer`` answers the questions that
-    the command asks on /dev/tty4 (`machine.Machine`), while the terminal is this process's own. The VM dies with the
-    calling thread and, on any exception (KeyboardInterrupt, say), before this function returns. ``on_start`` is handed
-    a function that ends the VM from any other thread. ``on_interrupt`` is called when an interrupt that was typed goes
-    to a command with ``answer``.
+    the command asks on /dev/tty4 (`machine.Machine`); meanwhile this process has its terminal back. The VM ends with
+    the calling thread, and before this function returns if there is any exception, such as KeyboardInterrupt.
+    ``on_start`` receives a function that ends the VM and may be called from any thread. ``on_interrupt`` is called when
+    an interrupt from the terminal is passed to a command with ``answer``.
 
-    Raises VMUsageError for what the VM does not offer, CannotRunError when this machine cannot run it and VMError
-    when the VM ends before the command does.
+    Raises VMUsageError if the VM does not offer what is asked for, CannotRunError if this machine cannot run the VM,
+    and VMError if the VM ends before the command does.
     """
     if not command:
         raise VMUsageError("there is no command to run in the VM")
     environment = os.environ if environment is None else environment
-    folder = resources.memory_folder(memory_bytes, environment)
+    memory_folder = resources.memory_folder(memory_bytes, environment)
     results = None if results is None else resources.results_folder(results)
     request = boot.request(
         command,
@@ -81,37 +81,37 @@ def run(
         stdin=stdin is not None,
     )
     image = kernel.find_kernel(environment)
-    own_terminal: Callable[[], AbstractContextManager[None]] = nullcontext
+    original_terminal: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def answered(question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
+    def answer_at_terminal(question: bytes, typed: bytearray, check: Callable[[], None]) -> bytes:
         assert answer is not None
-        with own_terminal():
+        with original_terminal():
             return answer(question, typed, check)
 
-    answering = None if answer is None else answered
+    answering = None if answer is None else answer_at_terminal
     with (
         resources.own_core() as core,
         Machine(terminal=use_terminal, answer=answering, on_interrupt=on_interrupt) as machine,
     ):
-        consoles = [line.theirs for line in machine.lines]
+        consoles = [console.kernel_fds for console in machine.consoles]
         arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
-        machine.start(image, arguments, memory_folder=folder, core=core, request=request)
+        machine.start(image, arguments, memory_folder=memory_folder, core=core, request=request)
         if on_start is not None:
             on_start(machine.stop)
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
-        with terminal.lent(machine.stdout.reader) as own_terminal:
+        with terminal.lent(machine.stdout.reader) as original_terminal:
             return machine.wait(stdout, stderr, stdin=0)
 
 
 def check(*, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
-    """Raise CannotRunError unless this machine has a kernel that serves, NoRoomError unless it has room for a VM's
-    memory."""
+    """Check that this machine can run a VM: raise CannotRunError if it has no usable kernel, NoRoomError if it has no
+    room for the VM's memory."""
     kernel.find_kernel(os.environ)
     resources.memory_folder(memory_bytes, os.environ)
 
 
 def _standard(stream: TextIO | None) -> Sink:
-    """Return the binary side of a standard stream; a stream that discards everything where the caller has closed it."""
+    """Return the binary buffer of a standard stream, or a buffer that is discarded if the stream is closed (None)."""
     return stream.buffer if stream is not None else io.BytesIO()

@@ -13,11 +13,11 @@ from topologies.units import UnitError, format_size, parse_size_bytes
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command in the VM as the arguments say; return its exit status."""
+    """Run the command of the arguments in the VM; return its exit status."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start background jobs with SIGINT ignored
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_on_signal)
     use_terminal = options.clock == "wall" and terminal.is_terminal()
     try:
         return vm.run(
@@ -34,24 +34,24 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer has nowhere to go
-        if isinstance(error, BrokenPipeError):  # the reader of our output has gone: end as others in a pipeline do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # flushing the rest of the buffer at exit would fail again
+        if isinstance(error, BrokenPipeError):  # the reader of our output has ended: end like any command in a pipeline
             return 128 + signal.SIGPIPE
-        print(f"longhaul: the output of the VM cannot be passed on: {error.strerror}", file=sys.stderr)
+        print(f"longhaul: the VM's output cannot be written: {error.strerror}", file=sys.stderr)
         return 1
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m scenarios.vm",
-        description="Run COMMAND as root in a VM of its own, on this machine's files, and return its exit status.",
-        epilog="What COMMAND writes is thrown away with the VM, except in DIR.",
+        description="Run COMMAND as root in a new VM, on this machine's files, and return its exit status.",
+        epilog="Files that COMMAND writes outside DIR are discarded with the VM.",
     )
     parser.add_argument(
         "--clock",
         choices=vm.CLOCKS,
         default="virtual",
-        help="virtual: time jumps whenever every process waits; wall: real time, and COMMAND gets the terminal",
+        help="virtual: time jumps whenever all processes wait; wall: real time, and COMMAND gets the terminal",
     )
     parser.add_argument(
         "--memory",
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help=f'the VM\'s memory, such as "{format_size(vm.DEFAULT_MEMORY_BYTES)}" (the default)',
     )
-    parser.add_argument("--results", metavar="DIR", help="the one folder whose contents outlive the VM")
+    parser.add_argument("--results", metavar="DIR", help="the one folder in which files are kept")
     parser.add_argument("command", nargs="+", metavar="COMMAND", help="the command and its arguments, after --")
     return parser
 
@@ -73,9 +73,9 @@ def _size(text: str) -> int:
 
 
 def _has_input(clock: vm.Clock) -> bool:
-    """Whether there is standard input to forward.
+    """Return whether there is standard input to forward.
 
-    A terminal does not count in virtual time, where waiting for a person would let the clock race ahead.
+    A terminal does not count in virtual time: the clock would race ahead while a person types.
     """
     try:
         mode = os.fstat(0)
@@ -86,7 +86,7 @@ def _has_input(clock: vm.Clock) -> bool:
     return not (stat.S_ISCHR(mode.st_mode) and mode.st_rdev == Path(os.devnull).stat().st_rdev)
 
 
-def _end(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 

@@ -1,6 +1,6 @@
-"""What a boot consists of, as text: the kernel's command line, and the request that the VM's init is handed.
+"""The texts of a boot: the kernel's command line, and the request to the VM's init.
 
-Starts and reads nothing. guest.sh is the other side of the request.
+Pure functions, which start no process and read no file. guest.sh handles the request.
 """
 
 import base64
@@ -17,8 +17,8 @@ CLOCKS: tuple[Clock, ...] = ("virtual", "wall")
 
 _INIT = Path(__file__).with_name("guest.sh")
 
-# Names that mean something outside the VM only: sockets, displays and sessions of the host, and the folder for
-# temporary files, which inside is the VM's own /tmp.
+# Variables that have a meaning outside the VM only: sockets, displays and sessions of the host, and the folder for
+# temporary files, which inside the VM is its own /tmp.
 # fmt: off
 _OUTSIDE = frozenset((
     "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "XDG_SESSION_ID",
@@ -34,12 +34,12 @@ _ROOT_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sb
 def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[Sequence[int]]) -> tuple[str, ...]:
     """Return the kernel's arguments for a boot.
 
-    ``consoles`` has the file descriptors, open in the kernel's process, of the VM's consoles in the order of
-    guest.sh: each one's input and output.
+    ``consoles`` are the VM's consoles in the order of guest.sh, each as the file descriptors of its input and its
+    output that are open in the kernel's process.
     """
     init = str(_INIT)
     if '"' in init or "\n" in init:
-        raise VMUsageError(f"Longhaul cannot run from {init!r}: move it to a folder without quotes or line breaks")
+        raise VMUsageError(f"Longhaul cannot run from {init!r}: move it to a path without quotes or line breaks")
     return (
         "root=/dev/root",
         "rootfstype=hostfs",
@@ -48,14 +48,14 @@ def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[S
         f"mem={memory_bytes // 2**20}M",
         "con=null",
         *(f"con{number}={','.join(f'fd:{fd}' for fd in fds)}" for number, fds in enumerate(consoles)),
-        # The kernel makes a folder for its management console there, and leaves it behind when it is killed. None can
-        # be made in /proc, not even by root, so it goes without.
+        # The kernel would create a folder for its management console here, and leave it behind when it is killed. In
+        # /proc no folder can be created, not even by root, and the kernel then does without.
         "uml_dir=/proc/",
         "quiet",
-        # Addresses that differ from boot to boot change hash orders and with them the order of events.
+        # Without this, addresses would differ between boots, and with them hash orders and the order of events.
         "norandmaps",
         "ipv6.disable=1",
-        # No devices beyond those that are made later.
+        # No network devices except those that are created later.
         "dummy.numdummies=0",
         "ifb.numifbs=0",
         *(("time-travel=inf-cpu",) if clock == "virtual" else ()),
@@ -64,11 +64,11 @@ def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[S
 
 
 def guest_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of a caller's environment that means the same inside the VM, as root's.
+    """Return the environment of a command in the VM, as root's: the caller's variables that make sense there.
 
-    Names of the host's sessions and sockets go; PATH gains the folders of root's programs; Python writes its output
-    at once, leaves no byte code in a file system that is thrown away, and orders its hashes the same in every boot,
-    unless the caller says otherwise.
+    Names of the host's sessions and sockets are removed; PATH gets the folders of root's programs. Unless the caller
+    sets these variables, Python does not buffer its output, writes no byte code (the file system is discarded), and has
+    the same hashes in every boot.
     """
     inside = {
         name: value
@@ -91,15 +91,15 @@ def request(
     terminal: bool,
     stdin: bool,
 ) -> bytes:
-    """Return what the VM's init is handed over the control console: shell that it evaluates, in base64, and a dot.
+    """Return the request to the VM's init, which goes over the control console: shell code in base64, and a dot.
 
-    ``environment`` is set as it is, and nothing else. ``results`` is the one folder of the host that can be written.
+    COMMAND's environment is exactly ``environment``. ``results`` is the one folder of the host that can be written.
     With ``terminal`` COMMAND has the VM's terminal; otherwise its three streams are pipes, and without ``stdin`` the
-    first is empty. Every word is quoted for the shell, whatever it holds.
+    first is empty. Every word is quoted for the shell, so that it may contain any character.
     """
     words = ["setsid", *(["--ctty"] if terminal else []), "env", "-i", "--"]
     words += [f"{name}={value}" for name, value in environment.items()]
-    if "=" in command[0]:  # env would take it for one more variable
+    if "=" in command[0]:  # env would take the command for another variable
         words += ["sh", "-c", 'exec "$0" "$@"']
     text = "\n".join(
         (

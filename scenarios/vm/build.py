@@ -1,7 +1,6 @@
 """Builds the VM's kernel from the distribution's source into the user's cache: ``python -m scenarios.vm.build``.
 
-Does nothing when the cache has the kernel of the installed source, kernel.config and the patches already. Prints the
-kernel's path.
+Builds nothing if the cache has the kernel of the installed source, kernel.config and the patches. Prints its path.
 """
 
 import contextlib
@@ -22,16 +21,16 @@ from scenarios.vm import kernel
 from scenarios.vm.errors import SETUP, VMError
 
 SOURCES = Path("/usr/src")
-_ROOM_BYTES = 3 * 10**9  # the unpacked source and the objects, with some to spare
-_PREFIX = "build-"  # of the folders that builds work in
-_PROVEN = "6.12"  # the version that is preferred where there are several: its pitfalls are known
-_FILES = 645  # that are compiled: a kernel of another version has some more or fewer
-_QUIET_S = 15.0  # between two lines of progress where it cannot be redrawn
+_ROOM_BYTES = 3 * 10**9  # for the unpacked source and the object files, with some margin
+_PREFIX = "build-"  # of the names of folders in which builds work
+_PROVEN = "6.12"  # the preferred version if several are installed: it has been tested
+_FILES = 645  # number of compiled files; other versions of the kernel have slightly more or fewer
+_QUIET_S = 15.0  # between two lines of progress where a line cannot be redrawn
 
 
 def main() -> int:
-    """Build the kernel unless it is there; return an exit status."""
-    signal.signal(signal.SIGTERM, _end)
+    """Build the kernel unless it exists; return an exit status."""
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         path = build(dict(os.environ))
@@ -45,10 +44,9 @@ def main() -> int:
 
 
 def build(environment: dict[str, str]) -> Path:
-    """Return the cached kernel of this machine's kernel source, built first where it is missing.
+    """Return the cached kernel of this machine's kernel source, after building it if it is missing.
 
-    Raises VMError with a sentence when there is no source, no room, or when a step fails; the log of a failed build
-    stays in the cache.
+    Raises VMError with a sentence if there is no source or no room, or if a step fails, whose log stays in the cache.
     """
     archive = newest_source(sorted(SOURCES.glob("linux-source-*.tar.*")))
     fragment = kernel.FRAGMENT.read_text()
@@ -60,20 +58,20 @@ def build(environment: dict[str, str]) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise VMError(f"the kernel cache {cache} cannot be made: {error.strerror}") from None
+        raise VMError(f"the kernel cache {cache} cannot be created: {error.strerror}") from None
     if (room := shutil.disk_usage(cache).free) < _ROOM_BYTES:
         raise VMError(
-            f"building the kernel takes {_ROOM_BYTES // 10**9} GB in {cache}, which has {room / 10**9:.1f} GB"
+            f"building the kernel takes {_ROOM_BYTES // 10**9} GB in {cache}, which has {room / 10**9:.1f} GB free"
         )
-    with _alone(cache), tempfile.TemporaryDirectory(prefix=_PREFIX, dir=cache, ignore_cleanup_errors=True) as folder:
-        if path.exists():  # the build that was waited for has made it
+    with _locked(cache), tempfile.TemporaryDirectory(prefix=_PREFIX, dir=cache, ignore_cleanup_errors=True) as folder:
+        if path.exists():  # another build, which held the lock, has created it
             return path
-        return _built(Path(folder), archive, fragment, path, log=cache / "build.log")
+        return _build_in(Path(folder), archive, fragment, path, log=cache / "build.log")
 
 
 @contextlib.contextmanager
-def _alone(cache: Path) -> Iterator[None]:
-    """Hold the cache for one build at a time, and clear what builds that were killed have left in it."""
+def _locked(cache: Path) -> Iterator[None]:
+    """Lock the cache, so that one build runs at a time, and delete the folders of builds that were killed."""
     with (cache / "build.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +84,7 @@ def _alone(cache: Path) -> Iterator[None]:
 
 
 def newest_source(archives: list[Path]) -> Path:
-    """Return the kernel source to build: the proven version where it is, or else the newest; raises VMError."""
+    """Return the kernel source to build: the proven version if installed, otherwise the newest; raises VMError."""
     named = [path for path in archives if re.fullmatch(r"linux-source-[\d.]+\.tar\.\w+", path.name)]
     if not named:
         raise VMError(f"there is no kernel source in {SOURCES}", remedy=f"run `{SETUP}`")
@@ -95,21 +93,21 @@ def newest_source(archives: list[Path]) -> Path:
 
 
 def _version(archive: Path) -> str:
-    """Return the version of the package that a source archive came in."""
+    """Return the version of the package that contains a source archive."""
     package = re.sub(r"\.tar\.\w+$", "", archive.name)
-    asked = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
+    query = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], capture_output=True, text=True, check=False)
+    if query.returncode != 0:
         raise VMError(f"the package {package} is not installed", remedy=f"run `{SETUP}`")
-    return asked.stdout.strip().replace("/", "_")
+    return query.stdout.strip().replace("/", "_")
 
 
-def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
+def _build_in(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path) -> Path:
     _say(f"unpacking {archive}")
     _run("tar", "-xf", archive, "-C", folder, failure=f"{archive} cannot be unpacked")
     (tree,) = folder.iterdir()
     for patch in kernel.PATCHES:
         _say(f"applying {patch.name}")
-        failure = f"{patch.name} does not fit the kernel source {archive.name}"
+        failure = f"{patch.name} cannot be applied to the kernel source {archive.name}"
         _run("patch", "-p1", "-d", tree, "-i", patch, failure=failure)
     with log.open("w") as output:
         _say("configuring")
@@ -124,7 +122,7 @@ def _built(folder: Path, archive: Path, fragment: str, path: Path, *, log: Path)
         _make(tree, output, f"-j{len(os.sched_getaffinity(0))}", "linux", progress=True)
         subprocess.run(["strip", tree / "linux"], check=True)
         kernel.check(tree / "linux")
-    # Into place in one step: a build that was interrupted leaves no kernel, and two at once do no harm.
+    # Moved into place in one step, so that an interrupted build leaves no kernel.
     path.parent.mkdir(exist_ok=True)
     shutil.copy2(tree / ".config", path.with_name("config"))
     (tree / "linux").replace(path)
@@ -141,7 +139,7 @@ def _run(*command: str | Path, failure: str) -> None:
 
 def _make(tree: Path, log: TextIO, *arguments: str, progress: bool = False) -> None:
     command = ["make", "-C", str(tree), "ARCH=um", *arguments]
-    # A version string and dates of our own: the same source gives the same kernel on every machine.
+    # Fixed names and dates, so that the same source gives the same kernel on every machine.
     environment = dict(os.environ) | {"KBUILD_BUILD_USER": "longhaul", "KBUILD_BUILD_HOST": "longhaul"}
     environment |= {"KBUILD_BUILD_TIMESTAMP": "1970-01-01", "LC_ALL": "C"}
     started, shown_s, files = time.monotonic(), 0.0, 0
@@ -157,7 +155,7 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: bool = False) -> N
                 left = f", about {now * max(_FILES / files - 1, 0.01):.0f} s left" if files >= _FILES // 20 else ""
                 _say(f"compiling: {files} of about {_FILES} files in {now:.0f} s{left}", again=True)
     except BaseException:
-        process.terminate()  # make ends its own children
+        process.terminate()  # make ends its child processes
         raise
     finally:
         status = process.wait()
@@ -167,7 +165,7 @@ def _make(tree: Path, log: TextIO, *arguments: str, progress: bool = False) -> N
         raise VMError(f"`make {' '.join(arguments)}` failed with status {status}: the log is {log.name}")
 
 
-def _end(number: int, _frame: object) -> None:
+def _exit_on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""The VM's errors: one sentence for the user and an exit status; and why a VM died, from what its kernel printed."""
+"""The VM's errors, each one sentence for the user with an exit status; and the diagnosis of a dead VM from its log."""
 
 import re
 import signal
@@ -11,10 +11,10 @@ _REGISTERS = re.compile(r"ptrace [sg]et fp ?regs failed")  # 6.12 has "ptrace se
 
 
 class VMError(Exception):
-    """The VM failed; the message is one sentence for the user: ``what`` failed, and the ``remedy`` where one is known.
+    """The VM failed. The message is one sentence for the user: ``what`` failed, and the ``remedy`` if one is known.
 
-    ``status`` is the exit status that a command line ends with; ``option`` is what helps where the VM's memory can be
-    given with --memory; ``log`` is the file that keeps what the VM's kernel printed, where there is one.
+    ``status`` is the exit status of a command line; ``option`` is a further remedy for command lines that have the
+    option --memory; ``log`` is the file with the output of the VM's kernel, if there is one.
     """
 
     status = 1
@@ -32,27 +32,27 @@ class VMUsageError(VMError):
 
 
 class CannotRunError(VMError):
-    """This machine cannot run the VM; the message says what is missing and how to get it."""
+    """This machine cannot run the VM; the message names what is missing and how to get it."""
 
     status = 3
 
 
 class NoRoomError(CannotRunError):
-    """This machine has no room for the VM's memory; `room_bytes` is the most that it has in one place."""
+    """This machine has no room for the VM's memory; `room_bytes` is the most room that a single folder has."""
 
-    # With a default, as an error that comes from another machine is made anew from its message alone.
+    # `room_bytes` has a default, because an error from another machine is reconstructed from its message alone.
     def __init__(self, what: str, *, room_bytes: int = 0, remedy: str = "", option: str = "") -> None:
         super().__init__(what, remedy=remedy, option=option)
         self.room_bytes = room_bytes
 
 
 def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VMError:
-    """Return the error that explains, in one sentence, why a kernel ended before COMMAND did. Pure.
+    """Return an error that explains in one sentence why a kernel ended before COMMAND did. Pure.
 
-    ``log`` is what it printed, ``status`` its exit status (128+n for death by signal n), ``ready`` whether COMMAND
-    had been started, ``kept`` the file that keeps the log, if it could be written.
+    ``log`` is the kernel's output, ``status`` its exit status (128+n for death by signal n), ``ready`` whether COMMAND
+    had been started, ``kept`` the file with the log, if it could be written.
     """
-    if _REGISTERS.search(log):  # it panics afterwards, with a message that explains nothing
+    if _REGISTERS.search(log):  # the kernel then panics with a message that does not name the cause
         return CannotRunError(
             "this CPU's register state is larger than the VM's kernel can hold",
             remedy=f"run `{SETUP}` for a kernel that holds more, and unset LONGHAUL_KERNEL if it is set",
@@ -64,8 +64,8 @@ def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VM
         return VMError(f"the VM's kernel panicked: {panic[1].strip()}", log=kept)
     if not ready and "ptrace" in log:
         return CannotRunError(
-            f"this machine forbids ptrace, which the VM's kernel runs its processes with ({_last_line(log)})",
-            remedy="allow it (in a container, with --cap-add=SYS_PTRACE or a seccomp profile that has it)",
+            f"this machine forbids ptrace, which the VM's kernel needs to run its processes ({_last_line(log)})",
+            remedy="allow it (in a container, with --cap-add=SYS_PTRACE or a seccomp profile that permits it)",
         )
     if status == 128 + signal.SIGBUS or "SIGBUS" in log or "Bus error" in log:
         return CannotRunError(
@@ -73,9 +73,9 @@ def death(log: str, *, status: int, ready: bool, kept: Path | None = None) -> VM
         )
     how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
     when, last = "while COMMAND ran" if ready else "before COMMAND started", _last_line(log)
-    if status == 128 + signal.SIGKILL:  # of which the kernel itself knows nothing
+    if status == 128 + signal.SIGKILL:  # the kernel could not print anything about it
         how, last = f"{how} (the host may have run out of memory)", ""
-    return VMError(f"the VM's kernel {how} {when}" + (f"; its last words: {last}" if last else ""), log=kept)
+    return VMError(f"the VM's kernel {how} {when}" + (f"; its last output: {last}" if last else ""), log=kept)
 
 
 def _last_line(log: str) -> str:

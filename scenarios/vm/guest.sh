@@ -1,9 +1,9 @@
 #!/bin/sh
-# The VM's init (process 1). Its root is the host's file system, read-only; it lays an overlay over that, which is
-# thrown away with the VM, asks the host over tty3 what to run, runs it, and tells tty3 how it ended.
+# The VM's init (process 1). Its root is the host's file system, read-only. It mounts an overlay over that, which is
+# discarded with the VM, requests COMMAND from the host over tty3, runs it, and reports its exit status over tty3.
 #   tty0  kernel messages    tty1  COMMAND's stdin (in frames) and stdout, or its terminal    tty2  COMMAND's stderr
-#   tty4  where it has one, COMMAND's dialogue with the host
-#   tty3  from the host: in base64, up to a dot: shell that sets what is used below (boot.py writes it)
+#   tty4  COMMAND's dialogue with the host, if it has one
+#   tty3  from the host: shell code in base64, up to a dot, that sets the variables used below (boot.py writes it)
 #         to the host: `request`, then `ready`, then `exit STATUS`, or `error SENTENCE`
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -12,18 +12,18 @@ forever() { while :; do sleep 100000; done; } # the host ends the VM
 fail() { printf 'error %s\n' "$*" >&3; forever; }
 
 mount -t devtmpfs dev /dev && exec </dev/null >/dev/console 2>&1 3<>/dev/tty3 || exit 1
-# Waiting for the host would let virtual time race ahead, by minutes and never by the same: ask until it answers
-# instead, without ever waiting. (The empty process lets the kernel's own threads have a turn.) And ask first: a console
-# never notices what was sent before it was opened.
+# If this process waited for the host, virtual time would race ahead, by a different number of minutes in each boot. So
+# it polls without ever waiting. (The empty subshell lets the kernel's own threads run.) It sends a request first
+# because a console does not notice input that was sent before it was opened.
 stty raw -echo min 0 time 0 <&3
 echo request >&3
 request=
-until request=$request$(cat <&3) && [ "$request" != "${request%.}" ]; do (:); done # `read` would take it byte by byte
+until request=$request$(cat <&3) && [ "$request" != "${request%.}" ]; do (:); done # `read` would read single bytes
 request=$(printf %s "${request%.}" | base64 -d) && eval "$request" || fail "the request from the host is damaged"
 
-# Every mount below is made in the new root before it becomes the root: then nothing of the old one need stay visible.
-# By one `mount` for all, as to start a program takes longer than what it does.
-cd "${0%/*}" && # which may be below /tmp, and is hidden then
+# All file systems are mounted inside the new root before it becomes the root, so that nothing of the old root has to
+# stay visible. One `mount` mounts them all, because starting a program takes longer than its work.
+cd "${0%/*}" && # first, because this folder may be below /tmp, which the next mount hides
     mount -t tmpfs -o mode=755 tmpfs /tmp && mkdir /tmp/upper /tmp/work /tmp/root /tmp/host &&
     mount --all --fstab guest.fstab && cd /tmp/root && mkdir run/lock && mkdir -m 700 run/longhaul ||
     fail "the system folders could not be mounted"
@@ -35,17 +35,17 @@ fi
 pivot_root . . && umount -l . && cd / || fail "the overlay could not be made the root"
 
 echo longhaul >/proc/sys/kernel/hostname
-echo 1 >/proc/sys/vm/panic_on_oom # one sentence and an end, instead of an experiment that lost a random process
+echo 1 >/proc/sys/vm/panic_on_oom # end with an error, instead of going on with a process missing
 ulimit -n 65536
 ip link set lo up
 cd -- "$directory" || fail "the working directory $directory cannot be entered in the VM"
 
-# The pumps end when the last writer does, and a daemon that COMMAND left behind may hold on for ever.
+# The `cat`s below end only when the last process that writes to them ends, and a daemon of COMMAND may never end.
 all_but() {
     left=
     for process in /proc/[0-9]*; do
         case " 1 $* " in *" ${process#/proc/} "*) continue ;; esac
-        [ -e "$process/exe" ] && left="$left ${process#/proc/}" # the kernel's own threads have none
+        [ -e "$process/exe" ] && left="$left ${process#/proc/}" # kernel threads have no exe
     done
     [ -n "$left" ]
 }
@@ -74,8 +74,8 @@ else
     (launch) <"$input" >/run/longhaul/out 2>/run/longhaul/err 3<&- 4<&-
     status=$?
     if [ "$stdin" = no ] && grep -q time-travel= /proc/cmdline; then
-        # Time goes on once nothing can run: then the pumps have carried all that there was. What COMMAND left behind
-        # ends with the VM; to take it down here would be a tenth of a short run's processor time.
+        # The sleep ends once no process can run: then the `cat`s have copied all output. Processes that COMMAND left
+        # are stopped here and end with the VM; to kill them here would take a tenth of a short run's processor time.
         all_but "$out" "$err" && kill -STOP $left
         sleep 0.001
         kill -KILL "$out" "$err"
@@ -83,7 +83,7 @@ else
         stop_all_but "$out" "$err"
     fi
     wait "$out" "$err"
-    exec 4<&- # closing a console waits until the host has all of it
+    exec 4<&- # closing a console waits until the host has read all of its output
 fi
 [ -z "$results" ] || sync
 echo "exit $status" >&3

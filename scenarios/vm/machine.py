@@ -1,8 +1,8 @@
-"""One VM as a process of the host: start it, carry its streams, learn how COMMAND ended, stop it without a trace.
+"""One VM as a process of the host: starts it, copies its streams, returns COMMAND's exit status, and stops it.
 
-The VM leaves nothing behind because it never makes anything that has a name: the guest's memory is an unnamed file,
-init is a file of the project, and what to run goes through the control console. reaper.sh kills its processes when the
-thread that started it ends, so even a launcher that is killed leaves none.
+The VM leaves nothing behind because it never creates anything with a name: the guest's memory is an unnamed file, init
+is a file of the project, and the request goes over the control console. reaper.sh kills the VM's processes when the
+thread that started it ends, so that even a launcher that is killed leaves no processes.
 """
 
 import contextlib
@@ -23,25 +23,26 @@ from scenarios.vm.errors import VMError, death
 REAPER = Path(__file__).with_name("reaper.sh")
 
 LOG = "panic.log"
-"""The file in the kernel's cache folder that keeps what the last kernel printed that ended by itself."""
+"""The file in the kernel's cache folder with the output of the last kernel that ended by itself."""
 
 HELD_BYTES = 2**17
-"""What COMMAND writes behind a question on its dialogue: more than a pipe holds. So the VM's kernel, whose consoles
-write without return in virtual time, stands still until the question is answered, and with it the clock."""
+"""Number of bytes that COMMAND writes after a question in its dialogue, more than a pipe holds. Consoles block the VM's
+kernel in virtual time until the host has read their output, so the VM and its clock stop until the answer."""
 
 ENQUIRY = b"\x05"
-"""What COMMAND writes to its terminal before a question (ASCII's enquiry), as a terminal delivers later than a pipe."""
+"""The byte that COMMAND writes to its terminal before a question (ASCII's enquiry). It marks the end of the output that
+precedes the question, because a terminal delivers later than a pipe."""
 
 Answer = Callable[[bytes, bytearray, Callable[[], None]], bytes]
-"""Given a question and the keys that wait, from which it takes what it uses: returns what is sent in answer. While it
-waits it calls the last argument now and then, which raises Gone once the VM has ended."""
+"""Function that answers a question: (question, keys typed so far, check) -> answer. It removes the keys that it uses.
+While it waits, it regularly calls `check`, which raises Gone once the VM has ended."""
 
 _CHUNK = 65536
 _LOG_BYTES = 65536
 _KEYS = b"keys"
-_INTERRUPTS = re.compile(rb".*[\x03\x1c]", re.DOTALL)  # a terminal forgets what was typed before them
-_LATE_S = 5.0
-_ROUSE_S = 0.2
+_INTERRUPTS = re.compile(rb".*[\x03\x1c]", re.DOTALL)  # Ctrl-C, Ctrl-\, and the keys before, which a terminal discards
+_LATE_S = 5.0  # how long a terminal may take to deliver ENQUIRY
+_INTERRUPT_S = 0.2  # interval of `_interrupt_spinning`
 
 
 class Gone(Exception):
@@ -49,34 +50,34 @@ class Gone(Exception):
 
 
 class Sink(Protocol):
-    """Where a stream of the VM goes: a binary file, or anything that can be written to like one."""
+    """The destination of one of the VM's streams: a binary file, or any object that can be written to like one."""
 
     def write(self, data: bytes, /) -> object: ...
     def flush(self) -> object: ...
 
 
-class Line:
-    """One console of the VM: our ends of it, and the two file descriptors that the kernel gets, input and output.
+class Console:
+    """One console of the VM: our ends, and `kernel_fds`, the kernel's descriptors for input and output.
 
-    They are two open files, for a terminal too: reading one makes the kernel set it non-blocking, and in virtual time
-    its writing must block, or what we have not read yet is lost track of.
+    `kernel_fds` are two open files, even for a terminal: the kernel makes its input non-blocking, and in virtual time
+    its output must block, so that the VM waits until we have read it.
     """
 
     def __init__(self, *, terminal: bool = False) -> None:
         if terminal:
             self.reader, slave = os.openpty()
             self.writer = self.reader
-            self.theirs: tuple[int, ...] = (slave, os.open(os.ttyname(slave), os.O_RDWR | os.O_NOCTTY))
+            self.kernel_fds: tuple[int, ...] = (slave, os.open(os.ttyname(slave), os.O_RDWR | os.O_NOCTTY))
         else:
             self.reader, output = os.pipe()
             source, self.writer = os.pipe()
-            self.theirs = (source, output)
+            self.kernel_fds = (source, output)
         for ours in (self.reader, self.writer):
             os.set_blocking(ours, False)
         self.unsent = bytearray()
 
     def send(self, data: bytes = b"") -> None:
-        """Send what is waiting to be sent and then ``data``, as far as the kernel takes it; the rest waits."""
+        """Send the unsent bytes and then ``data``, as much as the kernel accepts now; the rest remains unsent."""
         self.unsent += data
         try:
             while self.unsent:
@@ -84,26 +85,26 @@ class Line:
         except BlockingIOError:
             pass
         except OSError:
-            self.unsent.clear()  # it will never be read
+            self.unsent.clear()  # nobody will read it
 
     def receive(self, most: int = _CHUNK) -> bytes | None:
-        """Return what has arrived, b"" when nothing has, None when nothing more can."""
+        """Return received bytes, b"" if there are none, None at the end of the stream."""
         try:
             return os.read(self.reader, most) or None
         except BlockingIOError:
             return b""
-        except OSError:  # a pseudo-terminal whose other end is gone
+        except OSError:  # a pseudo-terminal whose other end is closed
             return None
 
-    def hand_over(self) -> None:
-        """Close the kernel's ends, which it has inherited."""
-        for fd in set(self.theirs):
+    def close_kernel_fds(self) -> None:
+        """Close our copies of the kernel's ends, which the kernel has inherited."""
+        for fd in set(self.kernel_fds):
             os.close(fd)
-        self.theirs = ()
+        self.kernel_fds = ()
 
     def close(self) -> None:
         """Close all ends."""
-        self.hand_over()
+        self.close_kernel_fds()
         for fd in {self.reader, self.writer}:
             os.close(fd)
 
@@ -111,34 +112,34 @@ class Line:
 class Machine:
     """A VM that runs one command.
 
-    ``terminal`` makes the first line a pseudo-terminal, whose other side is ``stdout.reader``. ``answer`` gives COMMAND
-    a fifth line, /dev/tty4, for a dialogue: it may ask, in a line and HELD_BYTES behind it, and the VM stands still
-    until it is answered. At a terminal it has then written ENQUIRY to it, and keys wait, but for those that interrupt,
-    until COMMAND asks for them by the line ``keys``; what is left at a question is for the answer. ``on_interrupt``
-    is called when an interrupt is passed on.
+    ``terminal`` makes COMMAND's console a pseudo-terminal, whose other side is ``stdout.reader``. ``answer`` gives
+    COMMAND a fifth console, /dev/tty4, for a dialogue: COMMAND asks a question by one line and HELD_BYTES, and the VM
+    stops until it is answered. At a terminal, COMMAND first writes ENQUIRY to the terminal. Keys other than interrupts
+    are held until COMMAND requests them by the line ``keys``; keys held at a question go to ``answer``.
+    ``on_interrupt`` is called when an interrupt is passed on.
 
-    Use as a context manager: leaving it kills what still runs. ``stop`` may be called from any thread or signal
-    handler.
+    Use as a context manager: leaving it kills the VM. ``stop`` may be called from any thread or signal handler.
     """
 
     def __init__(
         self, *, terminal: bool = False, answer: Answer | None = None, on_interrupt: Callable[[], None] = lambda: None
     ) -> None:
-        self.kernel, self.stdout, self.stderr, self.control = Line(), Line(terminal=terminal), Line(), Line()
+        self.messages, self.stdout = Console(), Console(terminal=terminal)
+        self.stderr, self.control = Console(), Console()
         self.terminal = terminal
         self.log = bytearray()
         self.ready = False
         self.status: int | None = None
         self._stopped = False
-        self.dialogue = None if answer is None else Line()
-        lines = (self.kernel, self.stdout, self.stderr, self.control, self.dialogue)
-        self.lines = tuple(line for line in lines if line is not None)
+        self.dialogue = None if answer is None else Console()
+        consoles = (self.messages, self.stdout, self.stderr, self.control, self.dialogue)
+        self.consoles = tuple(console for console in consoles if console is not None)
         self._answer = answer
-        self._asked, self._held = bytearray(), 0
-        self._keys = answer is None
+        self._question, self._held_bytes_left = bytearray(), 0
+        self._forwards_keys = answer is None
         self._typed = bytearray()
-        self._interrupted, self._on_interrupt = False, on_interrupt  # and not asked since
-        self._last = b""  # of the terminal's output
+        self._interrupted, self._on_interrupt = False, on_interrupt  # whether interrupted since the last question
+        self._last_output = b""  # last byte of the terminal's output
         self._partial = b""
         self._request = b""
         self._process: subprocess.Popen[bytes] | None = None
@@ -150,131 +151,133 @@ class Machine:
         self.stop()
         if self._process is not None:
             self._process.wait()
-        for line in self.lines:
-            line.close()
+        for console in self.consoles:
+            console.close()
 
     def start(
         self, kernel: Path, arguments: tuple[str, ...], *, memory_folder: str, core: int | None, request: bytes
     ) -> None:
-        """Start the kernel, on one core or on all; raises OSError when the host cannot."""
-        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
-        # A process that is ending ignores SIGTERM; a child started then would inherit that.
+        """Start the kernel, on one core or on all; raises OSError if the host cannot."""
+        # A process that is ending ignores SIGTERM; without this, a child that it starts would inherit that.
         heeding = ["env", "--default-signal=TERM"]
+        pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
         reaper = [*heeding, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(REAPER), str(os.getpid())]
         self._process = subprocess.Popen(
             [*reaper, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=self.kernel.theirs[1],
-            stderr=self.kernel.theirs[1],
+            stdout=self.messages.kernel_fds[1],
+            stderr=self.messages.kernel_fds[1],
             cwd="/",
             env={"TMPDIR": memory_folder, "PATH": "/usr/bin:/bin"},
-            pass_fds=[fd for line in self.lines for fd in line.theirs],
-            start_new_session=True,  # Ctrl-C is for us: we then end the VM
+            pass_fds=[fd for console in self.consoles for fd in console.kernel_fds],
+            start_new_session=True,  # so that Ctrl-C interrupts this process only, which then ends the VM
         )
-        for line in self.lines:
-            line.hand_over()
+        for console in self.consoles:
+            console.close_kernel_fds()
         self._request = request
 
     def stop(self) -> None:
-        """Kill the VM, at once and whole."""
+        """Kill all processes of the VM at once."""
         self._stopped = True
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
 
     def wait(self, stdout: Sink, stderr: Sink, *, stdin: int | None = None) -> int:
-        """Carry the streams until COMMAND has ended and return its status; raises VMError when the VM ends first.
+        """Copy the streams until COMMAND has ended, and return its status; raises VMError if the VM ends first.
 
-        ``stdin`` is a file descriptor to forward to COMMAND: as it is to a terminal, in frames otherwise. An error
-        of a sink (BrokenPipeError, say) is raised as it is.
+        ``stdin`` is a file descriptor to forward to COMMAND, unchanged to a terminal, otherwise in frames. An error of
+        a sink, such as BrokenPipeError, is passed on unchanged.
         """
         sinks = {self.stdout: stdout, self.stderr: stderr}
-        open_lines = set(self.lines)
-        while self.status is None and self.control in open_lines:
-            ready = self._poll(open_lines, stdin)
+        open_consoles = set(self.consoles)
+        while self.status is None and self.control in open_consoles:
+            ready = self._poll(open_consoles, stdin)
             if self._interrupted and not ready:
-                self._rouse()
+                self._interrupt_spinning()
             if stdin is not None and ready.get(stdin) and not self._forward(stdin):
                 stdin = None
-            for line in self.lines:
-                if ready.get(line.writer):
-                    line.send()
-                if not ready.get(line.reader) or line not in open_lines:
+            for console in self.consoles:
+                if ready.get(console.writer):
+                    console.send()
+                if not ready.get(console.reader) or console not in open_consoles:
                     continue
-                if line is self.dialogue:
-                    self._hear(line, sinks)
+                if console is self.dialogue:
+                    self._read_dialogue(console, sinks)
                     continue
-                data = line.receive()
+                data = console.receive()
                 if data is None:
-                    open_lines.discard(line)
+                    open_consoles.discard(console)
                 elif data:
-                    self._take(line, data, sinks)
-        # The VM's init sends all output of COMMAND before its status, so nothing is missing now.
-        for line in open_lines - {self.dialogue}:
-            while data := line.receive():
-                self._take(line, data, sinks)
+                    self._deliver(console, data, sinks)
+        # The VM's init sends all output of COMMAND before its status, so the output is complete now.
+        for console in open_consoles - {self.dialogue}:
+            while data := console.receive():
+                self._deliver(console, data, sinks)
         if self.status is None:
             assert self._process is not None
             status, log = self._process.wait(), self.log.decode(errors="replace")
-            kept = None if self._stopped else _kept(log)
+            kept = None if self._stopped else _keep_log(log)
             raise death(log, status=status, ready=self.ready, kept=kept)
         return self.status
 
-    def _poll(self, lines: set[Line], stdin: int | None) -> dict[int, int]:
-        """Wait for something to do; return file descriptors with their events."""
+    def _poll(self, consoles: set[Console], stdin: int | None) -> dict[int, int]:
+        """Wait for events on the consoles and on `stdin`; return file descriptors with their events."""
         poll = select.poll()
-        for line in lines:
-            poll.register(line.reader, select.POLLIN)
-            if line.unsent:
-                poll.register(line.writer, select.POLLOUT | (select.POLLIN if line.writer == line.reader else 0))
+        for console in consoles:
+            poll.register(console.reader, select.POLLIN)
+            if console.unsent:
+                also_reads = console.writer == console.reader
+                poll.register(console.writer, select.POLLOUT | (select.POLLIN if also_reads else 0))
         if stdin is not None and self.ready and not self.stdout.unsent and len(self._typed) < _CHUNK:
             poll.register(stdin, select.POLLIN)
-        return dict(poll.poll(_ROUSE_S * 1000 if self._interrupted else None))
+        return dict(poll.poll(_INTERRUPT_S * 1000 if self._interrupted else None))
 
-    def _rouse(self) -> None:
-        """Stop each process of the VM that computes for a moment, so that the kernel can do what an interrupt is for.
+    def _interrupt_spinning(self) -> None:
+        """Stop each computing process of the VM for a moment, so that the VM's kernel can deliver an interrupt.
 
-        In virtual time nothing else would, and a process that spins is one that never comes into the kernel by itself.
-        Each is a process of the host, which the kernel traces; it takes a SIGALRM for the end of a time slice.
+        In virtual time nothing else stops a process that spins and never enters the kernel by itself. Each is a process
+        of the host that the kernel traces; the kernel takes a SIGALRM for the end of a time slice.
         """
-        import psutil  # which is the environment's; the rest here does in any Python
+        import psutil  # installed in the virtual environment only; the rest of this module runs in any Python
 
         assert self._process is not None
-        with contextlib.suppress(psutil.Error):  # one has ended just now
-            for one in psutil.Process(self._process.pid).children(recursive=True):
-                if one.status() == psutil.STATUS_RUNNING and _is_traced(one.pid):
-                    one.send_signal(signal.SIGALRM)
+        with contextlib.suppress(psutil.Error):  # a process may have ended meanwhile
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                if process.status() == psutil.STATUS_RUNNING and _is_traced(process.pid):
+                    process.send_signal(signal.SIGALRM)
 
     def _forward(self, stdin: int) -> bool:
-        """Pass on what can be read of COMMAND's standard input; return whether there may be more."""
+        """Forward the available part of COMMAND's standard input; return whether there may be more."""
         try:
             data = os.read(stdin, _CHUNK)
-        except OSError:  # the terminal is gone
+        except OSError:  # the terminal was closed
             data = b""
         more = bool(data)
-        if not self._keys:
+        if not self._forwards_keys:
             self._typed += data
-            data = found[0][-1:] if (found := _INTERRUPTS.match(self._typed)) else b""
-            if found:
-                del self._typed[: found.end()]
+            data = b""
+            if interrupt := _INTERRUPTS.match(self._typed):
+                data = interrupt[0][-1:]
+                del self._typed[: interrupt.end()]
         if self.dialogue is not None and _INTERRUPTS.match(data):
             self._interrupted = True
             self._on_interrupt()
         self.stdout.send(data if self.terminal else b"%d\n%s" % (len(data), data))
         return more
 
-    def _hear(self, dialogue: Line, sinks: dict[Line, Sink]) -> None:
-        """Take what COMMAND sends on its dialogue, no byte more than the question, and answer that."""
+    def _read_dialogue(self, dialogue: Console, sinks: dict[Console, Sink]) -> None:
+        """Read COMMAND's dialogue byte by byte, so that the VM stops after a question, and answer the question."""
         assert self._answer is not None
-        if self._held:  # of what held the VM, now that it is answered
-            self._held -= len(dialogue.receive(min(_CHUNK, self._held)) or b"")
+        if self._held_bytes_left:  # HELD_BYTES, after the answer
+            self._held_bytes_left -= len(dialogue.receive(min(_CHUNK, self._held_bytes_left)) or b"")
             return
         if (byte := dialogue.receive(1)) != b"\n":
-            self._asked += byte or b""
+            self._question += byte or b""
             return
-        line = bytes(self._asked)
-        self._asked.clear()
-        self._interrupted, self._keys = False, line == _KEYS
-        if self._keys:
+        question = bytes(self._question)
+        self._question.clear()
+        self._interrupted, self._forwards_keys = False, question == _KEYS
+        if self._forwards_keys:
             self.stdout.send(bytes(self._typed))
             self._typed.clear()
             return
@@ -282,18 +285,18 @@ class Machine:
         while True:
             for output in (self.stdout, self.stderr):
                 while data := output.receive():
-                    self._take(output, data, sinks)
-            if self._last == ENQUIRY or time.monotonic() >= until:
+                    self._deliver(output, data, sinks)
+            if self._last_output == ENQUIRY or time.monotonic() >= until:
                 break
             select.select([self.stdout.reader], [], [], _LATE_S)
-        self._last = b""
-        with contextlib.suppress(Gone):  # `wait` finds that the lines have ended
-            dialogue.send(self._answer(line, self._typed, self._check))
-            self._held = HELD_BYTES
+        self._last_output = b""
+        with contextlib.suppress(Gone):  # `wait` will see the consoles' ends
+            dialogue.send(self._answer(question, self._typed, self._check_alive))
+            self._held_bytes_left = HELD_BYTES
 
-    def _check(self) -> None:
+    def _check_alive(self) -> None:
         assert self._process is not None
-        # Not by `poll`, whose lock a signal's handler, which calls this, could leave taken.
+        # Not by Popen.poll: a signal handler may call this while the interrupted thread holds Popen's lock.
         try:
             ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -301,25 +304,25 @@ class Machine:
         if ended is not None:
             raise Gone
 
-    def _take(self, line: Line, data: bytes, sinks: dict[Line, Sink]) -> None:
-        if line in sinks:
+    def _deliver(self, console: Console, data: bytes, sinks: dict[Console, Sink]) -> None:
+        if console in sinks:
             if self.dialogue is not None and self.terminal:
-                self._last, data = data[-1:], data.replace(ENQUIRY, b"")
-            sinks[line].write(data)
-            sinks[line].flush()
-        elif line is self.kernel:
+                self._last_output, data = data[-1:], data.replace(ENQUIRY, b"")
+            sinks[console].write(data)
+            sinks[console].flush()
+        elif console is self.messages:
             self.log += data
             del self.log[:-_LOG_BYTES]
         else:
-            self._read_control(data)
+            self._handle_control(data)
 
-    def _read_control(self, data: bytes) -> None:
-        """Read the lines that init sends over the control console (guest.sh lists them)."""
+    def _handle_control(self, data: bytes) -> None:
+        """Handle the lines that init sends over the control console (guest.sh lists them)."""
         *sent, self._partial = (self._partial + data).split(b"\n")
         for line in sent:
             word, _, value = line.decode(errors="replace").strip().partition(" ")
             if word == "request" and self.ready:
-                raise VMError("the VM was rebooted from within, which ends it")
+                raise VMError("the VM ended because a process in it rebooted it")
             if word == "request":
                 self.control.send(self._request)
             elif word == "ready":
@@ -327,21 +330,21 @@ class Machine:
             elif word == "exit":
                 self.status = int(value)
             elif word == "error":
-                raise VMError(f"the VM did not come up: {value}")
+                raise VMError(f"the VM did not start: {value}")
 
 
 def _is_traced(pid: int) -> bool:
-    """Whether a process is one that a VM runs, and none of the VM's own."""
+    """Return whether a process is a process inside a VM, which is traced, and not one of the VM's own."""
     try:
         return re.search(r"^TracerPid:\t[1-9]", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is not None
     except OSError:
         return False
 
 
-def _kept(log: str) -> Path | None:
-    """Keep what a kernel printed before it died, in place of what the last one did; None where that cannot be."""
+def _keep_log(log: str) -> Path | None:
+    """Write the output of a kernel that died to LOG, replacing the last one; return None if that fails."""
     path = kernel.cache_folder(os.environ) / LOG
-    half = path.with_name(f".{LOG}.{os.getpid()}-{threading.get_ident()}")  # several VMs may die at once
+    half = path.with_name(f".{LOG}.{os.getpid()}-{threading.get_ident()}")  # several VMs may die at the same time
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         half.write_text(log)

@@ -1,8 +1,8 @@
-"""Open vSwitch inside the VM: ``up`` starts it with a database of its own, ``down`` stops it.
+"""Open vSwitch inside the VM: ``up`` starts it with a new database, ``down`` stops it.
 
-Both are for the VM, never for the host: the host's Open vSwitch is neither used nor touched. From a shell,
-``python -m scenarios.vm.openvswitch up`` (or ``down``). ``awake`` makes its switches reconnect to a controller without
-delay, in the VM and on the host.
+Both work in the VM only; the host's Open vSwitch is neither used nor changed. From a shell, use
+``python -m scenarios.vm.openvswitch up`` (or ``down``). ``awake``, in the VM and on the host, makes switches reconnect
+to a controller without delay.
 """
 
 import os
@@ -22,56 +22,56 @@ from scenarios.vm.errors import VMError
 RUN = Path("/run/openvswitch")
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
-# ovs-vswitchd counts CPUs once its clock, which starts with the machine, has passed ten seconds, and until then
-# assumes none (count_cpu_cores in lib/ovs-thread.c): a switch made sooner has no thread to handle packets that
-# the kernel has no flow for, and forwards nothing.
+# ovs-vswitchd counts CPUs only once its clock, which starts with the machine, has passed ten seconds; before that it
+# assumes none (count_cpu_cores in lib/ovs-thread.c). A switch created earlier has no thread to handle packets without a
+# flow in the kernel, and forwards nothing.
 _CPUS_COUNTED_S = 10
 _STOP_S = 10
-_START_S = 120  # of each of its programs, which detach at once
+_START_S = 120  # how long each program may run; the daemons detach at once
 _DAEMONS = ("ovs-vswitchd", "ovsdb-server")
 
-# ovs-vswitchd (3.1 to 3.7, at least) does not wait for the timers of connections that are to be made again
-# (`ofservice_wait` in ofproto/connmgr.c): where nothing else happens it looks at them when it gathers statistics, every
-# five seconds. Any connection to its control socket wakes it.
+# ovs-vswitchd (at least 3.1 to 3.7) does not wake up for the timers by which it reconnects (`ofservice_wait` in
+# ofproto/connmgr.c): if nothing else happens, it checks them when it gathers statistics, every five seconds. Any
+# connection to its control socket wakes it.
 _WAKE_EVERY_S = 0.1
 _WAKE_LIMIT_S = 1.0
 
 
 def up() -> bool:
-    """Start Open vSwitch with an empty database, and return once its switches can forward.
+    """Start Open vSwitch with an empty database, and return True once switches can forward.
 
-    Returns False, and leaves all as it is, where it is up already; what is left of one that has lost a part is stopped
-    first. Raises VMError with a sentence when a part of it does not start.
+    If it is already up, change nothing and return False; if only one of its daemons runs, that one is stopped first.
+    Raises VMError with a sentence if a daemon does not start.
     """
     _check_in_vm()
-    if all(map(_process, _DAEMONS)):
+    if all(map(_running, _DAEMONS)):
         return False
     down()
     RUN.mkdir(exist_ok=True)
     database = RUN / "conf.db"
     _run("ovsdb-tool", "create", str(database), str(SCHEMA))
-    _run("ovsdb-server", str(database), f"--remote=punix:{RUN}/db.sock", *_daemon("ovsdb-server"))
+    _run("ovsdb-server", str(database), f"--remote=punix:{RUN}/db.sock", *_daemon_options("ovsdb-server"))
     _run("ovs-vsctl", "--no-wait", "init")
     if "time-travel=" in Path("/proc/cmdline").read_text():
         time.sleep(max(0.0, _CPUS_COUNTED_S + 0.1 - time.clock_gettime(time.CLOCK_MONOTONIC)))
-        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", *_daemon("ovs-vswitchd"))
-    else:  # where sleeping costs real time, set the daemon's own clock forward, as its tests do
-        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", "--enable-dummy", *_daemon("ovs-vswitchd"))
+        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", *_daemon_options("ovs-vswitchd"))
+    else:  # sleeping would take real time: set the daemon's own clock forward, as its tests do
+        _run("ovs-vswitchd", f"unix:{RUN}/db.sock", "--enable-dummy", *_daemon_options("ovs-vswitchd"))
         _run("ovs-appctl", "-t", "ovs-vswitchd", "time/warp", str(1000 * (_CPUS_COUNTED_S + 1)))
     return True
 
 
 def down() -> None:
-    """Stop Open vSwitch, its switches with it, and remove its database; does nothing where it is not up."""
+    """Stop Open vSwitch with its switches, and remove its database; does nothing if it is not up."""
     _check_in_vm()
     for daemon in _DAEMONS:
-        process = _process(daemon)
+        process = _running(daemon)
         if process is None:
             continue
-        # --cleanup takes the kernel's datapath and its ports away too.
+        # --cleanup also removes the kernel's datapath and its ports.
         _run("ovs-appctl", "-t", daemon, "exit", *(["--cleanup"] if daemon == "ovs-vswitchd" else []))
         deadline = time.monotonic() + _STOP_S
-        while process.exists():  # it answers before it ends
+        while process.exists():  # the daemon answers the command before it ends
             if time.monotonic() > deadline:
                 raise VMError(f"{daemon} did not stop within {_STOP_S} s")
             time.sleep(0.01)
@@ -80,11 +80,13 @@ def down() -> None:
 
 def _check_in_vm() -> None:
     if Path("/proc/sys/kernel/hostname").read_text().strip() != "longhaul" or os.getuid() != 0:
-        raise VMError("Open vSwitch is brought up and down inside the VM only: run this by `python -m scenarios.vm`")
+        raise VMError(
+            "Open vSwitch can be started and stopped inside the VM only: run this by `python -m scenarios.vm`"
+        )
 
 
-def _process(daemon: str) -> Path | None:
-    """Where /proc has a daemon that has not ended."""
+def _running(daemon: str) -> Path | None:
+    """Return the folder in /proc of a running daemon, or None if it does not run."""
     try:
         process = Path("/proc", (RUN / f"{daemon}.pid").read_text().strip())
         return process if (process / "comm").read_text().strip() == daemon else None
@@ -92,7 +94,7 @@ def _process(daemon: str) -> Path | None:
         return None
 
 
-def _daemon(name: str) -> tuple[str, ...]:
+def _daemon_options(name: str) -> tuple[str, ...]:
     return ("--detach", "--no-chdir", f"--pidfile={RUN}/{name}.pid", f"--log-file={RUN}/{name}.log", "-vconsole:off")
 
 
@@ -109,11 +111,11 @@ def _run(*command: str) -> None:
 
 
 def take_turns(controller_pid: int) -> None:
-    """Have Open vSwitch look over the kernel's flows after all that this controller sends to several switches at one
-    instant: the controller, and the thread that reads what it sends, run before any other. Raises OSError.
+    """Give real-time priority to the controller and to Open vSwitch's main thread, which reads its messages.
 
-    They are looked over no sooner than 5 ms after the last time (`udpif_revalidator` in ofproto-dpif-upcall.c), so
-    what a switch is told after that has begun is heeded that much later.
+    Open vSwitch then revalidates the kernel's flows after it has received everything that the controller sends to
+    several switches at one instant. Revalidations are at least 5 ms apart (udpif_revalidator in ofproto-dpif-upcall.c),
+    so a message that comes after one has begun would take effect that much later. Raises OSError.
     """
     threads = [int(thread.name) for thread in Path("/proc", str(controller_pid), "task").iterdir()]
     for thread in (*threads, int((RUN / "ovs-vswitchd.pid").read_text())):
@@ -122,7 +124,7 @@ def take_turns(controller_pid: int) -> None:
 
 @contextmanager
 def awake() -> Iterator[None]:
-    """Have ovs-vswitchd look at its timers ten times a second for the time of the context, if it can be found."""
+    """Wake ovs-vswitchd ten times a second within the context, so that it checks its timers; no error if it is down."""
     done = threading.Event()
 
     def wake() -> None:
@@ -142,7 +144,7 @@ def awake() -> Iterator[None]:
 
 
 def main(arguments: list[str]) -> int:
-    """Bring Open vSwitch up or down, unless it is already; return an exit status."""
+    """Start or stop Open vSwitch; return an exit status."""
     actions = {"up": up, "down": down}
     if len(arguments) != 1 or arguments[0] not in actions:
         print(f"usage: python -m scenarios.vm.openvswitch up|down, not {' '.join(arguments)!r}", file=sys.stderr)

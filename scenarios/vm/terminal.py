@@ -1,4 +1,5 @@
-"""The user's terminal, lent to the VM: raw while the VM runs, its size passed on, restored on every way out."""
+"""Gives the user's terminal to the VM: sets it to raw mode, keeps the VM's terminal at its size, and restores it on
+exit and on any error."""
 
 import contextlib
 import os
@@ -10,16 +11,16 @@ from collections.abc import Callable, Iterator
 
 
 def is_terminal() -> bool:
-    """Whether the process has a terminal to lend: its standard input and output are both one."""
+    """Return whether standard input and standard output are both terminals."""
     return os.isatty(0) and os.isatty(1)
 
 
 @contextlib.contextmanager
 def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
-    """Make standard input's terminal raw for the time of the context, and keep a pseudo-terminal at its size.
+    """Set standard input's terminal to raw mode within the context, and keep the pseudo-terminal `master` at its size.
 
-    The context's value makes a context for the time of which the terminal is as it was before; Ctrl-C does nothing then
-    but what is provided for within.
+    The context's value is a function that returns an inner context, in which the terminal has its original mode and
+    SIGINT has no effect unless the caller installs a handler.
     """
     saved = termios.tcgetattr(0)
     copy_size(master)
@@ -28,18 +29,18 @@ def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager
         previous = signal.signal(signal.SIGWINCH, lambda _number, _frame: copy_size(master))
 
     @contextlib.contextmanager
-    def returned() -> Iterator[None]:
-        before = signal.signal(signal.SIGINT, lambda *_: None)
+    def original_mode() -> Iterator[None]:
+        handler = signal.signal(signal.SIGINT, lambda *_: None)
         try:
             termios.tcsetattr(0, termios.TCSADRAIN, saved)
             yield
         finally:
-            tty.setraw(0, termios.TCSADRAIN)  # what is typed ahead stays
-            signal.signal(signal.SIGINT, before)
+            tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps the keys that were typed ahead
+            signal.signal(signal.SIGINT, handler)
 
     try:
         tty.setraw(0)
-        yield returned
+        yield original_mode
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, saved)
         if previous is not None:
@@ -47,6 +48,6 @@ def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager
 
 
 def copy_size(master: int) -> None:
-    """Give a pseudo-terminal the size of standard input's terminal."""
+    """Set the size of a pseudo-terminal to that of standard input's terminal."""
     with contextlib.suppress(termios.error):
         termios.tcsetwinsize(master, termios.tcgetwinsize(0))

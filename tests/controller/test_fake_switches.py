@@ -97,7 +97,7 @@ def test_a_route_around_an_outage_is_installed_at_once_if_its_tunnel_exists(fake
 
 def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_clears_all_tables(fakes: Fakes) -> None:
     fakes.switches["s0l1"].silent = True
-    with pytest.raises(ControllerError, match="says: no answer within 5 s from the switch s0l1"):
+    with pytest.raises(ControllerError, match="reports: no answer within 5 s from the switch s0l1"):
         fakes.route(2)
     fakes.switches["s0l1"].silent = False
     fakes.events()
@@ -111,10 +111,10 @@ def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_clears_all
 def test_a_request_fails_at_once_naming_the_switch_that_disconnects_or_refuses_a_rule(fakes: Fakes) -> None:
     fakes.switches["s0l1"].hangs_up = True
     begin = time.monotonic()
-    with pytest.raises(ControllerError, match="says: the switch s0l1 has disconnected"):
+    with pytest.raises(ControllerError, match="reports: the switch s0l1 has disconnected"):
         fakes.route(1)
     assert time.monotonic() - begin < 4
-    with pytest.raises(ControllerError, match="says: the switch s0l1 is not connected"):
+    with pytest.raises(ControllerError, match="reports: the switch s0l1 is not connected"):
         fakes.route(1)
     fakes.connect("s0l1")
     fakes.controller.wait_ready(timeout_s=30)

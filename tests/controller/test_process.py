@@ -107,7 +107,7 @@ def test_a_killed_controllers_socket_is_taken_over_but_one_in_use_is_not(process
         ({"port": free_port()}, f"another controller serves {process.path}"),
         ({"socket": f"{process.path}2"}, f"port {process.port} cannot be listened on: it is in use"),
         ({"port": free_port(), "socket": process.declared}, f"{process.declared} exists and is not a socket"),
-        ({"port": free_port(), "socket": "/nowhere/s"}, "no socket can be made at /nowhere/s: No such file"),
+        ({"port": free_port(), "socket": "/nowhere/s"}, "no socket can be created at /nowhere/s: No such file"),
     ):
         ended = process.start(**change)
         _, err = ended.communicate(timeout=20)

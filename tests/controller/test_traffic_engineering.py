@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import block_diag
 
-from controller.routing.traffic_engineering import Demand, allocate, divided
+from controller.routing.traffic_engineering import Demand, allocate, allocate_split
 
 _FEW, _ALL = 150, 1000
 
@@ -109,14 +109,14 @@ def test_with_one_tunnel_each_fixed_splits_get_the_same_rates_as_free_splits():
         demands, capacity = _random(rng)
         alone = [replace(one, tunnels=one.tunnels[:1]) for one in demands if one.wanted_bps]
         free = [rates[0] for rates in allocate(alone, capacity, None, kept)]
-        assert divided(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
+        assert allocate_split(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
 
 
 def test_a_demand_with_a_fixed_split_is_limited_by_its_slowest_part():
     ways = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)))
     other = Demand(src=1, dst=0, priority=0, tunnels=((0,),))
     # Link 1 of capacity 1 carries a quarter of the first demand: this gets 4, 3 of it over link 0. The other gets 7.
-    assert divided([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
+    assert allocate_split([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
 
 
 def test_a_higher_priority_moves_to_another_tunnel_to_make_room_for_a_lower_one():

@@ -58,10 +58,10 @@ class FakeTestbeds:
         self.tries = []
 
     def run_point(self, task, put, on_start=None):
-        self.tries.append((task.place, task.mode))
+        self.tries.append((task.index, task.mode))
         reader, expected = Reader(task, put), Expectations(task.setting, task.mode)
         for k in range(task.setting.collective.count):
-            if task.mode in self.failing and self.tries.count((task.place, task.mode)) <= self.times and k == 2:
+            if task.mode in self.failing and self.tries.count((task.index, task.mode)) <= self.times and k == 2:
                 raise self.error(f"{task.name}, after 2 collectives: the switch fell over")
             found = row(expected.of(k), k)
             reader.write((json.dumps(found | self.changes(found, task.mode)) + "\n").encode())

@@ -166,7 +166,7 @@ def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
         every = replace(setting, jobs=tuple(asked))
         # A request for a rate, too, counts as kept if all its bytes have arrived when it is due.
         by_then = [
-            replace(job, size_bytes=admission._bytes(job), deadline_s=each.due_s, rate_bps=None, duration_s=None)
+            replace(job, size_bytes=admission._total_bytes(job), deadline_s=each.due_s, rate_bps=None, duration_s=None)
             for job, each in zip(asked, [*kept, one], strict=True)
         ]
         with reserve(times=1 / 0.95, lags=False):

@@ -181,7 +181,7 @@ def test_impossible_inputs_are_refused() -> None:
     for objective in ("cycle time", "sum"):
         with pytest.raises(ValueError, match="no ring"):
             best_rings(np.full_like(square, np.inf), square, gpus_per_site=(2, 2), objective=objective)
-    with pytest.raises(ValueError, match="'cycles' is no objective of a ring; allowed: slowest edge, cycle time"):
+    with pytest.raises(ValueError, match="'cycles' is not an objective of a ring; allowed: slowest edge, cycle time"):
         best_rings(square, square, gpus_per_site=(2, 2), objective="cycles")
 
 

@@ -206,7 +206,7 @@ def test_what_is_waited_for_leaves_background_out():
         ([messages(1.0, places=(3, 3))], "each once"),
         ([job(start_s=-1.0)], "begins at -1 s"),
         ([job(count=0)], "0 times"),
-        ([messages(1.0, is_background=True)], "one at least that is not"),
+        ([messages(1.0, is_background=True)], "at least one job that is not"),
         ([job("alltoall", "direct", range(7), count=1000)], "14,000 slots|98,000 slots"),
     ],
 )

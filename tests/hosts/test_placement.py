@@ -148,5 +148,5 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="must be 4 together"):
         best(found, delay_s, slot_s, sites=(2, 3))
     slot_s[1, 2, :] = slot_s[1, :, 2] = np.inf
-    with pytest.raises(ValueError, match="instance 1: no placement"):
+    with pytest.raises(ValueError, match="instance 1: every placement"):
         best(found, delay_s, slot_s)

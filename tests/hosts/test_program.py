@@ -125,7 +125,7 @@ def test_a_slot_that_holds_nothing_is_not_sent() -> None:
     builder = Builder(places=2, slots=2)
     builder.send(0, 1, [1])
     broken = Workload(kind="allgather", algorithm="own", schedule=builder.done(), slot_bytes=4)
-    with pytest.raises(ScheduleError, match="transfer 0 sends slot 1 of place 0, which holds nothing"):
+    with pytest.raises(ScheduleError, match="transfer 0 sends slot 1 of place 0, which is empty"):
         programs(broken, [0, 1])
 
 

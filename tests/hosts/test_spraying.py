@@ -113,9 +113,9 @@ def test_pieces_take_what_the_links_that_they_share_have_left(links: Sequence[in
 
 def test_too_many_pieces_are_refused_with_their_number() -> None:
     whole = workload("alltoall", "direct", sites=(8, 8), size_bytes=16_000)
-    with pytest.raises(ScheduleError, match="it has 122,880 connections; allowed: 65,536"):
+    with pytest.raises(ScheduleError, match="has 122,880 connections; allowed: 65,536"):
         sprayed(whole, [512] * 240, width=512, ranks=4)
-    with pytest.raises(ScheduleError, match="it has 6,000 channels; allowed: 5,000"):
+    with pytest.raises(ScheduleError, match="has 6,000 channels; allowed: 5,000"):
         sprayed(messages(10_000), [6000], width=6000, ranks=4)
 
 

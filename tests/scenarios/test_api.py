@@ -53,7 +53,7 @@ def test_gains_are_over_pairs_of_the_same_collectives(
 def test_mistakes_are_one_sentence(stored: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"collective\.chunk: .*8 GB/s"):
         scenario("paper", {"collective.chunk": "8 GB/s"})
-    with pytest.raises(ValueError, match=r"has a \[program\], which run.py runs"):
+    with pytest.raises(ValueError, match=r"has a \[program\], which only run.py can run"):
         run(scenario("paper", {"program.command": "true"}))
     with pytest.raises(ValueError, match=r"quantum.*model, emulation"):
         run(scenario(), "quantum")

@@ -139,7 +139,7 @@ def test_a_controller_away_from_its_switches_takes_a_round_trip_to_the_farthest_
     [
         ('delay = ["1 ms"]', "control.delay: 1 delays for 2 sites; allowed: one for each"),
         ('delay = "2 s"', '"2 s" is too large; allowed: text with a unit, 1 ns to 1 s'),
-        ('delay = "1 ms"\n[run]\nclock = "wall"', "control.delay: is beside the wall clock"),
+        ('delay = "1 ms"\n[run]\nclock = "wall"', "control.delay: cannot be combined with the wall clock"),
     ],
 )
 def test_delays_of_a_controller_that_cannot_be_are_refused(control, says):

@@ -158,5 +158,5 @@ def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, monkeypatch, capsys
     err = capsys.readouterr().err
     assert err.startswith(f"run.py: no Dask scheduler answers at {address}: ") and len(err.splitlines()) == 1
     run("--engine", "model", "--dask", "somewhere", "--jobs", "2", status=2)
-    assert capsys.readouterr().err.startswith("--jobs: is beside --dask")
+    assert capsys.readouterr().err.startswith("--jobs: cannot be combined with --dask")
     assert list(tmp_path.iterdir()) == []

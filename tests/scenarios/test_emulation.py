@@ -204,7 +204,7 @@ def test_a_point_that_fails_twice_is_named_the_rest_goes_on_and_it_can_be_resume
     run("--engine", "both", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run", status=1)
     out, err = capsys.readouterr()
     sentence = "emulation, 8 GPUs, 8 MB, 10 us, seed 1, wan, after 2 collectives: the switch fell over"
-    assert f"run.py: failed: {sentence}\n" in err and err.endswith("go on with --resume run\n")
+    assert f"run.py: failed: {sentence}\n" in err and err.endswith("resume with --resume run\n")
     assert re.search("^emulation +8 GPUs, 8 MB, 10 us, seed 2 +joint", out, re.MULTILINE)
     found = open_run("run")
     assert [failed["why"] for failed in found.provenance["failed"]] == [sentence, sentence.replace("seed 1", "seed 2")]
@@ -233,7 +233,7 @@ def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testb
     monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel carries the wall clock
     monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
     run(*asked, "--out", "run", status=3)
-    assert capsys.readouterr().err == "run.py: there is no kernel: build one (or predict alone: --engine model)\n"
+    assert capsys.readouterr().err == "run.py: there is no kernel: build one (to predict only: --engine model)\n"
     assert used.tries == [] and not Path("run").exists()
 
 
@@ -290,11 +290,11 @@ def test_no_more_vms_are_started_than_have_room_together(testbeds, monkeypatch, 
     assert at_a_time([small], 1) == 1
     used = testbeds(FakeTestbeds())
     run("--engine", "emulation", "--chunk", "64 MB", "--jobs", "3", "--out", "run", status=3)
-    assert "not of 3; allowed: --jobs 2" in capsys.readouterr().err
+    assert "not for 3; allowed: --jobs 2" in capsys.readouterr().err
     assert used.tries == [] and not Path("run").exists()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     run("--engine", "emulation", "--chunk", "64 MB", "--collectives", "1", "--no-report", "--out", "run")
-    assert "2 VMs at a time, so that many are run" in capsys.readouterr().err
+    assert "2 VMs at a time, so at most that many run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("gpus", [4, 8, 16])
@@ -337,4 +337,4 @@ def test_the_emulation_measures_the_first_collectives_only_and_refuses_faults_af
     assert err.startswith("fault[1].at: collective 20 ") and err.endswith("allowed: 0 to 19\n")
     assert not Path("run").exists()
     run("late.toml", "--engine", "model", "--modes", "base", "--no-report", "--out", "run", status=2)
-    assert "agent 3 killed is nothing that the model knows" in capsys.readouterr().err
+    assert "agent 3 killed has no effect in the model" in capsys.readouterr().err

@@ -92,9 +92,9 @@ def test_times_by_transfer_end_with_the_completion() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (("run.clock=wall",), "beside the wall clock"),
-        (('class=[{name = "gold", priority = 0}]', 'job=[{class = "gold"}]'), "beside classes"),
-        (('fault=[{at = "collective 1", what = "agent 1 slow 10x"}]',), "beside faults"),
+        (("run.clock=wall",), "combined with the wall clock"),
+        (('class=[{name = "gold", priority = 0}]', 'job=[{class = "gold"}]'), "combined with classes"),
+        (('fault=[{at = "collective 1", what = "agent 1 slow 10x"}]',), "combined with faults"),
         (("conditions.every=10 ns",), '"10 ns" is too small'),
     ],
 )
@@ -184,14 +184,18 @@ def test_a_message_takes_the_fastest_link_that_there_was_when_paths_were_last_ch
 @pytest.mark.parametrize(
     ("every", "values", "says"),
     [
-        ("4 ms", (), '"every 4 ms" is by time; allowed: that with conditions.every'),
-        ("5 ms", ("conditions.every=2 ms",), "no multiple of conditions.every; allowed: every 2 ms, twice that"),
-        ("1 ms", ("conditions.every=2 ms",), "no multiple of conditions.every"),
-        ("4 ms", ("conditions.every=2 ms", "transport.queue=fifo"), 'beside transport.queue "fifo"; allowed: "fair"'),
+        ("4 ms", (), '"every 4 ms" is given as a time; allowed: only with conditions.every'),
+        ("5 ms", ("conditions.every=2 ms",), "not a multiple of conditions.every; allowed: every 2 ms, twice that"),
+        ("1 ms", ("conditions.every=2 ms",), "not a multiple of conditions.every"),
+        (
+            "4 ms",
+            ("conditions.every=2 ms", "transport.queue=fifo"),
+            'combined with transport.queue "fifo"; allowed: "fair"',
+        ),
         (
             "4 ms",
             ("conditions.every=2 ms", "control.delay=1 ms"),
-            "a round trip of 2 ms to the switches; allowed: less",
+            "needs a shorter round trip to the switches than 2 ms; allowed: less",
         ),
         ("soon", (), 'every soon" has no such time: "soon" is not a delay'),
         ("0 s", (), 'every 0 s" has no such time'),
@@ -208,7 +212,7 @@ def test_rings_are_not_chosen_by_time_nor_paths_by_what_is_known_of_collectives(
         scenario('policy=[{name = "live", reembed = "every 4 ms"}]', "conditions.every=2 ms")
     for knowledge in ("mean", "stale 1", "ewma 0.5", "measured ends", "probed"):
         policy = f'policy=[{{name = "live", reroute = "every 4 ms", knowledge = "{knowledge}"}}]'
-        with pytest.raises(ScenarioError, match='beside reroute "every 4 ms"; allowed: oracle, stale TIME'):
+        with pytest.raises(ScenarioError, match='combined with reroute "every 4 ms"; allowed: oracle, stale TIME'):
             scenario(policy, "conditions.every=2 ms")
     late = scenario(
         'policy=[{name = "live", reroute = "every 6 ms", knowledge = "stale 2 ms"}]', "conditions.every=2 ms"

@@ -145,7 +145,7 @@ def test_the_models_engine_knows_what_is_down_however_its_work_is_cut(mode: str)
 @pytest.mark.parametrize(
     ("fault", "status", "says"),
     [
-        ({"what": "agent 3 killed"}, 2, "fault[1].what: agent 3 killed is nothing that the model knows; allowed"),
+        ({"what": "agent 3 killed"}, 2, "fault[1].what: agent 3 killed has no effect in the model; allowed"),
         ({"at": "1 ms into collective 2"}, 2, "fault[1].at: 1 ms into collective 2 is within a collective, which"),
         ({"what": "switch s0l0 down"}, 1, "collectives 0 to 3: no path leads over the WAN from rank"),
         ({"what": "switch s0l0 down", "for": "4 collectives"}, 1, "no path leads over the WAN from rank"),
@@ -193,7 +193,7 @@ def test_who_is_silent_for_too_long_is_stopped_and_named_for_what_it_did() -> No
             time.sleep(0.01)
     assert stopped and stopped[0] - spoke >= 0.9
     assert watchdog.stuck == "collective 3: the AllGather"
-    assert watchdog.sentence().endswith("while it was waited for collective 3: the AllGather")
+    assert watchdog.sentence().endswith("while Longhaul waited for collective 3: the AllGather")
 
 
 def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_testbed_that_spins_is_ended_by_the_wall_clock(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(launch, "testbed", spin)
     monkeypatch.setattr(emulation, "patience_s", lambda _setting: 12.0)
-    with pytest.raises(EmulationError, match=r"the VM printed nothing for 12 s, while .* collective 0: the ring"):
+    with pytest.raises(EmulationError, match=r"the VM printed nothing for 12 s while .* collective 0: the ring"):
         run_point(Task(0, load_scenario("paper"), "base"), lambda _: None)
 
 

@@ -44,7 +44,7 @@ def test_drops_retransmissions_and_fairness_are_in_rows_summary_json_and_report(
     assert "<h2>Fifo queues</h2>" in page and "the model does not hold in fifo queues" in page
     run("--resume", "run")
     printed = capsys.readouterr().out
-    assert "sent again (MB)" in printed and f"{point['fairness_link']} {point['fairness']:.2f}" in printed
+    assert "retransmitted (MB)" in printed and f"{point['fairness_link']} {point['fairness']:.2f}" in printed
 
 
 def test_the_fairest_link_is_not_named_where_none_is_shared(testbeds):

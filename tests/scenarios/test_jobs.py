@@ -97,7 +97,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
     [
         ({"rank": [0, 1]}, ".rank", "unknown key of a job.*did you mean ranks"),
         ({"ranks": [0]}, ".ranks", "a list of two ranks or more"),
-        ({"ranks": [0, 0]}, ".ranks", "has a rank twice"),
+        ({"ranks": [0, 0]}, ".ranks", "lists a rank twice"),
         ({"ranks": [0, 8]}, ".ranks", "there is no rank 8; allowed: 0 to 7"),
         ({"kind": "allgathr"}, ".kind", "allowed: allgather, "),
         ({"count": 0}, ".count", "0 is too small; allowed: a whole number from 1"),
@@ -106,7 +106,7 @@ def test_a_job_is_as_the_collective_in_what_it_does_not_say(job, spec):
         ({"start": "-0 s"}, ".start", "-0 s"),
         ({"name": "a b"}, ".name", "is not allowed; allowed: 1 to 32 letters"),
         ({"name": "a"}, ".name", "is that of another job"),
-        ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given beside chunk"),
+        ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given together with chunk"),
         ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here; allowed: the sizes"),
         ({"pattern": "poisson"}, ".pattern", "does nothing here; allowed: only with the kind background"),
         ({**NOISE, "count": 2}, ".count", "does nothing here; allowed: only with collectives"),

@@ -163,8 +163,8 @@ def test_before_anything_was_used_every_link_has_its_rate_in_the_long_run():
             'knowledge = "measured ports"\nmeasure_every = "99 us"',
             '"99 us" is too small; allowed: text with a unit, 100 us',
         ),
-        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: is given beside other knowledge"),
-        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "beside the wall clock"),
+        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: has no effect with this knowledge"),
+        ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "which the wall clock does not provide"),
     ],
 )
 def test_what_counters_cannot_tell_is_refused(keys, says):
@@ -358,10 +358,10 @@ def test_probes_take_a_round_trip_and_their_transmission_each_and_two_round_trip
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ('[run]\nclock = "wall"\nmodes = ["near"]', "near goes by probed beside the wall clock"),
-        ('[fabric]\nrouting = "spray"', 'near probes, beside fabric.routing "spray"; allowed: one of the two'),
-        ("[transport]\nline_rate = false", "near probes, beside transport.line_rate false"),
-        ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near probes, beside fabric.buffer"),
+        ('[run]\nclock = "wall"\nmodes = ["near"]', "near uses probed, which the wall clock does not provide"),
+        ('[fabric]\nrouting = "spray"', 'near, which probes, cannot be combined with fabric.routing "spray"; allowed: one of the two'),
+        ("[transport]\nline_rate = false", "near, which probes, cannot be combined with transport.line_rate false"),
+        ('[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"', "near, which probes, cannot be combined with fabric.buffer"),
         ('[fabric]\ngpus = 32\n[collective]\nkind = "alltoall"', "near has 2,048 probes, .*; allowed: 400"),
         ('[control]\nprobe = "2 MB"', '"2 MB" is too large; allowed: text with a unit, 10 kB to 1 MB'),
     ],

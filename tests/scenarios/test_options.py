@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from scenarios.experiment.options import asked
+from scenarios.experiment.options import parse_request
 from scenarios.spec import ScenarioError
 from tests.conftest import PROJECT
 
@@ -28,16 +28,16 @@ from tests.conftest import PROJECT
     ],
 )  # fmt: skip
 def test_an_option_is_a_key_of_the_scenario(options: str, keys: list[str]) -> None:
-    found, same = asked(options.split()), asked(keys)
+    found, same = parse_request(options.split()), parse_request(keys)
     assert found.scenario == same.scenario
-    assert found.scenario != asked([]).scenario
+    assert found.scenario != parse_request([]).scenario
     assert found.jobs == (1 if found.scenario.run.is_real else same.jobs)
 
 
 def test_a_prompt_is_in_virtual_time_unless_the_wall_clock_is_asked_for() -> None:
-    assert asked(["--cli"]).scenario == asked([]).scenario
-    wall = asked(["--cli", "--clock", "wall"]).scenario
-    assert wall.run.is_real and asked(["--cli", "--set", "run.clock=wall"]).scenario == wall
+    assert parse_request(["--cli"]).scenario == parse_request([]).scenario
+    wall = parse_request(["--cli", "--clock", "wall"]).scenario
+    assert wall.run.is_real and parse_request(["--cli", "--set", "run.clock=wall"]).scenario == wall
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_prompt_is_in_virtual_time_unless_the_wall_clock_is_asked_for() -> Non
 )
 def test_what_does_not_go_together_is_refused(arguments: str) -> None:
     with pytest.raises(ScenarioError, match=r"^--"):
-        asked(arguments.split())
+        parse_request(arguments.split())
 
 
 @pytest.mark.parametrize("argument", ["--help", "--hepl"])

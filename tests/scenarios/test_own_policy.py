@@ -58,7 +58,7 @@ def mine(now):
 @pytest.mark.parametrize(
     ("program", "said"),
     [
-        ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3; allowed: a pair of booleans"),
+        ("def mine(now): return 3", "mine.py:mine, before collective 0: it returned 3; allowed: a tuple of two"),
         ("def mine(now):\n    return 1 / now.number, True", "ZeroDivisionError: division by zero, line 2"),
         ("def mine(now): raise KeyboardInterrupt", "mine.py:mine, before collective 0: KeyboardInterrupt: , line 1"),
     ],
@@ -73,7 +73,7 @@ def test_a_function_that_fails_is_named_with_its_collective(tmp_path, program, s
     [
         ("def mined(now): return True, True", 'has no function "mine" (did you mean mined?)'),
         ("def mine(now) return 3", "is not Python"),
-        ("import nothing_of_this_name", "fails when it is read: ModuleNotFoundError"),
+        ("import nothing_of_this_name", "fails when loaded: ModuleNotFoundError"),
     ],
 )
 def test_a_file_without_the_function_is_refused(tmp_path, program, said):
@@ -121,8 +121,8 @@ def test_a_run_keeps_the_file_of_its_policy_and_goes_on_with_that(tmp_path):
     assert list(before.differences(scenario_of(before.text, path=tmp_path / "run" / "scenario.toml"), None)) == []
     text = (tmp_path / "run" / "scenario.toml").read_text().replace("policies/mine.py", "mine.py")
     (sentence,) = before.differences(scenario_of(text, path=tmp_path / "scenario.toml"), None)
-    assert sentence.startswith(f"--resume: {tmp_path / 'mine.py'} is not what it was when the run began")
+    assert sentence.startswith(f"--resume: {tmp_path / 'mine.py'} has changed since the run began")
     kept = tmp_path / "run" / "policies" / "mine.py"
     kept.write_text("def mine(now):\n    return True, False")
-    with pytest.raises(ResultsError, match=f"{kept} is not what it was when the run began"):
+    with pytest.raises(ResultsError, match=f"{kept} has changed since the run began"):
         recorded(tmp_path / "run")

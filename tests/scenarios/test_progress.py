@@ -76,7 +76,7 @@ def test_without_a_terminal_a_silent_run_prints_what_it_is_at_and_a_busy_one_doe
             err += capsys.readouterr().err
             time.sleep(0.01)
 
-    monkeypatch.setattr(progress, "_FAIR_S", 0.0)
+    monkeypatch.setattr(progress, "_MIN_PACE_S", 0.0)
     with monkeypatch.context() as hurried:
         hurried.setattr(progress, "_SILENT_S", 0.05)
         assert len(list(progress.shown(silent(), "emulation", settings))) == 1

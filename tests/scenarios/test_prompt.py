@@ -107,7 +107,7 @@ def captures(prompt: Session) -> None:
     prompt.ask("capture g3>s0b0 spines.pcap")  # shaped at every spine
     prompt.ask("allgather 8 MB")
     assert re.findall(r"(\S+): \d+ packets in \S+$", prompt.ask("capture stop"), re.MULTILINE) == ["g0>g1", "g3>s0b0"]
-    assert "is there already" in prompt.ask("capture g0>g1 leaf.pcap")
+    assert "exists already" in prompt.ask("capture g0>g1 leaf.pcap")
 
 
 def ctrl_c_in_a_collective(prompt: Session) -> None:

@@ -118,15 +118,18 @@ def test_rails_are_kept_named_and_written_without_leaves() -> None:
     [
         (["fabric.rails=0"], "0 is too small; allowed: a whole number from 1 to 32"),
         (["fabric.rails=true"], "true is a boolean; allowed: a whole number"),
-        (["fabric.rails=2", "fabric.leaves=4"], "2 is beside leaves or spines, whose place rails take"),
+        (["fabric.rails=2", "fabric.leaves=4"], "2 rails together with leaves or spines, which rails replace"),
         (["fabric.rails=2", "fabric.oversubscription=[1, 2]"], "2 tiers; allowed: with fabric.rails one number"),
-        (["fabric.rails=2", "fabric.grain=logical"], "is of ports, which the logical grain lacks"),
-        (["fabric.oversubscription=2", "fabric.grain=logical"], "is of ports, which the logical grain lacks"),
+        (["fabric.rails=2", "fabric.grain=logical"], "applies to ports, which the logical grain does not have"),
+        (["fabric.oversubscription=2", "fabric.grain=logical"], "applies to ports, which the logical grain"),
         (["fabric.oversubscription=0"], "0 is too small; allowed: a number from 0.01 to 1,000"),
         (["fabric.oversubscription=nan"], "not finite; allowed: a number from 0.01 to 1,000"),
         (["fabric.oversubscription=[1, 2, 3]"], "has 3 numbers; allowed: a number"),
         (["fabric.oversubscription=[1, true]"], "true is a boolean; allowed: a number"),
-        (["fabric.rails=2", 'program.command="true"'], "2 are beside a program; allowed: 1, or none"),
+        (
+            ["fabric.rails=2", 'program.command="true"'],
+            "2 rails cannot be combined with a program; allowed: 1, or none",
+        ),
     ],
 )
 def test_what_is_wrong_with_rails_and_oversubscription_is_said(values: "list[str]", says: str) -> None:

@@ -189,7 +189,7 @@ def test_a_run_has_the_best_schedule_beside_every_time_the_same_in_both_engines(
     text = BESIDE.replace('["ring", "policy"]', '["schedule"]\nsearch = 0.5').format(count=2)
     (tmp_path / "beside.toml").write_text(text)
     said, words = ended("beside.toml", "--json", "--out", "run", cwd=tmp_path)
-    assert "up to 2 best schedules a setting and engine are searched for, each within run.search = 0.5" in words
+    assert "searching for up to 2 best schedules per setting and engine, each with run.search = 0.5" in words
     found = rows(tmp_path / "run")
     wanted = lines(capsys, "--collectives", "2", *FOUR)
     assert len(found) == 8
@@ -209,7 +209,7 @@ def test_a_best_schedule_without_or_tools_is_refused_before_anything_is_run(
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     asked = ["--engine", "model", "--collectives", "3", "--set", 'run.referees=["schedule"]']
     assert command.run(asked) == 2
-    assert "schedule takes OR-Tools: pip install 'longhaul[optimum]'" in capsys.readouterr().err
+    assert "schedule needs OR-Tools: pip install 'longhaul[optimum]'" in capsys.readouterr().err
 
 
 def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ def test_where_nothing_is_asked_for_nothing_stands_beside(tmp_path: Path) -> Non
         ),
         ({"collective.count": 9, "run.search": 3}, 'search: does nothing here; allowed: "schedule" in run.ref'),
         ({"collective.count": 9, "run.search": 0}, "0 is too small"),
-        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "given beside jobs, of which no best is known"),
-        ({"collective.count": 9, "collective.kind": "training"}, "given beside training, of which no best is known"),
+        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "combined with jobs, of which no best is known"),
+        ({"collective.count": 9, "collective.kind": "training"}, "combined with training, of which no best is known"),
     ],
 )
 def test_the_best_of_what_it_is_not_known_of_is_refused(keys: dict[str, Any], says: str) -> None:

@@ -168,7 +168,7 @@ def interrupted(tmp_path_factory):
         await_that(lambda: any(path.glob("run/parts/[!.]*")))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "go on with --resume run\n" in said
+    assert process.returncode == 130 and "resume with --resume run\n" in said
     assert len(load(path / "run")) > 0
     return path / "run"
 
@@ -187,12 +187,12 @@ def contents(folder):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fig4a", "--seed", "2"], "--resume: run.seed: 2 is asked for, and the folder is of 1"),
-        (["--seed", "2"], "--resume: run.seed: 2 is asked for, and the folder is of 1"),
-        (["--set", "fabric.wan=five-router"], 'fabric.wan: "five-router" is asked for, and the folder is of "mesh"'),
+        (["fig4a", "--seed", "2"], "--resume: run.seed: 2 is requested, but the folder has 1"),
+        (["--seed", "2"], "--resume: run.seed: 2 is requested, but the folder has 1"),
+        (["--set", "fabric.wan=five-router"], 'fabric.wan: "five-router" is requested, but the folder has "mesh"'),
         (["fig4b", "--collectives", "1000000"], "--resume: name: "),
-        (["--engine", "both"], "--engine: model and emulation is asked for, and the folder is of model"),
-        (["--out", "other"], "--out: is beside --resume"),
+        (["--engine", "both"], "--engine: model and emulation is requested, but the folder has model"),
+        (["--out", "other"], "--out: cannot be combined with --resume"),
     ],
 )
 def test_another_run_is_refused_and_the_difference_is_named(unfinished, capsys, arguments, says):
@@ -223,7 +223,7 @@ def test_what_cannot_be_resumed_is_a_sentence(unfinished, capsys):
     for text, says in (
         (known.replace('"format": 1', '"format": 9'), "is of format 9, which is newer than this version reads"),
         (known[: len(known) // 2], "provenance.json is damaged"),
-        (known.replace('"model"', '"magic"'), "its provenance is not that of its scenario"),
+        (known.replace('"model"', '"magic"'), "its provenance does not match its scenario"),
     ):
         (unfinished / "provenance.json").write_text(text)
         refused("run", says, 2)
@@ -270,7 +270,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_when_there_is_room(tmp_pa
     _, said = ended(*arguments, "--jobs", "1", "--out", "run", cwd=tmp_path, status=1, preexec_fn=full)
     assert said.splitlines()[-2:] == [
         "run.py: run cannot be written to: File too large",
-        "run.py: what was found is kept; go on with --resume run",
+        "run.py: the results so far are kept; resume with --resume run",
     ]
     assert_finished_points_are_there(said, tmp_path / "run")
     assert len(rows(tmp_path / "run")) > 0

@@ -42,7 +42,7 @@ def test_the_routing_is_named_kept_and_may_be_swept() -> None:
         scenario("fabric.routing=random")
     swept = scenario('sweep.fabric.routing=["single", "spray"]')
     assert [point.label.rpartition(", ")[2] for point in swept.settings()] == ["routing single", "routing spray"]
-    with pytest.raises(ScenarioError, match="sprayed over all ways it has 8,192 channels; allowed: 5,000"):
+    with pytest.raises(ScenarioError, match="sprayed over all paths, the workload has 8,192 channels; allowed: 5,000"):
         scenario("fabric.routing=spray", "fabric.grain=physical", "fabric.spines=32", "collective.channels=64")
 
 

@@ -23,7 +23,7 @@ def test_an_interrupted_run_leaves_no_process_and_a_folder_to_go_on_with(tmp_pat
         _, said = process.communicate(timeout=60)
     assert process.returncode == 143
     (folder,) = tmp_path.glob("results/*")
-    goes_on = f"run.py: what was found is kept; go on with --resume results/{folder.name}\n"
+    goes_on = f"run.py: the results so far are kept; resume with --resume results/{folder.name}\n"
     *progress, kept, interrupted = said.splitlines(keepends=True)
     assert kept + interrupted == goes_on + "run.py: interrupted\n"
     assert all(line.startswith("[0/16] model, ") for line in progress)

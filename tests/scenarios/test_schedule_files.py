@@ -78,15 +78,19 @@ def test_the_size_is_spread_over_the_slots_of_the_file(tmp_path, size, slot_byte
         ('kind = "messages"\nschedule = "none.goal"', 8, r"none\.goal: it cannot be read: No such file"),
         ('kind = "messages"\nschedule = "GOAL"', 6, "allowed: the kind messages and 8 GPUs"),
         ('schedule = "GOAL"', 8, "asked for as allgather between 8; allowed: the kind messages"),
-        ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "beside an algorithm, channels or pieces"),
-        ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "beside an algorithm, channels or pieces"),
-        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes that \[training\] or a file has"),
-        ('kind = "trace"', 8, "trace is that of Chakra's files, and none is given"),
+        ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "has its own algorithm, channels and pieces"),
+        ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "has its own algorithm, channels and pieces"),
+        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes given by \[training\] or by a file"),
+        ('kind = "trace"', 8, "trace needs Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
         ('kind = "trace"\nschedule = "TRACE"', 8, "4 files for 8 GPUs; allowed: one for each"),
-        ('kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2', 4, "allowed: an algorithm beside"),
-        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, r"the sizes that \[training\] or a file has"),
-        ('schedule = "TRACE"', 4, "asked for as allgather; allowed: the kind trace"),
+        (
+            'kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2',
+            4,
+            "allowed: a trace with an algorithm",
+        ),
+        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, r"the sizes given by \[training\] or by a file"),
+        ('schedule = "TRACE"', 4, "which the kind allgather cannot read; allowed: trace"),
     ],
 )
 def test_a_schedule_that_does_not_fit_is_a_sentence_at_its_key(tmp_path, text, gpus, words):
@@ -118,7 +122,7 @@ def test_a_trace_beside_the_scenario_runs_alone_and_as_a_job_and_is_read_again(t
     directory = RunDirectory.begun(Place.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
     (tmp_path / "it.2.et").write_bytes(b"")
     (sentence,) = recorded(directory.path).differences(alone, None)
-    assert f"{tmp_path / 'it.2.et'} is not what it was when the run began" in sentence
+    assert f"{tmp_path / 'it.2.et'} has changed since the run began" in sentence
 
 
 def test_an_emulated_trace_takes_what_the_model_and_astra_sim_say_and_its_sums_are_right(tmp_path):
@@ -175,7 +179,7 @@ def test_a_ring_is_exported_as_the_plan_of_the_first_mode_has_it(tmp_path):
     ("arguments", "words"),
     [
         (["--export", "xml", "a"], "is not a format; allowed: goal or msccl"),
-        (["--export", "goal", "a", "--json"], "--json is beside --export"),
+        (["--export", "goal", "a", "--json"], "--json cannot be combined with --export"),
         (["--export", "goal", "a", "--gpus", "4,8"], "has 2 configurations; allowed: one"),
         (["--export", "goal", "no/such/a"], "no/such/a cannot be written: No such file"),
     ],
@@ -196,4 +200,4 @@ def test_a_run_does_not_go_on_with_a_file_that_has_changed(tmp_path):
     assert list(before.differences(found, None)) == []
     file.write_bytes((DATA / "msccl/allreduce_hierarchical.xml").read_bytes())
     (sentence,) = before.differences(found, None)
-    assert f"{file} is not what it was when the run began" in sentence
+    assert f"{file} has changed since the run began" in sentence

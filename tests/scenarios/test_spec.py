@@ -208,7 +208,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ("[fabric]\ngpus = " + "9" * 20_000, None, "TOML"),
         ("[fabric]\nleaves = [1, 2, 3]", "fabric.leaves", "3 numbers for 2 sites"),
         ("[fabric.wan]\nrouters = []", "fabric.wan", "links is missing"),
-        ('[fabric.wan]\nlinks = [["s0b0", "s1b0"]]', "fabric.wan.links", "the WAN is in pieces"),
+        ('[fabric.wan]\nlinks = [["s0b0", "s1b0"]]', "fabric.wan.links", "the WAN is not connected"),
         ('[fabric.wan]\nlinks = [["s0b0", "s1b9"]]', "fabric.wan.links", "s1b9"),
         ('[fabric.wan]\nrouters = ["A", "A"]\nlinks = [["s0b0", "A"]]', "fabric.wan.routers", "named twice"),
         ("[fabric.wan]\nlinks = 3\nkind = 1", "fabric.wan", 'unknown key "kind"'),
@@ -239,23 +239,27 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         (
             '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\n[run]\nclock = "wall"',
             "fabric.buffer",
-            "1 MB is beside the wall clock",
+            "1 MB cannot be combined with the wall clock",
         ),
         (
             '[fabric]\nbuffer = "1 MB"\n[transport]\nqueue = "fifo"\n[[fault]]\nat = "collective 1"\n'
             'what = "link s0b0-s1b0 loss 1 %"',
             "fabric.buffer",
-            "1 MB is beside a link loss",
+            "1 MB cannot be combined with a link loss",
         ),
         ('[transport]\necn_threshold = "65 kB"', "transport.ecn_threshold", 'control cubic; allowed: "dctcp"'),
-        ('[transport]\necn_threshold = "65 kB"', "transport.ecn_threshold", "65 kB is beside no fabric.buffer"),
+        (
+            '[transport]\necn_threshold = "65 kB"',
+            "transport.ecn_threshold",
+            "65 kB needs a fabric.buffer",
+        ),
         (
             '[fabric]\nbuffer = "65 kB"\n'
             '[transport]\nqueue = "fifo"\ncongestion_control = "dctcp"\necn_threshold = "65 kB"',
             "transport.ecn_threshold",
-            "beside a fabric.buffer of 65 kB; allowed: a threshold below",
+            "65 kB is not below the 65 kB of fabric.buffer; allowed: a threshold below",
         ),
-        ("[fabric]\nwan_loss = 1e-5", "fabric.wan_loss", "1e-05 is beside no fabric.buffer; allowed: both or 0"),
+        ("[fabric]\nwan_loss = 1e-5", "fabric.wan_loss", "1e-05 needs a fabric.buffer; allowed: both or 0"),
         ("[fabric]\nwan_loss = 1e-10", "fabric.wan_loss", "too small; allowed: 0, or a number from 1e-09 to 0.1"),
         ("[fabric]\nwan_loss = 1", "fabric.wan_loss", "1 is too large; allowed: 0, or a number"),
         ("[fabric]\nwan_loss = nan", "fabric.wan_loss", "nan is not finite"),
@@ -432,7 +436,7 @@ def test_a_mistake_that_an_option_makes_elsewhere_names_the_option_as_it_was_typ
     assert line.startswith("--set training.replicas=3, --set collective.kind=training: training.pipeline: 3 replicas")
     (line,) = mistakes(load, text + 'algorithm = "tree"\n', "collective.count=9")
     assert line.startswith("my.toml: collective.kind: there is no algorithm")
-    with pytest.raises(ScenarioError, match=r"--set collective\.size: is given beside --chunk; allowed"):
+    with pytest.raises(ScenarioError, match=r"--set collective\.size: is given together with --chunk; allowed"):
         load_scenario("paper", [Override("collective.chunk", "8 MB", "--chunk"), assignment("collective.size=8 MB")])
 
 

@@ -311,8 +311,8 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
     one = scenario(TE, "te.every=100 ms", "te.demand=measured")
     assert from_json(to_json(one)).te.every == 0.1 and scenario_of(resolved(one)).te == one.te
     by_time = {
-        "te.demand=requested": "100 ms is beside te.demand requested, which stays while a collective runs; allowed: a",
-        "te.sample=30 ms": "100 ms is no multiple of te.sample, 30 ms",
+        "te.demand=requested": "100 ms cannot be combined with te.demand requested, which is constant",
+        "te.sample=30 ms": "100 ms is not a multiple of te.sample, 30 ms",
         "te.every=99 us": '"99 us" is too small',
         "te.every=fast": '"fast" is not a delay',
         "te.every=1.5": "1.5 is a float; allowed: a whole number",
@@ -324,10 +324,10 @@ def test_the_keys_are_kept_and_what_it_cannot_be_beside_is_told() -> None:
         "te.pieces=65": "65 is too large; allowed: a whole number from 1 to 64",
         "te.every=0": "0 is too small",
         "te.sample=99 us": '"99 us" is too small; allowed: text with a unit, 100 us to 1000 s',
-        "run.clock=wall": "te is beside the wall clock",
-        "transport.queue=fifo": 'te is beside transport.queue "fifo"',
-        "control.counted=true": "te is beside control.counted",
-        "conditions.every=5 ms": "te is beside conditions.every",
+        "run.clock=wall": "te cannot be combined with the wall clock",
+        "transport.queue=fifo": 'te cannot be combined with transport.queue "fifo"',
+        "control.counted=true": "te cannot be combined with control.counted",
+        "conditions.every=5 ms": "te cannot be combined with conditions.every",
     }
     for value, said in refused.items():
         with pytest.raises(ScenarioError, match=said):

@@ -101,7 +101,7 @@ def test_packets_may_overtake_others_where_none_is_lost(
     found, up = list[int](), testbed.Testbed(setting, fair_links=fair_links)
     monkeypatch.setattr(testbed, "inside", lambda _: nullcontext())
     monkeypatch.setattr(testbed, "allow_overtaking", lambda: found.append(1))
-    for name in ("_windows", "_set_queued"):
+    for name in ("_windows", "_set_windows"):
         monkeypatch.setattr(up, name, lambda _: None)
     up.network = SimpleNamespace(host_pids=range(8))  # type: ignore[assignment]
     up.set_queues()

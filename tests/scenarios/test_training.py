@@ -174,14 +174,14 @@ def test_a_scenario_is_read_again_as_it_was() -> None:
         ),
         (
             "[collective]\nkind = 'training'\nalgorithm = 'ring'\n",
-            "collective.algorithm: does nothing here; allowed: with another kind",
+            "collective.algorithm: does nothing here; allowed: with a kind other",
         ),
         ("[[job]]\nkind = 'training'\nsize = '8 MB'\n", "size: does nothing here"),
         ("[[job]]\nkind = 'training'\nschedule = 'gone.goal'\n", "schedule: does nothing here"),
         ("[[job]]\nkind = 'training'\nalgorithm = 'tree'\n", "algorithm: does nothing here"),
         (
             "[collective]\nchunk = '1 MB'\n[training]\nchunks = 1\n",
-            "collective.chunk: does nothing here; allowed: the sizes that [",
+            "collective.chunk: does nothing here; allowed: the sizes given by [",
         ),
         ("[collective]\nchunk = '1 MB'\n[[job]]\nkind = 'training'\n", "collective.chunk: does nothing here; allowed:"),
         (
@@ -214,7 +214,7 @@ def test_a_chunk_that_a_file_has_for_its_own_kind_goes_with_it_and_one_beside_it
         found = scenario_of(text, [wanted])
         assert found.collective.chunk_bytes == scenario_of("").collective.chunk_bytes
         assert scenario_of(resolved(found)) == found and "\nchunk =" not in resolved(found)
-        with pytest.raises(ScenarioError, match="--chunk: does nothing here; allowed: the sizes that"):
+        with pytest.raises(ScenarioError, match="--chunk: does nothing here; allowed: the sizes given"):
             scenario_of(text, [wanted, Override("collective.chunk", "8 MB", "--chunk")])
     mixed = scenario_of(text, [Override("job", [{"kind": "training"}, {"kind": "allreduce"}], "")])
     assert mixed.collective.chunk_bytes == 64_000_000
@@ -245,7 +245,7 @@ def test_keys_without_effect_are_refused(
 
 def test_a_prompt_with_training_is_refused_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiment.run(["--cli", *command("collective.kind=training")]) == 2
-    assert "--cli is beside training, which is of a run; allowed: allgather, " in capsys.readouterr().err
+    assert "--cli cannot be combined with training, which needs a run; allowed: allgather, " in capsys.readouterr().err
 
 
 def test_a_mistake_in_a_job_does_not_make_its_training_idle() -> None:

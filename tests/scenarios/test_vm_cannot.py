@@ -51,7 +51,7 @@ def test_a_full_disk_under_the_output_is_one_sentence(vm: VM) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = vm.run("--", "echo", "hello", stdout=full)
     assert ended.status == 1
-    assert "cannot be passed on: No space left" in sentence(ended.err)
+    assert "cannot be written: No space left" in sentence(ended.err)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_which_kernel_and_which_source_is_taken() -> None:
         ("x", 128 + 7, True, "out of room", 3),
         ("ptrace set fp regs failed, errno = 14\nKernel panic - not syncing: Attempted", 139, False, "register", 3),
         ("make_umid - failed", 128 + 9, True, "signal 9 (the host may have run out of memory) while COMMAND ran", 1),
-        ("[0.1] some words\n\n", 128 + 11, False, "signal 11 before COMMAND started; its last words: some", 1),
+        ("[0.1] some words\n\n", 128 + 11, False, "signal 11 before COMMAND started; its last output: some", 1),
     ],
 )
 def test_a_dead_vm_says_why(log: str, status: int, ready: bool, sentence: str, expected: int) -> None:

@@ -42,7 +42,7 @@ def test_an_experiment_with_faults_is_marked_as_one_on_the_wall_clock_everywhere
     out, err = ended(tmp_path / "f.toml", *WALL, *chosen, cwd=tmp_path)
     label = "4 GPUs, 64 MB, 10 us, wall clock at 1/1000 of the rates with 64 kB"
     assert label in out and label in err
-    assert re.search(r"^it carries [\d.]+ Gbit/s between 4 hosts$", err, re.MULTILINE)
+    assert re.search(r"^this machine carries [\d.]+ Gbit/s between 4 hosts$", err, re.MULTILINE)
     assert re.search(r"fidelity: \d collectives measured, .*, \d late$", out, re.MULTILINE)
     found = open_run(where)
     assert found.settings[0]["label"] == label

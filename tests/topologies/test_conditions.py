@@ -205,7 +205,7 @@ def test_intra_site_links_missing_from_a_trace_are_drawn_as_without_the_trace(tm
 
 def test_collectives_beyond_the_end_of_a_trace_are_refused(tmp_path: Path) -> None:
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "2,g0>g1,7 Gbit/s\n")
-    with pytest.raises(ConditionsError, match=r"ends at 2 s and covers 3 collectives; 4 were asked for"):
+    with pytest.raises(ConditionsError, match=r"ends at 2 s and covers 3 collectives; 4 are needed"):
         trace.rates_bps(2, 2)
 
 

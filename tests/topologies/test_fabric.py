@@ -160,7 +160,7 @@ WIDE |= {"links": [(f"s{site}b{index}", "wide_nine") for site in range(4) for in
         ({"links": [("s0b0", "s1b0"), ("s1b0", "s0b0")]}, "wan.links", "s1b0-s0b0 is given twice"),
         ({"links": [("s0b0", "s0b0")]}, "wan.links", "to itself"),
         ({"links": [("s0b0", "s9b0")]}, "wan.links", "'s9b0'"),
-        ({"links": []}, "wan.links", "in pieces"),
+        ({"links": []}, "wan.links", "not connected"),
         ({"routers": ("A", "A")}, "wan.routers", "'A' is named twice"),
         ({"routers": ("g0",)}, "wan.routers", "'g0' is reserved"),
         ({"routers": ("much_too_long",)}, "wan.routers", "not a name"),

@@ -116,7 +116,7 @@ def test_a_resolved_scenario_with_a_map_loads_without_topohub(monkeypatch: pytes
         ({"fabric.wan": "topohub:../../etc/passwd"}, "is not a map of topohub"),
         ({"fabric.wan": "topohub:backbone/africa"}, "403 nodes; allowed: 1 to 128"),
         ({"fabric.wan": "mash"}, "did you mean mesh"),
-        ({"fabric.wan": "/nowhere/a.graphml"}, "not a file that is there"),
+        ({"fabric.wan": "/nowhere/a.graphml"}, "not an existing file"),
     ],
 )
 def test_unknown_maps_and_invalid_site_nodes_are_refused(given: dict[str, Any], named: str) -> None:

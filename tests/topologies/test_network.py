@@ -120,7 +120,7 @@ def test_a_stopped_network_leaves_no_devices_or_processes_and_can_start_again(re
 
 def test_a_network_that_cannot_be_built_gives_the_reason_and_leaves_nothing_behind(report: Report) -> None:
     missing = report["missing"]
-    assert missing["error"].startswith("Open vSwitch does not answer, is it up? (ovs-vsctl failed with status ")
+    assert missing["error"].startswith("Open vSwitch does not answer, is it running? (ovs-vsctl failed with status ")
     assert missing["before"] == missing["after"]
 
 

@@ -301,9 +301,9 @@ def test_a_rate_mismatch_is_reported_with_port_wanted_and_actual_rate() -> None:
     right = {key: (rate, rate) for key, rate in wanted.items()}
     assert mismatch(wanted, right) is None
     found = mismatch(wanted, right | {("s0l0-eth1", 10): (2000, 2001)})
-    assert found == "class 1:a of port s0l0-eth1 should have 16000 bit/s and has 16008 bit/s"
-    assert "is not there" in str(mismatch(wanted, {("s0l0-eth1", 1): (1000, 1000)}))
-    assert "should not be there" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
+    assert found == "class 1:a of port s0l0-eth1 should have 16000 bit/s but has 16008 bit/s"
+    assert "does not exist" in str(mismatch(wanted, {("s0l0-eth1", 1): (1000, 1000)}))
+    assert "should not exist" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
@@ -346,7 +346,7 @@ def test_an_inner_class_is_compared_with_its_own_rate_and_its_ceiling() -> None:
     right = {("p", 1): (1000, 1000), ("p", 2): (250, 500)}
     assert mismatch(wanted, right, inner) is None
     found = mismatch(wanted, right | {("p", 2): (500, 500)}, inner)
-    assert found == "class 1:2 of port p should have 2000 bit/s and has 4000 bit/s"
+    assert found == "class 1:2 of port p should have 2000 bit/s but has 4000 bit/s"
 
 
 @pytest.mark.parametrize(("gpus", "most"), [(8, 1), (16, 1), (64, 4), (128, 12)])

@@ -46,7 +46,7 @@ def test_quantities_are_parsed_as_people_write_them():
         (units.parse_delay_s, "0 us", "zero"),
         (units.parse_delay_s, "1001 s", "too large"),
         (units.parse_delay_s, "1e400 s", "not a delay"),
-        (units.parse_rate_range_bps, "200-20 Gbit/s", "upside down"),
+        (units.parse_rate_range_bps, "200-20 Gbit/s", "reversed"),
         (units.parse_rate_range_bps, "20-20 Gbit/s", "empty range"),
         (units.parse_rate_range_bps, "1000 Mbit/s-1 Gbit/s", "empty range"),
         (units.parse_rate_range_bps, "-", "not a range"),

@@ -1,1 +1,1 @@
-"""The conditions of collectives: each logical link's rate and delay, drawn from a seed or read from a trace."""
+"""Conditions of collectives: the rate and delay of every link or port, drawn from a seed or read from a trace."""

@@ -1,9 +1,9 @@
-"""Links whose conditions are not those of the others: ranges of rates and delays by class, pattern or name. Pure.
+"""Rates and delays for selected links: the table [conditions.links], by class, pattern or name. Pure.
 
 [conditions.links]
 wan = { rate = "40-100 Gbit/s", delay = "5 ms" }   # a class of links
-"g0>*" = { rate = "10 Gbit/s" }                    # a pattern: what GPU 0 sends
-"s0b0>s1b0" = { delay = "20 ms" }                  # a link, or a port
+"g0>*" = { rate = "10 Gbit/s" }                    # a pattern: all links out of GPU 0
+"s0b0>s1b0" = { delay = "20 ms" }                  # one link, or one port
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ CLASSES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "spine-border": ("spine_br", "br_spine"),
     },
 }
-"""The kinds of links or ports that each class has, by grain."""
+"""By grain, the kinds of links or ports in each class."""
 
 KEY = "conditions.links"
 MAX_ENTRIES = 1000
@@ -38,12 +38,12 @@ WORDS = {
     "rate": 'a range of rates such as "20-200 Gbit/s", or one rate',
     "delay": 'text with a unit, such as "10 us", or "0 s"',
 }
-_WILD = "*?["
+_WILDCARDS = "*?["
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkConditions:
-    """What is given for the links or ports of one class, pattern or name: a range of rates in bit/s, a delay in s."""
+    """An entry of the table: a class, pattern or name in `links`, and a range of rates (bit/s), a delay (s) or both."""
 
     links: str
     rate_bps: tuple[int, int] | None = None
@@ -51,44 +51,43 @@ class LinkConditions:
 
     @property
     def words(self) -> str:
-        """It in words: "wan 40-100 Gbit/s 5 ms"."""
+        """The entry in words: "wan 40-100 Gbit/s 5 ms"."""
         return " ".join([self.links, *self.written().values()])
 
     def written(self) -> dict[str, str]:
-        """The table that declares it."""
+        """Return the entry's values as the scenario's table has them."""
         rate = {} if self.rate_bps is None else {"rate": units.format_rate_range(self.rate_bps)}
         return rate if self.delay_s is None else rate | {"delay": _format_delay(self.delay_s)}
 
 
 def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
-    """What a scenario's table [conditions.links] declares; raises ConditionsError, as "conditions.links.wan"."""
+    """Read a scenario's table [conditions.links]; raises ConditionsError with keys such as "conditions.links.wan"."""
     if len(table) > MAX_ENTRIES:
         raise ConditionsError([Mistake(KEY, f"{len(table):,} entries are too many; allowed: {MAX_ENTRIES:,}")])
-    mistakes, found = list[Mistake](), list[LinkConditions]()
+    mistakes, entries = list[Mistake](), list[LinkConditions]()
     for name, values in table.items():
-        wrong = [Mistake(f"{KEY}.{name}{place}", text) for place, text in _mistakes(values)]
+        wrong = [Mistake(f"{KEY}.{name}{suffix}", text) for suffix, text in _entry_mistakes(values)]
         mistakes += wrong
         if not wrong and isinstance(values, dict):
             rate, delay = values.get("rate"), values.get("delay")
             rate_bps = None if rate is None else units.parse_rate_range_bps(rate)
-            found.append(
-                LinkConditions(links=name, rate_bps=rate_bps, delay_s=None if delay is None else _delay_s(delay))
-            )
+            delay_s = None if delay is None else _delay_s(delay)
+            entries.append(LinkConditions(links=name, rate_bps=rate_bps, delay_s=delay_s))
     if mistakes:
         raise ConditionsError(mistakes)
-    return tuple(found)
+    return tuple(entries)
 
 
-def write(found: Sequence[LinkConditions]) -> dict[str, Any]:
-    """The table that declares these; the inverse of `read`."""
-    return {one.links: one.written() for one in found}
+def write(entries: Sequence[LinkConditions]) -> dict[str, Any]:
+    """Return the table that declares these entries; the inverse of `read`."""
+    return {entry.links: entry.written() for entry in entries}
 
 
-def _mistakes(values: object) -> Iterator[tuple[str, str]]:
-    """What is wrong with an entry, each with its place in it."""
+def _entry_mistakes(values: object) -> Iterator[tuple[str, str]]:
+    """Yield the mistakes of an entry's values: the suffix of the scenario key (such as ".rate"), and the text."""
     if not isinstance(values, dict) or not values:
         what = "is empty" if values == {} else f"{shown(values)} is not a table"
-        yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, one at least"
+        yield "", f"{what}; allowed: the keys {', '.join(WORDS)}, at least one"
         return
     for key, value in values.items():
         if key not in WORDS:
@@ -110,32 +109,35 @@ def _format_delay(delay_s: float) -> str:
     return units.format_delay(delay_s) if delay_s else "0 s"
 
 
-def resolved(fabric: Fabric, found: Sequence[LinkConditions]) -> list[tuple[LinkConditions, Indices]]:
-    """What is given, each with the indices of its links or ports, in the order in which it applies.
+def resolved(fabric: Fabric, entries: Sequence[LinkConditions]) -> list[tuple[LinkConditions, Indices]]:
+    """Return the entries, each with the indices of the links or ports it matches, in the order to apply them.
 
-    Classes come first, then patterns, then names, each in the order given, so that the more special one holds. Raises
-    ConditionsError for what names no link or port of the fabric in its grain.
+    Classes come first, then patterns, then names, each in the given order, so that the more specific entry wins.
+    Raises ConditionsError for an entry that matches no link or port in the fabric's grain.
     """
-    grain, all_ = fabric.spec.grain, shared_by(fabric).all
-    classes, names = CLASSES[grain], [link.name for link in all_]
-    place = {name: index for index, name in enumerate(names)}
-    ranked: list[tuple[int, LinkConditions, list[int]]] = []
+    grain, links = fabric.spec.grain, shared_by(fabric).all
+    classes, names = CLASSES[grain], [link.name for link in links]
+    index_of = {name: index for index, name in enumerate(names)}
+    of_classes, of_patterns, of_names = (list[tuple[LinkConditions, list[int]]]() for _ in range(3))
     mistakes = []
-    for one in found:
-        if one.links in classes:
-            rank, indices = 0, [link.index for link in all_ if link.kind in classes[one.links]]
-        elif one.links in place:
-            rank, indices = 2, [place[one.links]]
+    for entry in entries:
+        name = entry.links
+        if name in classes:
+            indices = [link.index for link in links if link.kind in classes[name]]
+            of_classes.append((entry, indices))
+        elif name in index_of:
+            indices = [index_of[name]]
+            of_names.append((entry, indices))
         else:
-            is_wild = any(sign in one.links for sign in _WILD)
-            rank, indices = 1, [index for name, index in place.items() if is_wild and fnmatchcase(name, one.links)]
-        ranked.append((rank, one, indices))
+            is_pattern = any(sign in name for sign in _WILDCARDS)
+            indices = [index for link, index in index_of.items() if is_pattern and fnmatchcase(link, name)]
+            of_patterns.append((entry, indices))
         if not indices:
-            what = "link" if grain == "logical" else "port"
-            allowed = f"{', '.join(classes)}, a {what} ({first_of(names, 3)}) or a pattern such as {names[0][:2]}>*"
-            meant = did_you_mean(one.links, [*classes, *names])
-            text = f"no {what} of the fabric's {grain} grain has that name; allowed: {allowed}{meant}"
-            mistakes.append(Mistake(f"{KEY}.{one.links}", text))
+            kind = "link" if grain == "logical" else "port"
+            allowed = f"{', '.join(classes)}, a {kind} ({first_of(names, 3)}) or a pattern such as {names[0][:2]}>*"
+            meant = did_you_mean(name, [*classes, *names])
+            text = f"no {kind} of the fabric's {grain} grain has that name; allowed: {allowed}{meant}"
+            mistakes.append(Mistake(f"{KEY}.{name}", text))
     if mistakes:
         raise ConditionsError(mistakes)
-    return [(one, np.array(indices)) for _, one, indices in sorted(ranked, key=lambda entry: entry[0])]
+    return [(entry, np.array(indices)) for entry, indices in (*of_classes, *of_patterns, *of_names)]

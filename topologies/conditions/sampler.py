@@ -1,8 +1,8 @@
-"""Conditions: the available bandwidth of every link for every collective, from a seed.
+"""Conditions: the rate (available bandwidth) of every link in every collective, and its delay.
 
-Links are logical ones, or in the fabric's physical grain directed ports. The rate of link l in collective k is a
-function of (seed, k, l) alone, so every mode, engine, batch and worker sees the same network. Rates are whole bit/s:
-the shaping sets exactly those that the model predicts with.
+In this package a link is a logical link, or in the fabric's physical grain a directed port. The rate of link l in
+collective k is a function of (seed, k, l) alone, so every mode, engine, batch and worker sees the same network. Rates
+are whole bit/s, so that the shaping can set exactly the rates that the model predicts with.
 """
 
 import math
@@ -29,16 +29,16 @@ LEAST_EVERY_S = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionsSpec:
-    """Conditions as declared: which sampler draws, the range of every rate, and every link's propagation delay.
+    """Conditions as declared: the sampler, the range of every rate, and every link's propagation delay.
 
-    `mean` and `deviation` (gaussian) are shares of the highest rate of the range, to which draws are clipped;
-    `mean_stay` (markov) is in collectives; `coefficient` (ar1) is that of the process from one collective to the next;
-    `trace` is a CSV file, of which `trace_step_s` seconds pass from one
-    collective to the next. Links within sites that the trace leaves out are drawn as the sampler uniform draws them.
-    `links` are those with a range or a delay of their own.
+    `mean` and `deviation` (gaussian) are fractions of the range's highest rate; draws are clipped to the range.
+    `mean_stay` (markov) is a number of collectives. `coefficient` (ar1) is the autoregressive coefficient from one
+    collective to the next. `trace` is a CSV file, and `trace_step_s` its time in seconds from one collective to the
+    next; links within sites that the trace omits are drawn as by the sampler uniform. `links` holds ranges of rates
+    and delays for selected links.
 
-    With `every_s` conditions change by time (`timed.Timed`): what is said above of a collective is then said of that
-    many seconds, and collectives begin every `interval_s`, which is `every_s` unless given; of a trace every
+    With `every_s`, conditions change by time (`timed.Timed`): they are drawn for every `every_s` seconds instead of
+    every collective. Collectives then begin every `interval_s` (default: `every_s`), or with a trace every
     `trace_step_s`.
     """
 
@@ -58,41 +58,44 @@ class ConditionsSpec:
     interval_s: float | None = None
 
     def memory(self, completion_s: npt.NDArray[np.float64]) -> float:
-        """How many collectives that take these times a rate is remembered for: its correlation with that j collectives
-        later is about (1 - 1/memory)^j. It is 1 where rates are drawn afresh; of a trace nobody knows."""
-        found = self.mean_stay if self.sampler == "markov" else 1.0
+        """Return the memory of a link's rate in collectives: its autocorrelation at lag j is about (1 - 1/memory)^j.
+
+        `completion_s` are the collectives' completion times. The memory is 1 for independent rates; that of a trace is
+        unknown and taken as 1.
+        """
+        rows = self.mean_stay if self.sampler == "markov" else 1.0
         if self.sampler == "ar1":
-            found = 1 / (1 - self.coefficient)
+            rows = 1 / (1 - self.coefficient)
         if self.every_s is None:
-            return found
+            return rows
         interval_s = self.trace_step_s if self.sampler == "trace" else self.interval_s or self.every_s
-        # A collective also meets the rows that those behind it begin with
-        return max(1.0, (found * self.every_s + float(completion_s.mean())) / interval_s)
+        # While a collective runs, the rows with which later collectives begin also come into force.
+        return max(1.0, (rows * self.every_s + float(completion_s.mean())) / interval_s)
 
 
 class Sampler(Protocol):
-    """A source of conditions."""
+    """A source of conditions for collectives 0, 1, 2 ..."""
 
     @property
     def limit(self) -> int | None:
-        """How many collectives it has conditions for; None if endless."""
+        """The number of collectives that have conditions; None if endless."""
 
     @property
     def mean_bps(self) -> npt.NDArray[np.float64]:
-        """Every link's rate in the long run, [links] bit/s: expected, or of a trace the mean over its time."""
+        """Every link's long-run mean rate, [links] bit/s: the expected rate, or the time average of a trace."""
 
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
-        """Every link's available bandwidth for collectives start .. start+count-1: [count, links], whole bit/s."""
+        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s."""
 
 
 def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
-    """The sampler `spec` declares over what has a rate in the fabric's grain, logical links or ports.
+    """Make the declared sampler over the logical links or ports of the fabric's grain.
 
-    Raises ConditionsError for what `check` and `check_links` refuse and for a trace that cannot be read or has holes.
+    Raises ConditionsError if `check` or `check_links` does, and for a trace that cannot be read or lacks a link.
     """
     check(spec)
     check_links(fabric, spec)
-    drawn = _drawn(fabric, spec, seed)
+    drawn = _base_sampler(fabric, spec, seed)
     if spec.every_s is None:
         return drawn
     interval_s = spec.trace_step_s if spec.sampler == "trace" else spec.interval_s or spec.every_s
@@ -100,7 +103,7 @@ def sampler(fabric: Fabric, spec: ConditionsSpec, *, seed: int) -> Sampler:
     return Timed(source=drawn, every_ns=every_ns, interval_ns=interval_ns)
 
 
-def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
+def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
     links = shared_by(fabric).all
     low, high = ranges_bps(fabric, spec)
     if spec.sampler == "gaussian":
@@ -119,58 +122,57 @@ def _drawn(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
 
 
 def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
-    """The lowest and the highest rate of whatever has one, [2, links] bit/s; raises ConditionsError as `resolved`.
+    """Return the lowest and the highest rate of every link, [2, links] bit/s; raises ConditionsError as `resolved`.
 
-    A WAN link with a capacity of its own has that alone.
+    The rate of a WAN link with a declared capacity is constant: that capacity.
     """
     links, capacity = shared_by(fabric).all, {name: (bps, bps) for name, bps in fabric.wan.capacity_bps.items()}
     by_kind = {"wan": spec.wan_rate_bps}
     ranges = [capacity.get(link.name, by_kind.get(link.kind, spec.intra_rate_bps)) for link in links]
-    found = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
+    low_high = np.ascontiguousarray(np.array(ranges, dtype=np.float64).T)
     if fabric.spec.rails is not None or fabric.spec.oversubscription:
-        found = np.maximum(1.0, np.rint(found * shares_of_rate(fabric)))
-    for one, indices in resolved(fabric, spec.links):
-        if one.rate_bps is not None:
-            found[:, indices] = np.array(one.rate_bps, dtype=np.float64)[:, None]
-    return found
+        low_high = np.maximum(1.0, np.rint(low_high * shares_of_rate(fabric)))
+    for entry, indices in resolved(fabric, spec.links):
+        if entry.rate_bps is not None:
+            low_high[:, indices] = np.array(entry.rate_bps, dtype=np.float64)[:, None]
+    return low_high
 
 
 def delays_s(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:
-    """The propagation delay of whatever has a rate, [links], seconds: the WAN's on WAN links, and those of their own.
+    """Return the propagation delay of every link, [links] s; raises ConditionsError as `resolved`.
 
-    WAN links with a length have the delay of that in the place of the WAN's.
-
-    Logical links within sites all have the sites' delay. So that a way has the same in both grains, of the ports those
-    from GPUs to leaves and from border routers to spines have it, and the others have none. Raises ConditionsError as
-    `resolved`.
+    WAN links have the WAN's delay or, with a declared length, the delay of that length. Logical links within sites all
+    have the sites' delay. In the physical grain the ports from GPUs to leaves and from border routers to spines have
+    the sites' delay and the other ports within sites none, so that a flow has the same delay in both grains. A delay
+    in `spec.links` replaces any of these.
     """
     by_kind = dict.fromkeys(("intra", "to_br", "from_br", "gpu_leaf", "br_spine"), spec.intra_delay_s)
     by_kind["wan"] = spec.wan_delay_s
     of_length = fabric.wan.delay_s
-    found = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in shared_by(fabric).all])
-    for one, indices in resolved(fabric, spec.links):
-        if one.delay_s is not None:
-            found[indices] = one.delay_s
-    return found
+    delays = np.array([of_length.get(link.name, by_kind.get(link.kind, 0.0)) for link in shared_by(fabric).all])
+    for entry, indices in resolved(fabric, spec.links):
+        if entry.delay_s is not None:
+            delays[indices] = entry.delay_s
+    return delays
 
 
 def check(spec: ConditionsSpec) -> None:
-    """Raise ConditionsError with every mistake of the declaration; the trace file itself is not opened."""
+    """Raise ConditionsError with every mistake of the declaration; the trace file is not opened."""
     mistakes = list(_mistakes(spec))
     if mistakes:
         raise ConditionsError(mistakes)
 
 
 def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
-    """Raise ConditionsError for links of their own that the fabric lacks, or whose rates are those of a trace."""
+    """Raise ConditionsError for entries of `spec.links` that match no link, or set rates that the trace already has."""
     if spec.sampler != "trace":
         resolved(fabric, spec.links)
         return
-    all_ = shared_by(fabric).all
+    links = shared_by(fabric).all
     mistakes = [
-        Mistake(f"conditions.links.{one.links}.rate", "WAN links have the rates of the trace; allowed: a delay")
-        for one, indices in resolved(fabric, spec.links)
-        if one.rate_bps is not None and any(all_[index].kind == "wan" for index in indices)
+        Mistake(f"conditions.links.{entry.links}.rate", "WAN links have the rates of the trace; allowed: a delay")
+        for entry, indices in resolved(fabric, spec.links)
+        if entry.rate_bps is not None and any(links[index].kind == "wan" for index in indices)
     ]
     if mistakes:
         raise ConditionsError(mistakes)
@@ -178,7 +180,7 @@ def check_links(fabric: Fabric, spec: ConditionsSpec) -> None:
 
 def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
     if spec.sampler not in SAMPLERS:
-        text = f"no sampler is called {spec.sampler!r}; allowed: {', '.join(SAMPLERS)}"
+        text = f"unknown sampler {spec.sampler!r}; allowed: {', '.join(SAMPLERS)}"
         yield Mistake("conditions.sampler", text)
     for key in ("intra_rate", "wan_rate"):
         low, high = getattr(spec, f"{key}_bps")
@@ -198,13 +200,13 @@ def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
         yield Mistake("conditions.coefficient", text)
     if not 1e-9 <= spec.trace_step_s <= 1e9:
         yield Mistake("conditions.trace_step", f"a step of {spec.trace_step_s} s; allowed: 1 ns to 1e9 s")
-    yield from _mistakes_of_time(spec)
+    yield from _time_mistakes(spec)
     if (spec.trace is None) == (spec.sampler == "trace"):
         wanted = "names no CSV file" if spec.trace is None else f"is given, but the sampler is {spec.sampler!r}"
         yield Mistake("conditions.trace", f"{wanted}; allowed: a file with the sampler 'trace', none with any other")
 
 
-def _mistakes_of_time(spec: ConditionsSpec) -> Iterator[Mistake]:
+def _time_mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
     for key, seconds in (("every", spec.every_s), ("interval", spec.interval_s)):
         if seconds is not None and not LEAST_EVERY_S <= seconds <= 1e3:
             yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")

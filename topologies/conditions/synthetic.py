@@ -1,7 +1,7 @@
 """Samplers that draw conditions from a seed: uniform, gaussian, markov and ar1.
 
 All draw from Philox, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011): the counter is set from the collective and the link, so nothing drawn depends on what was drawn before.
+SC 2011): the counter is computed from the collective and the link, so a draw does not depend on earlier draws.
 """
 
 import math
@@ -12,12 +12,12 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _WORDS_PER_COUNT = 4  # one step of Philox's counter yields four 64-bit words
-_LOOK_BACK = 64  # collectives a Markov chain looks back at a time
-_INDEPENDENT = 2.0**-60  # a correlation that no 53-bit number shows
+_LOOK_BACK = 64  # collectives that a Markov chain looks back in one step
+_INDEPENDENT = 2.0**-60  # a correlation too small to change a 53-bit number
 
 
 class Stream:
-    """An endless table of uniform draws in [0, 1), `width` to a row, any rows of which can be had at once."""
+    """An endless table of uniform draws in [0, 1) with `width` columns; any rows can be computed directly."""
 
     def __init__(self, *, seed: int, purpose: int, width: int) -> None:
         self._key = np.random.SeedSequence((seed, purpose)).generate_state(2, np.uint64)
@@ -25,11 +25,12 @@ class Stream:
         self._width = width
 
     def rows(self, start: int, count: int) -> Floats:
-        """Rows start .. start+count-1, [count, width]."""
+        """Return rows start .. start+count-1, [count, width]."""
         padded = self._counts_per_row * _WORDS_PER_COUNT
         bits = np.random.Philox(key=self._key, counter=start * self._counts_per_row)
         words: npt.NDArray[np.uint64] = bits.random_raw(count * padded).reshape(count, padded)[:, : self._width]
-        # The 53 high bits make the draw. numpy's own `random` does the same, but only raw words are promised to stay.
+        # A draw is made of a word's 53 high bits, as numpy's `random` does; but numpy guarantees only the raw words to
+        # stay the same in later versions.
         words >>= np.uint64(11)
         draws: Floats = words.astype(np.float64)
         draws *= 2.0**-53
@@ -37,7 +38,7 @@ class Stream:
 
 
 class Uniform:
-    """Every rate uniform over its range, drawn afresh for every collective."""
+    """Sampler of independent rates, each uniform over its range in every collective."""
 
     limit = None
 
@@ -51,7 +52,7 @@ class Uniform:
         return self._low + self._span / 2
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
+        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s."""
         rates = self._stream.rows(start, count)
         rates *= self._span
         rates += self._low
@@ -59,7 +60,10 @@ class Uniform:
 
 
 class Gaussian:
-    """Every rate normal, its mean and deviation shares of its highest rate, clipped to its range; afresh each time."""
+    """Sampler of independent normal rates clipped to their ranges.
+
+    `mean` and `deviation` are fractions of the highest rate of each range.
+    """
 
     limit = None
 
@@ -70,37 +74,37 @@ class Gaussian:
 
     @property
     def mean_bps(self) -> Floats:
-        """Every link's expected rate, [links] bit/s: that of a normal variable clipped at both ends."""
+        """Every link's expected rate, [links] bit/s: the mean of a normal variable clipped at both ends."""
         mean, deviation = self._mean * self._high, np.maximum(self._deviation * self._high, 1e-9)
         low, high = (self._low - mean) / deviation, (self._high - mean) / deviation
-        below, above = _below(low), _below(high)
-        between = mean * (above - below) + deviation * (_density(low) - _density(high))
-        found: Floats = self._low * below + between + self._high * (1 - above)
-        return found
+        below, above = _normal_cdf(low), _normal_cdf(high)
+        between = mean * (above - below) + deviation * (_normal_pdf(low) - _normal_pdf(high))
+        expected: Floats = self._low * below + between + self._high * (1 - above)
+        return expected
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
-        rates: Floats = (self._mean + self._deviation * _normal(self._stream.rows(start, count))) * self._high
+        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s."""
+        rates: Floats = (self._mean + self._deviation * _box_muller(self._stream.rows(start, count))) * self._high
         return np.rint(np.clip(rates, self._low, self._high, out=rates), out=rates)
 
 
-def _below(value: Floats) -> Floats:
-    """The share of a standard normal variable's values below these, each."""
-    return np.array([(1 + math.erf(one / math.sqrt(2))) / 2 for one in value])
+def _normal_cdf(value: Floats) -> Floats:
+    """Return the cumulative distribution function of the standard normal distribution at these values."""
+    return np.array([(1 + math.erf(x / math.sqrt(2))) / 2 for x in value])
 
 
-def _density(value: Floats) -> Floats:
-    """Its density at these values."""
-    found: Floats = np.exp(-(value**2) / 2) / math.sqrt(2 * math.pi)
-    return found
+def _normal_pdf(value: Floats) -> Floats:
+    """Return the density of the standard normal distribution at these values."""
+    density: Floats = np.exp(-(value**2) / 2) / math.sqrt(2 * math.pi)
+    return density
 
 
 class Markov:
-    """Every rate uniform over its range, held for a geometric time of mean `mean_stay` collectives, then drawn anew.
+    """Sampler of uniform rates, each kept for a geometric number of collectives with mean `mean_stay`, then renewed.
 
-    Before every collective each link flips a coin of its own, drawn from (seed, collective, link): with probability
-    1/mean_stay its rate is renewed. Its rate is what was drawn when it was last renewed, so looking back for that
-    collective makes the chain a pure function too. Collective 0 renews all.
+    Before every collective each link flips a coin, drawn from (seed, collective, link): with probability 1/mean_stay
+    its rate is drawn again. A link's rate is the one drawn at its last renewal, so finding that collective by looking
+    back makes the chain a pure function too. Collective 0 renews every rate.
     """
 
     limit = None
@@ -116,7 +120,7 @@ class Markov:
         return self._fresh.mean_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
+        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s."""
         rates = self._fresh.rates_bps(start, count)
         renewed = self._renewed(start, count)
         if count == 0:
@@ -132,7 +136,7 @@ class Markov:
         return renewed
 
     def _held(self, end: int) -> Floats:
-        """Every link's rate just before collective `end`, [links]: that of its last renewal."""
+        """Return every link's rate just before collective `end`, [links]: the rate drawn at its last renewal."""
         held = np.zeros(self._coins.rows(0, 1).shape[1])
         missing = np.full(held.shape, True)
         while end > 0 and missing.any():
@@ -140,23 +144,24 @@ class Markov:
             renewed = self._renewed(start, end - start)
             fresh = self._fresh.rates_bps(start, end - start)
             last = end - start - 1 - np.argmax(renewed[::-1], axis=0)
-            found = missing & renewed.any(axis=0)
-            held[found] = fresh[last[found], found.nonzero()[0]]
-            missing &= ~found
+            is_found = missing & renewed.any(axis=0)
+            held[is_found] = fresh[last[is_found], is_found.nonzero()[0]]
+            missing &= ~is_found
             end = start
         return held
 
 
 class Autoregressive:
-    """Every rate uniform over its range, whatever the coefficient, and following an autoregressive process of order 1.
+    """Sampler of rates that follow an autoregressive process of order 1 and are uniform over their ranges.
 
-    A standard normal x(k) = a x(k-1) + sqrt(1 - a^2) e(k), stationary from collective 0 on, is made uniform by its
-    distribution function, as by Cario and Nelson ("Autoregressive to anything", Operations Research Letters 19, 1996).
+    The standard normal process x(k) = a x(k-1) + sqrt(1 - a^2) e(k), stationary from collective 0 on, is made uniform
+    by its distribution function (Cario and Nelson, "Autoregressive to anything", Operations Research Letters 19, 1996).
     So rates j collectives apart have the correlation 6/pi arcsin(a^j / 2), nearly a^j.
 
-    The process has no beginning that could be stepped from at each collective, so it is drawn by halves: given x(s) and
-    x(t), the one half-way between them is normal, its mean a^d / (1 + a^2d) (x(s) + x(t)) and its variance
-    (1 - a^2d) / (1 + a^2d), d being half of t - s. Collectives so far apart that they are independent come first.
+    Stepping through the process from collective 0 would make every draw depend on all earlier ones, so it is drawn by
+    bisection. Collectives so far apart that they are independent are drawn first. Then, given x(s) and x(t), the value
+    half-way between them is normal with mean a^d / (1 + a^2d) (x(s) + x(t)) and variance (1 - a^2d) / (1 + a^2d), where
+    d = (t - s) / 2.
     """
 
     limit = None
@@ -172,8 +177,8 @@ class Autoregressive:
         return self._low + self._span / 2
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Every link's rate for collectives start .. start+count-1: [count, links], whole bit/s."""
-        from scipy.special import ndtr  # a third of a second, which the other samplers need not take
+        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s."""
+        from scipy.special import ndtr  # slow to import (a third of a second), and the other samplers do not need it
 
         if not count:
             return np.empty((0, self._low.size))
@@ -181,41 +186,44 @@ class Autoregressive:
         return np.rint(self._low + self._span * share)
 
     def _process(self, first: int, last: int) -> Floats:
-        """x of the collectives first .. last, [count, links]."""
-        inside = _normal(self._stream.rows(first, last - first + 1))
-        apart = 1
-        while self._coefficient**apart > _INDEPENDENT:
-            apart *= 2
-        # Those at multiples of `apart` from the last one at or before `first` to the next one at or behind `last`.
-        begin, end = first // apart * apart, -(-last // apart) * apart
-        found = self._drawn(range(begin, end + 1, apart), first, inside)
-        while apart > 1:
-            apart //= 2
-            power = self._coefficient**apart
+        """Return the normal process x in collectives first .. last, [count, links]."""
+        inside = _box_muller(self._stream.rows(first, last - first + 1))
+        step = 1
+        while self._coefficient**step > _INDEPENDENT:
+            step *= 2
+        # Begin with the multiples of `step`, from the last one <= `first` to the first one >= `last`.
+        begin, end = first // step * step, -(-last // step) * step
+        values = self._drawn(range(begin, end + 1, step), first, inside)
+        while step > 1:
+            step //= 2
+            power = self._coefficient**step
             total = 1 + power * power
-            finer = np.empty((2 * len(found) - 1, found.shape[1]))
-            finer[::2] = found
-            finer[1::2] = self._drawn(range(begin + apart, end, 2 * apart), first, inside)
+            finer = np.empty((2 * len(values) - 1, values.shape[1]))
+            finer[::2] = values
+            finer[1::2] = self._drawn(range(begin + step, end, 2 * step), first, inside)
             finer[1::2] *= np.sqrt((1 - power * power) / total)
-            finer[1::2] += power / total * (found[:-1] + found[1:])
-            skipped = (first - begin) // apart
-            begin, found = begin + skipped * apart, finer[skipped:]
-            found = found[: -(-(last - begin) // apart) + 1]
-            end = begin + (len(found) - 1) * apart
-        return found
+            finer[1::2] += power / total * (values[:-1] + values[1:])
+            skipped = (first - begin) // step
+            begin, values = begin + skipped * step, finer[skipped:]
+            values = values[: -(-(last - begin) // step) + 1]
+            end = begin + (len(values) - 1) * step
+        return values
 
     def _drawn(self, numbers: range, first: int, inside: Floats) -> Floats:
-        """Independent standard normal numbers of these collectives; `inside` are those from collective `first` on."""
+        """Return the standard normal draws of these collectives, [len(numbers), links].
+
+        `inside` holds the draws from collective `first` on; the others are computed here.
+        """
         drawn, rows = np.empty((len(numbers), self._low.size)), np.array(numbers, dtype=np.int64) - first
         within = (rows >= 0) & (rows < len(inside))
         drawn[within] = inside[rows[within]]
         for row in np.flatnonzero(~within):
-            drawn[row] = _normal(self._stream.rows(numbers[row], 1))[0]
+            drawn[row] = _box_muller(self._stream.rows(numbers[row], 1))[0]
         return drawn
 
 
-def _normal(draws: Floats) -> Floats:
-    """Standard normal numbers [K, n] of uniform ones [K, 2 n] (Box and Muller, 1958)."""
+def _box_muller(draws: Floats) -> Floats:
+    """Turn uniform draws [K, 2 n] into standard normal draws [K, n] (Box and Muller, 1958)."""
     radius, angle = np.split(draws, 2, axis=1)
     normal: Floats = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
     return normal

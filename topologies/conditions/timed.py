@@ -1,8 +1,8 @@
-"""Conditions that change by time: those of row r of a sampler hold from r times `every` until the next. Pure.
+"""Conditions that change by time: row r of a sampler is in force from r * every to (r + 1) * every. Pure.
 
 Collectives begin every `interval`, so collective k begins under row k * interval // every, and later rows come into
-force while it runs. The last row of a sampler that ends holds from then on, for collectives that began before. Times
-are whole nanoseconds, so that instants are the same everywhere.
+force while it runs. If the sampler ends, its last row stays in force for the collectives that began before. Times are
+whole nanoseconds, so that every engine and process computes the same instants.
 """
 
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-_BLOCK_NUMBERS, _MOST_BLOCKS = 1 << 14, 64  # rates that are drawn at a time, and of how many times are kept
-_SPARE = 64  # rows that may be drawn for nothing
+_BLOCK_RATES, _MAX_BLOCKS = 1 << 14, 64  # rates in a block that is drawn at once, and blocks that are cached
+_MAX_UNUSED_ROWS = 64  # rows between the wanted ones that may be drawn in vain
 
 
 class Source(Protocol):
-    """A sampler whose rows follow each other in time; `limit` is how many there are, None if endless."""
+    """A sampler whose rows follow each other in time; `limit` is the number of rows, None if endless."""
 
     @property
     def limit(self) -> int | None: ...
@@ -33,59 +33,66 @@ class Source(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Timed:
-    """The conditions of collectives by the instants at which they begin, and those that follow while they run."""
+    """Conditions by time: those under which each collective begins, and those that come into force while it runs.
+
+    Row r of `source` is in force from r * `every_ns` on; collective k begins at k * `interval_ns`.
+    """
 
     source: Source
     every_ns: int
     interval_ns: int
-    _kept: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
+    _blocks: dict[int, Floats] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def limit(self) -> int | None:
-        """How many collectives begin before the end of the last row; None if endless."""
+        """The number of collectives that begin before the end of the last row; None if endless."""
         rows = self.source.limit
         return None if rows is None else -(-rows * self.every_ns // self.interval_ns)
 
     @property
     def mean_bps(self) -> Floats:
-        """Every link's rate in the long run, [links] bit/s."""
+        """Every link's long-run mean rate, [links] bit/s."""
         return self.source.mean_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Every link's rate as collectives start .. start+count-1 begin: [count, links], whole bit/s."""
+        """Return every link's rate when collectives start .. start+count-1 begin: [count, links], whole bit/s."""
         return self.earlier_bps(start, count, 0)
 
     def earlier_bps(self, start: int, count: int, age_ns: int) -> Floats:
-        """Every link's rate this long before each of these collectives begins, before the first row that of the first:
-        [count, links]."""
+        """Return every link's rate `age_ns` before each of these collectives begins, [count, links] bit/s.
+
+        At instants before time 0 these are the rates of row 0.
+        """
         begins_ns = np.arange(start, start + count) * self.interval_ns
         rows: Rows = np.maximum(begins_ns - age_ns, 0) // self.every_ns
-        if not count or rows[-1] - rows[0] < 2 * count + _SPARE:
-            first = int(rows[0]) if count else 0
-            return self.source.rates_bps(first, int(rows[-1]) - first + 1 if count else 0)[rows - first]
+        if not count:
+            return self.source.rates_bps(0, 0)
+        first, last = int(rows[0]), int(rows[-1])
+        if last - first < 2 * count + _MAX_UNUSED_ROWS:
+            return self.source.rates_bps(first, last - first + 1)[rows - first]
         return np.concatenate([self.source.rates_bps(int(row), 1) for row in rows])
 
     def row(self, number: Rows) -> Rows:
-        """Under which row each of these collectives begins."""
+        """Return the row under which each of these collectives begins."""
         return number * self.interval_ns // self.every_ns
 
     def until_s(self, number: Rows) -> Floats:
-        """From the beginning of each of these collectives until its conditions first change, seconds."""
-        found: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
-        return found
+        """Return the time from each collective's beginning to the first change of conditions, in seconds."""
+        first_change_s: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
+        return first_change_s
 
-    def change_ns(self, number: int, place: int) -> int:
-        """The instant, from the beginning of a collective, of its change number `place` from 0 on."""
-        return (number * self.interval_ns // self.every_ns + 1 + place) * self.every_ns - number * self.interval_ns
+    def change_ns(self, number: int, change: int) -> int:
+        """Return the instant of a change (0, 1, ...) during collective `number`, in ns from its beginning."""
+        return (number * self.interval_ns // self.every_ns + 1 + change) * self.every_ns - number * self.interval_ns
 
-    def after(self, number: int, place: int) -> Floats:
-        """Every link's rate from that change on, [links]."""
-        row = number * self.interval_ns // self.every_ns + 1 + place
+    def after(self, number: int, change: int) -> Floats:
+        """Return every link's rate from a change (0, 1, ...) during collective `number` on, [links] bit/s."""
+        row = number * self.interval_ns // self.every_ns + 1 + change
         (rates_bps,) = self.source.rates_bps(row if self.source.limit is None else min(row, self.source.limit - 1), 1)
         return rates_bps  # type: ignore[no-any-return]
 
     def from_beginning(self, number: int, count: int) -> Floats:
-        """The first `count` rows that hold from the beginning of a collective on, [count, links]."""
+        """Return the first `count` rows in force from the beginning of collective `number` on, [count, links] bit/s."""
         first, size = number * self.interval_ns // self.every_ns, self._block_rows
         blocks = range(first // size, (first + count - 1) // size + 1)
         rows = np.concatenate([self._block(index) for index in blocks])
@@ -93,17 +100,17 @@ class Timed:
 
     @cached_property
     def _block_rows(self) -> int:
-        return max(1, _BLOCK_NUMBERS // self.source.rates_bps(0, 1).size)
+        return max(1, _BLOCK_RATES // self.source.rates_bps(0, 1).size)
 
     def _block(self, index: int) -> Floats:
-        """Some rows at once, of which the last are kept: neighbouring collectives meet the same."""
-        if index not in self._kept:
-            if len(self._kept) == _MOST_BLOCKS:
-                del self._kept[next(iter(self._kept))]
+        """Return a block of rows; the latest blocks are cached, as neighbouring collectives run under the same rows."""
+        if index not in self._blocks:
+            if len(self._blocks) == _MAX_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
             first, rows, limit = index * self._block_rows, self._block_rows, self.source.limit
             if limit is not None and first + rows > limit:
                 first, rows = min(first, limit - 1), max(1, limit - first)
             drawn = self.source.rates_bps(first, rows)
             lacking = self._block_rows - rows
-            self._kept[index] = np.concatenate([drawn, np.repeat(drawn[-1:], lacking, axis=0)])
-        return self._kept[index]
+            self._blocks[index] = np.concatenate([drawn, np.repeat(drawn[-1:], lacking, axis=0)])
+        return self._blocks[index]

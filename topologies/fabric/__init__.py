@@ -1,1 +1,1 @@
-"""The declared network: sites, switches, WAN, logical links, addresses, and what failed cables cut off."""
+"""The declared network: sites, switches, WAN, logical links, addresses, and the effects of failed cables."""

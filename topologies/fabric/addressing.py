@@ -1,4 +1,4 @@
-"""Names, interfaces, ports, datapath ids, addresses and cables of a fabric, as Linux and OpenFlow see them."""
+"""Names, interfaces, ports, datapath ids, addresses and cables of a fabric, as Linux and OpenFlow use them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from topologies.errors import FabricError, Mistake
 from topologies.fabric.wan import WanGraph
 
 MAX_INTERFACE_NAME = 15
-"""Longest name of a Linux network interface (IFNAMSIZ less the closing zero)."""
+"""Longest name of a Linux network interface (IFNAMSIZ less the terminating null byte)."""
 
 _KINDS = ("leaf", "spine", "border", "transit")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU, which is one host: its rank, its name "g<rank>", its site, the leaf it is cabled to and its addresses."""
+    """A GPU and its host: the rank, the name "g<rank>", the site, the leaf it is cabled to, interface and addresses."""
 
     rank: int
     name: str
@@ -27,7 +27,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """A switch port: its OpenFlow number (from 1), its Linux interface, and the node at the cable's other end."""
+    """A switch port: its OpenFlow number (from 1), its Linux interface, and the node at the other end of its cable."""
 
     number: int
     interface: str
@@ -47,7 +47,7 @@ class Switch:
 
 @dataclass(frozen=True, kw_only=True)
 class Cable:
-    """A cable between two nodes and its port at each; a GPU's only port is 0."""
+    """A cable between nodes `a` and `b`, with its port number at each; a GPU's only port is 0."""
 
     a: str
     a_port: int
@@ -63,12 +63,12 @@ def wire(
     wan: WanGraph,
     nics: bool = False,
 ) -> tuple[tuple[Gpu, ...], tuple[Switch, ...], tuple[Cable, ...]]:
-    """Wire a leaf-spine fabric per site and the WAN between them.
+    """Wire a leaf-spine fabric in each site and the WAN between the sites.
 
-    GPUs share their site's leaves in contiguous blocks of rank; every leaf is cabled to every spine of its site, every
-    spine to every border router. Switches come tier by tier within a site, transit routers last, and ports are
-    numbered in the order in which the cables are laid. With `nics` leaves are the NICs of GPUs, and named so. Raises
-    FabricError where an interface's name would be too long.
+    GPUs are cabled to their site's leaves in contiguous blocks of ranks, every leaf to every spine of its site, and
+    every spine to every border router. Switches are listed tier by tier within each site, then transit routers; ports
+    are numbered in the order of their cables. With `nics`, leaves stand for the GPUs' NICs and have names of NICs.
+    Raises FabricError if an interface's name would be too long.
     """
     leaf = "n" if nics else "l"
     gpus = tuple(_gpus(gpus_per_site, leaves, leaf))
@@ -82,7 +82,7 @@ def wire(
     ports: dict[str, list[Port]] = {name: [] for name, *_ in nodes}
 
     def plug(name: str, peer: str) -> int:
-        if name not in ports:  # a GPU has one port, which the Gpu itself describes
+        if name not in ports:  # a GPU: the Gpu object describes its only port
             return 0
         number = len(ports[name]) + 1
         ports[name].append(Port(number=number, interface=f"{name}-eth{number}", peer=peer))
@@ -118,7 +118,7 @@ def _gpus(gpus_per_site: tuple[int, ...], leaves: tuple[int, ...], leaf: str) ->
 def _switches(
     leaves: tuple[int, ...], spines: tuple[int, ...], wan: WanGraph, leaf: str
 ) -> Iterator[tuple[str, str, int | None, int]]:
-    """Name, kind, site and datapath id of every switch; the id spells kind, site and index, and is never 0."""
+    """Yield name, kind, site and datapath id of every switch; the id encodes kind, site and index, and is never 0."""
 
     def dpid(kind: str, site: int, index: int) -> int:
         return (_KINDS.index(kind) + 1) << 32 | site << 16 | index

@@ -1,7 +1,7 @@
 """The declared fabric: everything about the network that is fixed before an experiment begins.
 
-A FabricSpec becomes a Fabric once: names, ranks, ports, datapath ids and addresses, the logical links whose conditions
-are sampled, and the candidate paths over the WAN. `conditions` has the conditions.
+`build_fabric` turns a FabricSpec into a Fabric: names, ranks, ports, datapath ids and addresses, the logical links
+whose conditions are sampled, and the candidate paths over the WAN. The conditions are in `topologies.conditions`.
 """
 
 import re
@@ -24,15 +24,16 @@ MAX_SWITCHES_PER_TIER = 32
 _GPUS = re.compile(r"[0-9]{1,6}(\+[0-9]{1,6})*")
 
 GRAINS = ("logical", "physical")
-"""What conditions are of: logical links, of which every two GPUs of a site have their own, or ports of cables."""
+"""The links that have conditions and that flows share: logical links (in a site one for every two GPUs and direction),
+or the ports of cables."""
 
 ROUTINGS = ("single", "ecmp", "spray", "te")
-"""What flows take where no mode chooses their paths: the fixed path of their two GPUs, one that a hash of the flow
-chooses, pieces of their messages all (`controller.routing.multipath`), or pieces tunnels with rates of their own
-(`controller.routing.traffic_engineering`)."""
+"""How flows are routed if the mode does not choose their paths: "single": over the fixed path of their two GPUs;
+"ecmp": over a path chosen by a hash of the flow; "spray": in pieces over all paths (`controller.routing.multipath`);
+"te": in pieces over rate-limited tunnels (`controller.routing.traffic_engineering`)."""
 
 MAX_PIECES = 64
-"""Of a message that is divided over tunnels."""
+"""Most pieces into which a message is divided over tunnels."""
 
 MAX_HASH_SEED = 2**63 - 1
 
@@ -43,13 +44,13 @@ IndexTable = npt.NDArray[np.intp]
 class FabricSpec:
     """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
 
-    `grain` is one of GRAINS: what has a rate, which flows share (`topologies.fabric.ports`). `routing` is one of
-    ROUTINGS, `hash_seed` that of the hash of "ecmp", 0 to MAX_HASH_SEED, and `pieces` the number of those of "te", 1 to
-    MAX_PIECES. `sites` are the WAN's routers that the sites stand at (`wan.resolve_wan`), and `paths` is how many
-    candidate paths join two border routers (`wan.candidate_paths`). With `rails` each GPU has a NIC with a port on each
-    of so many planes, which take the place of leaves and spines; a plane is a switch in each site, with cables to its
-    border routers. `oversubscription` is, of each tier of switches within a site from below, what it can take in over
-    what it can send up (`ports.shares_of_rate`); none where all of their ports are alike.
+    `grain` is one of GRAINS (`topologies.fabric.ports`) and `routing` one of ROUTINGS. `hash_seed` (0 to MAX_HASH_SEED)
+    seeds the hash of "ecmp", and `pieces` (1 to MAX_PIECES) is the number of pieces of "te". `sites` names the WAN
+    router at each site (`wan.resolve_wan`), and `paths` is the number of candidate paths between two border routers
+    (`wan.candidate_paths`). With `rails`, planes replace leaves and spines: each GPU has a NIC with one port on each
+    of `rails` planes, and a plane is one switch in each site, cabled to the site's border routers. `oversubscription`
+    gives, for each tier of switches within a site from the bottom up, the ratio of its capacity down to its capacity
+    up (`ports.shares_of_rate`); it is empty if all ports within the sites have the same rate.
     """
 
     gpus_per_site: tuple[int, ...] = (4, 4)
@@ -68,17 +69,17 @@ class FabricSpec:
 
     @property
     def has_planes(self) -> bool:
-        """Whether GPUs are on several planes, over which their flows are spread whatever the routing."""
+        """Whether GPUs are on several planes; flows are then spread over the planes under every routing."""
         return self.rails is not None and self.rails > 1
 
     @classmethod
     def parse(
         cls, *, gpus: int | str = 8, leaves: int = 2, spines: int = 2, border_routers: int = 2, wan: str = "mesh"
     ) -> "FabricSpec":
-        """The fabric that a command line declares, the same for `mn --topo` and for the controller.
+        """Make the spec of a fabric declared on a command line, the same for `mn --topo` and for the controller.
 
-        `gpus` is a total to divide over two sites, or a number per site: "3+5"; `wan` is the name of a preset. Raises
-        FabricError for what is not a number of GPUs; whether the fabric can be built is left to `build_fabric`.
+        `gpus` is a total that is divided over two sites, or a number per site: "3+5". `wan` is the name of a preset.
+        Raises FabricError if `gpus` is malformed; `build_fabric` checks whether the fabric can be built.
         """
         text = str(gpus)
         if _GPUS.fullmatch(text) is None:
@@ -95,10 +96,10 @@ class FabricSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LogicalLink:
-    """One directed link of which conditions are sampled.
+    """A directed link whose conditions are sampled.
 
-    `kind` is "intra" (GPU to GPU of one site), "to_br" (GPU to border router), "from_br" or "wan"; `index` is its
-    column in every array over links.
+    `kind` is "intra" (GPU to GPU in one site), "to_br" (GPU to border router), "from_br" (border router to GPU) or
+    "wan"; `index` is the link's column in every array over links.
     """
 
     index: int
@@ -108,7 +109,7 @@ class LogicalLink:
 
     @property
     def name(self) -> str:
-        """The link as a trace and a report write it: "g0>g1"."""
+        """The link's name in traces and reports: "g0>g1"."""
         return f"{self.src}>{self.dst}"
 
 
@@ -116,7 +117,7 @@ class LogicalLink:
 class WanPath:
     """A candidate path: from a border router of one site, over WAN links, to a border router of another.
 
-    `index` is that in `Fabric.paths`; `src_br` and `dst_br` count border routers over all sites; `links` are
+    `index` is its index in `Fabric.paths`; `src_br` and `dst_br` are indices into `Fabric.border_routers`; `links` are
     indices of logical links.
     """
 
@@ -131,11 +132,11 @@ class WanPath:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fabric:
-    """A fabric that can be built: GPUs in rank order, switches, cables, logical links and candidate paths.
+    """A valid fabric: GPUs in rank order, switches, cables, logical links and candidate paths.
 
-    `border_routers` are names over all sites, `br_sites` the site of each. `paths_between[a, b]` are the candidate
-    paths from site a to site b, the fixed one first; `paths` are all of them. `site_cycle` is the order in which the
-    fixed ring visits the sites: 0, 1, 2 ... wherever the WAN allows it. `wan` is the graph between the sites.
+    `border_routers` are the names of all sites' border routers, `br_sites` the site of each. `paths_between[a, b]` are
+    the candidate paths from site a to site b, the fixed path first; `paths` are all candidate paths. `site_cycle` is
+    the order in which the fixed ring visits the sites: 0, 1, 2 ... if the WAN allows it. `wan` is the WAN's graph.
     """
 
     spec: FabricSpec
@@ -152,7 +153,7 @@ class Fabric:
 
     @property
     def gpus_per_site(self) -> tuple[int, ...]:
-        """How many GPUs each site has; ranks count through site 0 first, then site 1, and so on."""
+        """The number of GPUs in each site; ranks are numbered through site 0 first, then site 1, and so on."""
         return self.spec.gpus_per_site
 
     @cached_property
@@ -162,7 +163,7 @@ class Fabric:
 
     @cached_property
     def intra_index(self) -> IndexTable:
-        """The logical link from rank to rank, [n, n]; -1 where the two are in different sites or the same GPU."""
+        """The logical link from rank to rank, [n, n]; -1 between different sites and from a GPU to itself."""
         return self._index_table("intra", self._gpu_names, self._gpu_names)
 
     @cached_property
@@ -176,9 +177,9 @@ class Fabric:
         return self._index_table("from_br", self.border_routers, self._gpu_names)
 
     def edge_links(self, src: int, dst: int, path: int) -> tuple[int, ...]:
-        """The logical links from rank to rank over the WAN path of that index, -1 within a site, in order.
+        """Return the logical links, in order, from rank to rank over the WAN path of that index, -1 within a site.
 
-        Raises ValueError where the two are not joined so, IndexError where there is no such path or rank.
+        Raises ValueError if the path does not lead from `src` to `dst`, IndexError if there is no such rank or path.
         """
         links = [self.intra_index[src, dst]]
         if path >= 0:
@@ -204,7 +205,7 @@ class Fabric:
 
 
 def even_split(gpus: int) -> tuple[int, int]:
-    """That many GPUs divided evenly over two sites; raises FabricError where they do not divide."""
+    """Divide this number of GPUs evenly over two sites; raises FabricError for an odd number."""
     if gpus % 2:
         text = f"{gpus} GPUs do not divide over 2 sites; give a multiple of 2, or a number per site as 3+5"
         raise FabricError([Mistake("fabric.gpus", text)])
@@ -213,10 +214,10 @@ def even_split(gpus: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def build_fabric(spec: FabricSpec) -> Fabric:
-    """The fabric `spec` declares; the last few are kept.
+    """Build the declared fabric; the latest few fabrics are cached.
 
-    Raises FabricError, with every mistake found: a count out of range, a WAN that `resolve_wan` refuses, too many
-    candidate paths, interface names too long for Linux, and sites no ring can visit once each.
+    Raises FabricError with every mistake found: a count out of range, a WAN that `resolve_wan` refuses, too many
+    candidate paths, interface names too long for Linux, and sites that no ring can visit once each.
     """
     mistakes = [mistake for tier in _TIERS for mistake in _count_mistakes(spec, *tier)]
     if not 2 <= len(spec.gpus_per_site) <= MAX_SITES:
@@ -254,7 +255,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
 
 
 _TIERS = (
-    # the scenario's key, the field, the least and the most of them in a site
+    # scenario key, field of FabricSpec, least and greatest number per site
     ("gpus", "gpus_per_site", 2, MAX_GPUS_PER_SITE),
     ("leaves", "leaves", 1, MAX_SWITCHES_PER_TIER),
     ("spines", "spines", 1, MAX_SWITCHES_PER_TIER),
@@ -273,29 +274,29 @@ def _count_mistakes(spec: FabricSpec, key: str, name: str, least: int, most: int
 
 
 def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
-    """What is wrong with rails and oversubscription, which are those of ports."""
+    """Yield the mistakes in rails and oversubscription, which both need the physical grain."""
     rails, tiers = spec.rails, len(spec.oversubscription)
     if rails is not None and not 1 <= rails <= MAX_SWITCHES_PER_TIER:
         yield Mistake("fabric.rails", f"{rails} rails; allowed: 1 to {MAX_SWITCHES_PER_TIER}")
     if rails is not None and (spec.leaves, spec.spines) != (FabricSpec.leaves, FabricSpec.spines):
-        text = f"{rails} is beside leaves or spines, whose place rails take; allowed: without them"
+        text = f"{rails} rails together with leaves or spines, which rails replace; allowed: one of the two"
         yield Mistake("fabric.rails", text)
     if rails is not None and tiers > 1:
-        text = f"{tiers} tiers; allowed: with fabric.rails one number, that of a plane's switches"
+        text = f"{tiers} tiers; allowed: with fabric.rails one number, for the plane's switches"
         yield Mistake("fabric.oversubscription", text)
     for key, is_given in (("rails", rails is not None), ("oversubscription", tiers)):
         if is_given and spec.grain != "physical":
-            text = f"is of ports, which the {spec.grain} grain lacks; allowed: with fabric.grain physical"
+            text = f"applies to ports, which the {spec.grain} grain does not have; allowed: with fabric.grain physical"
             yield Mistake(f"fabric.{key}", text)
 
 
 def _per_site(count: int | tuple[int, ...], sites: int) -> tuple[int, ...]:
-    """A count written once for all sites, or once for each, as one number per site."""
+    """Expand a count that may be given once for all sites to one number per site."""
     return (count,) * sites if isinstance(count, int) else count
 
 
 def _first_cycle(sites: int, candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]) -> tuple[int, ...]:
-    """The first order, reading 0 1 2 ... as lowest, in which a ring can visit every site once and return to site 0."""
+    """Return the lexicographically first order in which a ring can visit every site once, from site 0 back to it."""
     for rest in permutations(range(1, sites)):
         if all(candidates[a, b] for a, b in pairwise((0, *rest, 0))):
             return (0, *rest)

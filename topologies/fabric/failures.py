@@ -1,6 +1,6 @@
-"""What failed cables leave: logical links without a path, and GPUs that are cut off. Pure.
+"""The effects of failed cables: logical links without a path, and GPUs that are cut off. Pure.
 
-A cable is a pair of nodes. A failed switch is one all of whose cables have failed.
+A cable is a pair of nodes. A failed switch is represented by the failure of all of its cables.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ NONE: Cables = frozenset()
 
 
 def cable(a: str, b: str) -> Cable:
-    """The cable between two nodes."""
+    """Return the cable between two nodes."""
     return frozenset((a, b))
 
 
 def around(fabric: Fabric, node: str) -> Cables:
-    """All cables of a switch, or of a GPU."""
+    """Return all cables of a switch or a GPU."""
     return frozenset(cable(c.a, c.b) for c in fabric.cables if node in (c.a, c.b))
 
 
 def spines(fabric: Fabric, site: int) -> tuple[str, ...]:
-    """A site's spines, in order."""
+    """Return the names of a site's spines, in order."""
     return tuple(switch.name for switch in fabric.switches if switch.kind == "spine" and switch.site == site)
 
 
 def failed_links(fabric: Fabric, dead: Cables) -> tuple[int, ...]:
-    """The logical links, by index, for which no path is left without these cables."""
+    """Return the indices of the logical links that have no path left without the cables `dead`."""
     if not dead:
         return ()
     leaf = {gpu.name: gpu.leaf for gpu in fabric.gpus}
@@ -54,14 +54,14 @@ def failed_links(fabric: Fabric, dead: Cables) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class CutOff:
-    """GPUs, by rank, that the others cannot reach, and the failed cables that lead to them."""
+    """A group of GPUs, by rank, that the other GPUs cannot reach, and the failed cables that separate them."""
 
     ranks: tuple[int, ...]
     cables: Cables
 
 
 def reachable(fabric: Fabric, dead: Cables) -> npt.NDArray[np.bool_]:
-    """Whether rank i has a path left to rank j without these cables, [n, n], over any of the candidate WAN paths."""
+    """Return whether rank i has a path to rank j without the cables `dead`, over any candidate WAN path: [n, n]."""
     alive = np.ones(len(fabric.links), dtype=bool)
     alive[list(failed_links(fabric, dead))] = False
     reach: npt.NDArray[np.bool_] = np.eye(len(fabric.gpus), dtype=bool)
@@ -76,7 +76,7 @@ def reachable(fabric: Fabric, dead: Cables) -> npt.NDArray[np.bool_]:
 
 
 def cut_off(fabric: Fabric, dead: Cables) -> tuple[CutOff, ...]:
-    """The groups of GPUs that these cables cut off from the largest connected group (of several, the first)."""
+    """Return the groups of GPUs cut off from the largest connected group (the first of equally large ones)."""
     reach = reachable(fabric, dead)
     groups: list[tuple[int, ...]] = []
     left = set(range(len(reach)))
@@ -95,7 +95,7 @@ def cut_off(fabric: Fabric, dead: Cables) -> tuple[CutOff, ...]:
 
 
 def _around_region(fabric: Fabric, dead: Cables, node: str) -> Cables:
-    """The failed cables between this node's connected component and the other nodes; all failed ones if none is."""
+    """Return the failed cables between the node's connected component and other nodes, or all failed cables if none."""
     region, whole = {node}, [{c.a, c.b} for c in fabric.cables if cable(c.a, c.b) not in dead]
     while grown := {end for ends in whole if ends & region for end in ends} - region:
         region |= grown

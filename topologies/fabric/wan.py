@@ -1,8 +1,8 @@
-"""The WAN between the sites: which routers and links join the border routers, and the paths a collective may take.
+"""The WAN between the sites: the routers and links that join the border routers, and the candidate paths over them.
 
-Graphs of names, and of lengths and capacities where links have their own, without ports, addresses and conditions. The
-VM imports this module at every start, so networkx, which takes twice as long to import as all that it needs, is
-imported where the shortest paths alone are wanted.
+Nodes are names; links may have lengths and capacities. Ports, addresses and conditions are elsewhere. The VM imports
+this module at every start, so networkx, whose import takes twice as long as all other imports there, is imported only
+when shortest paths are computed.
 """
 
 import re
@@ -17,11 +17,11 @@ from topologies.errors import FabricError, Mistake, did_you_mean, first_of, show
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
 """Most candidate paths from one site to another: the controller compares all of them for every collective."""
-_MAX_PARTIAL_PATHS = 100_000  # bounds the search: a dense WAN has far more dead ends than paths
+_MAX_PARTIAL_PATHS = 100_000  # limits the search, as a dense WAN has far more dead ends than paths
 MAP_PATHS = 4
-"""Candidate paths between two border routers of a WAN whose links have lengths, unless `most` is given."""
+"""Default number of candidate paths between two border routers of a WAN whose links have lengths."""
 KM_PER_MS = 204.2
-"""Kilometres that light travels in a fibre in a millisecond: c = 299,792.458 km/s by a group index of 1.468."""
+"""Speed of light in fibre, km/ms: c = 299,792.458 km/s divided by a group index of 1.468."""
 
 _ROUTER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 _RESERVED_NAME = re.compile(r"g\d+|s\d+[blnp]\d+")
@@ -32,16 +32,16 @@ Links = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class WanSpec:
-    """The WAN as declared: a preset, or its own transit routers and links (then `preset` is None).
+    """The WAN as declared: a preset, or a list of transit routers and links (then `preset` is None).
 
     `mesh` links every border router to every border router of every other site. `five-router` (two sites) puts the
-    transit routers R0..R4 between them, the border routers of site 0 on R0 and those of site 1 on R3; each of its
-    links, those to the border routers included, is a WAN link with a bandwidth and a delay of its own.
-    A link's end is a router's name or a border router's, as in "s0b1": border router 1 of site 0.
+    transit routers R0..R4 between the sites, with the border routers of site 0 linked to R0 and those of site 1 to R3;
+    each of its links, those to the border routers included, is a WAN link with a rate and a delay.
+    A link's end is the name of a transit router or of a border router ("s0b1": border router 1 of site 0).
 
-    `km` are the lengths of the links, all or none, and `rates_bps` their capacities, 0 where one has none. Of a map
-    (`topologies.fabric.maps`) `name` is its name, `titles` are its names for the routers, and `places` the longitude
-    and latitude of each in degrees.
+    `km` are the lengths of all links, or empty; `rates_bps` are the links' capacities (0: none), or empty. For a map
+    (`topologies.fabric.maps`), `name` is the map's name, `titles` are its names of the routers, and `places` their
+    longitudes and latitudes in degrees.
     """
 
     preset: str | None = "mesh"
@@ -54,24 +54,23 @@ class WanSpec:
     rates_bps: tuple[int, ...] = ()
 
     def router(self, name: str) -> str | None:
-        """The router of that name or title, whatever its case and punctuation; None where there is none."""
+        """Return the router with that name or title, ignoring case and punctuation; None if there is none."""
         for names in (self.routers, self.titles):
-            for router, one in zip(self.routers, names, strict=False):
-                if _folded(one) == _folded(name):
+            for router, known in zip(self.routers, names, strict=False):
+                if _normalized(known) == _normalized(name):
                     return router
         return None
 
 
-def _folded(name: str) -> str:
+def _normalized(name: str) -> str:
     return "".join(filter(str.isalnum, name.casefold())) or name
 
 
 @dataclass(frozen=True)
 class WanGraph:
-    """The WAN resolved: border routers by site, transit routers, and undirected links in the order declared.
+    """The WAN as a graph: border routers by site, transit routers, and undirected links in the order of declaration.
 
-    `km` are the lengths of the links, if they have any, and `capacity_bps` the capacities of those that have one, by
-    the directed link's name, "A>B".
+    `km` are the lengths of all links, or empty. `capacity_bps` maps directed links, "A>B", to declared capacities.
     """
 
     border_routers: tuple[tuple[str, ...], ...]
@@ -82,36 +81,36 @@ class WanGraph:
 
     @cached_property
     def delay_s(self) -> Mapping[str, float]:
-        """The delays of links with a length by the directed link's name, whole nanoseconds in s."""
-        found = zip(self.links, self.km, strict=True) if self.km else ()
-        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for ends, km in found for name in _both(*ends)}
+        """The delays of links with lengths by directed link, "A>B": whole nanoseconds, in seconds."""
+        lengths = zip(self.links, self.km, strict=True) if self.km else ()
+        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for ends, km in lengths for name in _directions(*ends)}
 
     def neighbours(self) -> dict[str, tuple[str, ...]]:
-        """Every node's neighbours, in the order in which the links were declared."""
-        found: dict[str, list[str]] = {name: [] for site in self.border_routers for name in site}
-        found |= {name: [] for name in self.routers}
+        """Return every node's neighbours, in the order in which the links were declared."""
+        nodes = (*(name for site in self.border_routers for name in site), *self.routers)
+        neighbours: dict[str, list[str]] = {name: [] for name in nodes}
         for a, b in self.links:
-            found[a].append(b)
-            found[b].append(a)
-        return {name: tuple(others) for name, others in found.items()}
+            neighbours[a].append(b)
+            neighbours[b].append(a)
+        return {name: tuple(others) for name, others in neighbours.items()}
 
 
 def is_router_name(name: str) -> bool:
-    """Whether a transit router may have that name: nodes of the sites have names of other forms."""
+    """Return whether a transit router may have that name; the forms of names of nodes in sites are reserved."""
     return _ROUTER_NAME.fullmatch(name) is not None and _RESERVED_NAME.fullmatch(name) is None
 
 
-def _both(a: str, b: str) -> tuple[str, str]:
+def _directions(a: str, b: str) -> tuple[str, str]:
     return f"{a}>{b}", f"{b}>{a}"
 
 
 def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], sites: tuple[str, ...] = ()) -> WanGraph:
-    """The graph `spec` declares over these border routers (names by site).
+    """Build the declared graph over these border routers (names by site).
 
-    `sites` are routers by name or title, one for each site: its border routers stand there, each on a link of its own
-    of no length to the router, which carries transit. Raises FabricError for an unknown preset, a preset with routers
-    or sites of its own, a router's name that is malformed, reserved or given twice, a link that is given twice, ends
-    nowhere or where it began, sites on no router, and a graph in pieces.
+    `sites` gives each site a router, by name or title: a link of length 0 joins each of the site's border routers to
+    it, and the router still carries transit traffic. Raises FabricError for an unknown preset, a preset with routers or
+    sites, a router name that is malformed, reserved or given twice, a link that is given twice, joins a node to itself
+    or has an unknown end, a site without a known router, and a graph that is not connected.
     """
     if spec.preset is None:
         mistakes = list(_site_mistakes(spec, sites, len(border_routers)))
@@ -119,13 +118,13 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
         access = tuple((br, router) for brs, router in zip(border_routers, at, strict=False) for br in brs if router)
         km = (*spec.km, *[0.0] * len(access)) if spec.km else ()
         rates = zip(spec.links, spec.rates_bps, strict=True) if spec.rates_bps else ()
-        capacity_bps = {name: bps for ends, bps in rates if bps for name in _both(*ends)}
+        capacity_bps = {name: bps for ends, bps in rates if bps for name in _directions(*ends)}
         graph = WanGraph(border_routers, spec.routers, (*spec.links, *access), km, capacity_bps)
         mistakes += [*_router_mistakes(spec.routers), *_link_mistakes(graph)]
     else:
         mistakes = list(_preset_mistakes(spec, len(border_routers)))
         if sites:
-            mistakes.append(Mistake("fabric.sites", f"the WAN {spec.preset!r} has no nodes for sites: leave them out"))
+            mistakes.append(Mistake("fabric.sites", f"the WAN {spec.preset!r} has no nodes for sites; leave them out"))
         graph = _preset(spec.preset, border_routers) if not mistakes else WanGraph((), (), ())
     if not mistakes:
         mistakes = list(_connection_mistakes(graph))
@@ -151,7 +150,7 @@ def _preset(name: str, border_routers: tuple[tuple[str, ...], ...]) -> WanGraph:
 
 def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
     if spec.preset not in WAN_PRESETS:
-        yield Mistake("fabric.wan", f"no WAN is called {spec.preset!r}; allowed: {', '.join(WAN_PRESETS)}, or a table")
+        yield Mistake("fabric.wan", f"unknown WAN {spec.preset!r}; allowed: {', '.join(WAN_PRESETS)}, or a table")
     elif spec.routers or spec.links:
         yield Mistake("fabric.wan", f"the WAN {spec.preset!r} has its own routers and links; give a preset or a table")
     elif spec.preset == "five-router" and sites != 2:
@@ -161,7 +160,7 @@ def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
 def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[Mistake]:
     key, nodes = "fabric.sites", spec.titles or spec.routers
     if sites and len(sites) != count:
-        text = f"has {len(sites)} for the {count} sites of fabric.gpus; allowed: a node for each"
+        text = f"has {len(sites)} for the {count} sites of fabric.gpus; allowed: one node for each site"
         yield Mistake(key, text)
     elif not sites and spec.name:
         yield Mistake(key, f"is missing; allowed: a node of {spec.name} for each site: {first_of(nodes, 8)}")
@@ -171,8 +170,8 @@ def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[
             text = f"{shown(name)} is not a node of this WAN; allowed: {first_of(nodes, 8)}{near}"
             yield Mistake(key, text)
     routers = [spec.router(name) for name in sites]
-    for place, (name, router) in enumerate(zip(sites, routers, strict=True)):
-        if router is not None and router in routers[:place]:
+    for site, (name, router) in enumerate(zip(sites, routers, strict=True)):
+        if router is not None and router in routers[:site]:
             yield Mistake(key, f"{shown(name)} is the node of two sites; allowed: each node once")
 
 
@@ -215,54 +214,55 @@ def _connection_mistakes(graph: WanGraph) -> Iterator[Mistake]:
         frontier.extend(fresh)
     cut_off = [name for name in neighbours if name not in reached]
     if cut_off:
-        yield Mistake("fabric.wan.links", f"the WAN is in pieces: no link leads from {start} to {', '.join(cut_off)}")
+        text = f"the WAN is not connected: no link leads from {start} to {', '.join(cut_off)}"
+        yield Mistake("fabric.wan.links", text)
 
 
 def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]:
-    """The loop-free paths from each site to each other, as the routers passed, both border routers included.
+    """Return the candidate paths from each site to each other: loop-free lists of routers, border routers included.
 
-    `most` are taken between every two border routers, the shortest: by length, or where links have none by hops. By
-    default they are all, or where links have lengths MAP_PATHS and, for each link that all of those pass, the shortest
-    without it: no failure of one link then parts what the WAN still joins. Transit routers alone may lie between the
-    two: a border router is the edge of its site, and no path leads through one on the way to another. The order is by
-    source border router, destination border router, length, hops, then the order of declaration; the first is the fixed
-    path: border router 0 to border router 0 and the shortest (where no path joins these two, the first that exists).
-    Raises FabricError beyond MAX_PATHS paths between two sites.
+    `most` limits the paths between every two border routers to the shortest ones: by length, or by hops if links have
+    no lengths. By default all paths are candidates; if links have lengths, MAP_PATHS are and, for each link that all of
+    those pass, the shortest path without it, so that a single link failure leaves a candidate path whenever the WAN has
+    any. Only transit routers may lie between the two border routers: a border router is the edge of its site and
+    carries no transit traffic. Paths are sorted by source border router, destination border router, length, hops, and
+    order of declaration. The first is the fixed path: the shortest from border router 0 to border router 0 (if no path
+    joins those two, the first that exists). Raises FabricError for more than MAX_PATHS paths between two sites.
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
-    km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _both(*ends)}
-    shortest = _shortest(graph, most or MAP_PATHS, spares=most is None) if most or km else None
+    km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _directions(*ends)}
+    shortest = _shortest_paths(graph, most or MAP_PATHS, spares=most is None) if most or km else None
 
     def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int]]:
         length = fsum(km[f"{a}>{b}"] for a, b in pairwise(path)) if km else 0.0
         return position[path[0]], position[path[-1]], length, len(path), [position[name] for name in path]
 
-    found: dict[tuple[int, int], tuple[tuple[str, ...], ...]] = {}
+    candidates: dict[tuple[int, int], tuple[tuple[str, ...], ...]] = {}
     for (a, near), (b, far) in permutations(enumerate(graph.border_routers), 2):
         if shortest is None:
-            paths = list(islice(_paths(neighbours, graph.routers, near, far), MAX_PATHS + 1))
+            paths = list(islice(_all_paths(neighbours, graph.routers, near, far), MAX_PATHS + 1))
         else:
             paths = [path for ends in product(near, far) for path in shortest[ends]]
         if len(paths) > MAX_PATHS:
             text = f"more than {MAX_PATHS} loop-free paths lead from site {a} to site {b}; remove links"
             raise FabricError([Mistake("fabric.wan", text if shortest is None else f"{text}, or lower fabric.paths")])
-        found[a, b] = tuple(sorted(paths, key=order))
-    return found
+        candidates[a, b] = tuple(sorted(paths, key=order))
+    return candidates
 
 
-def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
-    """The shortest paths between every two border routers of two sites, both ways over the same routers; with `spares`
-    also the shortest without each link that all of them pass.
+def _shortest_paths(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str, str], list[tuple[str, ...]]]:
+    """Return the `most` shortest paths between every two border routers of different sites, the same both ways.
 
-    The algorithm is networkx's, Yen's (Management Science 17, 1971).
+    With `spares` they include, for each link that all of them pass, the shortest path without it. networkx finds them
+    by the algorithm of Yen (Management Science 17, 1971).
     """
     import networkx
 
     whole = networkx.Graph()
     for (a, b), km in zip(graph.links, graph.km or [1.0] * len(graph.links), strict=True):
         whole.add_edge(a, b, km=km)
-    found: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    shortest: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for near, far in combinations(graph.border_routers, 2):
         for ends in product(near, far):
             between = whole.subgraph([*graph.routers, *ends]) if {*ends} <= {*whole} else networkx.Graph()
@@ -272,18 +272,18 @@ def _shortest(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tuple[str,
                 paths = []
             for link in pairwise(paths[0]) if spares and paths else ():
                 if all(frozenset(link) in map(frozenset, pairwise(path)) for path in paths):
-                    left = networkx.restricted_view(between, [], [link])
-                    if networkx.has_path(left, *ends):
-                        paths.append(networkx.shortest_path(left, *ends, weight="km"))
-            found[ends] = [tuple(path) for path in paths]
-            found[ends[::-1]] = [tuple(path[::-1]) for path in paths]
-    return found
+                    without = networkx.restricted_view(between, [], [link])
+                    if networkx.has_path(without, *ends):
+                        paths.append(networkx.shortest_path(without, *ends, weight="km"))
+            shortest[ends] = [tuple(path) for path in paths]
+            shortest[ends[::-1]] = [tuple(path[::-1]) for path in paths]
+    return shortest
 
 
-def _paths(
+def _all_paths(
     neighbours: Mapping[str, Sequence[str]], routers: Sequence[str], near: Sequence[str], far: Sequence[str]
 ) -> Iterator[tuple[str, ...]]:
-    """Depth first from every border router of `near`; a path ends at the first border router it meets."""
+    """Yield all loop-free paths from border routers `near` to `far` over transit routers, by depth-first search."""
     transit, goal = frozenset(routers), frozenset(far)
     stack: list[tuple[str, ...]] = [(name,) for name in near]
     for _ in range(_MAX_PARTIAL_PATHS):

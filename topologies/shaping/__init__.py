@@ -1,1 +1,1 @@
-"""Conditions as traffic control: HTB classes and netem on switch ports, set and read back over netlink."""
+"""Conditions as Linux traffic control: HTB classes and netem on switch ports, set and read back over netlink."""

@@ -1,48 +1,49 @@
-"""Shaping: links or ports and their conditions as HTB classes and netems, in tc's text. Pure.
+"""Shaping of links or ports: their conditions as HTB classes, queues and netems, in the syntax of tc. Pure.
 
-In the logical grain every logical link is one HTB class on the egress port of a switch that all of the link's traffic
-leaves by:
+In the logical grain every logical link is an HTB class, by source or destination address, on the egress ports by which
+all of the link's traffic leaves a switch:
 
     GPU to GPU of its site    the leaf's port to the receiver, by source address
     GPU to border router      every spine's port to that border router, by source address
     border router to GPU      the border router's port to every spine, by destination address
     WAN link                  the port it leaves by, all traffic
 
-In the physical grain every direction of a cable is one class of all its traffic: on the port that sends or, where a
-GPU does, on an ifb of the port that receives.
+In the physical grain every direction of a cable is one class of all its traffic: on the port that sends or, if a GPU
+sends, on an ifb of the leaf's port that receives.
 
-A flow passes one spine, so a link that is shaped at every spine is shaped exactly once whichever carries it. Traffic
-that matches no class of a port, and ports without classes, are infinitely fast.
+A flow passes one spine, so a link that is shaped at every spine is shaped exactly once, whichever spine carries it.
+Traffic that matches no class of its port is not limited, nor are ports without classes.
 
-*Rates.* The rate of a link is TCP payload. HTB charges frames, and counts the frames that a large segment will be cut
-into (`qdisc_pkt_len_init` in the kernel): Ethernet 14 bytes, IPv4 20 and TCP 32 with timestamps, so that a full frame
-of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's times that ratio.
+*Rates.* The rate of a link is TCP payload. HTB charges frames, and counts the frames into which a large segment will be
+cut (`qdisc_pkt_len_init` in the kernel): Ethernet 14 bytes, IPv4 20 and TCP 32 with timestamps, so that a full frame
+of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's rate times (MTU + 14)/(MTU - 52).
 
 *Bursts.*
 1. HTB charges a packet after sending it, so the last packet of a chunk leaves at t = 8(L - S - B)/R seconds (L bytes in
-   the chunk, S in its last packet, B in the burst that the class has saved up while idle, R bit/s). Faster links behind
-   the slowest one add nothing, as if border routers cut through.
-2. The agents make S small: the last packet of a chunk is a short one of its own.
-3. B = R x the timer's lateness. With less, the time by which a timer is late is lost for good; with more, chunks arrive
-   early. In virtual time it is below a microsecond on any machine.
-4. A class whose time comes behind a segment of another would lose what it waits. One with a part of a port has a burst
-   of the longest segment, to catch up; its messages are early by that at most.
+   the chunk, S in its last packet, B in the burst that the class has saved up while idle, R bit/s). Faster links after
+   the slowest one add nothing, as if border routers were cut-through.
+2. The agents make S small: the last packet of a chunk is a short one.
+3. B = R x timer lateness. With a smaller burst, the time by which a timer is late is lost for good; with a larger one,
+   chunks arrive early. In virtual time the lateness is below a microsecond on any machine.
+4. A class whose turn is delayed by a segment of another class would lose that time. A class with an assured part or a
+   ceiling has a burst of the longest segment to catch up; its messages are early by that at most.
 
-*Fair.* Flows that share a link get equal shares by a fair queue under its class, which tells them apart by their
-sockets (each packet knows its own, in one kernel). What else that takes:
-1. fq sends up to 8 packets in the order of their arrival when it has run empty, unless it has a `maxrate`.
-2. Acknowledgements pass the shaper, or those of a flow the other way would take a share: IP packets of 52 bytes.
-3. Delays are applied behind the shared links (`ifb`), and flows have little queued (`hosts.agent.transport.Windows`).
+*Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which tells them apart
+by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
+1. fq with a `maxrate`: otherwise it sends up to 8 packets in the order of arrival after it has been empty.
+2. Acknowledgements (IP packets of 52 bytes) that bypass the shaper: otherwise those of a flow in the opposite direction
+   would take a share.
+3. Delays after the shared links (`ifb`), and flows with little data queued (`hosts.agent.transport.Windows`).
 
-*Finite buffers.* A class with a `Buffer` drops the frames that its queue has no room for: bfifo, or where frames are
-marked, an fq_codel with a single flow, which is a queue in the order of arrival with a threshold above which it marks.
-1. fq_codel marks a frame that has waited for longer than a time. In a queue in the order of arrival, with a constant
-   rate, that is a frame that found more than rate x time in the queue: the rule of DCTCP (Alizadeh et al., SIGCOMM
-   2010), and of TCN (Bai et al., CoNEXT 2016). The kernel takes whole microseconds, so thresholds are rounded to those.
-   CoDel's own control law is out of reach.
-2. fq_codel limits memory, which a frame takes somewhat more of than it has bytes. When it is full the oldest frame is
-   dropped; bfifo drops the newest.
-3. Delays are applied behind the links, since a netem has no room for what is on its way only.
+*Finite buffers.* A class with a `Buffer` drops the frames that do not fit its queue. The queue is a bfifo or, if frames
+are marked, an fq_codel with a single flow, which is a FIFO queue with a marking threshold.
+1. fq_codel marks a frame that has waited longer than a given time. In a FIFO queue with a constant rate that is a frame
+   that arrived at a queue of more than rate x time: the rule of DCTCP (Alizadeh et al., SIGCOMM 2010), and of TCN (Bai
+   et al., CoNEXT 2016). The kernel takes whole microseconds, so thresholds are rounded to microseconds. CoDel's own
+   control law is disabled by a target beyond reach.
+2. fq_codel limits memory, and a frame takes somewhat more memory than it has bytes. A full fq_codel drops the oldest
+   frame, a full bfifo the newest.
+3. Delays are applied after the links, because a netem's limit counts packets in flight as well as queued ones.
 """
 
 from collections import Counter
@@ -61,43 +62,43 @@ from topologies.shaping.netlink import Inner
 
 Floats = npt.NDArray[np.float64]
 ClassKey = tuple[str, int]
-"""A class: the interface it is on and the minor number of its id."""
+"""Identifies an HTB class: its interface and the minor number of its class id."""
 
 MTU_BYTES = 9000
 SEGMENT_BYTES, SHORT_SEGMENT_BYTES = 500_000, 64_000
-"""The largest packet that TCP makes, and the largest where flows have fair shares. They are large, as an AllGather
-costs wall time, and clock readings that take virtual time, by the packet."""
+"""The largest segment that TCP makes, and the largest one with fair sharing. They are large because every packet costs
+wall time, and clock readings that take virtual time."""
 _ETHERNET_BYTES = 14
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 
 VIRTUAL_LATE_S = 64e-9
-"""How late a timer is in virtual time: less than the 64 ns in which bursts are counted."""
-_TUNNELS_LATE_NS = 2_000  # by which a class is late where several of a port's tunnels wait for their times
-QUANTUM_BYTES = 200_000  # HTB requires one, though no class borrows
-QUEUE_PACKETS = 10_000_000  # nothing is ever dropped: memory would end first
+"""Timer lateness in virtual time: less than the 64 ns in which bursts are counted."""
+_TUNNELS_LATE_NS = 2_000  # lateness of a class while several tunnels of its port wait for their turns
+QUANTUM_BYTES = 200_000  # required by HTB, though no class borrows
+QUEUE_PACKETS = 10_000_000  # a limit that is never reached: memory would run out first
 FRAME_BYTES = MTU_BYTES + _ETHERNET_BYTES
-MAX_BUFFER_BYTES = 2_000_000_000  # limits are 32 bits, and memory is more than bytes
-_FRAME_MEMORY_BYTES = FRAME_BYTES + 766  # of a full frame of TCP, as measured in the VM
+MAX_BUFFER_BYTES = 2_000_000_000  # limits have 32 bits, and a frame's memory is larger than the frame
+_FRAME_MEMORY_BYTES = FRAME_BYTES + 766  # kernel memory of a full TCP frame, as measured in the VM
 FQ = (
     f"fq nopacing maxrate 30gbit flow_limit {QUEUE_PACKETS} quantum {FRAME_BYTES} "
     f"initial_quantum {FRAME_BYTES} orphan_mask 4194303 limit {QUEUE_PACKETS}"
 )
-"""A fair queue as tc names it: segments in turn, whatever their size, byte for byte alike."""
+"""The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
-_ROUNDED = 1e-6  # of the rates of tunnels together
-TELLING = 100  # a delay this many times shorter than the lateness of timers is not distinguishable from none
+_ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
+TELLING = 100  # a delay below 1/TELLING of the timer lateness cannot be distinguished from none
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """The finite queue of every class, in bytes of frames: its room, and above what it marks, never if None."""
+    """The finite queue of every class, in bytes of frames: its capacity, and the marking threshold (None: no marks)."""
 
     limit_bytes: int
     ecn_threshold_bytes: int | None = None
 
     @property
     def queue(self) -> str:
-        """The queue as tc names it; where it marks, from its first change of rates on."""
+        """The queue in tc's syntax; it marks only once `netlink.RtNetlink.change_marks` has set its threshold."""
         if self.ecn_threshold_bytes is None:
             return f"bfifo limit {self.limit_bytes}"
         memory_bytes = self.limit_bytes * _FRAME_MEMORY_BYTES // FRAME_BYTES
@@ -109,8 +110,8 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A class of traffic on a WAN port: packets with this DSCP have the part `assured` of the port's rate first, and
-    then up to the part `ceiling` of what is left."""
+    """A class of traffic on a WAN port: packets with this DSCP are assured the part `assured` of the port's rate, and
+    may borrow up to the part `ceiling` of it."""
 
     dscp: int
     assured: float = 0.0
@@ -118,13 +119,13 @@ class Service:
 
     @property
     def has_part(self) -> bool:
-        """Whether it has a part of a port in any case, or no more than one."""
+        """Whether the class has an assured part, or a ceiling below the port's rate."""
         return self.assured > 0 or self.ceiling < 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tunnel:
-    """A tunnel for a class of traffic: the WAN link or port that it begins with, and tc's u32 match of its packets."""
+    """A tunnel for a class of traffic: the index of its first WAN link or port, and tc's u32 match of its packets."""
 
     link: int
     match: str
@@ -132,10 +133,10 @@ class Tunnel:
 
 @dataclass(frozen=True, kw_only=True)
 class HtbClass:
-    """An HTB class: the index of the link or port it shapes, its interface, its minor number and its traffic.
+    """An HTB class: the index of the link, port or tunnel it shapes, its interface, minor number and traffic.
 
-    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port. One that is below the class `parent`
-    is of the service of this number, in the order in which they borrow, or of the packets of a `tunnel`.
+    `match` is "src ADDRESS", "dst ADDRESS", or None for all traffic of the port. A class below the class `parent`
+    (0: none) shapes the traffic of `service`, an index into `Shaping.services`, or the packets that match `tunnel`.
     """
 
     link: int
@@ -152,9 +153,10 @@ class HtbClass:
         return self.interface, self.minor
 
     def queue(self, kind: str) -> str:
-        """A queue beneath the class, as tc's batch text names it; `kind` is its kind with its options.
+        """Return the queue beneath the class in tc's syntax; `kind` is its kind with options.
 
-        Only a netem has a handle that is known: the kernel does not change the kind of a queue that keeps its handle.
+        Only a netem has a fixed handle, because the kernel cannot replace a queue by one of another kind with the same
+        handle.
         """
         handle = f" handle {self.minor + 1:x}:" if kind.startswith("netem ") else ""
         return f"dev {self.interface} parent 1:{self.minor:x}{handle} {kind}"
@@ -162,16 +164,16 @@ class HtbClass:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shaping:
-    """How a fabric whose logical links have these propagation delays, [links] seconds, is shaped in its grain.
+    """The traffic control of a fabric in its grain, for these propagation delays of logical links, [links] s.
 
-    A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair` the
-    flows that share a link or a port get equal shares of it. With a `buffer`, which is not for fair queues, every class
-    drops what it has no room for, and WAN links lose the share `wan_loss` of all frames, as `seed` says. With
-    `services`, which are for fair queues, every WAN port serves them in their order; the last of them has what is of
-    none. With `tunnels`, likewise and without services, each has a rate of its own at the port where it begins:
-    conditions are those of links or ports and behind these of tunnels, and traffic in no tunnel has the port's. With
-    `paths`, tc's match of packets in a tunnel over each path, no delay is before a link of the WAN. Segments have up to
-    `segment_bytes`.
+    A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair`,
+    flows that share a link or a port get equal shares of it. With a `buffer` (not with `fair`), every class drops the
+    frames that do not fit, and WAN links lose the share `wan_loss` of all frames, drawn from `seed`. With `services`
+    (only with `fair`), every WAN port serves them in order; the last one has the packets without a class. With
+    `tunnels` (only with `fair`, and without services), each has a rate of its own at the port where it begins: rates
+    are those of links or ports, followed by those of tunnels, and traffic in no tunnel has the port's rate. With
+    `paths`, tc's match of packets in a tunnel over each path, no delay is applied before a WAN link. Segments have up
+    to `segment_bytes`.
     """
 
     fabric: Fabric
@@ -188,58 +190,59 @@ class Shaping:
 
     @cached_property
     def classes(self) -> tuple[HtbClass, ...]:
-        """Every class, port by port; those below another follow it."""
+        """All classes, port by port; the classes below another class follow it."""
         wan, links = wan_of(self.fabric), len(shared_by(self.fabric).all)
-        found = []
-        for one in classes_of(self.fabric):
-            found.append(one)
-            if one.link in wan:
-                below = [replace(one, service=number) for number in range(len(self.services))]
-                tunnels = [(number, each) for number, each in enumerate(self.tunnels, links) if each.link == one.link]
-                below += [replace(one, link=number, tunnel=each.match) for number, each in tunnels]
-                below += [one] if tunnels else []  # of what is in none
-                found += [replace(each, minor=one.minor + n, parent=one.minor) for n, each in enumerate(below, 1)]
-        return tuple(found)
+        classes = []
+        for port in classes_of(self.fabric):
+            classes.append(port)
+            if port.link in wan:
+                children = [replace(port, service=index) for index in range(len(self.services))]
+                tunnels = [(index, each) for index, each in enumerate(self.tunnels, links) if each.link == port.link]
+                children += [replace(port, link=index, tunnel=tunnel.match) for index, tunnel in tunnels]
+                if tunnels:
+                    children.append(port)  # for traffic in no tunnel
+                classes += [replace(htb, minor=port.minor + n, parent=port.minor) for n, htb in enumerate(children, 1)]
+        return tuple(classes)
 
     @cached_property
-    def _above(self) -> frozenset[ClassKey]:
-        """The classes that others are below."""
-        return frozenset((one.interface, one.parent) for one in self.classes if one.parent)
+    def _parents(self) -> frozenset[ClassKey]:
+        """The classes that have classes below them."""
+        return frozenset((htb.interface, htb.parent) for htb in self.classes if htb.parent)
 
     @cached_property
     def leaves(self) -> tuple[HtbClass, ...]:
         """The classes that have a queue."""
-        return tuple(one for one in self.classes if one.key not in self._above)
+        return tuple(htb for htb in self.classes if htb.key not in self._parents)
 
     @cached_property
     def interfaces(self) -> tuple[str, ...]:
-        """Every interface with a class."""
-        return tuple(dict.fromkeys(one.interface for one in self.classes))
+        """All interfaces with classes."""
+        return tuple(dict.fromkeys(htb.interface for htb in self.classes))
 
     @cached_property
     def delays_ns(self) -> Mapping[ClassKey, int]:
-        """The delay of the netem beneath each class that has one; none has where ifbs delay.
+        """The delay of the netem beneath each class that has one; empty if ifbs apply the delays.
 
-        A delay that is negligible beside the lateness of timers has none: it would cost time and change nothing.
+        A class has no netem for a delay that is negligible against the timer lateness: it would only cost time.
         """
-        if self._delays_behind:
+        if self._delays_after_links:
             return {}
         least_ns = max(1.0, self.late_s * 1e9 / TELLING)
-        delays = {one.key: round(self.delays_s[one.link] * 1e9) for one in self.leaves}
+        delays = {htb.key: round(self.delays_s[htb.link] * 1e9) for htb in self.leaves}
         return {key: ns for key, ns in delays.items() if ns >= least_ns}
 
     @property
-    def _delays_behind(self) -> bool:
-        """Whether ifbs delay, behind the links."""
+    def _delays_after_links(self) -> bool:
+        """Whether delays are applied after the links, by ifbs."""
         return self.fair or self._is_physical or self.buffer is not None
 
     @cached_property
     def ifbs(self) -> tuple[Ifb, ...]:
-        """The ifbs: of GPUs' ports in the physical grain, and those that delay where delays are behind the links."""
-        found = nics(self.fabric) if self._is_physical else ()
-        if not self._delays_behind:
+        """The ifbs: those of GPUs' ports in the physical grain, and those that apply delays after the links."""
+        if not self._delays_after_links:
             return ()
-        return found + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
+        sending = nics(self.fabric) if self._is_physical else ()
+        return sending + delays(self.fabric, self.delays_s, wan_loss=self.wan_loss, seed=self.seed, paths=self.paths)
 
     @property
     def _is_physical(self) -> bool:
@@ -247,115 +250,125 @@ class Shaping:
 
     @property
     def queue(self) -> str:
-        """The queue beneath a class without a netem, as tc names it."""
+        """The queue beneath a class without a netem, in tc's syntax."""
         if self.buffer is not None:
             return self.buffer.queue
         return FQ if self.fair else f"pfifo limit {QUEUE_PACKETS}"
 
     def marks_us(self, rates_bps: Floats) -> dict[ClassKey, int]:
-        """After how many microseconds in its queue every class marks a frame under the conditions `rates_bps`."""
+        """Return the waiting time, in microseconds, above which each class marks a frame under these rates.
+
+        Empty if frames are not marked.
+        """
         if self.buffer is None or self.buffer.ecn_threshold_bytes is None:
             return {}
         threshold = self.buffer.ecn_threshold_bytes
         return {key: max(1, round(threshold / rate * 1e6)) for key, rate in self.wanted(rates_bps).items()}
 
     def structure(self, rates_bps: Floats) -> str:
-        """tc's batch text that makes all qdiscs, classes and filters, for the conditions `rates_bps`, [links] bit/s.
+        """Return the batch for tc that makes all qdiscs, classes and filters for these rates, [links] bit/s.
 
-        The ifbs must be there, and the ports must have no queueing discipline of their own, as interfaces begin. Bursts
-        and delays are not what they should be yet: tc (iproute2 6.1) cuts both down to whole microseconds.
+        The ifbs must exist, and the ports must be without a queueing discipline, as new interfaces are. Bursts and
+        delays are not exact yet: tc (iproute2 6.1) cuts both to whole microseconds.
         """
         wanted, inner = self.wanted(rates_bps), self.inner(rates_bps)
         lines: list[str] = []
-        for interface, group in groupby(self.classes, key=lambda one: one.interface):
+        for interface, group in groupby(self.classes, key=lambda htb: htb.interface):
             classes = list(group)
-            everything = next((one.minor for one in reversed(classes) if one.match is None), 0)
+            default = next((htb.minor for htb in reversed(classes) if htb.match is None), 0)
             lines.append(
-                f"qdisc add dev {interface} root handle 1: htb default {everything:x} direct_qlen {QUEUE_PACKETS}"
+                f"qdisc add dev {interface} root handle 1: htb default {default:x} direct_qlen {QUEUE_PACKETS}"
             )
             if self.fair:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
-            for one in classes:
-                lines += self._class_lines(one, wanted[one.key], inner.get(one.key))
+            for htb in classes:
+                lines += self._class_lines(htb, wanted[htb.key], inner.get(htb.key))
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
-        """tc's batch text that removes what `structure` made."""
+        """Return the batch for tc that removes what `structure` made."""
         return "".join(f"qdisc del dev {interface} root\n" for interface in self.interfaces)
 
     def wanted(self, rates_bps: Floats) -> dict[ClassKey, int]:
-        """The rate in bytes/s that the kernel must hold for every class under the conditions `rates_bps`."""
+        """Return the ceiling, in bytes/s of frames, that the kernel must hold for every class under these rates.
+
+        `rates_bps` are those of links or ports, followed by those of tunnels. Raises ValueError for another shape.
+        """
         count = len(shared_by(self.fabric).all)
         if rates_bps.shape != (count + len(self.tunnels),):
-            more = f" and {len(self.tunnels)} tunnels" * bool(self.tunnels)
-            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{more}, one rate each")
+            tunnels = f" and {len(self.tunnels)} tunnels" if self.tunnels else ""
+            raise ValueError(f"rates {rates_bps.shape}: the fabric has {count} links or ports{tunnels}, one rate each")
         wire = [wire_bytes_per_s(round(rate)) for rate in rates_bps.tolist()]
         ceilings = [service.ceiling for service in self.services]
-        parts = {one.key: ceilings[one.service] if one.parent and ceilings else 1 for one in self.classes}
-        return {one.key: max(1, round(wire[one.link] * parts[one.key])) for one in self.classes}
+        parts = {htb.key: ceilings[htb.service] if htb.parent and ceilings else 1 for htb in self.classes}
+        return {htb.key: max(1, round(wire[htb.link] * parts[htb.key])) for htb in self.classes}
 
     def inner(self, rates_bps: Floats) -> dict[ClassKey, Inner]:
-        """What the classes below others have of their own under these conditions; `wanted` has their ceilings. With
-        tunnels also what their ports have."""
-        wanted = self.wanted(rates_bps)
-        below = [(one, wanted[one.interface, one.parent]) for one in self.classes if one.parent]
+        """Return the parameters of the classes below others under these rates; `wanted` has their ceilings.
+
+        With tunnels they include those of the classes above.
+        """
+        ceilings = self.wanted(rates_bps)
+        children = [(htb, ceilings[htb.interface, htb.parent]) for htb in self.classes if htb.parent]
         if self.services:
-            own = {one.key: round(port * self.services[one.service].assured) for one, port in below}
+            assured = {htb.key: round(port * self.services[htb.service].assured) for htb, port in children}
         else:
-            # A class that waits for the port's tokens loses its own meanwhile. So tunnels that are not the whole port's
-            # have theirs in any case, unless they are more than the port carries, as its rate is another by now.
-            own = {one.key: wanted[one.key] * (wanted[one.key] < port) for one, port in below}
-            of_port = Counter[str]()
-            for (interface, _), rate in own.items():
-                of_port[interface] += rate
-            own = {one.key: own[one.key] * (of_port[one.interface] <= port * (1 + _ROUNDED)) for one, port in below}
-        ports = self._above if self.tunnels else ()
-        return {key: Inner(wanted[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
-            one.key: Inner(max(1, own[one.key]), one.parent, one.service, self._burst_ns(one, port))
-            for one, port in below
+            # A class that waits for the port's tokens loses its own tokens meanwhile. So every tunnel with a lower rate
+            # than its port is assured that rate, unless the port's rate has changed and is now less than their sum.
+            assured = {htb.key: ceilings[htb.key] if ceilings[htb.key] < port else 0 for htb, port in children}
+            total = Counter[str]()
+            for (interface, _), rate in assured.items():
+                total[interface] += rate
+            for htb, port in children:
+                if total[htb.interface] > port * (1 + _ROUNDED):
+                    assured[htb.key] = 0
+        ports = self._parents if self.tunnels else ()
+        return {key: Inner(ceilings[key], 0, 0, _TUNNELS_LATE_NS) for key in ports} | {
+            htb.key: Inner(max(1, assured[htb.key]), htb.parent, htb.service, self._burst_ns(htb, port))
+            for htb, port in children
         }
 
-    def _burst_ns(self, one: HtbClass, port: int) -> int:
-        """How long a class below a port of so many bytes/s may wait for another's segment and catch up on it later."""
+    def _burst_ns(self, htb: HtbClass, port: int) -> int:
+        """Return the burst, in ns, of a class below a port of `port` bytes/s: the waiting time it can make up for."""
         if self.tunnels:
             return _TUNNELS_LATE_NS
-        has_part = self.services and self.services[one.service].has_part
+        has_part = self.services and self.services[htb.service].has_part
         return round(1e9 * self.segment_bytes / port) if has_part else 0
 
-    def _class_lines(self, one: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
-        """A class, its queue, and the filter of its traffic."""
+    def _class_lines(self, htb: HtbClass, ceiling: int, inner: Inner | None) -> Iterator[str]:
+        """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
         rate, parent, priority, _ = inner or (ceiling, 0, 0, 0)
         burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
         limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
-        below = f"1:{parent:x}" if parent else "1:"
+        parent_id = f"1:{parent:x}" if parent else "1:"
         prio = f" prio {priority}" if parent else ""
-        yield f"class add dev {one.interface} parent {below} classid 1:{one.minor:x} htb {limits}{prio}"
-        if one.key in self._above:
+        yield f"class add dev {htb.interface} parent {parent_id} classid 1:{htb.minor:x} htb {limits}{prio}"
+        if htb.key in self._parents:
             return
-        ns = self.delays_ns.get(one.key, 0)
-        # HTB's own queue would hold no more than the port's txqueuelen.
+        ns = self.delays_ns.get(htb.key, 0)
+        # HTB's default queue would hold at most the port's txqueuelen of packets.
         queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
-        yield f"qdisc add {one.queue(queue)}"
-        if parent and (one.tunnel or self.services):
-            match = one.tunnel or f"match ip tos {4 * self.services[one.service].dscp:#04x} 0xfc"
-            yield f"filter add dev {one.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{one.minor:x}"
-        elif one.match is not None:
-            match = f"protocol ip prio 1 u32 match ip {one.match}/32 flowid 1:{one.minor:x}"
-            yield f"filter add dev {one.interface} parent 1: {match}"
+        yield f"qdisc add {htb.queue(queue)}"
+        if parent and (htb.tunnel or self.services):
+            match = htb.tunnel or f"match ip tos {4 * self.services[htb.service].dscp:#04x} 0xfc"
+            yield f"filter add dev {htb.interface} parent 1: protocol ip prio 1 u32 {match} flowid 1:{htb.minor:x}"
+        elif htb.match is not None:
+            match = f"protocol ip prio 1 u32 match ip {htb.match}/32 flowid 1:{htb.minor:x}"
+            yield f"filter add dev {htb.interface} parent 1: {match}"
 
 
 def wan_of(fabric: Fabric) -> frozenset[int]:
-    """The WAN links, or the ports of the WAN, by index in the fabric's grain."""
-    return frozenset(one.index for one in shared_by(fabric).all if one.kind == "wan")
+    """Return the indices of the WAN links, or in the physical grain of the WAN ports."""
+    return frozenset(link.index for link in shared_by(fabric).all if link.kind == "wan")
 
 
 def classes_of(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The classes of a fabric in its grain, port by port."""
+    """Return the classes of a fabric in its grain, port by port."""
     return _port_classes(fabric) if fabric.spec.grain == "physical" else _link_classes(fabric)
 
 
 def _link_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The classes of logical links; on each port they are numbered from 1."""
+    """Return the classes of logical links, port by port; each port's classes are numbered from 1."""
     address = {gpu.name: gpu.ip for gpu in fabric.gpus}
     leaf = {gpu.name: gpu.leaf for gpu in fabric.gpus}
     ports = [(switch, port) for switch in fabric.switches for port in switch.ports]
@@ -377,11 +390,11 @@ def _link_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
         for name in (interface[hop] for hop in hops):
             minor = len(on_port[name]) + 1
             on_port[name].append(HtbClass(link=link.index, interface=name, minor=minor, match=match))
-    return tuple(one for classes in on_port.values() for one in classes)
+    return tuple(htb for classes in on_port.values() for htb in classes)
 
 
 def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
-    """The class of each port, in their order."""
+    """Return the class of each directed port, in the order of ports."""
     interface = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     interface |= {(gpu.name, gpu.leaf): nic_name(gpu.rank) for gpu in fabric.gpus}
     return tuple(
@@ -391,40 +404,40 @@ def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
 
 
 def wire_bytes_per_s(rate_bps: int) -> int:
-    """The rate, in bytes/s of frames as HTB counts them, at which full frames carry `rate_bps` of payload.
+    """Return the rate of full frames, in bytes/s as HTB counts them, that carry `rate_bps` of payload.
 
-    Rounded to a whole byte, and never 0, which HTB refuses.
+    It is rounded to whole bytes/s, and at least 1, because HTB refuses 0.
     """
     payload_bytes, frame_bytes = MTU_BYTES - _HEADER_BYTES, MTU_BYTES + _ETHERNET_BYTES
     return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
 
 
 def payload_bytes(wire_bytes: int) -> int:
-    """The payload of so many bytes of full frames, as HTB counts them."""
+    """Return the payload in bytes of full frames with `wire_bytes` in all, as HTB counts them."""
     return round(wire_bytes * (MTU_BYTES - _HEADER_BYTES) / FRAME_BYTES)
 
 
 def class_name(key: ClassKey) -> str:
-    """A class as people read it."""
+    """Write a class for messages: "class 1:2 of port s0b0-eth3"."""
     return f"class 1:{key[1]:x} of port {key[0]}"
 
 
 def mismatch(
     wanted: Mapping[ClassKey, int],
-    found: Mapping[ClassKey, tuple[int, int]],
+    held: Mapping[ClassKey, tuple[int, int]],
     inner: Mapping[ClassKey, Inner] | None = None,
 ) -> str | None:
-    """The first class that is not as it should be, in one sentence, or None.
+    """Describe the first class that differs from its wanted parameters in one sentence; None if there is none.
 
-    `wanted` are ceilings in bytes/s, and rates where `inner` has no other, `found` rates and ceilings in bytes/s.
+    `wanted` are ceilings in bytes/s, and also the rates of classes not in `inner`; `held` are (rate, ceiling).
     """
-    for key in sorted(wanted.keys() | found.keys()):
-        if key not in found:
-            return f"{class_name(key)} should have {8 * wanted[key]} bit/s and is not there"
+    for key in sorted(wanted.keys() | held.keys()):
+        if key not in held:
+            return f"{class_name(key)} should have {8 * wanted[key]} bit/s but does not exist"
         if key not in wanted:
-            return f"{class_name(key)} should not be there and has {8 * found[key][0]} bit/s"
+            return f"{class_name(key)} should not exist but has {8 * held[key][0]} bit/s"
         rate = wanted[key] if inner is None or key not in inner else inner[key].rate
-        for right, held in zip((rate, wanted[key]), found[key], strict=True):
-            if held != right:
-                return f"{class_name(key)} should have {8 * right} bit/s and has {8 * held} bit/s"
+        for right, actual in zip((rate, wanted[key]), held[key], strict=True):
+            if actual != right:
+                return f"{class_name(key)} should have {8 * right} bit/s but has {8 * actual} bit/s"
     return None

@@ -1,24 +1,26 @@
-"""Ifbs: interfaces that what arrives at another one passes first. Pure.
+"""IFB devices: packets that arrive at a port are redirected through one first, so that they can be delayed, dropped or
+shaped on ingress. Pure.
 
-*Delays.* Where links are shared, propagation delay is applied behind all the shared links of a way.
+*Delays.* If links are shared, propagation delay is applied after all the shared links on a flow's path.
 
-A netem counts as delivery for TCP (`skb_orphan_partial` in the kernel), so TCP small queues no longer limit what a flow
-has queued beyond it: a flow that waits at a slower link behind a netem takes more than its share of the links before
-it. So all of a way's delay is applied where it ends, at the receiving GPU, by source address, and where that of the
-WAN depends on the path by the tag of the tunnel, too. Where what has no tag may leave the fixed path, the delay of the
-WAN is applied behind the cable of each of its links. An interface delays what arrives by an ifb: a filter of its
-ingress redirects the packets to it, its root is a netem, and they go on from there.
+TCP takes a packet in a netem as delivered (`skb_orphan_partial` in the kernel), so TCP small queues do not limit what a
+flow has queued beyond a netem: a flow that waits at a slower link after a netem would take more than its share of the
+links before it. So the whole delay of a path is applied at its end, at the receiving GPU, by source address; if the
+WAN's delay depends on the path, by the tunnel's tag as well. If packets without a tag may leave the fixed path, the
+WAN's delay is applied after the cable of each WAN link instead. For each delay there is an ifb with a netem as root
+qdisc: a filter on the interface's ingress redirects packets to it, and they continue from there.
 
-*Losses.* A frame that a WAN link loses has passed it: an ifb behind the link's cable loses it, which may delay as well.
-Which frames are lost depends on a seed and the link.
+*Losses.* A frame that a WAN link loses has used the link's rate: an ifb after the link's cable drops it, and may delay
+the others. The dropped frames depend on a seed and the link.
 
-*NICs.* What a GPU sends is shaped where its leaf receives it, in the switches' network namespace: the ifb of that port
-has the class.
+*NICs.* A GPU's sending direction is shaped where its leaf receives, in the switches' network namespace: the ifb of the
+leaf's port has the HTB class.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +33,11 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Ifb:
-    """An ifb that delays packets which arrive on `interface` from these addresses, or from all if there are none.
+    """An ifb for packets that arrive at `interface` from the addresses `sources`, or from all if there are none.
 
-    `rank` is the GPU in whose network namespace both are, None for that of the switches. `loss` is the share of packets
-    that it loses, from 0 to 1, as `seed` says. With neither loss nor delay it has no netem, and may have classes. One
-    for packets of tunnels has tc's `matches` of those, which come before addresses.
+    `rank` is the GPU whose network namespace has both interfaces; None is the switches' namespace. `loss` is the share
+    of packets that the ifb drops, from 0 to 1, drawn from `seed`. With neither loss nor delay it has no netem, and may
+    have classes. `matches` are tc's matches of packets in tunnels for this ifb; they take precedence over addresses.
     """
 
     name: str
@@ -48,10 +50,10 @@ class Ifb:
     matches: tuple[str, ...] = ()
 
     def filters(self) -> Iterator[str]:
-        """tc's batch lines that redirect the packets to it; the interface must have an ingress queueing discipline."""
-        found = [f"prio 1 u32 {match}" for match in self.matches]
-        found += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
-        for match in found or ["prio 1 matchall"]:
+        """Yield the lines for tc that redirect packets to the ifb; the interface must have an ingress qdisc."""
+        matches = [f"prio 1 u32 {match}" for match in self.matches]
+        matches += [f"prio 2 u32 match ip src {source}/32" for source in self.sources]
+        for match in matches or ["prio 1 matchall"]:
             yield (
                 f"filter add dev {self.interface} parent ffff: protocol ip {match} "
                 f"action mirred egress redirect dev {self.name}"
@@ -59,12 +61,12 @@ class Ifb:
 
 
 def nic_name(rank: int) -> str:
-    """The ifb that shapes what a GPU sends."""
+    """Return the name of the ifb that shapes a GPU's sending direction."""
     return f"nic{rank}"
 
 
 def nics(fabric: Fabric) -> tuple[Ifb, ...]:
-    """The ifbs that what GPUs send passes, by rank."""
+    """Return the ifbs that shape the GPUs' sending direction, by rank."""
     port = {port.peer: port.interface for s in fabric.switches if s.kind == "leaf" for port in s.ports}
     return tuple(
         Ifb(name=nic_name(gpu.rank), rank=None, interface=port[gpu.name], sources=(), delay_ns=0) for gpu in fabric.gpus
@@ -74,70 +76,83 @@ def nics(fabric: Fabric) -> tuple[Ifb, ...]:
 def delays(
     fabric: Fabric, delays_s: Floats, *, wan_loss: float = 0.0, seed: int = 0, paths: Sequence[str] = ()
 ) -> tuple[Ifb, ...]:
-    """The ifbs of a fabric whose links have these delays, [links] seconds: one for each interface and delay above 0 ns,
-    and one for each WAN link where those lose the share `wan_loss` of all packets, from 0 to 1.
+    """Return the ifbs that apply these delays of links, [links] s: one for each interface and delay above 0 ns.
 
-    With `paths`, tc's match of packets that have come over each path in a tunnel, delays that depend on it are where
-    ways end, too; packets without a tunnel are on the fixed path. Names are numbered, as those of interfaces may be as
-    long as Linux allows. Raises ValueError where the links of a site to its border routers, or from them, differ so
-    that the way between two GPUs has no delay of its own.
+    With the loss `wan_loss`, a share from 0 to 1, there is one for each WAN link too. With `paths`, tc's match of
+    packets that have come over each path in a tunnel, delays that depend on the path are applied at the receivers as
+    well; packets without a tunnel are on the fixed path. Names are numbered, because an interface's name may already
+    have the maximal length. Raises ValueError if the delays within a site differ between border routers, so that the
+    delay between two GPUs is not determined by the GPUs and the WAN path.
     """
     delays_ns = np.rint(delays_s * 1e9).astype(np.int64)
-    ends_ns, wan_ns = _ends_ns(fabric, delays_ns), np.zeros_like(delays_ns)
+    ends_ns, wan_ns = _end_to_end_ns(fabric, delays_ns), np.zeros_like(delays_ns)
     if ends_ns is None:
         wan = np.array([link.kind == "wan" for link in fabric.links])
         wan_ns = np.where(wan, delays_ns, 0)
-        ends_ns = _ends_ns(fabric, delays_ns - wan_ns)
+        ends_ns = _end_to_end_ns(fabric, delays_ns - wan_ns)
         if ends_ns is None:
-            raise ValueError("delays that differ between border routers; allowed: links of one delay within a site")
-    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
-    over_ns, tags = np.zeros(len(fabric.paths), np.int64), () if wan_loss or not wan_ns.any() else paths
+            raise ValueError("delays that differ between border routers; allowed: one delay for all links of a site")
+    path_ns, tags = np.zeros(len(fabric.paths), np.int64), () if wan_loss or not wan_ns.any() else paths
     if tags:
-        over_ns[:] = [wan_ns[list(path.links)].sum() for path in fabric.paths]
+        path_ns[:] = [wan_ns[list(path.links)].sum() for path in fabric.paths]
         wan_ns = np.zeros_like(wan_ns)
-    behind_wan = [
-        Ifb(
-            name=f"wan{link.index}",
-            rank=None,
-            interface=port[link.dst, link.src],
-            sources=(),
-            delay_ns=int(wan_ns[link.index]),
-            loss=wan_loss,
-            seed=int(np.random.SeedSequence((seed, link.index)).generate_state(1, np.uint64)[0]) if wan_loss else None,
-        )
-        for link in fabric.links
-        if link.kind == "wan" and (wan_loss or wan_ns[link.index])
-    ]
-    at_ends = list[Ifb]()
-    for dst, ends in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
+    return (*_after_wan_links(fabric, wan_ns, wan_loss, seed), *_at_receivers(fabric, ends_ns, path_ns, tags))
+
+
+def _after_wan_links(fabric: Fabric, wan_ns: Integers, wan_loss: float, seed: int) -> Iterator[Ifb]:
+    """Yield an ifb for each WAN link that delays packets, by `wan_ns` [links], or loses them."""
+    port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
+    for link in fabric.links:
+        if link.kind == "wan" and (wan_loss or wan_ns[link.index]):
+            sequence = np.random.SeedSequence((seed, link.index))
+            yield Ifb(
+                name=f"wan{link.index}",
+                rank=None,
+                interface=port[link.dst, link.src],
+                sources=(),
+                delay_ns=int(wan_ns[link.index]),
+                loss=wan_loss,
+                seed=int(sequence.generate_state(1, np.uint64)[0]) if wan_loss else None,
+            )
+
+
+def _at_receivers(fabric: Fabric, ends_ns: Integers, path_ns: Integers, tags: Sequence[str]) -> Iterator[Ifb]:
+    """Yield an ifb for each receiving GPU and delay above 0 ns.
+
+    The delay from rank to rank is `ends_ns` [n, n], to which every WAN path adds its `path_ns`. Packets with one of the
+    `tags` (tc's matches, by path) have come over that path, all others over the fixed path.
+    """
+    numbers = count()
+    for dst, to_dst_ns in zip(fabric.gpus, ends_ns.T.tolist(), strict=True):
         sources, matches = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
         of_paths = [defaultdict[int, list[str]](list) for _ in tags]
-        for src, end_ns in zip(fabric.gpus, ends, strict=True):
+        for src, end_ns in zip(fabric.gpus, to_dst_ns, strict=True):
             between = fabric.paths_between.get((src.site, dst.site), ()) if tags else ()
-            sources[end_ns + int(sum(over_ns[path.index] for path in between[:1]))].append(src.ip)
+            sources[end_ns + int(sum(path_ns[path.index] for path in between[:1]))].append(src.ip)
             for path in between:
-                of_paths[path.index][end_ns + int(over_ns[path.index])].append(src.ip)
+                of_paths[path.index][end_ns + int(path_ns[path.index])].append(src.ip)
         for tag, by_delay in zip(tags, of_paths, strict=True):
-            for delay_ns, of in by_delay.items():
-                matches[delay_ns] += [tag] if len(by_delay) == 1 else [f"{tag} match ip src {one}/32" for one in of]
-        at_ends += [
-            Ifb(
-                name=f"delay{len(at_ends) + number}",
-                rank=dst.rank,
-                interface=dst.interface,
-                sources=tuple(sources[delay_ns]),
-                delay_ns=delay_ns,
-                matches=tuple(matches[delay_ns]),
-            )
-            for number, delay_ns in enumerate(one for one in dict.fromkeys((*sources, *matches)) if one > 0)
-        ]
-    return (*behind_wan, *at_ends)
+            for delay_ns, addresses in by_delay.items():
+                if len(by_delay) == 1:
+                    matches[delay_ns].append(tag)
+                else:
+                    matches[delay_ns] += [f"{tag} match ip src {address}/32" for address in addresses]
+        for delay_ns in dict.fromkeys((*sources, *matches)):
+            if delay_ns > 0:
+                yield Ifb(
+                    name=f"delay{next(numbers)}",
+                    rank=dst.rank,
+                    interface=dst.interface,
+                    sources=tuple(sources[delay_ns]),
+                    delay_ns=delay_ns,
+                    matches=tuple(matches[delay_ns]),
+                )
 
 
-def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
-    """The delay of the way from rank to rank, [n, n] ns, 0 where there is none; None where it depends on the path."""
+def _end_to_end_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
+    """Return the delay from rank to rank, [n, n] ns, 0 without a path; None if a delay depends on the WAN path."""
     within = fabric.intra_index >= 0
-    found = np.where(within, delays_ns[fabric.intra_index], 0)
+    delay_ns = np.where(within, delays_ns[fabric.intra_index], 0)
     for (src_site, dst_site), paths in fabric.paths_between.items():
         src, dst = (np.nonzero(fabric.gpu_sites == site)[0] for site in (src_site, dst_site))
         over = [
@@ -146,8 +161,8 @@ def _ends_ns(fabric: Fabric, delays_ns: Integers) -> Integers | None:
             + delays_ns[fabric.from_br_index[path.dst_br, dst]]
             for path in paths
         ]
-        if any((one != over[0]).any() for one in over):
+        if any((other != over[0]).any() for other in over):
             return None
         if over:
-            found[np.ix_(src, dst)] = over[0]
-    return found
+            delay_ns[np.ix_(src, dst)] = over[0]
+    return delay_ns

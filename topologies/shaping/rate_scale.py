@@ -1,8 +1,8 @@
-"""The rate scale: how much smaller than the scenario's the emulated rates and chunks are in real time. Pure.
+"""The rate scale: the factor by which rates and chunks are reduced for an emulation in real time. Pure.
 
-No machine emulates 100 Gbit/s over several switches in real time. Rates and chunks divided by the same number take the
-same times, L/b, and delays stay as they are. Scenarios, decisions and predictions ignore the scale; it is applied only
-to the rates that tc sets and to the chunks that agents send.
+No machine emulates 100 Gbit/s over several switches in real time. If rates and chunks are divided by the same number,
+transmission times, L/b, stay the same, and delays are not scaled. Scenarios, decisions and predictions ignore the
+scale; only the rates that tc sets and the chunks that agents send are scaled.
 """
 
 import re
@@ -19,12 +19,12 @@ _FRACTION = re.compile(r"\s*1\s*(?:/\s*([0-9]{1,9})\s*)?")
 
 
 class ScaleError(ValueError):
-    """Text that is not a rate scale, or a chunk of less than a byte at it; one sentence with the offending value."""
+    """Raised for an invalid rate scale, and for a chunk scaled to less than a byte; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class RateScale:
-    """Every rate and every chunk divided by `divisor`."""
+    """The scale 1/`divisor`: every rate and every chunk is divided by `divisor`."""
 
     divisor: int = 1
 
@@ -34,7 +34,7 @@ class RateScale:
 
     @classmethod
     def parse(cls, text: str) -> "RateScale":
-        """Read ``"1/1000"`` (or ``"1"``); raises ScaleError."""
+        """Parse ``"1/1000"`` (or ``"1"``); raises ScaleError."""
         match = _FRACTION.fullmatch(text)
         if match is None:
             raise ScaleError(f'"{text[:40]}" is not a rate scale; allowed: 1/N, such as "1/1000", or 1')
@@ -44,18 +44,18 @@ class RateScale:
         return "1" if self.divisor == 1 else f"1/{self.divisor}"
 
     def rate_bps(self, rate_bps: int) -> int:
-        """The emulated rate, in whole bit/s; never 0, which no HTB class can have."""
+        """Return the emulated rate in whole bit/s, at least 1: an HTB class cannot have the rate 0."""
         return max(1, round(rate_bps / self.divisor))
 
     def rates_bps(self, rates_bps: Floats) -> Floats:
-        """The emulated rates, in whole bit/s, in the shape given."""
+        """Return the emulated rates in whole bit/s, at least 1, in the given shape."""
         carried: Floats = np.maximum(1.0, np.rint(rates_bps / self.divisor))
         return carried
 
     def chunk_bytes(self, chunk_bytes: int) -> int:
-        """The emulated size of a chunk; raises ScaleError where that is less than a byte.
+        """Return the emulated size of a chunk, rounded; raises ScaleError if it is less than a byte.
 
-        Where the chunk does not divide, times are those of a chunk of this size times `divisor`.
+        The emulated times are those of a chunk of the returned size times `divisor`.
         """
         carried = (2 * chunk_bytes + self.divisor) // (2 * self.divisor)
         if carried < 1:

@@ -1,6 +1,6 @@
-"""Traffic control in effect: apply a Shaping, read back what the kernel holds, count the drops of the whole network.
+"""Traffic control in the kernel: apply a Shaping, verify the kernel's state, and count the drops of the whole network.
 
-The switches must be up first, since Open vSwitch replaces the queueing discipline of a port that it takes.
+The switches must be up first, because Open vSwitch replaces the queueing discipline of a port when it adds the port.
 """
 
 import contextlib
@@ -36,19 +36,20 @@ Floats = npt.NDArray[np.float64]
 
 _DEVICE = re.compile(r"^ *([^ :]+):((?: +\d+)+)$", re.MULTILINE)
 _TIMEOUT_S = 120  # for tc, which takes a second for the largest fabric
-_MOST_LINES = 20_000  # of a run of tc, which crashes at some 100,000
+_MOST_LINES = 20_000  # per run of tc, which crashes at some 100,000 lines
 _RECEIVE_DROPS, _TRANSMIT_DROPS = 3, 11  # columns of /proc/net/dev
 
 
 class TcError(Exception):
-    """Traffic control that could not be applied, or that is not what was applied; one sentence."""
+    """Raised if traffic control cannot be applied, or the kernel holds another one; the message is one sentence."""
 
 
 class Shaper:
-    """Shapes a fabric's network for as long as it is open; this process must be in the switches' network namespace.
+    """A context manager that shapes a fabric's network until it is closed.
 
-    `host_pids` are processes in the network namespaces of the GPUs, by rank; fair sharing and the physical grain need
-    them. Raises TcError where delays cannot be shaped, the kernel refuses the shaping or holds another one afterwards.
+    This process must be in the switches' network namespace. `host_pids` are processes in the network namespaces of the
+    GPUs, by rank; fair sharing, the physical grain and finite buffers need them. Raises TcError if delays cannot be
+    shaped, or the kernel refuses the shaping or holds another one afterwards.
     """
 
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
@@ -57,10 +58,10 @@ class Shaper:
             ifbs = shaping.ifbs
         except ValueError as error:
             raise TcError(str(error)) from None
-        self._ifbs = Ifbs(ifbs, host_pids)
-        self._senders = Senders(shaping.fabric, host_pids if shaping.buffer else ())
-        made = {one.name for one in ifbs}
-        self._index = {name: _index(name) for name in shaping.interfaces if name not in made}
+        self._ifbs = IfbDevices(ifbs, host_pids)
+        self._senders = SenderNetems(shaping.fabric, host_pids if shaping.buffer else ())
+        ifb_names = {ifb.name for ifb in ifbs}
+        self._ifindex = {name: _ifindex(name) for name in shaping.interfaces if name not in ifb_names}
         self._netlink = RtNetlink()
         try:
             self._check_unshaped()
@@ -70,8 +71,8 @@ class Shaper:
         try:
             self._ifbs.make()
             self._senders.release()
-            self._index = {name: _index(name) for name in shaping.interfaces}
-            self._ports = {index: name for name, index in self._index.items()}
+            self._ifindex = {name: _ifindex(name) for name in shaping.interfaces}
+            self._ports = {index: name for name, index in self._ifindex.items()}
             _tc(shaping.structure(rates_bps))
             self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
             self._check_delays()
@@ -82,52 +83,51 @@ class Shaper:
             raise
 
     def change(self, rates_bps: Floats) -> None:
-        """Give every link the rate of these conditions, [links] bit/s; returns once the kernel has answered for every
-        class with what it holds now.
+        """Set every link's rate, [links] bit/s; return once the kernel has confirmed the new rate of every class.
 
-        Raises TcError with port, wanted and found rate unless it is what it should be to the byte/s.
+        Raises TcError, with the port, the wanted and the confirmed rate, if a class differs by a byte/s.
         """
         wanted = self.shaping.wanted(rates_bps)
-        rates = {(self._index[name], minor): rate for (name, minor), rate in wanted.items()}
-        of_services = self.shaping.inner(rates_bps)
-        inner = {(self._index[name], minor): one for (name, minor), one in of_services.items()}
+        rates = {(self._ifindex[name], minor): rate for (name, minor), rate in wanted.items()}
+        inner = {(self._ifindex[name], minor): one for (name, minor), one in self.shaping.inner(rates_bps).items()}
         marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
-            self._netlink.change_marks({(self._index[name], minor): us for (name, minor), us in marks_us.items()})
+            self._netlink.change_marks({(self._ifindex[name], minor): us for (name, minor), us in marks_us.items()})
             held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, inner=inner)
         except OSError as error:
             raise TcError(error.strerror) from None
         self._compare(rates_bps, held)
 
     def check(self, rates_bps: Floats) -> None:
-        """Raise TcError with port, wanted and found rate unless every class holds these conditions to the byte/s."""
+        """Raise TcError, with the port, the wanted and the read rate, if a class's rate differs by a byte/s."""
         held = {key: rates for index in self._ports for key, rates in self._netlink.rates(index).items()}
         self._compare(rates_bps, held)
 
     def _compare(self, rates_bps: Floats, held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
         found = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
-        sentence = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
-        if sentence:
-            raise TcError(sentence)
+        problem = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
+        if problem:
+            raise TcError(problem)
 
     def tunnel_bytes(self) -> dict[int, int]:
-        """The payload that each tunnel has sent, by its number behind all links or ports, as that of full frames.
+        """Return the payload in bytes that each tunnel has sent, taking all frames as full; raises OSError.
 
-        It may be called from any thread of this network namespace. Raises OSError.
+        The keys are the tunnels' indices, which follow those of links or ports. It may be called from any thread in
+        this network namespace.
         """
         first, leaves = len(shared_by(self.shaping.fabric).all), self.shaping.leaves
-        tunnels = {(self._index[one.interface], one.minor): one.link for one in leaves if one.link >= first}
+        tunnels = {(self._ifindex[htb.interface], htb.minor): htb.link for htb in leaves if htb.link >= first}
         with contextlib.closing(RtNetlink()) as kernel:
             of_ports = [kernel.sent_bytes(port) for port in {port for port, _ in tunnels}]
         return {tunnels[key]: payload_bytes(size) for port in of_ports for key, size in port.items() if key in tunnels}
 
     def lose(self, interface: str, share: float) -> None:
-        """Have a port lose this share of the packets it sends, from 0 to 1; a large segment is lost as a whole.
+        """Make a port lose this share (0 to 1) of the packets it sends; a large segment is lost as a whole.
 
-        Packets that wait in a netem stay there. Raises TcError.
+        Packets that are queued in a netem remain there. Raises TcError.
         """
-        classes = [one for one in self.shaping.leaves if one.interface == interface]
+        classes = [htb for htb in self.shaping.leaves if htb.interface == interface]
         if classes:
             self._lose_in_classes(classes, share)
         elif share:
@@ -137,18 +137,18 @@ class Shaper:
             _tc(f"qdisc del dev {interface} root\n")
 
     def _lose_in_classes(self, classes: Sequence[HtbClass], share: float) -> None:
-        """A class with a delay has a netem already; the queue of any other is a netem only while it loses packets."""
+        """Set the loss of these classes; those without a delay have a netem, instead of a queue, only for a loss."""
         delays_ns = self.shaping.delays_ns
-        undelayed = [one for one in classes if one.key not in delays_ns]
+        undelayed = [htb for htb in classes if htb.key not in delays_ns]
         kind = f"netem limit {QUEUE_PACKETS}" if share else self.shaping.queue
-        _tc("".join(f"qdisc replace {one.queue(kind)}\n" for one in undelayed))
-        netems = classes if share else [one for one in classes if one.key in delays_ns]
-        self._set_netems({one.key: Netem(delays_ns.get(one.key, 0), share) for one in netems})
+        _tc("".join(f"qdisc replace {htb.queue(kind)}\n" for htb in undelayed))
+        netems = classes if share else [htb for htb in classes if htb.key in delays_ns]
+        self._set_netems({htb.key: Netem(delays_ns.get(htb.key, 0), share) for htb in netems})
 
     def close(self) -> None:
-        """Remove the shaping, as far as its ports are still there."""
+        """Remove the shaping from all ports that still exist."""
         with contextlib.suppress(TcError):
-            _tc(self.shaping.removal(), "-force")  # some may be gone
+            _tc(self.shaping.removal(), "-force")  # some ports may no longer exist
         self._ifbs.remove()
         self._senders.restore()
         self._netlink.close()
@@ -160,15 +160,15 @@ class Shaper:
         self.close()
 
     def _check_unshaped(self) -> None:
-        """Raise TcError where a port is shaped already: that shaping is not ours to remove."""
-        ports = {index: name for name, index in self._index.items()}
+        """Raise TcError if a port is shaped already: `close` would remove that shaping."""
+        ports = {index: name for name, index in self._ifindex.items()}
         for qdisc in self._netlink.qdiscs():
             if qdisc.interface in ports and qdisc.kind != "noqueue":
                 raise TcError(f"port {ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
     def _set_netems(self, netems: Mapping[ClassKey, Netem]) -> None:
-        """Over netlink, as tc cuts delays to whole microseconds."""
-        by_id = {(self._index[name], minor): netem for (name, minor), netem in netems.items()}
+        """Set netems over netlink, because tc cuts delays to whole microseconds."""
+        by_id = {(self._ifindex[name], minor): netem for (name, minor), netem in netems.items()}
         try:
             self._netlink.change_netems(by_id, limit_packets=QUEUE_PACKETS)
         except OSError as error:
@@ -177,24 +177,24 @@ class Shaper:
     def _check_delays(self) -> None:
         qdiscs = [qdisc for qdisc in self._netlink.qdiscs() if qdisc.interface in self._ports]
         found = {(self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns for qdisc in qdiscs}
-        for key in (one.key for one in self.shaping.classes):
+        for key in (htb.key for htb in self.shaping.classes):
             wanted_ns, found_ns = self.shaping.delays_ns.get(key, 0), found.get(key, 0)
             if found_ns != wanted_ns:
-                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns and delays by {found_ns} ns")
+                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns but delays by {found_ns} ns")
 
 
-class Ifbs:
-    """Ifbs in the network namespaces of this process and of GPUs' hosts, given by rank."""
+class IfbDevices:
+    """The ifbs of a shaping, in the network namespaces of this process and of the GPUs' hosts."""
 
     def __init__(self, ifbs: Sequence[Ifb], host_pids: Sequence[int]) -> None:
-        by_rank: dict[int | None, list[Ifb]] = {}
-        for one in ifbs:
-            by_rank.setdefault(one.rank, []).append(one)
-        self._by_pid = {"self" if rank is None else str(host_pids[rank]): found for rank, found in by_rank.items()}
+        self._by_pid: dict[str, list[Ifb]] = {}
+        for ifb in ifbs:
+            pid = "self" if ifb.rank is None else str(host_pids[ifb.rank])
+            self._by_pid.setdefault(pid, []).append(ifb)
         self._begun: list[str] = []
 
     def make(self) -> None:
-        """Make them; raises TcError where the kernel refuses one or delays by another time afterwards."""
+        """Make the ifbs; raises TcError if the kernel refuses one or holds another delay afterwards."""
         for pid, ifbs in self._by_pid.items():
             self._begun.append(pid)
             try:
@@ -204,52 +204,53 @@ class Ifbs:
                 raise TcError(error.strerror) from None
 
     def _make(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
-        for one in ifbs:
-            kernel.add_ifb(one.name, mtu_bytes=MTU_BYTES)
-        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _of(ifbs)]
-        netems = [one for one in ifbs if one.delay_ns or one.loss]
-        lines += [f"qdisc add dev {one.name} root handle 1: netem limit {QUEUE_PACKETS}" for one in netems]
-        lines += [line for one in ifbs for line in one.filters()]
+        for ifb in ifbs:
+            kernel.add_ifb(ifb.name, mtu_bytes=MTU_BYTES)
+        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _redirected(ifbs)]
+        with_netem = [ifb for ifb in ifbs if ifb.delay_ns or ifb.loss]
+        lines += [f"qdisc add dev {ifb.name} root handle 1: netem limit {QUEUE_PACKETS}" for ifb in with_netem]
+        lines += [line for ifb in ifbs for line in ifb.filters()]
         _tc("".join(line + "\n" for line in lines))
-        index = {one.name: if_nametoindex(one.name) for one in netems}
-        wanted = {(index[one.name], 0): Netem(one.delay_ns, one.loss, one.seed) for one in netems}
+        index = {ifb.name: if_nametoindex(ifb.name) for ifb in with_netem}
+        wanted = {(index[ifb.name], 0): Netem(ifb.delay_ns, ifb.loss, ifb.seed) for ifb in with_netem}
         kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
         held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
-        for one in netems:
-            if (found_ns := held.get(index[one.name])) != one.delay_ns:
-                where = f"{one.name}, behind {one.interface},"
-                raise TcError(f"{where} should delay by {one.delay_ns} ns and delays by {found_ns} ns")
+        for ifb in with_netem:
+            if (found_ns := held.get(index[ifb.name])) != ifb.delay_ns:
+                where = f"{ifb.name}, the ifb of {ifb.interface},"
+                raise TcError(f"{where} should delay by {ifb.delay_ns} ns but delays by {found_ns} ns")
 
     def remove(self) -> None:
-        """Remove them, as far as they and their hosts are still there."""
+        """Remove the ifbs that still exist."""
         for pid in self._begun:
             ifbs = self._by_pid[pid]
             with contextlib.suppress(OSError), inside(pid), contextlib.closing(RtNetlink()) as kernel:
-                for interface in _of(ifbs):
+                for interface in _redirected(ifbs):
                     with contextlib.suppress(OSError):
                         kernel.delete_ingress(interface)
-                for one in ifbs:
+                for ifb in ifbs:
                     with contextlib.suppress(OSError):
-                        kernel.delete_link(one.name)
+                        kernel.delete_link(ifb.name)
 
 
-def _of(ifbs: Sequence[Ifb]) -> list[str]:
-    """The interfaces whose packets these ifbs take, each once."""
-    return list(dict.fromkeys(one.interface for one in ifbs))
+def _redirected(ifbs: Sequence[Ifb]) -> list[str]:
+    """Return the interfaces whose packets these ifbs receive, each once."""
+    return list(dict.fromkeys(ifb.interface for ifb in ifbs))
 
 
-class Senders:
-    """The GPUs' interfaces, in the network namespaces of these processes, by rank: what they send counts as delivered.
+class SenderNetems:
+    """The GPUs' interfaces, at which TCP takes its segments as delivered; `host_pids` are by rank.
 
-    All switches are in one kernel, in which TCP small queues hold back a flow whose segments wait anywhere. In a real
-    network they see the sender's own interface alone. A netem of 1 ns there counts as delivery (`skb_orphan_partial`).
+    All switches are in one kernel, so TCP small queues would hold back a flow whose segments are queued anywhere; in a
+    real network they see only the sender's interface. A netem, here of 1 ns, ends their accounting
+    (`skb_orphan_partial`).
     """
 
     def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:
         self._interfaces = {str(pid): gpu.interface for gpu, pid in zip(fabric.gpus, host_pids, strict=bool(host_pids))}
 
     def release(self) -> None:
-        """Have TCP hold nothing back; raises TcError where the kernel refuses."""
+        """Add the netems; raises TcError if the kernel refuses."""
         for pid, name in self._interfaces.items():
             try:
                 with inside(pid), contextlib.closing(RtNetlink()) as kernel:
@@ -259,13 +260,13 @@ class Senders:
                 raise TcError(error.strerror) from None
 
     def restore(self) -> None:
-        """Leave the interfaces as they were, as far as their hosts are still there."""
+        """Remove the netems from the interfaces of hosts that still exist."""
         for pid, name in self._interfaces.items():
             with contextlib.suppress(OSError, TcError), inside(pid):
                 _tc(f"qdisc del dev {name} root\n")
 
 
-def _index(interface: str) -> int:
+def _ifindex(interface: str) -> int:
     try:
         return if_nametoindex(interface)
     except OSError:
@@ -273,8 +274,7 @@ def _index(interface: str) -> int:
 
 
 class DropCounter:
-    """Counts packets dropped since it was made: by a queue, by an interface, or by a datapath that waited for Open
-    vSwitch to decide.
+    """Counts dropped packets: by queues, by interfaces, and by datapaths whose packets Open vSwitch read too slowly.
 
     `host_pids` are processes in the network namespaces of the hosts.
     """
@@ -289,7 +289,8 @@ class DropCounter:
         self._seen = self._read()
 
     def drops(self) -> dict[str, int]:
-        """The packets dropped since the last call, by the interface (or its queue) or the datapath that did."""
+        """Return the packets dropped since the last call (at first: since the counter was made), by the name of the
+        interface (also for its queues) or datapath."""
         now = self._read()
         fresh, self._seen = now - self._seen, now
         return dict(fresh)
@@ -301,21 +302,21 @@ class DropCounter:
         self._datapaths.close()
 
     def _read(self) -> Counter[str]:
-        found: Counter[str] = Counter(self._datapaths.lost())
+        drops: Counter[str] = Counter(self._datapaths.lost())
         for path in self._devices:
             for name, columns in _DEVICE.findall(path.read_text()):
                 counts = columns.split()
-                found[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
+                drops[name] += int(counts[_RECEIVE_DROPS]) + int(counts[_TRANSMIT_DROPS])
         for pid, kernel in self._kernels.items():
-            if drops := _queue_drops(kernel):
-                with contextlib.suppress(OSError), inside(pid):  # or the host has gone since
-                    found.update(_by_name(drops))
-        return found
+            if dropped := _queue_drops(kernel):
+                with contextlib.suppress(OSError), inside(pid):  # the host may have ended meanwhile
+                    drops.update(_with_names(dropped))
+        return drops
 
 
 def _queue_drops(kernel: RtNetlink) -> Counter[int]:
-    """The packets that queues have dropped, by the index of their interface."""
-    # A classful qdisc counts most of what the queues beneath it drop, so the greater of the two is right.
+    """Return the packets that queues have dropped, by the index of their interface."""
+    # A classful qdisc also counts most drops of the queues beneath it, so the greater of the two counts is right.
     roots: Counter[int] = Counter()
     queues: Counter[int] = Counter()
     for qdisc in kernel.qdiscs():
@@ -323,17 +324,17 @@ def _queue_drops(kernel: RtNetlink) -> Counter[int]:
     return roots | queues
 
 
-def _by_name(drops: Mapping[int, int]) -> Counter[str]:
-    """The same by the name of the interface, of this thread's network namespace."""
-    found: Counter[str] = Counter()
+def _with_names(drops: Mapping[int, int]) -> Counter[str]:
+    """Replace the indices of interfaces in this thread's network namespace by their names."""
+    by_name: Counter[str] = Counter()
     for index, count in drops.items():
-        with contextlib.suppress(OSError):  # it has gone since
-            found[if_indextoname(index)] += count
-    return found
+        with contextlib.suppress(OSError):  # the interface may have been deleted meanwhile
+            by_name[if_indextoname(index)] += count
+    return by_name
 
 
 def _tc(batch: str, *options: str) -> None:
-    """Run a batch of tc to its end; raises TcError with the first line that fails."""
+    """Run a batch of tc; raises TcError with the first line that fails, or after _TIMEOUT_S."""
     all_lines = batch.splitlines(keepends=True)
     for start in range(0, len(all_lines), _MOST_LINES):
         lines = all_lines[start : start + _MOST_LINES]
@@ -344,14 +345,14 @@ def _tc(batch: str, *options: str) -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                process_group=0,  # Ctrl-C at a prompt is not for it
+                process_group=0,  # so that Ctrl-C at a prompt does not end it
                 timeout=_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            raise TcError(f"tc has not ended after {_TIMEOUT_S} s") from None
+            raise TcError(f"tc did not end within {_TIMEOUT_S} s") from None
         if done.returncode != 0:
             output = [line for line in done.stderr.splitlines() if not line.startswith("Command failed")]
             reason = output[-1].removeprefix("Error: ").strip() if output else f"status {done.returncode}"
             failed = re.search(r"^Command failed -:(\d+)", done.stderr, re.MULTILINE)
             line = lines[int(failed[1]) - 1].rstrip() if failed else "its batch"
-            raise TcError(f"tc does not take `{line}`: {reason}")
+            raise TcError(f"tc refuses `{line}`: {reason}")

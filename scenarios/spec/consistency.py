@@ -1,0 +1,312 @@
+"""Checks of a scenario's values together; each value by itself is valid. Pure."""
+
+import math
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from itertools import pairwise
+
+from analysis.model.optimum import COPIED, MOST_GPUS
+from hosts.agent.transport import Transport
+from hosts.collectives.kinds import MESSAGES, TRAINING
+from hosts.collectives.schedule import ScheduleError
+from scenarios.policies.decide import probes_of, rank_order_of
+from scenarios.policies.knowledge import LATE, PORTS, PROBED
+from scenarios.policies.policy import Mode
+from scenarios.spec import admission, faults, jobs, program, te
+from scenarios.spec.scenario import MAX_OPTIMUM, MAX_SETTINGS, RunSpec, Scenario
+from topologies import units
+from topologies.conditions import sampler
+from topologies.conditions.sampler import ConditionsSpec
+from topologies.errors import Mistake, SpecError, beside, did_you_mean, shown
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.shaping.rate_scale import EVERYTHING, ScaleError
+
+MAX_PROBES = 400  # their connections are open at the same time
+LEAST_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
+
+
+def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
+    """Yield the mistakes in a scenario's values together; each value by itself is valid.
+
+    `unread` are the tables with an invalid value, for which the scenario has defaults; checks that depend on them are
+    skipped.
+    """
+    spanned = math.prod(len(axis.values) for axis in scenario.sweep)
+    if spanned > MAX_SETTINGS:
+        yield Mistake("sweep", f"its axes span {spanned:,} settings; allowed: {MAX_SETTINGS:,} at most")
+        return
+    settings, mistakes = scenario.settings(), list[Mistake]()
+    if "run" not in unread and not any(table.startswith("policy") for table in unread):
+        mistakes += _check_modes(scenario)
+    fabrics: dict[FabricSpec, Fabric] = {}
+    if "fabric" not in unread:
+        for spec in dict.fromkeys(setting.fabric for setting in settings):
+            with _collect(mistakes):
+                fabrics[spec] = build_fabric(spec)
+    if "conditions" not in unread:
+        for conditions in dict.fromkeys(setting.conditions for setting in settings):
+            with _collect(mistakes):
+                sampler.check(conditions)
+    if not unread & {"run", "collective"}:
+        for run in dict.fromkeys(setting.run for setting in settings):
+            mistakes += _check_scale(run)
+    if not mistakes and not unread:
+        for setting in settings:
+            with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
+                mistakes += [
+                    *_check_program(setting, fabrics[setting.fabric]),
+                    *_check_workload(setting),
+                    *_check_queue(setting),
+                    *_check_classes(setting),
+                    *_check_changing_conditions(setting),
+                    *_check_control(setting),
+                    *_check_probes(setting),
+                    *_check_referees(setting),
+                    *_check_te(setting),
+                ]
+        mistakes += [] if mistakes else _check_bests(scenario)
+        for spec, struck, count in dict.fromkeys(
+            (setting.fabric, setting.faults, setting.collective.count) for setting in settings
+        ):
+            mistakes += faults.check(struck, fabrics[spec], count=count)
+        for spec, conditions, count in dict.fromkeys(
+            (setting.fabric, setting.conditions, setting.collective.count) for setting in settings
+        ):
+            with _collect(mistakes):
+                sampler.check_links(fabrics[spec], conditions)
+                mistakes += _check_trace(fabrics[spec], conditions, count)
+    yield from dict.fromkeys(mistakes)
+
+
+@contextmanager
+def _collect(mistakes: list[Mistake]) -> Iterator[None]:
+    """Add the mistakes of a SpecError raised within to `mistakes`."""
+    try:
+        yield
+    except SpecError as error:
+        mistakes += error.mistakes
+
+
+def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
+    """Check that the compared modes exist and that their knowledge is available."""
+    for name in scenario.run.modes:
+        if name not in scenario.modes:
+            allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
+            yield Mistake("run.modes", f"{shown(name)} is not known; allowed: {allowed}")
+        elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
+            text = f"{name} uses {scenario.mode(name).knowledge}, which the wall clock does not provide"
+            yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
+
+
+def _check_scale(run: RunSpec) -> Iterator[Mistake]:
+    """Check that rates are scaled on the wall clock only: virtual time needs no scale and would not show it."""
+    if not run.is_real and run.scale != EVERYTHING:
+        yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
+
+
+def _check_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
+    """Check what a program needs: the network knows its connections only as pairs of GPUs."""
+    if setting.program.command is None:
+        return
+    yield from program.check(setting.program, setting.mode(setting.run.modes[0]), fabric)
+    if setting.fabric.routing != "single":
+        yield Mistake("fabric.routing", f"{setting.fabric.routing} cannot be combined with a program; allowed: single")
+    if setting.fabric.has_planes:
+        yield Mistake(
+            "fabric.rails", f"{setting.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
+        )
+    if setting.control.counted:
+        yield Mistake(
+            "control.counted",
+            "true cannot be combined with a program, which waits for no reconfiguration; allowed: false",
+        )
+
+
+def _check_changing_conditions(setting: Scenario) -> Iterator[Mistake]:
+    """Check conditions that change by time, which need fair queues in virtual time, without faults and classes."""
+    for number, one in enumerate(setting.policies, 1):
+        for key, text in _check_policy_times(setting, one):
+            yield Mistake(f"policy[{number}].{key}", text)
+    if setting.conditions.every_s is None:
+        return
+    others = {
+        "the wall clock": setting.run.is_real,
+        "faults": setting.faults,
+        "classes": setting.classes,
+        "control.counted": setting.control.counted,  # conditions would not change during a reconfiguration
+    }
+    yield from beside("conditions.every", "a time", others)
+
+
+def _check_policy_times(setting: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
+    """Yield mistakes, with their keys, in what a policy does by time: paths can only change when conditions do, by
+    knowledge of that time, and not before the switches have carried out the previous change."""
+    every_s, within_s = setting.conditions.every_s, policy.reroute.within_s
+    knowledge, text = shown(str(policy.knowledge)), shown(str(policy.reroute))
+    if every_s is None:
+        if policy.knowledge.kind == LATE:
+            yield "knowledge", f"{knowledge} is given as a time; allowed: only with conditions.every"
+        if within_s is not None:
+            yield "reroute", f"{text} is given as a time; allowed: only with conditions.every"
+        return
+    if within_s is None:
+        return
+    every, trip_s = units.format_delay(every_s), 2 * max(setting.control_delays_s or (0,))
+    if round(within_s * 1e9) % round(every_s * 1e9):
+        yield "reroute", f"{text} is not a multiple of conditions.every; allowed: every {every}, twice that, and so on"
+    if policy.knowledge.kind not in ("oracle", LATE):
+        yield "knowledge", f"{knowledge} cannot be combined with reroute {text}; allowed: oracle, stale TIME"
+    if setting.transport.queue != "fair":
+        yield "reroute", f'{text} cannot be combined with transport.queue "{setting.transport.queue}"; allowed: "fair"'
+    if trip_s >= every_s:
+        trip = f"{text} needs a shorter round trip to the switches than {units.format_delay(trip_s)}"
+        yield "reroute", f"{trip}; allowed: less than conditions.every"
+    delays_s = sorted({*setting.control_delays_s} or {0.0})
+    gaps_s = [later - sooner for sooner, later in pairwise([*delays_s, delays_s[0] + within_s])]
+    if min(gaps_s) < LEAST_CHANGE_S * (1 - 1e-9):
+        least = units.format_delay(LEAST_CHANGE_S)
+        yield "reroute", f"{text} makes switches change less than {least} apart; allowed: {least} apart, or at once"
+    if "policy" in setting.run.referees:
+        yield "reroute", f"{text} cannot be combined with the best policy, which keeps paths; allowed: one of the two"
+
+
+def _check_control(setting: Scenario) -> Iterator[Mistake]:
+    """Check the delays of the controller: one for each site, and in virtual time only."""
+    delays_s, sites = setting.control.delay_s, len(setting.fabric.gpus_per_site)
+    if isinstance(delays_s, tuple) and len(delays_s) != sites:
+        yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites; allowed: one for each")
+    if delays_s is not None and setting.run.is_real:
+        yield Mistake("control.delay", "cannot be combined with the wall clock; allowed: virtual")
+
+
+def _check_probes(setting: Scenario) -> Iterator[Mistake]:
+    """Check what probes need: a probe is a separate message, sent at line rate over the path of its two ranks."""
+    probing = [name for name in setting.run.modes if setting.modes[name].knowledge.kind == PROBED]
+    if not probing:
+        return
+    transport, routing = setting.transport, setting.fabric.routing
+    others = {
+        f'fabric.routing "{routing}"': routing != "single",
+        "fabric.rails": setting.fabric.has_planes,
+        "transport.line_rate false": not transport.line_rate,
+        "fabric.buffer": transport.buffer_bytes is not None,
+    }
+    yield from beside("run.modes", f"{probing[0]}, which probes,", others)
+    if setting.program.command is not None:
+        return  # a program with such a mode is reported elsewhere, and has no collective
+    fabric = build_fabric(setting.fabric)
+    in_order = rank_order_of(fabric, setting.workload)
+    for name in probing:
+        if (count := len(probes_of(fabric, setting.mode(name), setting.workload, in_order))) > MAX_PROBES:
+            text = f"{name} has {count:,} probes, one for each path of each crossing"
+            yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
+
+
+def _check_referees(setting: Scenario) -> Iterator[Mistake]:
+    """Check that references are known: for single collectives without faults, best policies for some hundred."""
+    if not setting.run.referees:
+        return
+    kind, count = setting.collective.kind, setting.collective.count
+    others = {
+        "jobs": setting.jobs,
+        "faults": setting.faults,
+        "a program": setting.program.command,
+        kind: kind in (MESSAGES, TRAINING),
+    }
+    for other in (name for name, is_there in others.items() if is_there):
+        text = f"cannot be combined with {other}, of which no best is known"
+        yield Mistake("run.referees", f"{text}; allowed: one of the two")
+    for what in ("schedule", "policy"):
+        if what in setting.run.referees and count > MAX_OPTIMUM:
+            text = f"the best {what} of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
+            yield Mistake("run.referees", text)
+
+
+def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
+    """Check that the fastest ring and the best schedule, if requested, are known in at least one configuration."""
+    if "schedule" in scenario.run.referees and not any(one.has_best_schedule for one in scenario.settings()):
+        text = "no best schedule is known here; allowed: ring, policy, or whole blocks that take one path, of "
+        yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MOST_GPUS} GPUs")
+    if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
+        text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
+        yield Mistake("run.referees", text)
+
+
+def _check_classes(setting: Scenario) -> Iterator[Mistake]:
+    """Check what classes need: fair queues in virtual time, and jobs."""
+    if not setting.classes:
+        return
+    if setting.run.is_real or setting.transport.queue != "fair":
+        where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
+        yield Mistake("class", f"classes {where}; allowed: fair queues in virtual time")
+    if not setting.jobs:
+        yield Mistake("class", "classes without a [[job]] that has one; allowed: both or none")
+
+
+def _check_te(setting: Scenario) -> Iterator[Mistake]:
+    """Check what traffic engineering needs: fair queues in virtual time, and constant conditions in a collective."""
+    if setting.fabric.routing != te.ROUTING:
+        return
+    others = {
+        "the wall clock": setting.run.is_real,
+        'transport.queue "fifo"': setting.transport.queue != "fair",
+        "conditions.every": setting.conditions.every_s is not None,
+        "control.counted": setting.control.counted,
+        "fabric.rails": setting.fabric.has_planes,
+    }
+    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, others)
+
+
+def _check_queue(setting: Scenario) -> Iterator[Mistake]:
+    """Check finite queues, which need fifo links and virtual time, and ECN marks, which only dctcp reacts to; and the
+    bound of the retransmission timeout, which not every machine's kernel can set."""
+    transport, key = setting.transport, "fabric.buffer"
+    size, threshold = transport.buffer_bytes, transport.ecn_threshold_bytes
+    if size is not None:
+        text = f"{units.format_size(size)} cannot be combined with"
+        if transport.queue != "fifo":
+            yield Mistake(key, f'{text} transport.queue "{transport.queue}"; allowed: "fifo"')
+        if setting.run.is_real:
+            yield Mistake(key, f"{text} the wall clock, whose timers overrun a queue; allowed: virtual")
+        if setting.fabric.has_planes and any(setting.mode(name).keeps_paths for name in setting.run.modes):
+            why = "as each collective has new connections; allowed: reroute never and every 1"
+            yield Mistake(key, f"{text} rails and a mode that keeps paths, {why}")
+        if any(fault.kind == "link loss" for fault in setting.faults):
+            yield Mistake(key, f"{text} a link loss, which takes the queue's place; allowed: one of the two")
+    if transport.wan_loss and size is None:
+        yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} needs a fabric.buffer; allowed: both or 0")
+    if setting.run.is_real and transport.rto_min_s != Transport.rto_min_s:
+        text = f"{units.format_delay(transport.rto_min_s)} is on the wall clock"
+        yield Mistake("transport.rto_min", f"{text}; allowed: {units.format_delay(Transport.rto_min_s)} there")
+    if threshold is not None:
+        key, text = "transport.ecn_threshold", units.format_size(threshold)
+        if transport.congestion_control != "dctcp":
+            name = transport.congestion_control
+            yield Mistake(key, f'{text} cannot be combined with the congestion control {name}; allowed: "dctcp"')
+        if size is None or threshold >= size:
+            below = f"is not below the {units.format_size(size)} of" if size is not None else "needs a"
+            yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
+
+
+def _check_workload(setting: Scenario) -> Iterator[Mistake]:
+    """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
+    spec = setting.collective
+    of_jobs = jobs.check(setting.jobs, spec.kind, setting.gpus, setting.classes)
+    if mistakes := [*of_jobs, *admission.check(setting)]:
+        yield from mistakes
+        return
+    try:
+        _ = setting.carried
+    except ScheduleError as error:
+        of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
+        key = of_file if setting.training_plan is None else "training.pipeline"
+        yield Mistake("job" if setting.jobs else key, str(error))
+    except ScaleError as error:
+        yield Mistake("run.rate_scale", str(error))
+
+
+def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:
+    """Check that a trace can be read and covers the collectives; raises ConditionsError."""
+    limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
+    if limit is not None and count > limit:
+        yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")

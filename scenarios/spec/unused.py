@@ -1,0 +1,319 @@
+"""Keys without effect: for each key a rule that says which configurations use it. Pure.
+
+A key that no configuration of a scenario uses is refused if it is given, and left out when a scenario is written.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Set
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from hosts.collectives.kinds import MESSAGES, OWN_SIZES, TRACE, TRAINING
+from hosts.collectives.schedule import ScheduleError
+from scenarios.policies.knowledge import ORACLE, PROBED
+from scenarios.policies.policy import Mode
+from scenarios.spec import te
+from scenarios.spec.admission import ADMITS, TRANSFER
+from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_SETTINGS, Scenario
+from topologies.conditions.sampler import SAMPLERS, delays_s, ranges_bps, sampler
+from topologies.fabric.fabric import build_fabric
+
+
+class Rule(NamedTuple):
+    """Which configurations use some keys, in code and in a message's words; `rests_on` are the tables that decide.
+
+    A key that has its default value is normally not refused, because no setting is lost and files of earlier versions
+    contain such keys; it is refused if `always` is true.
+    """
+
+    keys: tuple[str, ...]
+    allowed: str
+    applies: Callable[[Scenario], bool]
+    rests_on: tuple[str, ...]
+    always: bool = False
+
+
+class UnusedKey(NamedTuple):
+    """Why a key has no effect, and whether it is refused even if it has its default value."""
+
+    text: str
+    always: bool
+
+
+def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, UnusedKey]:
+    """Return the keys that no configuration of a scenario uses, with reasons; such a table has a key as "class[1]".
+
+    Keys whose rules depend on tables that are `unread`, because a value in them is wrong, are left out.
+    """
+    if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_SETTINGS:
+        return {}  # too many configurations to look at, which is a mistake of its own
+    unused: dict[str, UnusedKey] = {}
+    for rule in RULES:
+        if not any(table.startswith(rule.rests_on) for table in unread) and not _has_effect(rule, scenario):
+            for key in rule.keys:
+                unused.setdefault(key, UnusedKey(f"does nothing here; allowed: {rule.allowed}", rule.always))
+    if not any(table.startswith(("class", "job", "policy", "fabric")) for table in unread):
+        unused |= {
+            key: UnusedKey(text, always=True) for key, text in (*_unused_classes(scenario), *_unused_policies(scenario))
+        }
+    return unused
+
+
+def _has_effect(rule: Rule, scenario: Scenario) -> bool:
+    try:
+        return any(map(rule.applies, scenario.settings()))
+    except (ValueError, ScheduleError):  # the configuration has another mistake, which is reported
+        return True
+
+
+def _modes_of(setting: Scenario) -> list[Mode]:
+    return [setting.modes[name] for name in setting.run.modes if name in setting.modes]
+
+
+def _has_kind(*kinds: str) -> Callable[[Scenario], bool]:
+    return lambda setting: not setting.kinds.isdisjoint(kinds)
+
+
+def _uses_sampler(samplers: Collection[str]) -> Callable[[Scenario], bool]:
+    return lambda setting: setting.conditions.sampler in samplers
+
+
+def _has_blocks(setting: Scenario) -> bool:
+    return not setting.kinds <= {*OWN_SIZES}
+
+
+def _may_choose_rings(setting: Scenario) -> bool:
+    """Whether an objective may be needed to choose rings."""
+    return bool(setting.run.referees) or any(mode.reembeds for mode in _modes_of(setting))
+
+
+def _uses_reembed_every(setting: Scenario) -> bool:
+    """Whether a mode uses `collective.reembed_every`, as its period or as the horizon over which a gain is weighed."""
+    modes = _modes_of(setting)
+    if any(mode.reroute.kind == "every" and mode.reroute.number is None for mode in modes):
+        return True
+    if any("gain" in (mode.reroute.kind, mode.reembed.kind) and mode.horizon is None for mode in modes):
+        return True
+    moves = _has_blocks(setting) or setting.workload.groups != ()
+    return moves and any(mode.reembed.kind == "every" and mode.reembed.number is None for mode in modes)
+
+
+def _describes_a_job(setting: Scenario) -> bool:
+    """Whether [collective] describes what some job does, or what is repeated if there are no jobs."""
+    kinds = {job.kind for job in setting.jobs}
+    return not kinds or not kinds.isdisjoint({None, setting.collective.kind})
+
+
+def _has_default_size(setting: Scenario) -> bool:
+    jobs = setting.jobs
+    return not jobs or any(
+        job.has_default_size(setting.collective) or (job.is_background and job.chunk_bytes is None) for job in jobs
+    )
+
+
+def _uses_tunnels(setting: Scenario) -> bool:
+    return not all(mode.reroutes for mode in _modes_of(setting))
+
+
+def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
+    """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
+
+    def applies(setting: Scenario) -> bool:
+        conditions, wan = setting.conditions, setting.fabric.wan
+        if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
+            return True
+        fabric = build_fabric(setting.fabric)
+        changed = replace(conditions, **{attribute: other(getattr(conditions, attribute))})
+        if attribute.endswith("delay_s"):
+            return bool((delays_s(fabric, conditions) != delays_s(fabric, changed)).any())
+        if conditions.sampler == "trace":
+            means = [sampler(fabric, each, seed=setting.run.seed).mean_bps for each in (conditions, changed)]
+            return bool((means[0] != means[1]).any())
+        return bool((ranges_bps(fabric, conditions) != ranges_bps(fabric, changed)).any())
+
+    return applies
+
+
+def _doubled(range_bps: tuple[int, int]) -> tuple[int, int]:
+    return 2 * range_bps[0], 2 * range_bps[1]
+
+
+_TRAINING_KEYS = tuple(key for key in KEYS if key.startswith("training."))
+_REPLICA_KEYS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
+_PROGRAM_KEYS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
+_PROGRAM_RUN_KEYS = ("program.ranks", "program.capture", "program.message", "program.sample")  # not used at the prompt
+_SAMPLER_SETS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
+_TE_KEYS = ("te.every", "te.demand", "te.sample")
+_SIZE_KEYS = ("collective.chunk", "collective.size")
+_SCHEDULE_KEYS = ("collective.algorithm", "collective.channels", "collective.pieces", "collective.schedule")
+_LINK_TABLES, _KIND_TABLES, _MODE_TABLES = ("conditions", "fabric"), ("collective", "job"), ("run", "policy")
+
+RULES = (
+    *(
+        Rule(
+            tuple(key.name for key in KEYS.values() if key.samplers == samplers),
+            f"with the sampler {' or '.join(samplers)}",
+            _uses_sampler(samplers),
+            ("conditions",),
+            always=True,
+        )
+        for samplers in _SAMPLER_SETS
+    ),
+    Rule(
+        _TRAINING_KEYS,
+        f'with the kind "{TRAINING}" of the collective or of a job',
+        _has_kind(TRAINING),
+        _KIND_TABLES,
+        always=True,
+    ),
+    Rule(
+        ("training.weights",),
+        'with training.pipeline = "zero-bubble"',
+        lambda setting: setting.training.pipeline == "zero-bubble",
+        ("training",),
+        always=True,
+    ),
+    Rule(
+        _REPLICA_KEYS,
+        "with training.replicas of 2 or more",
+        lambda setting: setting.training.replicas > 1,
+        ("training", *_KIND_TABLES),
+    ),
+    Rule(
+        ("training.held",),
+        "with training.memory",
+        lambda setting: setting.training.memory_bytes is not None,
+        ("training",),
+    ),
+    Rule(
+        ("collective.tflops",),
+        f'with the kind "{TRACE}" of the collective or of a job',
+        _has_kind(TRACE),
+        _KIND_TABLES,
+        always=True,
+    ),
+    Rule(_SIZE_KEYS, "the sizes given by [training] or by a file", _has_blocks, _KIND_TABLES, always=True),
+    Rule(
+        ("collective.ring",),
+        f"with a kind other than {MESSAGES}, {TRACE} and {TRAINING}",
+        _has_blocks,
+        _KIND_TABLES,
+        always=True,
+    ),
+    Rule(_SCHEDULE_KEYS, "with a kind other than training", lambda setting: setting.kinds != {TRAINING}, _KIND_TABLES),
+    Rule(
+        ("collective.kind", *_SCHEDULE_KEYS),
+        "with a [[job]] that has no kind, or this one",
+        _describes_a_job,
+        _KIND_TABLES,
+    ),
+    Rule(_SIZE_KEYS, "with a [[job]] that has no size of its own", _has_default_size, _KIND_TABLES),
+    Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _may_choose_rings, _MODE_TABLES),
+    Rule(
+        ("collective.reembed_every",),
+        'with a mode whose "every" is without a number, or "gain" without a horizon, and a placement that may change',
+        _uses_reembed_every,
+        (*_MODE_TABLES, *_KIND_TABLES, "training"),
+    ),
+    Rule(
+        ("conditions.wan_delay",),
+        "with WAN links that have neither a length nor a delay of their own",
+        _has_influence("wan_delay_s", lambda delay_s: delay_s + 1),
+        _LINK_TABLES,
+        always=True,
+    ),
+    Rule(
+        ("conditions.intra_delay",),
+        "with links within sites that have no delay of their own",
+        _has_influence("intra_delay_s", lambda delay_s: delay_s + 1),
+        _LINK_TABLES,
+    ),
+    Rule(
+        ("conditions.wan_rate",),
+        "with WAN links that have no rate of their own",
+        _has_influence("wan_rate_bps", _doubled),
+        _LINK_TABLES,
+    ),
+    Rule(
+        ("conditions.intra_rate",),
+        "with links within sites that have no rate of their own",
+        _has_influence("intra_rate_bps", _doubled),
+        _LINK_TABLES,
+    ),
+    Rule(
+        ("fabric.hash_seed",),
+        'with fabric.routing = "ecmp"',
+        lambda setting: setting.fabric.routing == "ecmp",
+        ("fabric",),
+    ),
+    Rule(
+        (*_TE_KEYS, "te.pieces"),
+        f'with fabric.routing = "{te.ROUTING}"',
+        lambda setting: setting.fabric.routing == te.ROUTING,
+        ("fabric",),
+    ),
+    Rule(_TE_KEYS, "with a mode that does not choose WAN paths", _uses_tunnels, _MODE_TABLES),
+    Rule(
+        ("te.sample",), f'with te.demand = "{te.MEASURED}"', lambda setting: setting.te.demand == te.MEASURED, ("te",)
+    ),
+    Rule(
+        ("admission.protect",),
+        f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITS}"',
+        lambda setting: setting.fabric.routing == ADMITS and any(job.kind == TRANSFER for job in setting.jobs),
+        ("job", "fabric"),
+    ),
+    Rule(
+        ("admission.recovery",),
+        'with admission.protect = "link"',
+        lambda setting: setting.admission.protects,
+        ("admission",),
+    ),
+    Rule(
+        ("control.probe",),
+        "with a mode whose knowledge is probed",
+        lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes_of(setting)),
+        _MODE_TABLES,
+    ),
+    Rule(
+        tuple(key for key in _PROGRAM_KEYS if key not in _PROGRAM_RUN_KEYS),
+        "with --exec or program.command, or --cli",
+        lambda setting: setting.program.command is not None,
+        ("program",),
+    ),
+    Rule(
+        _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda setting: bool(setting.program.command), ("program",)
+    ),
+    Rule(("run.search",), '"schedule" in run.referees', lambda setting: "schedule" in setting.run.referees, ("run",)),
+)
+
+
+def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield the classes that no job has, if there are jobs; one with a share affects admission in any case."""
+    settings = [setting for setting in scenario.settings() if setting.jobs]
+    used = {job.traffic_class for setting in settings for job in setting.jobs}
+    if used - {None, *(each.name for setting in settings for each in setting.classes)}:
+        return  # a job names a class that does not exist, which is a mistake of its own
+    for setting in settings:
+        if any(job.kind == TRANSFER for job in setting.jobs):
+            used |= {each.name for each in setting.classes if each.share}
+    for classes in dict.fromkeys(setting.classes for setting in settings):
+        for number, each in enumerate(classes, 1):
+            if each.name not in used:
+                yield f"class[{number}]", f"{each.name} does nothing: no job has it; allowed: a [[job]] of it"
+
+
+def _unused_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Yield the settings of policies that do nothing, as they only matter to other choices of the policy."""
+    has_tunnels = any(setting.fabric.routing == te.ROUTING for setting in scenario.settings())
+    for number, policy in enumerate(scenario.policies, 1):
+        if policy.horizon is not None and "gain" not in (policy.reroute.kind, policy.reembed.kind):
+            yield f"policy[{number}].horizon", f'{policy.horizon:,} does nothing here; allowed: with "gain"'
+        chooses = policy.reroutes or policy.reembeds or has_tunnels  # rates of tunnels depend on knowledge, too
+        if policy.knowledge != ORACLE and not chooses:
+            text = f"{policy.knowledge} does nothing here; allowed: with reroute or reembed other than never"
+            yield f"policy[{number}].knowledge", text
+
+
+def is_default(scenario: Scenario, key: str) -> bool:
+    """Return whether a key has its default value in all configurations."""
+    return key in KEYS and all(setting.value(key) == DEFAULTS.value(key) for setting in scenario.settings())
