@@ -1,4 +1,4 @@
-"""README.md and docs/: the README's commands run, the programs take those of all pages, Python runs, TOML loads."""
+"""README.md and docs/: the README's commands run, programs accept all pages' commands, Python runs, TOML loads."""
 
 import os
 import re
@@ -17,14 +17,14 @@ from scenarios.experiment import command as experiment
 from scenarios.spec.load import load_scenario
 from tests.conftest import PROJECT
 
-LANGUAGES = {"sh", "toml", "python", ""}  # without a language: output, and drawings
-SHOWN = r"results/[A-Za-z0-9_.-]+-[0-9]{8}-[0-9]{6}"  # run folders that stand for any
+LANGUAGES = {"sh", "toml", "python", ""}  # blocks without a language are output and drawings
+SHOWN = r"results/[A-Za-z0-9_.-]+-[0-9]{8}-[0-9]{6}"  # the names of run folders in examples
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (PROJECT / "README.md", *PROJECT.glob("docs/*.md"))}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its page, the line it begins at, its language and its text."""
+    """A fenced block: its page, the number of its first line, its language and its text."""
 
     page: str
     line: int
@@ -33,7 +33,7 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page."""
+    """Yield the fenced blocks of a page."""
     fence = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     for found in fence.finditer(PAGES[page]):
         yield Block(page, PAGES[page].count("\n", 0, found.start()) + 1, found[1].strip(), found[2])
@@ -43,30 +43,30 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
 def commands(*pages: str) -> list[str]:
-    """Every command of these pages once, without the comment behind it."""
+    """Return every distinct command of these pages, without its trailing comment."""
     text = "".join(block.text for block in BLOCKS if block.language == "sh" and block.page in pages)
     bare = [" ".join(re.sub(r"(^|\s+)#( .*|$)", "", line).split()) for line in text.splitlines()]
     return [line for line in dict.fromkeys(bare) if line]
 
 
 def blocks_in(language: str) -> list[Any]:
-    """The blocks in a language, as parameters of a test."""
+    """Return the blocks in a language as parameters of a test."""
     return [pytest.param(block, id=f"{block.page}:{block.line}") for block in BLOCKS if block.language == language]
 
 
-# --- what is run ----------------------------------------------------------------------------------------------------
+# --- commands and code that run -------------------------------------------------------------------------------------
 
 
 def more(options: str) -> Callable[[str], str]:
-    """The command with further options."""
+    """Return a function that appends these options to a command."""
     return lambda command: f"{command} {options}"
 
 
 FIRST = r"bash scenarios/setup\.sh && .*scenarios/run\.py$"
 RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
-    # what the README's commands are like, and what is run for them: as written, or shortened
+    # patterns of the README's commands, and the command to run instead: the same one or a shorter one
     (
-        r"bash scenarios/setup\.sh && .*python -m pytest",  # set up by the first command
+        r"bash scenarios/setup\.sh && .*python -m pytest",  # the first command has done the set-up
         lambda command: f"{command.partition(' && ')[2]} --collect-only tests/test_layout.py",
     ),
     (FIRST, more("--collectives 3 --modes base,joint --out results/shown")),
@@ -77,13 +77,13 @@ RUN: tuple[tuple[str, Callable[[str], str]], ...] = (
     (r".*scenarios/run\.py mine\.toml", more("--collectives 2 --modes base --no-report")),
     (r".*scenarios/collectives\.py", more("--from 1MB --factor 512 --collectives 2")),
     (r".*scenarios/campaign\.py", lambda command: re.sub(r"--count [0-9]+", "--count 1", command)),
-    # as it may be run where no other command was before
+    # on the run of the first command, as no other command may have run before
     (r".*python -m analysis\.", lambda command: command.replace("results/fig4a", "results/shown")),
 )
 
 
 STAMP = "cat pyproject.toml scenarios/setup.sh <(/usr/bin/python3 --version) | sha256sum"
-"""What scenarios/setup.sh compares with its stamp in .venv."""
+"""The command whose output scenarios/setup.sh compares with its stamp in .venv."""
 
 
 def sh(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
@@ -95,7 +95,7 @@ def sh(command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 
 def shortened(command: str) -> str:
-    """What is run for a command of the README."""
+    """Return the command to run for a command of the README."""
     change = next((change for pattern, change in RUN if re.match(pattern, command)), None)
     assert change is not None, f"README.md has a command that RUN in {Path(__file__).name} does not know: {command}"
     return change(command)
@@ -103,9 +103,9 @@ def shortened(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A folder like the project's, away from it, with the pages' scenarios and programs (whose first line is a comment
-    with the file's name) and, under the names of run folders in the pages, a run of two modes in both engines: the
-    README's first command, which does all of the set-up."""
+    """A copy of the project's folder made of links, with the pages' scenarios and programs (blocks whose first line
+    is a comment with the file's name) and, under the names of all run folders in the pages, a run of two modes in both
+    engines. The README's first command, which does all of the set-up, makes this run."""
     with tempfile.TemporaryDirectory(prefix="longhaul-test-") as name:
         folder = Path(name)
         for item in PROJECT.iterdir():
@@ -115,7 +115,7 @@ def folder() -> Iterator[Path]:
         for block in BLOCKS:
             if block.language in ("toml", "python") and (named := re.match(r"# *([\w.-]+\.(?:toml|py))\n", block.text)):
                 (folder / named[1]).write_text(block.text)
-        # Where .venv is out of date, set-up would replace it while other tests use it.
+        # If .venv were out of date, the set-up would replace it while other tests use it.
         current = sh(f"{STAMP} | cmp - .venv/longhaul.stamp", PROJECT)
         assert current.returncode == 0, "set-up is out of date: run `bash scenarios/setup.sh` before the tests"
         (first,) = (command for command in commands("README.md") if re.match(FIRST, command))
@@ -129,7 +129,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize("command", commands("README.md"))
 def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
-    if re.match(FIRST, command):  # has made the folder
+    if re.match(FIRST, command):  # the fixture `folder` has run it
         return
     done = sh(shortened(command), folder)
     assert done.returncode == 0, f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
@@ -137,28 +137,28 @@ def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks_in("python"))
-def test_all_python_runs(block: Block, folder: Path) -> None:
+def test_every_python_block_runs(block: Block, folder: Path) -> None:
     (folder / "block.py").write_text(block.text)
     done = sh(".venv/bin/python block.py", folder)
     assert done.returncode == 0, f"{block.page}, line {block.line}: {done.stderr}"
 
 
 @pytest.mark.parametrize("block", [one for one in blocks_in("") if "mininet> " in one.values[0].text])
-def test_sessions_at_the_prompt_are_as_shown(block: Block, folder: Path) -> None:
+def test_every_prompt_session_prints_the_output_shown(block: Block, folder: Path) -> None:
     typed = re.findall(r"^mininet> (.*)\n", block.text, re.MULTILINE)
     (folder / "typed").write_text("\n".join(typed))
     done = sh(".venv/bin/python scenarios/run.py --cli < typed", folder)
     shown = re.sub(r"^mininet> .*\n", "", block.text, flags=re.MULTILINE)
-    # What takes less than a microsecond more or less with other versions of a library is left out.
+    # Times that vary by less than a microsecond with the versions of libraries are left out.
     fine = re.compile(r"^(\(.* of virtual time\)|rtt min/avg/max/mdev = .* ms)\n?|, time \d+ms$", re.MULTILINE)
     assert fine.sub("", done.stdout) == fine.sub("", shown), done.stderr
 
 
-# --- what is parsed -------------------------------------------------------------------------------------------------
+# --- commands that are parsed ---------------------------------------------------------------------------------------
 
 MANUAL = {
-    # commands that other tests run: the test
-    "mn": "test_mn_pings_all_over_the_fabric_beside_the_controller",
+    # commands that other tests run, with the name of the test
+    "mn": "test_mn_pingall_reaches_every_gpu_with_the_controller",
     "vagrant": "test_a_bare_machine_is_set_up_and_runs_the_command_as_written",
     ".venv/bin/pip": "test_a_trained_model_puts_on_the_wan_what_its_gradients_imply",
 }
@@ -174,13 +174,11 @@ argparse.ArgumentParser.parse_args = only_parse
 program, sys.argv = sys.argv[1], sys.argv[1:]
 (runpy.run_path if program.endswith(".py") else runpy.run_module)(program, run_name="__main__")
 """
-"""Runs a program, a file or a module, up to where its arguments are parsed; exit status 77 then."""
+"""Runs a program (a file or a module) until its arguments are parsed, then ends it with exit status 77."""
 
 
 @pytest.mark.parametrize("command", commands(*PAGES))
-def test_every_command_is_one_that_its_program_takes(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_is_accepted_by_its_program(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     words = shlex.shlex(command, posix=True, punctuation_chars="|&;")
     words.whitespace_split = True
@@ -196,7 +194,7 @@ def test_every_command_is_one_that_its_program_takes(
 
 
 def check_arguments(arguments: list[str]) -> None:
-    """Fail unless the program that Python is started with takes its arguments."""
+    """Fail unless the program that a `python` command starts accepts its arguments."""
     if arguments[:2] == ["-m", "pytest"]:
         for word in arguments[2:]:
             assert ".py" not in word or list(PROJECT.glob(word)), f"there is no {word}"
@@ -212,23 +210,23 @@ def check_arguments(arguments: list[str]) -> None:
         assert done.returncode == 77, done.stderr
 
 
-# --- what else the pages say ----------------------------------------------------------------------------------------
+# --- TOML, links and reference --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", blocks_in("toml"))
-def test_all_scenarios_load(block: Block, tmp_path: Path) -> None:
+def test_every_toml_block_loads_as_a_scenario(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(block.text)
     assert load_scenario(str(path)).settings()
 
 
-def test_every_block_is_in_a_known_language() -> None:
+def test_blocks_have_known_languages_and_the_readme_the_expected_command_count() -> None:
     assert {block.language for block in BLOCKS} <= LANGUAGES
     assert len(commands("README.md")) == 15
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
+def test_every_relative_link_points_to_an_existing_file_and_heading(page: str) -> None:
     folder = PROJECT if page == "README.md" else PROJECT / "docs"
     for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", PAGES[page]):
         file = folder / (path or page)
@@ -238,7 +236,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
         assert not anchor or anchor in anchors, f"{page} links to {path}#{anchor}"
 
 
-def test_the_reference_of_keys_is_that_of_the_schema() -> None:
+def test_the_key_reference_matches_the_schema() -> None:
     table = PAGES["scenarios.md"].partition("<!-- keys -->")[2].partition("<!-- /keys -->")[0]
     made = sh(".venv/bin/python -m scenarios.spec.reference", PROJECT)
     assert made.returncode == 0, made.stderr

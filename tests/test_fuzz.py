@@ -1,6 +1,7 @@
-"""Whatever is read from outside, random and mutated: an answer or one sentence, soon, and within bounds of memory.
+"""Every reader of external input, with random and mutated input: it accepts it or refuses it with a one-line message,
+within bounds of time and memory.
 
-`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs each instead of fifty.
+`LONGHAUL_FUZZ=10000 python -m pytest tests/test_fuzz.py` tries ten thousand inputs per test instead of fifty.
 """
 
 import json
@@ -38,7 +39,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
 EXAMPLES = int(os.environ.get("LONGHAUL_FUZZ", "50"))
-HANG_S = 20  # of processor time, for what takes milliseconds; what waits for ever ends by pytest's own timeout
+HANG_S = 20  # of processor time, where milliseconds are normal; pytest's own timeout ends a test that blocks
 MEMORY_BYTES = 64 << 20
 
 fuzzed = settings(
@@ -48,7 +49,7 @@ fuzzed = settings(
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Fail where what is done within does not end, or takes more memory than anything so small can need."""
+    """Fail if the body takes more than `HANG_S` of processor time or `MEMORY_BYTES` of memory."""
 
     def hung(_number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"it has not ended after {HANG_S} s")
@@ -67,14 +68,14 @@ def bounded() -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> None:
-    """An error's message is one line that can be shown, and not a long one."""
+    """Assert that an error's message is one non-empty line of fewer than 2000 characters."""
     text = str(error)
     assert text and "\n" not in text and len(text) < 2000, text
 
 
 @st.composite
 def mutated(draw: st.DrawFn, seeds: list[bytes], words: list[bytes]) -> bytes:
-    """One of the seeds with a few bytes changed, cut out, doubled, or replaced by words of the format."""
+    """Draw one of the seeds with a few bytes changed, removed, repeated, or replaced by words of the format."""
     data = bytearray(draw(st.sampled_from(seeds)))
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.integers(0, len(data)))
@@ -96,12 +97,12 @@ def mutated(draw: st.DrawFn, seeds: list[bytes], words: list[bytes]) -> bytes:
 
 
 def anything(words: list[bytes]) -> st.SearchStrategy[bytes]:
-    """Bytes at random, and words of the format one after the other."""
+    """Return a strategy for random bytes and for sequences of the format's words."""
     return st.binary(max_size=300) | st.lists(st.sampled_from(words), max_size=40).map(b"".join)
 
 
 def json_values(names: list[str]) -> st.SearchStrategy[Any]:
-    """Values that JSON can hold, with these names among an object's keys, and numbers of every size."""
+    """Return a strategy for JSON values, with these names among the objects' keys, and numbers of every size."""
     numbers = st.integers() | st.integers(-(10**30), 10**30) | st.floats() | st.sampled_from([2**63, 10**300, -0.0])
     leaves = st.none() | st.booleans() | numbers | st.text(max_size=20) | st.sampled_from(names)
     keys = st.sampled_from(names) | st.text(max_size=5)
@@ -151,7 +152,7 @@ TOML = [
 @example(b"a=" + b"[" * 60_000)
 @example(b"[" + b"a." * 30_000 + b"b]")
 @example(b"x = " + b"9" * 60_000)
-def test_the_scenario_loader(data: bytes) -> None:
+def test_the_scenario_loader_accepts_or_refuses_any_bytes(data: bytes) -> None:
     path = _SCRATCH / "scenario.toml"
     path.write_bytes(data)
     with bounded():
@@ -179,7 +180,7 @@ _SCRATCH = Path()
 
 @fuzzed
 @given(st.sampled_from([*KEYS, *(f"sweep.{key}" for key in KEYS)]) | st.text(max_size=20), mutated([b"8"], TOML))
-def test_an_option_that_sets_a_key(key: str, value: bytes) -> None:
+def test_an_option_that_sets_a_key_is_accepted_or_refused_in_printable_lines(key: str, value: bytes) -> None:
     try:
         load.load_scenario("paper", [load.assignment(f"{key}={os.fsdecode(value)}")])
     except ScenarioError as error:
@@ -194,7 +195,7 @@ UNITS = ["Gbit/s", "bit/s", "MB", "MiB", "us", "ms", " ", "-", "–", ".", "1", 
 @example("9" * 100_000 + " B")
 @example("1." + "0" * 100_000 + " s")
 @example("-" * 100_000)
-def test_units(text: str) -> None:
+def test_unit_parsers_accept_or_refuse_any_text(text: str) -> None:
     readers = {
         units.parse_rate_bps: units.format_rate,
         units.parse_rate_range_bps: units.format_rate_range,
@@ -221,7 +222,7 @@ ROWS = [b"time,link,rate\n", b"0,", LINKS[0].encode(), b",", b"40 Gbit/s", b"\n"
 @given(mutated([TRACE], ROWS) | anything(ROWS))
 @example(b"time,link,rate\n0," + b"x" * 200_000 + b",1\n")
 @example(b"time,link,rate\n1e999999999,a,1\n")
-def test_the_trace_reader(data: bytes) -> None:
+def test_the_trace_reader_accepts_or_refuses_any_bytes(data: bytes) -> None:
     path = _SCRATCH / "trace.csv"
     path.write_bytes(data)
     with bounded():
@@ -248,12 +249,12 @@ NOTES = [b"-1", b"0", b"1", b"2", b"7", b"64", b"1000000", b"9" * 30, b"\0", b"<
 @example(b"<" * 1000)
 @example(b"{" * 100_000)
 @example(b'{"7-Flows": ["Chunk 0 from \xd9\xa1 traveled over 0->1 in epoch 0"]}')
-def test_the_files_of_schedules(data: bytes) -> None:
+def test_the_schedule_readers_accept_or_refuse_any_bytes(data: bytes) -> None:
     path = _SCRATCH / "schedule"
     path.write_bytes(data)
     kind, gpus = MESSAGES, 2
     with bounded():
-        for _ in range(2):  # the second time as what it is
+        for _ in range(2):  # the second time with the kind and GPUs that the error names
             try:
                 assert files.read(path, kind=kind, gpus=gpus).transfers
                 return
@@ -277,7 +278,7 @@ RECORDS = [b"\xff" * 11, b"\x80", b"\0", b"\x01", b"\x0a", b"\x52\x0e\x0a\x09is_
 @example(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", False)
 @example(b"\x07\x0a\x050.0.4" + b"\0" * 1_000_000, False)
 @example(b"\x07\x0a\x050.0.4" + b"\x84\x80\x40\x2a\x80\x80\x40" + b"\x01" * (1 << 20), False)
-def test_the_files_of_traces(data: bytes, both: bool) -> None:
+def test_the_chakra_reader_accepts_or_refuses_any_bytes(data: bytes, both: bool) -> None:
     for rank in range(4):
         (_SCRATCH / f"trace.{rank}.et").write_bytes(data if both or rank == 0 else TRACES[0])
     with bounded():
@@ -303,7 +304,7 @@ JSON = [b"{", b"}", b"[", b"]", b":", b",", b'"', b"1", b"-1", b"1e999", b"NaN",
 
 
 def lines(examples: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
-    """Messages with a value changed, lines mutated, and anything else."""
+    """Return a strategy for messages with one value changed, mutated lines, and arbitrary bytes."""
     changed = st.tuples(st.sampled_from(examples), st.sampled_from(NAMES), json_values(NAMES)).map(
         lambda parts: dumped(parts[0] | {parts[1]: parts[2]})
     )
@@ -313,7 +314,7 @@ def lines(examples: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
 @fuzzed
 @given(lines(REQUESTS))
 @example(b"[" * 10_000_000 + b"\n")
-def test_what_the_controller_is_asked(data: bytes) -> None:
+def test_the_request_parser_accepts_or_refuses_any_bytes(data: bytes) -> None:
     line = data[: line_limit_bytes(FABRIC)]
     with bounded():
         try:
@@ -326,7 +327,7 @@ def test_what_the_controller_is_asked(data: bytes) -> None:
 
 @fuzzed
 @given(lines([SPEC]))
-def test_the_fabric_that_the_controller_is_given(data: bytes) -> None:
+def test_the_fabric_spec_parser_accepts_or_refuses_any_bytes(data: bytes) -> None:
     with bounded():
         try:
             spec = read_spec(data)
@@ -344,7 +345,7 @@ FILES = ["provenance.json", "settings.json", "collectives.parquet", "faults.parq
 
 @pytest.fixture(scope="module")
 def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small complete run, and a part of its rows as if it were not complete."""
+    """A small complete run that also has a part with rows, as an incomplete run has."""
     folder = tmp_path_factory.mktemp("run") / "run"
     write_run(folder, overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
     writer = Writer(folder, reader.read_settings(folder), {POINT: 3})
@@ -358,12 +359,14 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzzed
 @given(st.sampled_from(FILES), st.booleans(), st.data())
-def test_the_results_reader(stored_run: Path, name: str, complete: bool, data: st.DataObject) -> None:
+def test_the_results_reader_accepts_or_refuses_any_corrupted_file(
+    stored_run: Path, name: str, complete: bool, data: st.DataObject
+) -> None:
     folder = _SCRATCH / "mutated"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(stored_run, folder)
     listed = reader.read_settings(folder)
-    if not complete:  # then the parts are read
+    if not complete:  # so that the parts are read
         provenance = json.loads((folder / "provenance.json").read_text())
         (folder / "provenance.json").write_text(json.dumps(provenance | {"ended": None}))
     seed = (folder / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The shape of the repository: what lies at its top, and which way its imports go."""
+"""The layout of the repository: its top-level entries, its module names, and which packages import which."""
 
 import ast
 import subprocess
@@ -29,7 +29,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_imports_go_one_way(package: str) -> None:
+def test_every_package_imports_only_the_packages_allowed_to_it(package: str) -> None:
     modules = sorted((ROOT / package).rglob("*.py"))
     assert modules
     for module in modules:
@@ -37,20 +37,20 @@ def test_imports_go_one_way(package: str) -> None:
         assert own <= MAY_IMPORT[package], f"{module.relative_to(ROOT)} imports {sorted(own - MAY_IMPORT[package])}"
 
 
-def test_the_top_level_is_fixed() -> None:
+def test_the_top_level_holds_only_known_entries() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout, so what belongs to the project is not known")
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert {line.partition("/")[0] for line in listed.splitlines()} <= TOP_LEVEL
 
 
-def test_no_module_is_named_for_having_no_subject() -> None:
+def test_no_module_has_a_vague_name() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
     named = {path.stem for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     assert not named & vague
 
 
-def test_nothing_is_unpickled_from_files_nor_run_from_text() -> None:
+def test_no_module_unpickles_data_or_evaluates_text() -> None:
     for module in sorted(module for package in PACKAGES for module in (ROOT / package).rglob("*.py")):
         names = {name.partition(".")[0] for name in imported(module)}
         assert not names & {"pickle", "marshal", "shelve", "dill", "joblib"}, module

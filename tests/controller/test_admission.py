@@ -1,4 +1,4 @@
-"""Admission control, beside flows over time that know nothing of tunnels, by networkx and by programmes of arcs."""
+"""Admission control, compared with flows over time on arcs instead of tunnels: networkx and linear programmes."""
 
 import math
 import random
@@ -29,7 +29,7 @@ EXACT = 1e-6
 
 
 class Case:
-    """A random network of links in both directions, and requests between its nodes over all paths between them."""
+    """A random network of bidirectional links, and requests between its nodes with all simple paths as tunnels."""
 
     def __init__(
         self, seed: int, *, requests: int, one_source: bool = False, rates: bool = True, protects: bool = False
@@ -66,7 +66,7 @@ class Case:
             self.ends[one.name] = src, dst
 
     def protected(self, one: Request, draw: random.Random) -> Request:
-        """The request with every tunnel twice, each time with another substitute behind each failure that hits it."""
+        """Return the request with every tunnel twice, each with a random substitute for every failure that hits it."""
         tunnels = 2 * one.tunnels
         behind = []
         for down in self.capacities.failures:
@@ -83,16 +83,16 @@ class Case:
         return np.asarray(self.capacities.bps[slot])
 
     def fits(self, requests: Sequence[Request], *, protects: bool = False) -> bool:
-        """Whether all can be kept."""
+        """Return whether all requests can be kept at once."""
         if not requests:
             return True
         return self._fits_behind(requests) if protects else self._fits(requests)
 
     def _fits(self, requests: Sequence[Request]) -> bool:
-        """By a programme of what each sends over each arc in each interval, its flow conserved at every node."""
+        """Decide by a linear programme of the bits per arc and interval, with flow conservation at every node."""
         intervals, nodes = self.intervals(requests), range(1 + max(max(arc) for arc in self.arcs))
         arcs, per = len(self.arcs), len(requests) * len(intervals)
-        whole = per * (1 + arcs)  # what is sent, then what passes each arc
+        whole = per * (1 + arcs)  # the bits sent, then the bits over each arc
         equal, equals, below, belows = [], [], [], []
         upper = np.full(whole, np.inf)
         for r, one in enumerate(requests):
@@ -129,7 +129,7 @@ class Case:
         return self._solves(whole, upper, (below, belows), (equal, equals))
 
     def _fits_behind(self, requests: Sequence[Request]) -> bool:
-        """By a programme of what each sends over each tunnel in each interval, on every link, under every failure."""
+        """Decide by a linear programme of the bits per tunnel and interval, within every limit under every failure."""
         intervals = self.intervals(requests)
         sends = [
             (r, t, i) for r, one in enumerate(requests) for t in range(len(one.tunnels)) for i in range(len(intervals))
@@ -171,8 +171,8 @@ def with_amount(kept: Sequence[Request], one: Request, amount: float) -> list[Re
     return [*kept, replace(one, amount=amount)]
 
 
-def before(found: Sequence[Decision]) -> Iterator[tuple[list[Request], Decision]]:
-    """Each answer, with the promises that had been given."""
+def with_earlier_promises(found: Sequence[Decision]) -> Iterator[tuple[list[Request], Decision]]:
+    """Yield each answer with the promises given before it."""
     kept: list[Request] = []
     for one in found:
         yield list(kept), one
@@ -180,7 +180,7 @@ def before(found: Sequence[Decision]) -> Iterator[tuple[list[Request], Decision]
 
 
 def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
-    """All is kept: what each promise sends, and what each link carries, under each failure."""
+    """Assert that every promise sends its amount in its time, and that no link is overloaded, under each failure."""
     spans_s = np.diff(calendar.edges_s)
     for one, mine in zip(calendar.requests, calendar.bps, strict=True):
         assert (mine >= -EXACT).all()
@@ -202,12 +202,12 @@ def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9))
-def test_what_fits_is_what_a_flow_over_time_carries(seed: int) -> None:
-    """From one source the most that a request could have is what a maximum flow has beyond the promises before it."""
+def test_from_one_source_admission_agrees_with_the_maximum_flow_over_time(seed: int) -> None:
+    """With one source, the most that a request can get is the maximum flow less the earlier promises."""
     case = Case(seed, requests=4, one_source=True, rates=False)
     found, calendar = decide_all(case.capacities, [replace(one, latest_s=0.0) for one in case.requests], protects=False)
     check_calendar(case, calendar, protects=False)
-    for kept, one in before(found):
+    for kept, one in with_earlier_promises(found):
         most = flow_over_time(case, [*kept, replace(one.request, amount=1e4)]) - sum(other.amount for other in kept)
         assert (one.outcome == ADMITTED) == (one.request.amount <= most + EXACT)
         if one.outcome == REFUSED:
@@ -215,7 +215,7 @@ def test_what_fits_is_what_a_flow_over_time_carries(seed: int) -> None:
 
 
 def flow_over_time(case: Case, requests: Sequence[Request]) -> float:
-    """The maximum flow from node 0 in all intervals to the requests, by networkx."""
+    """Return the maximum flow from node 0 to the requests over all intervals, computed by networkx."""
     graph = networkx.DiGraph()
     graph.add_node("to")
     for i, (low_s, high_s) in enumerate(case.intervals(requests)):
@@ -230,13 +230,13 @@ def flow_over_time(case: Case, requests: Sequence[Request]) -> float:
 
 
 @pytest.mark.parametrize("protects", [False, True])
-def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -> None:
+def test_every_admission_answer_is_optimal_by_an_independent_linear_programme(protects: bool) -> None:
     seen = dict.fromkeys((ADMITTED, DEFERRED, REFUSED), 0)
     for seed in range(25 if protects else 60):
         case = Case(seed, requests=4, protects=protects)
         found, calendar = decide_all(case.capacities, case.requests, protects=protects)
         check_calendar(case, calendar, protects=protects)
-        for kept, one in before(found):
+        for kept, one in with_earlier_promises(found):
             seen[one.outcome] += 1
             asked = one.request
             assert case.fits([*kept, asked], protects=protects) == (one.outcome == ADMITTED)
@@ -252,8 +252,8 @@ def test_a_refused_request_breaks_a_promise_if_it_is_forced_in(protects: bool) -
     assert min(seen.values()) > 8, seen
 
 
-def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() -> None:
-    told = 0
+def test_after_a_link_failure_all_promises_are_kept_exactly_if_they_still_fit() -> None:
+    refused = 0
     for seed in range(60):
         case = Case(seed, requests=4)
         _, calendar = decide_all(case.capacities, case.requests, protects=False)
@@ -263,18 +263,18 @@ def test_of_promises_that_a_failure_breaks_one_at_least_does_not_fit_any_more() 
         without.capacities = case.capacities.without(down)
         check_calendar(without, later, protects=False)
         assert without.fits([one.request for one in left]) == all(one.outcome == ADMITTED for one in left)
-        told += sum(one.outcome == REFUSED for one in left)
-        for one in left:  # what had been sent before is not sent again
+        refused += sum(one.outcome == REFUSED for one in left)
+        for one in left:  # what was sent before the failure is not sent again
             if not one.request.is_rate:
                 (of,) = [i for i, other in enumerate(calendar.requests) if other.name == one.request.name]
                 sent_s = np.clip(3.5 - calendar.edges_s[:-1], 0.0, np.diff(calendar.edges_s))
                 sent = sent_s @ calendar.bps[of].sum(axis=1)
                 assert sent + one.request.amount == pytest.approx(calendar.requests[of].amount, rel=1e-5)
-    assert told > 10
+    assert refused > 10
 
 
-def test_promises_move_to_other_tunnels_and_intervals() -> None:
-    """The early promise leaves the fast time to one that could be kept at no other."""
+def test_an_earlier_promise_moves_to_other_tunnels_and_times_for_an_urgent_request() -> None:
+    """The early promise gives up the fast tunnel in the only second in which the urgent request can use it."""
     capacities = Capacities(bps=np.array([[10.0, 1.0]]))
     early = Request(name="early", tunnels=((0,), (1,)), amount=10.0, begin_s=0.0, end_s=10.0)
     urgent = Request(name="urgent", tunnels=((0,),), amount=10.0, begin_s=0.0, end_s=1.0)
@@ -286,23 +286,23 @@ def test_promises_move_to_other_tunnels_and_intervals() -> None:
     np.testing.assert_allclose(calendar.bps[0][first][:, 0], 0.0, atol=1e-9)
 
 
-def test_instants_that_differ_by_rounding_errors_are_one() -> None:
-    """An interval of 1e-14 s would be given whatever rate, even a negative one, that the solver's tolerance allows."""
+def test_instants_that_differ_only_by_rounding_errors_are_merged() -> None:
+    """In an interval of 1e-14 s, the solver's tolerance would allow any rate, even a negative one."""
     one = Request(name="one", tunnels=((0,), (1,)), amount=2.0, begin_s=0.0, end_s=1.0, sooner_s=(0.0, 0.3))
     other = replace(one, name="other", end_s=0.7 + 4e-11)
     _, calendar = decide_all(Capacities(bps=np.array([[10.0, 10.0]])), [one, other], protects=False)
     assert np.diff(calendar.edges_s) == pytest.approx([0.4, 0.3, 0.3])
 
 
-def test_no_request_takes_nothing() -> None:
+def test_no_requests_give_an_empty_calendar() -> None:
     found, calendar = decide_all(Capacities(bps=np.ones((1, 2))), [], protects=True)
     assert found == [] and calendar.requests == ()
 
 
-def test_what_can_never_be_has_no_time() -> None:
+def test_an_impossible_request_has_no_earliest_end_and_a_huge_one_is_deferred() -> None:
     capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
     one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
-    one = replace(one, behind=(one.tunnels,))  # no other way is left
+    one = replace(one, behind=(one.tunnels,))  # the only tunnel has no substitute
     (found,), _ = decide_all(capacities, [one], protects=False)
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(10.0)
     (found,), _ = decide_all(capacities, [replace(one, amount=1.0)], protects=True)
@@ -315,7 +315,7 @@ def test_what_can_never_be_has_no_time() -> None:
     )
 
 
-def test_where_the_solver_s_presolve_fails_the_answers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_the_same_when_the_solvers_presolve_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(3, requests=4, protects=True)
     wanted, _ = decide_all(case.capacities, case.requests, protects=True)
 

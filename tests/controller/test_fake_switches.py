@@ -1,4 +1,4 @@
-"""The controller among switches that misbehave: all of them fake."""
+"""The controller with fake switches that misbehave."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from tests.fakes.fakeswitch import FakeSwitch, Seen
 
 
 class Fakes:
-    """A controller whose switches are all fake, and ready."""
+    """A controller with fake switches only, all of them ready."""
 
     def __init__(self, process: Process) -> None:
         self.running, self.port, self.seen = process.up(), process.port, Seen()
@@ -30,7 +30,7 @@ class Fakes:
         self.switches[name] = FakeSwitch(name, dpid, self.port, self.seen, silent=silent)
 
     def route(self, path: int) -> tuple[int, ...]:
-        """Put ranks 3 and 4 on this path, by conditions that make it the best."""
+        """Request a route from rank 3 to 4 under conditions that make this path the best; return the chosen paths."""
         rates = [1e9 if link.kind == "wan" else 1e11 for link in FABRIC.links]
         rates[FABRIC.paths[path].links[0]] = 1e11
         return self.controller.route(
@@ -38,7 +38,7 @@ class Fakes:
         ).paths
 
     def events(self) -> list[tuple[str, str, int, int]]:
-        """What happened since they were last asked for."""
+        """Return the events since the last call."""
         found, self.seen.events = self.seen.events, []
         return found
 
@@ -55,7 +55,7 @@ def is_route(event: tuple[str, str, int, int]) -> bool:
     return event[1] == "add" and bool(event[2] & 0xFFFFFFFF)
 
 
-def test_a_change_of_a_route_is_one_message_to_its_leaf(fakes: Fakes) -> None:
+def test_a_route_change_is_one_message_to_the_source_leaf(fakes: Fakes) -> None:
     fakes.events()
     for path in (1, 2, 3):
         assert fakes.route(path) == (path,)
@@ -65,7 +65,7 @@ def test_a_change_of_a_route_is_one_message_to_its_leaf(fakes: Fakes) -> None:
 
 
 def outage(fakes: Fakes, switch: str, *, slow: str) -> list[tuple[str, str, int, int]]:
-    """The events as the controller leads around a switch that leaves, with a route on path 2."""
+    """Return the events while the controller routes around a disconnected switch, with a route on path 2."""
     assert fakes.route(2) == (2,)
     fakes.events()
     fakes.switches[slow].delay_s = 0.3
@@ -75,8 +75,8 @@ def outage(fakes: Fakes, switch: str, *, slow: str) -> list[tuple[str, str, int,
     return fakes.events()
 
 
-def test_a_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fakes: Fakes) -> None:
-    """A border router leaves: first come the default rules that lead around it, then the pair returns to these."""
+def test_a_stage_is_sent_only_after_every_switch_has_confirmed_the_previous_stage(fakes: Fakes) -> None:
+    """A border router disconnects: first come default rules around it, then the pair's route is removed."""
     events = outage(fakes, "s1b0", slow="s0b1")
     removed = [event[:2] for event in events].index(("s0l1", "delete"))
     before = [event[:2] for event in events[:removed]]
@@ -86,8 +86,8 @@ def test_a_stage_waits_until_the_slowest_switch_has_confirmed_the_one_before(fak
     assert [event[:2] for event in events[removed + 1 :]] == [("s0l1", "confirm")]
 
 
-def test_a_route_around_an_outage_waits_for_nothing_where_its_tunnel_is_there(fakes: Fakes) -> None:
-    """A spine leaves: the leaf's route leads over another one at once, beside the default rules."""
+def test_a_route_around_an_outage_is_installed_at_once_if_its_tunnel_exists(fakes: Fakes) -> None:
+    """A spine disconnects: the leaf's route moves to another spine in the same stage as the default rules."""
     events = outage(fakes, "s0p1", slow="s0b0")
     (moved,) = (index for index, event in enumerate(events) if is_route(event))
     assert events[moved][0] == "s0l1"
@@ -95,7 +95,7 @@ def test_a_route_around_an_outage_waits_for_nothing_where_its_tunnel_is_there(fa
     assert [event[1] for event in events].count("confirm") == len({event[0] for event in events if event[1] == "add"})
 
 
-def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_starts_from_a_clean_table(fakes: Fakes) -> None:
+def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_clears_all_tables(fakes: Fakes) -> None:
     fakes.switches["s0l1"].silent = True
     with pytest.raises(ControllerError, match="reports: no answer within 5 s from the switch s0l1"):
         fakes.route(2)
@@ -108,7 +108,7 @@ def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_starts_fro
     assert fakes.controller.status()["routes"] == [[3, 4, 3, 2]]
 
 
-def test_a_switch_that_leaves_or_refuses_a_rule_is_named_at_once(fakes: Fakes) -> None:
+def test_a_request_fails_at_once_naming_the_switch_that_disconnects_or_refuses_a_rule(fakes: Fakes) -> None:
     fakes.switches["s0l1"].hangs_up = True
     begin = time.monotonic()
     with pytest.raises(ControllerError, match="reports: the switch s0l1 has disconnected"):
@@ -128,7 +128,7 @@ def test_a_switch_that_leaves_or_refuses_a_rule_is_named_at_once(fakes: Fakes) -
         fakes.route(3)
 
 
-def test_a_switch_that_does_not_confirm_its_default_rules_may_connect_anew(fakes: Fakes) -> None:
+def test_a_switch_that_never_confirms_its_default_rules_is_dropped_and_can_reconnect(fakes: Fakes) -> None:
     fakes.switches["s1p0"].close()
     fakes.connect("s1p0", silent=True)
     assert fakes.switches["s1p0"].hung_up_on(timeout_s=60)
@@ -139,16 +139,16 @@ def test_a_switch_that_does_not_confirm_its_default_rules_may_connect_anew(fakes
 
 
 class Unread(socket.socket):
-    """A connection from which one reader alone may take anything, as a peek waits when that one is quicker."""
+    """A connection that only the framework may read: a peek would block if the framework reads first."""
 
     def recv(self, *_: object) -> bytes:  # type: ignore[override]
         raise AssertionError("somebody else reads")
 
 
-def test_who_has_hung_up_is_seen_without_reading() -> None:
+def test_a_closed_connection_is_detected_without_reading_from_it() -> None:
     ours, theirs = socket.socketpair()
     with Unread(fileno=ours.detach()) as connection, theirs:
-        connection.settimeout(5)  # as the framework's
+        connection.settimeout(5)  # as the framework sets it
         datapath = SimpleNamespace(socket=connection)
         assert not has_hung_up(datapath)
         theirs.sendall(b"an answer")
@@ -158,7 +158,7 @@ def test_who_has_hung_up_is_seen_without_reading() -> None:
     assert has_hung_up(datapath)
 
 
-def test_counters_are_those_of_every_port_however_many_messages_a_switch_answers_with(fakes: Fakes) -> None:
+def test_counters_cover_every_port_when_a_switch_replies_in_several_messages(fakes: Fakes) -> None:
     for number, switch in enumerate(fakes.switches.values()):
         switch.sent_bytes = [number, 2**63 + number, 7]
     before_ns = time.monotonic_ns()
@@ -169,7 +169,7 @@ def test_counters_are_those_of_every_port_however_many_messages_a_switch_answers
         assert before_ns <= asked_ns <= answered_ns <= time.monotonic_ns()
     fakes.switches["s1p1"].close()
     end = time.monotonic() + 30
-    while time.monotonic() < end and not fakes.controller.status()["dead"]:  # until it is known to be down
+    while time.monotonic() < end and not fakes.controller.status()["dead"]:  # until the controller has noticed
         with suppress(ControllerError):
             fakes.controller.counters()
     assert list(fakes.controller.counters()) == [name for name in fakes.switches if name != "s1p1"]

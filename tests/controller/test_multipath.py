@@ -1,4 +1,4 @@
-"""ECMP and spraying: which ways flows take, and that rules lead them there without losing a packet."""
+"""ECMP and spraying: which routes flows take, and that flow rules put them there without losing a packet."""
 
 import random
 from collections import Counter
@@ -28,15 +28,15 @@ Flow = tuple[int, int, int]  # two ranks and a channel
 MESH = FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4)
 
 
-def spread(spec: FabricSpec, routing: str, grain: str = "physical", seed: int = 1) -> tuple[Fabric, Multipath]:
+def with_routing(spec: FabricSpec, routing: str, grain: str = "physical", seed: int = 1) -> tuple[Fabric, Multipath]:
     fabric = build_fabric(replace(spec, routing=routing, grain=grain, hash_seed=seed))
     found = multipath(fabric)
     assert found is not None
     return fabric, found
 
 
-def asked(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
-    """A request for the ways of these flows, of which each has the source port 20000 + its place."""
+def route_request(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
+    """Return a request for the routes of these flows; the source port of each is 20000 + its index."""
     number = len(fabric.links)
     return RouteRequest(
         crossings=(),
@@ -51,20 +51,20 @@ def asked(fabric: Fabric, flows: "list[Flow]") -> RouteRequest:
 
 
 def walked(network: FakeNetwork, packet: Packet) -> "list[str]":
-    """The ports that a packet passes, from its GPU on."""
+    """Return the ports that a packet passes, starting at its GPU."""
     passed = network.walk(packet)
     gpu = {gpu.ip: gpu.name for gpu in network.fabric.gpus}
     nodes = [gpu[packet.src], *passed, gpu[packet.dst]]
     return [f"{a}>{b}" for a, b in pairwise(nodes)]
 
 
-def test_single_has_no_ways_to_spread_over() -> None:
+def test_single_path_routing_has_no_multipath_plan() -> None:
     assert multipath(build_fabric(FabricSpec())) is None
 
 
 @pytest.mark.parametrize(("grain", "ways"), [("logical", 4), ("physical", 16)])
-def test_pieces_of_a_message_take_every_way_once(grain: str, ways: int) -> None:
-    fabric, found = spread(MESH, "spray", grain)
+def test_the_sprayed_pieces_of_a_message_use_every_route_exactly_once(grain: str, ways: int) -> None:
+    fabric, found = with_routing(MESH, "spray", grain)
     assert (found.pieces(0, 1), found.width) == (ways, ways)
     assert found.pieces(0, 0) == (4 if grain == "physical" else 1)
     src, dst, channel = np.full(ways, 1), np.full(ways, 9), np.arange(ways) + 3 * ways
@@ -76,8 +76,8 @@ def test_pieces_of_a_message_take_every_way_once(grain: str, ways: int) -> None:
     assert taken == Counter((path, *pair) for path, pair in product(paths, spines))
 
 
-def test_the_hash_spreads_flows_over_all_ways_alike_and_follows_seed_and_channel() -> None:
-    _, found = spread(MESH, "ecmp")
+def test_the_ecmp_hash_spreads_flows_evenly_and_depends_on_seed_and_channel() -> None:
+    _, found = with_routing(MESH, "ecmp")
     ends = [pair for pair in permutations(range(16), 2) if (pair[0] < 8) != (pair[1] < 8)]
     src, dst = np.repeat(np.array(ends), 64, axis=0).T
     channel = np.tile(np.arange(64), len(ends))
@@ -86,12 +86,12 @@ def test_the_hash_spreads_flows_over_all_ways_alike_and_follows_seed_and_channel
     counts = np.array([*Counter(zip(path % 4, *spine.T, strict=True)).values()])
     expected = len(src) / 64
     assert len(counts) == 64 and ((counts - expected) ** 2 / expected).sum() < 110  # 63 degrees: 1 in 4,000
-    for other in (found.paths(src, dst, channel + 1), spread(MESH, "ecmp", seed=2)[1].paths(src, dst, channel)):
+    for other in (found.paths(src, dst, channel + 1), with_routing(MESH, "ecmp", seed=2)[1].paths(src, dst, channel)):
         assert (path == other).mean() == pytest.approx(1 / 4, abs=0.02)
 
 
-def test_the_permutation_takes_the_same_ways() -> None:
-    fabric, found = spread(MESH, "ecmp", seed=77)
+def test_multipath_routes_match_those_of_the_permutation_study() -> None:
+    fabric, found = with_routing(MESH, "ecmp", seed=77)
     src = np.arange(16)
     dst = np.random.default_rng(3).permutation(16)
     src, dst = src[src != dst], dst[src != dst]
@@ -100,7 +100,7 @@ def test_the_permutation_takes_the_same_ways() -> None:
     climbs = np.array([fabric.gpus[a].leaf != fabric.gpus[b].leaf for a, b in zip(src, dst, strict=True)])
     assert path.tolist() == ways.path.tolist()
     assert found.spines(src, dst, path, 0)[climbs].tolist() == ways.spine[climbs].tolist()
-    fabric, found = spread(MESH, "spray")
+    fabric, found = with_routing(MESH, "spray")
     pieces = spray(fabric, 4, np.array([2]), np.array([12]))
     path = found.paths(np.full(16, 2), np.full(16, 12), np.arange(16))
     assert path.tolist() == pieces.path.tolist()
@@ -108,13 +108,13 @@ def test_the_permutation_takes_the_same_ways() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataObject) -> None:
-    """Packets pass the ports that the plan has, whatever has failed; the fixed spines and paths are others."""
+def test_flows_use_only_working_routes_and_the_flow_rules_follow_the_planned_ports(data: st.DataObject) -> None:
+    """Packets pass the planned ports under any failures; the fixed spines and paths would be different ones."""
     spec = data.draw(fabrics()).spec
     routing, grain = data.draw(st.sampled_from(ROUTINGS[1:])), data.draw(st.sampled_from(GRAINS))
     if grain == "physical" and (rails := data.draw(st.sampled_from([None, 2, 4]))) is not None:
         spec, routing = replace(spec, leaves=2, spines=2, rails=rails), data.draw(st.sampled_from(ROUTINGS))
-    fabric, found = spread(spec, routing, grain)
+    fabric, found = with_routing(spec, routing, grain)
     dead = data.draw(failures(fabric))
     pairs = list(permutations(range(len(fabric.gpus)), 2))
     sites = fabric.gpu_sites
@@ -126,7 +126,7 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
         for channel in range(3)
         if reach[pair] and (sites[pair[0]] != sites[pair[1]] or inside)
     ]
-    ways = choose_ways(fabric, asked(fabric, flows), dead)[0]
+    ways = choose_ways(fabric, route_request(fabric, flows), dead)[0]
     now = FabricPaths(fabric, dead)
     network = with_default_rules(now)
     change = rules.change(now, (), {}, generation=1, tunnels=(), of_flows=ways)
@@ -149,9 +149,9 @@ def test_only_ways_that_are_up_are_taken_and_the_rules_lead_there(data: st.DataO
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
+def test_while_flow_routes_change_every_packet_takes_the_old_or_the_new_route(data: st.DataObject) -> None:
     spec = data.draw(fabrics()).spec
-    fabric, _ = spread(spec, "spray")
+    fabric, _ = with_routing(spec, "spray")
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = FabricPaths(fabric)
     network = with_default_rules(ways)
@@ -164,7 +164,7 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
     old = {pair: walked(network, network.sent(*pair, 20000)) for pair in some}
     for generation in (1, 2, 3):
         channel = data.draw(st.integers(0, 15))
-        request = replace(asked(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
+        request = replace(route_request(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
         wanted = choose_ways(fabric, request, NO_CABLES)[0]
         change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
         after = with_default_rules(ways)
@@ -190,10 +190,10 @@ def test_while_ways_change_every_packet_takes_the_old_way_or_the_new(data: st.Da
         assert walked(network, network.sent(*pair, 20000)) == walked(fixed, fixed.sent(*pair, 20000))
 
 
-def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
-    fabric, _ = spread(MESH, "ecmp")
+def test_a_new_source_port_gets_a_rule_and_the_old_ports_rule_is_removed() -> None:
+    fabric, _ = with_routing(MESH, "ecmp")
     ways = FabricPaths(fabric)
-    first = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NO_CABLES)[0]
+    first = choose_ways(fabric, route_request(fabric, [(0, 8, 0)]), NO_CABLES)[0]
     before = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=first)
     other = {(0, 8, 20001): first[0, 8, 20000]}
     change = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=other)
@@ -204,10 +204,10 @@ def test_a_flow_whose_port_is_new_needs_a_rule_and_the_old_one_goes() -> None:
     assert [rule.match.tcp_src for rule in of_flows] == [20001]
 
 
-def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
-    fabric, _ = spread(MESH, "ecmp")
+def test_removing_a_pairs_route_keeps_the_rules_of_its_flows() -> None:
+    fabric, _ = with_routing(MESH, "ecmp")
     ways = FabricPaths(fabric)
-    flows = choose_ways(fabric, asked(fabric, [(0, 8, 0)]), NO_CABLES)[0]
+    flows = choose_ways(fabric, route_request(fabric, [(0, 8, 0)]), NO_CABLES)[0]
     before = rules.change(ways, (), {(0, 8): 3}, generation=1, tunnels=(), of_flows=flows)
     after = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=flows)
     network = with_default_rules(ways)
@@ -217,9 +217,9 @@ def test_the_rule_of_a_pair_goes_without_those_of_its_flows() -> None:
 
 
 @pytest.mark.parametrize(("rails", "pieces"), [(2, 2), (4, 12), (8, 24)])
-def test_pieces_are_even_over_rails_and_over_those_left_where_one_fails(rails: int, pieces: int) -> None:
+def test_pieces_are_spread_evenly_over_the_rails_that_work(rails: int, pieces: int) -> None:
     spec = FabricSpec(gpus_per_site=(2, 2), border_routers=1, rails=rails)
-    fabric, found = spread(spec, "spray")
+    fabric, found = with_routing(spec, "spray")
     assert found.pieces(0, 0) == found.pieces(0, 1) == found.width == pieces
     src, dst, piece = np.zeros(pieces, int), np.ones(pieces, int), np.arange(pieces)
     for dead, left in (
@@ -233,10 +233,10 @@ def test_pieces_are_even_over_rails_and_over_those_left_where_one_fails(rails: i
         assert len(used) == left and max(used.values()) == -(-pieces // left)
 
 
-def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None:
-    fabric, _ = spread(FabricSpec(gpus_per_site=(2, 2), rails=4), "single")
+def test_with_rails_each_channel_uses_its_own_plane_on_the_chosen_wan_path() -> None:
+    fabric, _ = with_routing(FabricSpec(gpus_per_site=(2, 2), rails=4), "single")
     crossings, flows = ((0, 2), (3, 1)), [(0, 2, 0), (0, 2, 1), (0, 2, 6), (3, 1, 7)]
-    request = replace(asked(fabric, flows), crossings=crossings)
+    request = replace(route_request(fabric, flows), crossings=crossings)
     paths = [fabric.paths_between[0, 1][3].index, fabric.paths_between[1, 0][2].index]
     wanted, _ = choose_ways(fabric, request, NO_CABLES, paths)
     found = [(way.path, way.up, way.down) for way in wanted.values()]
@@ -253,41 +253,39 @@ def test_over_rails_a_channel_has_its_plane_on_the_path_that_is_chosen() -> None
 @pytest.mark.parametrize("grain", GRAINS)
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_a_piece_keeps_its_way_while_that_is_up_and_the_others_are_dealt_to_those_left(
+def test_after_a_failure_only_affected_pieces_move_evenly_over_the_working_paths(
     grain: str, data: st.DataObject
 ) -> None:
-    fabric, found = spread(FabricSpec(gpus_per_site=(2, 2), leaves=2, spines=2), "spray", grain)
+    fabric, found = with_routing(FabricSpec(gpus_per_site=(2, 2), leaves=2, spines=2), "spray", grain)
     cables = sorted({tuple(sorted(cable(a, b))) for a, b in fabric.wan.links})
     dead = frozenset(cable(*one) for one in data.draw(st.sets(st.sampled_from(cables), max_size=len(cables) - 1)))
     paths = len(fabric.paths_between[0, 1])
     rank = data.draw(st.integers(0, 100))
     piece = rank * found.width + np.arange(found.width)
-    usual, behind = (
-        found.paths(np.array(0), np.array(3), piece, failed_links(fabric, one)) for one in (NO_CABLES, dead)
-    )
+    usual, now = (found.paths(np.array(0), np.array(3), piece, failed_links(fabric, one)) for one in (NO_CABLES, dead))
     hit = np.array([bool({*fabric.paths[path].links} & {*failed_links(fabric, dead)}) for path in usual])
-    assert (behind[~hit] == usual[~hit]).all()
-    left = Counter(behind[hit].tolist())
+    assert (now[~hit] == usual[~hit]).all()
+    left = Counter(now[hit].tolist())
     up = {path for path, is_hit in zip(usual.tolist(), hit.tolist(), strict=True) if not is_hit}
     assert {*left} <= up
     dealt = [left[path] for path in up] if hit.any() else [0]
     assert max(dealt) - min(dealt) <= found.width // paths
 
 
-def test_channels_of_a_piece_have_other_substitutes() -> None:
-    fabric, found = spread(FabricSpec(gpus_per_site=(2, 2)), "spray", "logical")
+def test_the_channels_of_a_piece_get_different_substitute_paths() -> None:
+    fabric, found = with_routing(FabricSpec(gpus_per_site=(2, 2)), "spray", "logical")
     failed = failed_links(fabric, {cable("s0b0", "s1b0")})
     taken = [int(found.paths(np.array(0), np.array(2), 4 * round_, failed)) for round_ in range(5)]
     assert len({*taken}) == 3 and taken[4] == taken[0]
 
 
-def test_a_cut_off_pair_is_named() -> None:
-    fabric, _ = spread(MESH, "spray")
+def test_a_flow_between_disconnected_ranks_is_refused_naming_the_ranks() -> None:
+    fabric, _ = with_routing(MESH, "spray")
     with pytest.raises(NoPathError, match="no path leads over the WAN from rank 0 to rank 8"):
-        choose_ways(fabric, asked(fabric, [(0, 8, 0)]), cables_of(fabric, "g8"))
+        choose_ways(fabric, route_request(fabric, [(0, 8, 0)]), cables_of(fabric, "g8"))
 
 
-def test_the_hash_sees_seed_hop_and_channel() -> None:
+def test_the_ecmp_hash_depends_on_seed_hop_and_channel() -> None:
     src, dst = np.array([3]), np.array([5])
     assert hashed(1, src, dst, 0, 0) == hashed(1, src, dst, 0) and hashed(1, src, dst, 0) != hashed(2, src, dst, 0)
     assert hashed(1, src, dst, 0, 1) not in (hashed(1, src, dst, 0), hashed(1, src, dst, 1))

@@ -1,4 +1,4 @@
-"""Failures are routed around: by the default rules, by routes, by path choice and by the controller as it runs."""
+"""Routing around failures: default rules, routes, the link state, and updates that fail."""
 
 from collections.abc import Iterable
 from itertools import combinations, pairwise
@@ -23,7 +23,7 @@ FABRIC = build_fabric(FabricSpec())
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_after_every_outage_what_can_arrive_does_and_passes_nothing_dead(data: st.DataObject) -> None:
+def test_after_every_outage_packets_on_usable_paths_arrive_and_avoid_failed_cables(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     ways = FabricPaths(fabric)
     network = with_default_rules(ways)
@@ -72,7 +72,7 @@ def check(fabric: Fabric, network: FakeNetwork, ways: FabricPaths, wanted: dict[
             assert path is None or wan_of(fabric, passed) == path.name
 
 
-def test_the_fixed_path_is_the_first_that_is_whole() -> None:
+def test_the_fixed_path_is_the_first_working_one_or_the_first_if_none_works() -> None:
     paths = FABRIC.paths_between[0, 1]
     assert FabricPaths(FABRIC).fixed(0, 1) is paths[0]
     assert FabricPaths(FABRIC, frozenset({cable("s0b0", "s1b0")})).fixed(0, 1) is paths[1]
@@ -80,7 +80,7 @@ def test_the_fixed_path_is_the_first_that_is_whole() -> None:
     assert FabricPaths(FABRIC, cables_of(FABRIC, "s0b0") | cables_of(FABRIC, "s0b1")).fixed(0, 1) is paths[0]
 
 
-def test_the_link_state_is_what_ports_and_switches_report_since_the_first_report(monkeypatch):
+def test_link_state_follows_port_and_switch_reports_and_dates_a_change_from_the_first(monkeypatch):
     now = [100]
     monkeypatch.setattr(link_state.time, "monotonic_ns", lambda: now[0])
     outages, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})
@@ -119,7 +119,7 @@ def wan_cables(fabric: Fabric) -> list[tuple[str, str]]:
     return [cable(c.a, c.b) for c in fabric.cables if kinds.get(c.a) in over_wan and kinds.get(c.b) in over_wan]
 
 
-def test_a_new_controller_leads_right_whatever_was_down_in_the_last_ones_time() -> None:
+def test_a_new_controller_corrects_the_rules_left_from_earlier_outages() -> None:
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset="five-router")))
     now = FabricPaths(fabric)
     for dead in combinations(wan_cables(fabric), 2):
@@ -132,7 +132,7 @@ def test_a_new_controller_leads_right_whatever_was_down_in_the_last_ones_time() 
 
 
 class FailingSwitches:
-    """Switches that do as they are told, but for the `fails`-th stage and those after it, which reach nobody."""
+    """Switches that apply every stage before the `fails`-th; this one and all later ones raise SwitchError."""
 
     def __init__(self, network: FakeNetwork) -> None:
         self.network, self.fails = network, 10**6
@@ -147,10 +147,10 @@ class FailingSwitches:
 
 
 @pytest.mark.parametrize(("tunnels_stand", "fails"), [(True, 1), (True, 2), (False, 1), (False, 2), (False, 3)])
-def test_after_a_change_that_failed_anywhere_the_next_one_leads_right(
+def test_routes_are_correct_after_an_update_that_follows_a_failed_update(
     tunnels_stand: bool, fails: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stages of a change: the default rules, tunnels if they do not stand from the start, and the leaves."""
+    """The stages of an update: default rules, tunnels if they are not installed from the start, and leaves."""
     if not tunnels_stand:
         monkeypatch.setattr(state, "_STANDING_TUNNELS", 7)
     paths = range(len(FABRIC.paths)) if tunnels_stand else ()

@@ -1,4 +1,4 @@
-"""Path choice, against every candidate weighed one at a time in exact arithmetic."""
+"""Path choice, compared with the cost of every candidate in exact arithmetic."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def exact_cost(rates: np.ndarray, delays: np.ndarray, links: list[int]) -> Fract
 
 @pytest.mark.parametrize("name", FABRICS)
 @pytest.mark.parametrize("wan_delay_s", [10e-6, 1e-3])
-def test_the_path_of_least_cost_is_taken(name: str, wan_delay_s: float) -> None:
+def test_the_best_path_has_the_least_delay_plus_transmission_time(name: str, wan_delay_s: float) -> None:
     fabric = build_fabric(FABRICS[name])
     spec = ConditionsSpec(wan_delay_s=wan_delay_s)
     delays = delays_s(fabric, spec)
@@ -65,8 +65,8 @@ def test_the_path_of_least_cost_is_taken(name: str, wan_delay_s: float) -> None:
             assert delay_s[k, src[k], dst[k]] == routes.delay_s[k]
 
 
-def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
-    """Two paths cost the same, to the last bit: 1 s on the way and 0.5 s to send, or the other way round."""
+def test_in_a_tie_the_cost_matrix_has_the_delay_of_the_chosen_path() -> None:
+    """Two paths have bit-identical costs: 1 s of delay and 0.5 s of transmission, or 0.5 s and 1 s."""
     wan = WanSpec(preset=None, routers=("A",), links=(("s0b0", "s1b0"), ("s0b0", "A"), ("A", "s1b0")))
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=wan))
     straight, cables_of = fabric.paths_between[0, 1]
@@ -83,7 +83,7 @@ def test_the_matrix_tells_the_delay_of_the_path_that_is_taken() -> None:
     assert delay_s[0, 0, 2] == taken.delay_s[0] == 1.0
 
 
-def test_a_long_path_is_worth_its_delay_for_a_large_chunk_only() -> None:
+def test_a_longer_but_faster_path_is_chosen_only_for_a_large_chunk() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1, wan=WanSpec(preset="five-router")))
     delays = delays_s(fabric, ConditionsSpec(wan_delay_s=1e-3))
     rates = np.full((1, len(fabric.links)), 100e9)
@@ -100,8 +100,8 @@ FABRIC = build_fabric(FabricSpec())
 LINK = {link.name: link.index for link in FABRIC.links}
 
 
-def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() -> None:
-    """As the model's engine asks: many collectives at once, of which a fault strikes a few."""
+def test_a_failed_link_is_avoided_only_in_the_collectives_that_it_affects() -> None:
+    """As the model engine calls it: with many collectives at once, of which a fault affects a few."""
     rates = sampler(FABRIC, ConditionsSpec(), seed=3).rates_bps(0, 6)
     struck = [1, 4]
     rates[np.ix_(struck, failed_links(FABRIC, cables_of(FABRIC, "s0b0")))] = 0.0
@@ -116,34 +116,34 @@ def test_a_link_that_is_down_for_some_collectives_is_avoided_in_those_alone() ->
         assert (delay[:, 2, 5] == routes.delay_s).all() and (routes.rate_bps > 0).all()
 
 
-def test_one_crossing_among_others_without_a_path_is_named() -> None:
+def test_the_one_crossing_without_a_path_is_named_among_others() -> None:
     rates = np.full((3, len(FABRIC.links)), 1e9)
     rates[1, [link.index for link in FABRIC.links if link.kind == "wan"]] = 0.0
     router = Router(FABRIC, delays_s(FABRIC, ConditionsSpec()))
     for choose in (router.fixed, lambda *given: router.best(*given, chunk_bytes=1)):
         with pytest.raises(NoPathError, match="no path leads over the WAN from rank 2 to rank 6"):
             choose(rates, np.array([0, 2, 4]), np.array([5, 6, 1]))
-        with pytest.raises(NoPathError, match="from rank 0 to rank 1"):  # of one site
+        with pytest.raises(NoPathError, match="from rank 0 to rank 1"):  # in the same site
             choose(rates, np.array([0, 0, 4]), np.array([5, 1, 1]))
     cost_s, _ = router.crossings(rates, chunk_bytes=1, fixed=False)
     assert np.isinf(cost_s[1]).all() and np.isinf(cost_s[0, :4, :4]).all() and np.isfinite(cost_s[0, :4, 4:]).all()
 
 
-def test_the_fixed_path_is_fixed_whatever_its_delay() -> None:
-    """As the prompt's `delay` makes it."""
+def test_the_fixed_path_does_not_depend_on_its_delay() -> None:
+    """The prompt's command `delay` changes a link's delay like this."""
     delays = delays_s(FABRIC, ConditionsSpec())
     delays[LINK["s0b0>s1b0"]] = 1.0
     fixed = Router(FABRIC, delays).fixed(np.full((1, len(FABRIC.links)), 1e9), np.array([0]), np.array([4]))
     assert fixed.path[0] == FABRIC.paths_between[0, 1][0].index
 
 
-# --- Crossings that are chosen together -------------------------------------------------------------------------------
+# --- Crossings that are chosen jointly --------------------------------------------------------------------------------
 
 Pairs = Sequence[tuple[int, int]]
 
 
 def exact_times(fabric: Fabric, rates: np.ndarray, delays: np.ndarray, pairs: Pairs, paths: Pairs) -> list[Fraction]:
-    """Every crossing's time over its path, where a link's rate is divided equally; infinitely long is 10^9 s."""
+    """Return every crossing's time over its path when crossings share links equally; 10^9 s stands for infinity."""
     ways = [links_of(fabric, path, *pair) for path, pair in zip(paths, pairs, strict=True)]
     users = Counter(link for way in ways for link in way)
     found = []
@@ -155,7 +155,7 @@ def exact_times(fabric: Fabric, rates: np.ndarray, delays: np.ndarray, pairs: Pa
 
 
 def groups_of(fabric: Fabric, pairs: Pairs, candidates: Sequence[Sequence[WanPath]]) -> list[list[int]]:
-    """The crossings that can share links, directly or through others: by spreading from each."""
+    """Return the groups of crossings that can share links, directly or through others, by searching from each."""
     links = [{link for path in paths for link in links_of(fabric, path, *pair)}
              for pair, paths in zip(pairs, candidates, strict=True)]  # fmt: skip
     found = set()
@@ -169,13 +169,13 @@ def groups_of(fabric: Fabric, pairs: Pairs, candidates: Sequence[Sequence[WanPat
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_together_is_the_best_of_all_combinations(data: st.DataObject) -> None:
+def test_joint_path_choice_is_optimal_over_all_combinations(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     pairs = data.draw(st.lists(st.sampled_from(crossing_pairs(fabric)), min_size=2, max_size=4, unique=True))
     sites = fabric.gpu_sites
     candidates = [fabric.paths_between[sites[src], sites[dst]] for src, dst in pairs]
     assume(prod(map(len, candidates)) <= 300)
-    few = st.sampled_from([0.0, 1e9, 2e9, 3e9, 4e9, 6e9])  # so few that ties are many
+    few = st.sampled_from([0.0, 1e9, 2e9, 3e9, 4e9, 6e9])  # few values, so that ties are frequent
     rates = np.array(data.draw(st.lists(few, min_size=len(fabric.links), max_size=len(fabric.links))))
     delays = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.01, 0.02]), min_size=rates.size, max_size=rates.size)))
     router, (src, dst) = Router(fabric, delays), np.array(pairs).T
@@ -211,13 +211,13 @@ def test_together_is_the_best_of_all_combinations(data: st.DataObject) -> None:
 
 
 def every_pair(fabric: Fabric) -> np.ndarray:
-    """All ranks of site 0 to all ranks of site 1, [2, C]."""
+    """Return the pairs from every rank of site 0 to every rank of site 1, [2, C]."""
     near, far = (np.flatnonzero(fabric.gpu_sites == site) for site in (0, 1))
     return np.array(list(product(near, far))).T
 
 
 def test_many_crossings_spread_evenly_over_equal_links() -> None:
-    """16 crossings have 4 paths each, too many to compare; over four equal WAN links no link needs more than four."""
+    """16 crossings with 4 paths each have too many combinations to compare; each of the 4 equal WAN links gets four."""
     src, dst = every_pair(FABRIC)
     router = Router(FABRIC, np.zeros(len(FABRIC.links)))
     assert 4**src.size > MAX_COMBINATIONS and not router.is_exact(src, dst)
@@ -226,8 +226,8 @@ def test_many_crossings_spread_evenly_over_equal_links() -> None:
 
 
 @pytest.mark.parametrize("name", ["mesh", "five-router"])
-def test_many_crossings_are_no_worse_than_each_alone(name: str) -> None:
-    """By the largest time, then the sum; and rows are chosen as they are one at a time."""
+def test_many_crossings_chosen_jointly_are_no_slower_than_each_chosen_alone(name: str) -> None:
+    """Compares the largest times; rows chosen in one call equal rows chosen in a call each."""
     fabric = build_fabric(FABRICS[name])
     src, dst = every_pair(fabric)
     spec = ConditionsSpec(wan_delay_s=1e-3)

@@ -1,4 +1,4 @@
-"""The controller's process: its socket, its clients, its end. It has no switches here."""
+"""The controller's process without switches: its socket, its clients and its termination."""
 
 import json
 import signal
@@ -21,33 +21,33 @@ from tests.controller.conftest import FABRIC, ROUTE, SPEC, Process, exchange, fr
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A controller that no test ends."""
+    """A controller that the module's tests share, so that none may end it."""
     with closing(Process(tmp_path_factory.mktemp("controller"))) as found:
         found.up()
         yield found
 
 
-def test_garbage_gets_one_line_each_and_the_controller_goes_on(shared: Process) -> None:
+def test_malformed_requests_get_one_error_line_each_and_the_controller_keeps_serving(shared: Process) -> None:
     replies = exchange(shared.path, b'garbage\n\n{"ask":"status"}\n[]\n' + write_line(ROUTE))
     assert [reply["ok"] for reply in replies] == [False, False, True, False, False]
     assert replies[2]["not_ready"] == [switch.name for switch in FABRIC.switches]
     assert replies[4]["error"] == "the switch s0l0 is not connected"
     limit = line_limit_bytes(FABRIC)
     for end in (b"", b"\n"):
-        (reply,) = exchange(shared.path, b"x" * (limit + 1) + end)  # and disconnected
+        (reply,) = exchange(shared.path, b"x" * (limit + 1) + end)  # and the client is disconnected
         assert not reply["ok"] and str(limit) in reply["error"]
     assert len(exchange(shared.path, b" " * limit + b'\n{"ask":"status"}\n')) == 2
-    assert exchange(shared.path, b'{"ask":"status"}') == []  # half a line is no request
+    assert exchange(shared.path, b'{"ask":"status"}') == []  # an unfinished line is not a request
 
 
-def test_the_socket_is_the_users_own_and_switches_connect_on_loopback_alone(shared: Process) -> None:
+def test_the_socket_is_private_to_the_user_and_switches_connect_only_on_loopback(shared: Process) -> None:
     mode = shared.path.stat().st_mode
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
     assert [line.split()[3] for line in listening.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
 
 
-def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
+def test_a_client_beyond_the_limit_is_refused(shared: Process) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(9)]
         for client in clients:
@@ -59,7 +59,7 @@ def test_more_clients_than_it_serves_are_turned_away(shared: Process) -> None:
         assert exchange(shared.path, b'{"ask":"status"}\n')[0]["ok"]
 
 
-def test_a_request_without_the_token_is_refused_and_answered_nothing_else(process: Process, tmp_path: Path) -> None:
+def test_every_request_without_the_right_token_gets_the_same_refusal(process: Process, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("5ecret\n")
     running = process.start(token=tmp_path / "token")
     assert running.stdout is not None and running.stdout.readline().startswith(b"controller: ")
@@ -73,7 +73,7 @@ def test_a_request_without_the_token_is_refused_and_answered_nothing_else(proces
     assert err == b"controller: refused a request: the run's token is missing or wrong\n"
 
 
-def test_a_client_that_goes_on_being_refused_is_hung_up_on(process: Process) -> None:
+def test_a_client_is_disconnected_after_100_refused_requests(process: Process) -> None:
     running = process.up()
     assert len(exchange(process.path, b"garbage\n" * 99 + b'{"ask":"status"}\n')) == 100
     assert len(exchange(process.path, b"garbage\n" * 100)) == 100
@@ -84,7 +84,9 @@ def test_a_client_that_goes_on_being_refused_is_hung_up_on(process: Process) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_status_0_and_takes_the_socket_away(process: Process, number: signal.Signals) -> None:
+def test_a_signal_ends_the_controller_with_status_0_and_removes_its_socket(
+    process: Process, number: signal.Signals
+) -> None:
     running = process.up()
     client = Controller(process.path)
     assert client.status()["generation"] == 0
@@ -98,7 +100,7 @@ def test_a_signal_ends_it_with_status_0_and_takes_the_socket_away(process: Proce
         client.status()
 
 
-def test_what_a_killed_controller_left_is_taken_over_and_what_is_in_use_is_not(process: Process) -> None:
+def test_a_killed_controllers_socket_is_taken_over_but_one_in_use_is_not(process: Process) -> None:
     process.up().kill()
     running = process.up()
     for change, words in (
@@ -113,7 +115,7 @@ def test_what_a_killed_controller_left_is_taken_over_and_what_is_in_use_is_not(p
     assert running.poll() is None and Controller(process.path).status()["ok"]
 
 
-def test_an_impossible_fabric_port_or_token_is_bad_usage(process: Process) -> None:
+def test_an_invalid_fabric_port_or_token_ends_the_controller_with_status_2(process: Process) -> None:
     good = process.declared.with_name("good.json")
     good.write_text(write_spec(SPEC))
     process.declared.write_text(write_spec(replace(SPEC, gpus_per_site=(1, 4))))
@@ -129,7 +131,7 @@ def test_an_impossible_fabric_port_or_token_is_bad_usage(process: Process) -> No
         assert ended.returncode == 2 and words in err and b"Traceback" not in err
 
 
-def test_the_client_waits_for_the_switches_no_longer_than_it_is_told(process: Process) -> None:
+def test_the_client_waits_for_the_switches_only_until_its_timeout(process: Process) -> None:
     process.start()
     begin = time.monotonic()
     with pytest.raises(ControllerError, match="still waits for s0l0, s0l1"):
@@ -141,7 +143,9 @@ def test_the_client_waits_for_the_switches_no_longer_than_it_is_told(process: Pr
     ("answer", "words"),
     [(None, "has not answered within 0.5 s"), (b"what?\n", "sent a malformed reply"), (b"", "has ended")],
 )
-def test_the_client_names_a_controller_that_does_not_answer(tmp_path: Path, answer: bytes | None, words: str) -> None:
+def test_the_clients_error_names_a_controller_that_does_not_answer(
+    tmp_path: Path, answer: bytes | None, words: str
+) -> None:
     path = tmp_path / "s"
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))

@@ -1,4 +1,4 @@
-"""What a controller may be asked: requests, and the fabric that it is told of."""
+"""The controller's protocol: requests, and the declaration of its fabric."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
 
 
-def test_a_route_request_arrives_as_it_was_asked() -> None:
+def test_a_route_request_is_parsed_and_refused_if_a_key_is_missing() -> None:
     request = parse_request(write_line(ROUTE), FABRIC)
     assert isinstance(request, RouteRequest)
     assert (request.crossings, request.chunk_bytes, request.best) == (((3, 4), (7, 0)), 8_000_000, True)
@@ -54,7 +54,7 @@ def test_a_route_request_arrives_as_it_was_asked() -> None:
         ("best", 1, '"best" is 1'),
     ],
 )
-def test_a_request_that_cannot_be_served_is_refused_with_its_value(key: str, value: Any, shown: str) -> None:
+def test_an_invalid_request_is_refused_with_the_offending_value(key: str, value: Any, shown: str) -> None:
     with pytest.raises(ProtocolError) as error:
         parse_request(write_line(ROUTE | {key: value}), FABRIC)
     assert shown in str(error.value) and "\n" not in str(error.value)
@@ -74,7 +74,7 @@ def test_a_request_that_cannot_be_served_is_refused_with_its_value(key: str, val
         ({"0": 1}, "at most 65536 flows"),
     ],
 )
-def test_flows_that_make_no_sense_are_refused(flows: Any, shown: str) -> None:
+def test_invalid_flows_are_refused_with_the_offending_value(flows: Any, shown: str) -> None:
     spread = build_fabric(FabricSpec(routing="ecmp"))
     good = [[3, 4, 0, 20000], [3, 4, 1, 20001], [0, 1, 0, 20000]]
     request = parse_request(write_line(ROUTE | {"flows": good}), spread)
@@ -83,7 +83,7 @@ def test_flows_that_make_no_sense_are_refused(flows: Any, shown: str) -> None:
         parse_request(write_line(ROUTE | {"flows": flows}), spread)
     assert shown in str(error.value) and "\n" not in str(error.value)
     with pytest.raises(ProtocolError, match="a list of at most 0 flows"):
-        parse_request(write_line(ROUTE | {"flows": good}), FABRIC)  # its flows have a single path
+        parse_request(write_line(ROUTE | {"flows": good}), FABRIC)  # with single-path routing
     most = [[0, 1, 9999, port % 65535 + 1] for port in range(2**16)]
     assert len(write_line(ROUTE | {"flows": most})) <= line_limit_bytes(spread)
 
@@ -111,7 +111,7 @@ def test_flows_that_make_no_sense_are_refused(flows: Any, shown: str) -> None:
         ),
     ],
 )
-def test_a_declared_fabric_is_read_back_as_it_was_written(spec: FabricSpec) -> None:
+def test_a_fabric_spec_is_read_back_as_it_was_written(spec: FabricSpec) -> None:
     assert read_spec(write_spec(spec)) == spec
 
 
@@ -131,7 +131,7 @@ def test_a_declared_fabric_is_read_back_as_it_was_written(spec: FabricSpec) -> N
         ('{"paths": 0}', '"paths" is 0'),
     ],
 )
-def test_a_malformed_fabric_is_refused_with_its_value(text: str, shown: str) -> None:
+def test_a_malformed_fabric_spec_is_refused_with_the_offending_value(text: str, shown: str) -> None:
     with pytest.raises(ProtocolError) as error:
         read_spec(text)
     assert shown in str(error.value)

@@ -1,4 +1,4 @@
-"""A controller's life with real switches, in the VM."""
+"""The controller with real switches in the VM: default rules, route changes, restarts and reconnections."""
 
 from itertools import pairwise
 
@@ -12,13 +12,13 @@ from tests.guest.openflow import FABRICS
 from topologies.fabric.fabric import build_fabric
 
 
-# The mesh is the other without transit routers.
+# The mesh differs by having no transit routers.
 @pytest.mark.parametrize("name", ["five-router", pytest.param("mesh", marks=pytest.mark.slow)])
-def test_a_life_with_real_switches(vm: VM, name: str) -> None:
-    check_life(vm, name)
+def test_routes_restarts_and_reconnections_work_with_real_switches(vm: VM, name: str) -> None:
+    check_controller(vm, name)
 
 
-def check_life(vm: VM, name: str, **environment: str) -> None:
+def check_controller(vm: VM, name: str, **environment: str) -> None:
     found = vm.report("openflow", name, **environment)
     fabric = build_fabric(FABRICS[name])
     ways = FabricPaths(fabric)
@@ -31,16 +31,16 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
     answers = links_of(back[0].name)
     assert found["default"] == dict.fromkeys([*links_of(there[0].name), *answers], 50)
 
-    # Routes change under a stream of datagrams, and each time to the one path that the conditions make the best.
+    # Routes change during a stream of datagrams, each time to the only path that the conditions make the best.
     assert len(found["changes"]) == 100 and len({asked for asked, _ in found["changes"]}) > 3
     assert all(paths[0] == asked for asked, paths in found["changes"])
     assert found["live"]["sent"] > 1000 and (found["live"]["lost"], found["live"]["duplicates"]) == (0, 0)
-    # And under a stream of TCP, each with one message.
+    # They also change during a TCP stream, each change with one message.
     loaded = found["loaded"]
     assert max(loaded["messages"]) == 1 and sum(loaded["messages"]) > 15
     assert loaded["received"] == loaded["sent"] > 10_000_000
     assert (loaded["dropped"], loaded["retransmitted"]) == (0, 0)
-    # Soon after the reply, every packet is on the path and on no other.
+    # Soon after the reply, every packet takes the new path only.
     assert len(found["routed"]) >= 4
     for path, carried in found["routed"].items():
         assert carried == dict.fromkeys([*links_of(path), *answers], 50)
@@ -62,13 +62,13 @@ def check_life(vm: VM, name: str, **environment: str) -> None:
 
 
 def links_of(path: str) -> list[str]:
-    """A path's WAN links: of "a>b>c", "a>b" and "b>c"."""
+    """Return a path's WAN links: "a>b" and "b>c" for "a>b>c"."""
     names = path.split(">")
     return [f"{a}>{b}" for a, b in pairwise(names)]
 
 
 def as_ovs(rule: Rule) -> str:
-    """A rule as ovs-ofctl writes it."""
+    """Return a rule as ovs-ofctl prints it."""
     match = rule.match
     fields = {"in_port": match.in_port, "dl_dst": match.eth_dst, "nw_src": match.src, "nw_dst": match.dst}
     words = [

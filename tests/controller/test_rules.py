@@ -1,4 +1,4 @@
-"""Flow rules: where they lead, and that nothing is lost while they change, message by message."""
+"""Flow rules: which paths packets take, and that none is lost after any message of a change."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ from topologies.fabric.wan import WanSpec
 
 @st.composite
 def choices(draw: st.DrawFn, fabric: Fabric) -> dict[tuple[int, int], int]:
-    """A path for each of a few pairs of GPUs."""
+    """Draw a path for each of a few pairs of GPUs."""
     some = draw(st.lists(st.sampled_from(crossing_pairs(fabric)), max_size=4, unique=True))
     sites = fabric.gpu_sites
     return {(src, dst): draw(st.sampled_from(fabric.paths_between[sites[src], sites[dst]])).index for src, dst in some}
@@ -29,7 +29,7 @@ MESH = build_fabric(FabricSpec())
 
 
 def any_order(stage: Stage, chance: random.Random) -> list[Message]:
-    """The stage's messages as they may take effect: in order at one switch, in any order between switches."""
+    """Return a stage's messages in a possible order of effect: in order at each switch, in any across switches."""
     queues: dict[str, list[Message]] = {}
     for message in stage:
         queues.setdefault(message.switch, []).append(message)
@@ -48,7 +48,7 @@ def messages(change: rules.Change) -> list[Message]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
-def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric) -> None:
+def test_default_rules_route_every_pair_over_its_fixed_path(fabric: Fabric) -> None:
     network = with_default_rules(FabricPaths(fabric))
     for a, b in permutations(fabric.gpus, 2):
         if a.site == b.site:
@@ -59,7 +59,7 @@ def test_default_rules_lead_every_pair_over_the_fixed_path_alone(fabric: Fabric)
             assert len(set(passed)) == len(passed)
 
 
-def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
+def test_pairs_on_different_leaves_are_spread_evenly_over_the_spines() -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(8, 8), leaves=2, spines=4))
     network = with_default_rules(FabricPaths(fabric))
     used = Counter(
@@ -70,7 +70,7 @@ def test_cross_leaf_pairs_are_spread_over_the_spines() -> None:
     assert len(used) == 8 and set(used.values()) == {8}
 
 
-def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
+def test_packets_between_sites_without_a_wan_path_are_dropped_and_others_arrive() -> None:
     links = (("s0b0", "s1b0"), ("s1b0", "s2b0"), ("s2b0", "s3b0"), ("s3b0", "s0b0"))
     spec = FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=WanSpec(preset=None, links=links))
     network = with_default_rules(FabricPaths(build_fabric(spec)))
@@ -81,7 +81,7 @@ def test_a_pair_whose_sites_are_not_joined_is_dropped_and_no_other() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(data: st.DataObject) -> None:
+def test_after_every_message_of_an_update_packets_take_the_old_or_the_new_path(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = FabricPaths(fabric)
@@ -110,7 +110,7 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
         for src, dst in pairs:
             took = wan_of(fabric, network.walk(network.sent(src, dst)))
             assert took == fabric.paths[new.get((src, dst), fixed[src, dst])].name
-        # Nothing but the default rules, the tunnels, and one rule for each pair off its fixed path is left.
+        # Only the default rules, the tunnels, and one rule for each pair off its fixed path remain.
         left = sum(len(table) for table in network.tables.values())
         names = [switch.name for switch in fabric.switches]
         should = sum(len(rules.default_rules(ways, name)) for name in names)
@@ -122,8 +122,8 @@ def test_after_every_single_message_every_packet_takes_the_old_way_or_the_new(da
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) -> None:
-    """Packets wait anywhere on their way while whole generations come and go under them."""
+def test_a_packet_in_flight_during_any_route_changes_still_arrives(data: st.DataObject) -> None:
+    """Packets wait at any switch while whole generations of routes are installed and removed."""
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = FabricPaths(fabric)
@@ -148,8 +148,8 @@ def test_a_packet_overtaken_by_any_changes_still_arrives(data: st.DataObject) ->
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.DataObject) -> None:
-    """Switches that come back with an earlier controller's routes, in any order, end with exactly what they should."""
+def test_a_connecting_switch_gets_exactly_its_rules_without_packet_loss_meanwhile(data: st.DataObject) -> None:
+    """Switches that reconnect in any order with an earlier controller's routes end with exactly the current rules."""
     fabric = data.draw(fabrics())
     chance = random.Random(data.draw(st.integers(0, 2**32)))
     ways = FabricPaths(fabric)
@@ -169,18 +169,18 @@ def test_a_greeting_makes_any_switch_whole_and_loses_nothing_meanwhile(data: st.
                     routed = [(route.src, route.dst) for route in (*earlier.routes, *current.routes)]
                     for src, dst in (*routed, chance.choice(pairs)):
                         network.walk(network.sent(src, dst))
-    expected = with_default_rules(ways, earlier.tunnels | current.tunnels)  # those of the earlier one stay
+    expected = with_default_rules(ways, earlier.tunnels | current.tunnels)  # the earlier controller's tunnels stay
     expected.apply(*messages(current))
     for name, table in network.tables.items():
         assert set(table) == set(expected.tables[name])
 
 
-# --- The order of messages -------------------------------------------------------------------------------------------
+# --- Tunnels, fallbacks and acknowledgements -------------------------------------------------------------------------
 
 
-def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
-    """T has lost its rules and has the default ones again. They lead back over A, where the tunnel still is: without
-    end, if the tag stayed."""
+def test_a_packet_that_left_its_tunnel_does_not_loop_back_into_it() -> None:
+    """T has lost its tunnel rules and has default rules, which send the packet back to A, where the tunnel still is: if
+    the packet kept its tag, it would loop for ever."""
     detour = (("A", "T"), ("T", "U"), ("U", "V"), ("V", "s1b1"))
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), *detour)
     fabric = build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T", "U", "V"), links=links)))
@@ -194,14 +194,14 @@ def test_a_packet_that_lost_its_tunnel_is_not_drawn_back_into_it() -> None:
     assert passed == ("s0l0", "s0p0", "s0b0", "A", "T", "A", "s1b0", "s1p0", "s1l0")
 
 
-def test_no_router_falls_back_through_a_border_router_of_the_site_left() -> None:
+def test_fallback_next_hops_never_lead_into_a_border_router_of_the_source_site() -> None:
     links = (("s0b0", "A"), ("s0b1", "A"), ("A", "s1b0"), ("A", "s1b1"), ("s0b1", "T"))
     ways = FabricPaths(build_fabric(FabricSpec(wan=WanSpec(preset=None, routers=("A", "T"), links=links))))
     assert ways.fallback(0, 1) == {"s0b0": "A", "s0b1": "A", "A": "s1b0"}
     assert ways.fallback(1, 0) == {"s1b0": "A", "s1b1": "A", "A": "s0b0", "T": "s0b1"}
 
 
-def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -> None:
+def test_a_route_change_is_one_message_per_pair_when_the_tunnels_exist() -> None:
     ways, tunnels = FabricPaths(MESH), frozenset(range(len(MESH.paths)))
     pairs = [pair for pair in crossing_pairs(MESH) if pair[0] < 4]
     routes: tuple[rules.Route, ...] = ()
@@ -211,11 +211,11 @@ def test_a_change_of_routes_is_one_message_a_pair_once_the_tunnels_are_there() -
         assert len(stage) == len(pairs) == 16
         assert {message.switch for message in stage} == {"s0l0", "s0l1"}
         routes = change.routes
-    assert routes == ()  # 0 is the default path
+    assert routes == ()  # path 0 is the default path
 
 
-def test_whoever_can_be_reached_can_also_acknowledge() -> None:
-    """With s0l0-s0p0 and s0p1-s0b0 dead, the default path through s0b0 serves the GPUs of s0l1 alone."""
+def test_every_pair_with_a_working_path_has_a_working_path_for_acknowledgements() -> None:
+    """With s0l0-s0p0 and s0p1-s0b0 failed, only the GPUs of s0l1 can use the default path through s0b0."""
     cables = [cable(c.a, c.b) for c in MESH.cables if c.a.startswith("s0") or c.b.startswith("s0")]
     assert FabricPaths(MESH, frozenset({cable("s0l0", "s0p0"), cable("s0p1", "s0b0")})).first(0, 4).name == "s0b1>s1b0"
     for dead in combinations(cables, 2):

@@ -1,4 +1,4 @@
-"""The allocation of traffic engineering against other linear programmes, its definition, and allocations by hand."""
+"""Traffic engineering's allocation, compared with independent linear programmes and allocations by hand."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ _FEW, _ALL = 150, 1000
 
 
 def _random(rng):
-    """Demands over tunnels of one to three of up to eight links, some of which are down."""
+    """Return demands over tunnels of one to three links, and the capacities of up to eight links, some 0 (down)."""
     links = int(rng.integers(2, 9))
     capacity = rng.choice([0.0, 10.0, 20.0, 35.0, 70.0], links, p=[0.05, 0.3, 0.25, 0.2, 0.2]) * 1e9
     demands = []
@@ -26,8 +26,8 @@ def _random(rng):
 
 
 class _Oracle:
-    """The lexicographic optimum of many instances at once, as one block-diagonal programme of all: the least rate of
-    those that are not settled is the most possible, then each of these in turn is raised as far as it goes."""
+    """The lexicographic optimum of many instances, as one block-diagonal linear programme: it maximises the least rate
+    of the demands that are not settled, then raises each in turn; those that cannot exceed that rate are settled."""
 
     def __init__(self, instances):
         self.instances = instances
@@ -37,7 +37,7 @@ class _Oracle:
             rows = np.zeros((2 * len(demands) + len(capacity), len(tunnels) + len(demands) + 1))
             for place, (d, way) in enumerate(tunnels):
                 rows[2 * len(demands) + np.array(way), place] = 1
-                rows[d, place] = -1  # rate <= what its tunnels have
+                rows[d, place] = -1  # rate <= sum over its tunnels
             for d in range(len(demands)):
                 rows[d, len(tunnels) + d] = 1
                 rows[len(demands) + d, [len(tunnels) + d, -1]] = -1, 1  # the least of the rates
@@ -66,7 +66,7 @@ class _Oracle:
         return settled
 
     def _best(self, floor, aim, of_level):
-        """The rates, and the least of those `of_level`, of the optimum of `aim` with these floors."""
+        """Return the rates that maximise `aim`, none below its `floor`, then the least rate of those `of_level`."""
         cost, bounds, limits = [], [], []
         for index, (demands, capacity) in enumerate(self.instances):
             tunnels = [way for one in demands for way in one.tunnels]
@@ -77,7 +77,7 @@ class _Oracle:
             bounds += [(low, None if np.isinf(want) else want) for low, want in zip(lows, wants, strict=True)]
             bounds.append((0, None if of_level is not None and of_level[index].any() else 0))
             limits.append(self._limits[index].copy())
-            if of_level is not None:  # the others do not bound the least
+            if of_level is not None:  # the other demands do not bound the least rate
                 limits[-1][len(demands) : 2 * len(demands)][~of_level[index]] = 1e6
         found = linprog(cost, self._rows, np.concatenate(limits), bounds=bounds, method="highs")
         assert found.status == 0, found.message
@@ -90,7 +90,7 @@ class _Oracle:
 
 
 @pytest.mark.parametrize("count", [_FEW, pytest.param(_ALL, marks=pytest.mark.slow)])
-def test_rates_are_those_of_lexicographic_programmes_on_random_instances(count):
+def test_allocated_rates_match_lexicographic_linear_programmes_on_random_instances(count):
     rng = np.random.default_rng(1)
     instances = [_random(rng) for _ in range(count)]
     found = [allocate(*one) for one in instances]
@@ -103,7 +103,7 @@ def test_rates_are_those_of_lexicographic_programmes_on_random_instances(count):
         assert (load <= capacity * (1 + 1e-12)).all()
 
 
-def test_rates_of_one_tunnel_each_are_the_same_whether_they_may_be_split_or_not():
+def test_with_one_tunnel_each_fixed_splits_get_the_same_rates_as_free_splits():
     rng, kept = np.random.default_rng(2), {1: 0.05, 2: 0.1}
     for _ in range(200):
         demands, capacity = _random(rng)
@@ -112,28 +112,28 @@ def test_rates_of_one_tunnel_each_are_the_same_whether_they_may_be_split_or_not(
         assert allocate_split(alone, [[1.0]] * len(alone), capacity, kept) == pytest.approx(free, rel=1e-6, abs=1e3)
 
 
-def test_a_demand_whose_parts_stay_is_as_fast_as_its_slowest_one_allows():
+def test_a_demand_with_a_fixed_split_is_limited_by_its_slowest_part():
     ways = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)))
     other = Demand(src=1, dst=0, priority=0, tunnels=((0,),))
-    # A quarter of the first over link 1, which has 1: it has 4, of which 3 pass link 0. The other has the rest of 10.
+    # Link 1 of capacity 1 carries a quarter of the first demand: this gets 4, 3 of it over link 0. The other gets 7.
     assert allocate_split([ways, other], [[0.75, 0.25], [1.0]], np.array([10.0, 1.0])) == pytest.approx([4, 7])
 
 
-def test_an_earlier_priority_moves_aside_for_a_later_one():
-    """Gold can take either link, bronze the first alone: gold keeps its rate on the second."""
+def test_a_higher_priority_moves_to_another_tunnel_to_make_room_for_a_lower_one():
+    """Gold can use either link, bronze only the first: gold keeps its full rate on the second link."""
     gold = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=10e9)
     bronze = Demand(src=0, dst=1, priority=1, tunnels=((0,),))
     rates = allocate([bronze, gold], np.array([10e9, 10e9]))
     assert np.allclose(rates[0], 10e9) and np.allclose(rates[1], [0, 10e9], atol=100)
 
 
-def test_of_splits_with_the_same_rates_the_one_of_least_delay_is_taken():
+def test_among_splits_with_equal_rates_the_one_of_least_delay_is_chosen():
     one = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=12e9)
     ((far, near),) = allocate([one], np.array([10e9, 10e9]), np.array([20e-3, 5e-3]))
     assert (far, near) == (pytest.approx(2e9, rel=1e-6), pytest.approx(10e9, rel=1e-6))
 
 
-def test_a_slow_link_behind_a_fast_one_is_filled():
+def test_slow_links_behind_a_much_faster_link_are_filled():
     one, other = (Demand(src=0, dst=link, priority=link, tunnels=((0, link),)) for link in (1, 2))
     assert allocate([one, other], np.array([1e15, 1e3, 3e3])) == (pytest.approx((1e3,)), pytest.approx((3e3,)))
 
@@ -142,10 +142,10 @@ def test_a_slow_link_behind_a_fast_one_is_filled():
     ("capacity", "wanted", "said"),
     [([-1.0], 1e9, "a capacity of -1 bit/s"), ([1e9], -5.0, "a demand of -5 bit/s"), ([1e9], np.nan, "nan")],
 )
-def test_absurd_values_are_refused(capacity, wanted, said):
+def test_invalid_capacities_and_demands_are_refused(capacity, wanted, said):
     with pytest.raises(ValueError, match=said):
         allocate([Demand(src=0, dst=1, priority=0, tunnels=((0,),), wanted_bps=wanted)], np.array(capacity))
 
 
-def test_nothing_is_allocated_to_nobody():
+def test_no_demands_get_an_empty_allocation():
     assert allocate([], np.array([1e9])) == ()

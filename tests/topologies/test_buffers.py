@@ -1,4 +1,4 @@
-"""Finite queues of shaped links, in the VM: how much one holds, what it marks, and that nothing is left of them."""
+"""Finite queues of shaped links, in the VM: how much one holds, which frames it marks, and its removal."""
 
 import json
 from typing import Any
@@ -25,10 +25,10 @@ def report(module_vm: VM) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "tcp" not in case])
-def test_a_queue_holds_its_bytes_and_marks_what_finds_more_than_its_threshold(
+def test_a_queue_keeps_the_frames_that_fit_and_marks_those_above_its_ecn_threshold(
     report: dict[str, Any], case: str
 ) -> None:
-    """Of a burst, one frame is under way at once and the queue holds as many whole ones as fit; the others are lost."""
+    """One frame of a burst is sent at once, the queue holds as many whole frames as fit, and the others are dropped."""
     wanted = CASES[case]
     kept = min(wanted["frames"], 1 + wanted["limit_bytes"] // FRAME_BYTES)
     threshold = wanted["ecn_threshold_bytes"] or wanted["limit_bytes"]
@@ -37,13 +37,13 @@ def test_a_queue_holds_its_bytes_and_marks_what_finds_more_than_its_threshold(
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "tcp" in case])
-def test_a_queue_that_tcp_overruns_is_full_to_the_frame(report: dict[str, Any], case: str) -> None:
+def test_a_queue_overrun_by_tcp_is_full_to_within_one_frame(report: dict[str, Any], case: str) -> None:
     limit_bytes = CASES[case]["limit_bytes"]
     assert limit_bytes - FRAME_BYTES <= report[case]["held_bytes"] <= limit_bytes + 100
     assert sum(report[case]["drops"].values()) > 100
 
 
-def test_nothing_is_left_at_the_hosts(report: dict[str, Any]) -> None:
+def test_removing_the_shaping_leaves_no_qdisc_at_the_hosts(report: dict[str, Any]) -> None:
     assert len(report["left"]) == 8
     for qdiscs in report["left"]:
         assert {line.split()[1] for line in qdiscs.splitlines()} == {"noqueue"}

@@ -1,4 +1,4 @@
-"""Conditions: a function of the seed, distributed as declared; recorded ones are replayed, or refused with holes."""
+"""Conditions: a function of the seed with the configured distribution; traces are replayed, or refused if invalid."""
 
 import os
 from dataclasses import replace
@@ -26,7 +26,7 @@ drawing = st.sampled_from(["uniform", "gaussian", "markov", "ar1"])
 
 @settings(deadline=None, max_examples=60)
 @given(drawing, st.sampled_from([7.0, 2000.0]), st.integers(0, 2**64), st.lists(st.integers(0, 200), min_size=1))
-def test_what_is_drawn_depends_on_seed_collective_and_link_alone(
+def test_drawn_rates_depend_only_on_seed_collective_and_link(
     name: str, stay: float, seed: int, cuts: list[int]
 ) -> None:
     spec = ConditionsSpec(sampler=name, mean_stay=stay, coefficient=1 - 1 / stay)
@@ -34,14 +34,14 @@ def test_what_is_drawn_depends_on_seed_collective_and_link_alone(
     again = sampler(FABRIC, spec, seed=seed)
     assert whole.shape == (200, LINKS) and again.rates_bps(5, 0).shape == (0, LINKS)
     ends = [*sorted(cuts, reverse=True), 0]
-    for end, start in pairwise(ends):  # in pieces, the last piece first
+    for end, start in pairwise(ends):  # in pieces, from the last to the first
         assert (again.rates_bps(start, end - start) == whole[start:end]).all()
     other = sampler(FABRIC, spec, seed=seed + 1).rates_bps(0, 200)
     assert (other != whole).any()
 
 
 @pytest.mark.parametrize("name", ["uniform", "gaussian", "markov", "ar1"])
-def test_rates_are_whole_and_within_the_range_of_their_link(name: str) -> None:
+def test_rates_are_whole_numbers_within_the_range_of_their_link(name: str) -> None:
     spec = ConditionsSpec(sampler=name, intra_rate_bps=(3, 7), wan_rate_bps=(10, 1000))
     rates = sampler(FABRIC, spec, seed=1).rates_bps(0, 5000)
     assert rates.shape == (5000, LINKS)
@@ -56,8 +56,8 @@ def test_uniform_rates_are_uniform_and_independent() -> None:
     for low, high, columns in ((20e9, 200e9, ~WAN), (10e9, 100e9, WAN)):
         share = np.sort(((rates[:, columns] - low) / (high - low)).ravel())
         steps = np.arange(share.size) / share.size
-        assert np.abs(share - steps).max() < 2.2 / np.sqrt(share.size)  # Kolmogorov and Smirnov, beyond 1 in 10^4
-    assert off_diagonal(np.corrcoef(rates.T)) < 5 / np.sqrt(len(rates))  # link to link
+        assert np.abs(share - steps).max() < 2.2 / np.sqrt(share.size)  # Kolmogorov-Smirnov: 1 in 10^4 exceed it
+    assert off_diagonal(np.corrcoef(rates.T)) < 5 / np.sqrt(len(rates))  # between links
     assert off_diagonal(np.corrcoef(rates[1:, 0], rates[:-1, 0])) < 5 / np.sqrt(len(rates))  # and in time
 
 
@@ -65,10 +65,10 @@ def off_diagonal(correlations: Any) -> float:
     return float(np.abs(correlations - np.eye(len(correlations))).max())
 
 
-def test_gaussian_rates_are_a_clipped_normal() -> None:
+def test_gaussian_rates_follow_a_clipped_normal_distribution() -> None:
     spec = ConditionsSpec(sampler="gaussian")
     share = sampler(FABRIC, spec, seed=5).rates_bps(0, 40_000)[:, WAN].ravel() / 100e9
-    # Of a normal with mean and deviation 0.5: below 0.1, above 1, and below the mean.
+    # Probabilities of a normal with mean and deviation 0.5: below 0.1, above 1, and below the mean.
     for measured, expected in (
         ((share == 0.1).mean(), 0.2119),
         ((share == 1).mean(), 0.1587),
@@ -81,20 +81,20 @@ def test_gaussian_rates_are_a_clipped_normal() -> None:
 
 
 @pytest.mark.parametrize("mean_stay", [1.0, 4.0, 50.0])
-def test_markov_rates_stay_for_a_geometric_time(mean_stay: float) -> None:
+def test_markov_rates_stay_for_a_geometrically_distributed_time(mean_stay: float) -> None:
     rates = sampler(FABRIC, ConditionsSpec(sampler="markov", mean_stay=mean_stay), seed=2).rates_bps(0, 30_000)
     changed = rates[1:] != rates[:-1]
     assert changed.mean() == pytest.approx(1 / mean_stay, rel=0.03)
-    if mean_stay > 1:  # no memory: after a change, another is as likely as ever
+    if mean_stay > 1:  # memoryless: a change is as likely after a change as at any time
         assert changed[1:][changed[:-1]].mean() == pytest.approx(1 / mean_stay, rel=0.1)
     assert off_diagonal(np.corrcoef(rates.T)) < 6 * np.sqrt(2 * mean_stay / len(rates))
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.9, 0.99])
-def test_ar1_rates_are_uniform_and_resemble_each_other_as_declared(coefficient: float) -> None:
+def test_ar1_rates_are_uniform_with_the_configured_autocorrelation(coefficient: float) -> None:
     links, count = LINKS, 40_000
     rates = sampler(FABRIC, ConditionsSpec(sampler="ar1", coefficient=coefficient), seed=3).rates_bps(0, count)
-    alike = count * (1 - coefficient) / (1 + coefficient)  # as many independent draws of a link are worth as much
+    alike = count * (1 - coefficient) / (1 + coefficient)  # effective number of independent draws per link
     for low, high, columns in ((20e9, 200e9, ~WAN), (10e9, 100e9, WAN)):
         share = (rates[:, columns] - low) / (high - low)
         assert share.mean() == pytest.approx(1 / 2, abs=5 / np.sqrt(12 * alike * share.shape[1]))
@@ -105,11 +105,11 @@ def test_ar1_rates_are_uniform_and_resemble_each_other_as_declared(coefficient: 
     for lag in (1, 2, 5, 40):
         found = (centred[lag:] * centred[:-lag]).sum() / (centred**2).sum()
         assert found == pytest.approx(6 / np.pi * np.arcsin(coefficient**lag / 2), abs=6 / np.sqrt(alike * links))
-    assert off_diagonal(np.corrcoef(rates.T)) < 6 / np.sqrt(alike)  # links know nothing of each other
+    assert off_diagonal(np.corrcoef(rates.T)) < 6 / np.sqrt(alike)  # links are independent
 
 
-def test_an_ar1_process_is_stationary_from_the_first_collective_on() -> None:
-    """Over many links: the first rates are as uniform as any, and as much like the next."""
+def test_an_ar1_process_is_stationary_from_the_first_collective() -> None:
+    """Over many links, the first rates are uniform, and correlate with the next ones as at any time."""
     wide = build_fabric(FabricSpec(gpus_per_site=(40, 40)))
     rates = sampler(wide, ConditionsSpec(sampler="ar1", coefficient=0.8), seed=1).rates_bps(0, 2)[:, :3000]
     share = (rates - 20e9) / 180e9
@@ -126,8 +126,8 @@ def test_an_ar1_process_is_stationary_from_the_first_collective_on() -> None:
         ("ar1", [124_292_773_115, 109_368_865_151, 80_085_630_653]),
     ],
 )
-def test_a_seed_means_the_same_conditions_in_every_version(name: str, rates: list[int]) -> None:
-    """As first released: published runs can be repeated."""
+def test_a_seed_gives_the_same_rates_as_in_the_first_release(name: str, rates: list[int]) -> None:
+    """The rates are those of the first release, so that published runs can be repeated."""
     drawn = sampler(FABRIC, ConditionsSpec(sampler=name), seed=1).rates_bps(1_000_000, 1)[0, [0, 7, -1]]
     assert drawn.tolist() == rates
 
@@ -150,13 +150,13 @@ def test_a_seed_means_the_same_conditions_in_every_version(name: str, rates: lis
         ({"wan_rate_bps": (5, 1), "wan_delay_s": -1, "mean_stay": 0}, "wan_rate wan_delay mean_stay"),
     ],
 )
-def test_conditions_that_make_no_sense_are_refused_all_at_once(changes: dict[str, object], keys: str) -> None:
+def test_invalid_conditions_are_refused_with_all_offending_keys_at_once(changes: dict[str, object], keys: str) -> None:
     with pytest.raises(ConditionsError, match="allowed") as caught:
         check(replace(ConditionsSpec(), **changes))  # type: ignore[arg-type]
     assert {mistake.key for mistake in caught.value.mistakes} == {f"conditions.{key}" for key in keys.split()}
 
 
-# --- recorded conditions --------------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------------------------
 
 TRACED = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
 NAMES = [link.name for link in TRACED.links]
@@ -170,7 +170,7 @@ def replay(path: Path, text: str, step_s: float = 1.0) -> Sampler:
     return sampler(TRACED, ConditionsSpec(sampler="trace", trace=path, trace_step_s=step_s), seed=1)
 
 
-def test_a_link_keeps_its_rate_until_its_next_row(tmp_path: Path) -> None:
+def test_a_traced_link_keeps_its_rate_until_its_next_row(tmp_path: Path) -> None:
     later = "1.5,g0>g1,7 Gbit/s\n3,s0b0>s1b0,5000000000\n3,g0>g1,8 Gbit/s\n"
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + later)
     assert trace.limit == 4
@@ -181,15 +181,15 @@ def test_a_link_keeps_its_rate_until_its_next_row(tmp_path: Path) -> None:
     assert (trace.rates_bps(2, 2) == rates[2:]).all()
 
 
-def test_times_are_rounded_to_the_nanosecond(tmp_path: Path) -> None:
+def test_trace_times_are_rounded_to_the_nanosecond(tmp_path: Path) -> None:
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "0.3,g0>g1,7 Gbit/s\n", step_s=0.1)
     assert trace.rates_bps(0, trace.limit or 0)[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 10e9, 7e9]
-    # As floats write them: 0.1 + 0.2 is not 0.3.
+    # Times as floating-point arithmetic gives them: 0.1 + 0.2 is not 0.3.
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + f"{0.1 + 0.2},g0>g1,7\n0.3999999996,g0>g1,8\n", step_s=0.1)
     assert trace.rates_bps(0, trace.limit or 0)[:, NAMES.index("g0>g1")].tolist() == [10e9, 10e9, 10e9, 7, 8]
 
 
-def test_links_within_sites_that_a_trace_leaves_out_are_drawn_as_without_it(tmp_path: Path) -> None:
+def test_intra_site_links_missing_from_a_trace_are_drawn_as_without_the_trace(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(HEADER + WAN_ROWS + "40,s0b0>s1b0,5\n")
     drawn = ConditionsSpec(intra_rate_bps=(1_000, 9_000_000))
     traced = replace(drawn, sampler="trace", trace=tmp_path / "t.csv")
@@ -203,7 +203,7 @@ def test_links_within_sites_that_a_trace_leaves_out_are_drawn_as_without_it(tmp_
     assert (steady[:, within] == 77).all()
 
 
-def test_what_came_after_the_end_is_not_made_up(tmp_path: Path) -> None:
+def test_collectives_beyond_the_end_of_a_trace_are_refused(tmp_path: Path) -> None:
     trace = replay(tmp_path / "t.csv", HEADER + ALL_ROWS + "2,g0>g1,7 Gbit/s\n")
     with pytest.raises(ConditionsError, match=r"ends at 2 s and covers 3 collectives; 4 are needed"):
         trace.rates_bps(2, 2)
@@ -226,7 +226,7 @@ def test_what_came_after_the_end_is_not_made_up(tmp_path: Path) -> None:
         ("1,g0>g9,7\n" * 1234, "and 1,214 more mistakes"),
     ],
 )
-def test_nonsense_in_a_trace_is_refused_by_its_line(tmp_path: Path, rows: str, named: str) -> None:
+def test_invalid_trace_rows_are_refused_with_their_lines(tmp_path: Path, rows: str, named: str) -> None:
     with pytest.raises(ConditionsError, match=named) as caught:
         replay(tmp_path / "t.csv", HEADER + ALL_ROWS + rows + "\n")
     assert {mistake.key for mistake in caught.value.mistakes} == {"conditions.trace"} and len(
@@ -245,12 +245,12 @@ def test_nonsense_in_a_trace_is_refused_by_its_line(tmp_path: Path, rows: str, n
         ("link,time,rate\n", "it must be 'time,link,rate'"),
     ],
 )
-def test_a_trace_with_holes_is_refused_with_the_links(tmp_path: Path, text: str, named: str) -> None:
+def test_a_trace_with_missing_links_or_a_wrong_header_is_refused(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConditionsError, match=named):
         replay(tmp_path / "t.csv", text)
 
 
-def test_a_file_that_is_not_text_could_block_is_cut_off_or_is_endless_is_refused(tmp_path: Path) -> None:
+def test_a_trace_file_that_is_binary_truncated_too_large_or_not_regular_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "cut.csv").write_text("time,link,rate\n0,g0>g1,40")
     with (tmp_path / "vast.csv").open("wb") as file:
@@ -263,20 +263,20 @@ def test_a_file_that_is_not_text_could_block_is_cut_off_or_is_endless_is_refused
             read_trace(tmp_path / name, ["g0>g1"])
 
 
-# --- links of their own ---------------------------------------------------------------------------------------------
+# --- conditions of single links ------------------------------------------------------------------------------------
 
 
-def own(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
+def link_entries(**entries: dict[str, str]) -> tuple[LinkConditions, ...]:
     return read(entries)
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
 @pytest.mark.parametrize("name", ["uniform", "gaussian", "markov", "ar1"])
-def test_links_have_their_own_range_by_class_pattern_and_name(grain: str, name: str) -> None:
+def test_link_rates_and_delays_can_be_set_by_class_pattern_and_name(grain: str, name: str) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
     all_ = [link.name for link in links_in_grain(fabric).all]
     special, first = all_.index("s0b1>s1b1"), next(link for link in all_ if link.startswith("g1>"))
-    entries = {  # the more special one holds, wherever it stands
+    entries = {  # the most specific entry applies, in any order of entries
         "s0b1>s1b1": {"rate": "5 kbit/s"},
         "g1>*": {"rate": "1-2 kbit/s"},
         "g*": {"delay": "3 us"},
@@ -306,7 +306,7 @@ def test_links_have_their_own_range_by_class_pattern_and_name(grain: str, name: 
     ("grain", "classes"),
     [("logical", "wan gpu-gpu gpu-border"), ("physical", "wan access leaf-spine spine-border")],
 )
-def test_the_classes_of_a_grain_have_every_link_once(grain: str, classes: str) -> None:
+def test_the_link_classes_of_a_grain_cover_every_link_exactly_once(grain: str, classes: str) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(3, 2), grain=grain))
     found = resolved(fabric, read({name: {"delay": "1 us"} for name in classes.split()}))
     indices = np.concatenate([indices for _, indices in found])
@@ -322,10 +322,10 @@ def test_the_classes_of_a_grain_have_every_link_once(grain: str, classes: str) -
         ("physical", "g0>g1", "wan, access, leaf-spine, spine-border, a port (g0>s0l0,"),
     ],
 )
-def test_links_that_the_fabric_lacks_are_refused(grain: str, name: str, allowed: str) -> None:
+def test_conditions_of_links_that_the_fabric_lacks_are_refused(grain: str, name: str, allowed: str) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(2, 3), grain=grain))
     with pytest.raises(ConditionsError) as caught:
-        sampler(fabric, ConditionsSpec(links=own(**{name: {"delay": "1 us"}})), seed=1)
+        sampler(fabric, ConditionsSpec(links=link_entries(**{name: {"delay": "1 us"}})), seed=1)
     (mistake,) = caught.value.mistakes
     assert mistake.key == f"conditions.links.{name}" and allowed in mistake.text
 
@@ -341,19 +341,19 @@ def test_links_that_the_fabric_lacks_are_refused(grain: str, name: str, allowed:
         ({"delay": "-1 s"}, ".delay", "greater than zero"),
     ],
 )
-def test_entries_that_make_no_sense_are_refused(values: object, place: str, text: str) -> None:
+def test_invalid_link_entries_are_refused_with_the_offending_key(values: object, place: str, text: str) -> None:
     with pytest.raises(ConditionsError) as caught:
         read({"wan": values})
     (mistake,) = caught.value.mistakes
     assert mistake.key == f"conditions.links.wan{place}" and text in mistake.text
 
 
-def test_a_trace_has_the_rates_of_the_wan_and_links_their_delays(tmp_path: Path) -> None:
+def test_with_a_trace_links_may_set_any_delay_but_only_intra_site_rates(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(HEADER + WAN_ROWS)
     spec = ConditionsSpec(sampler="trace", trace=tmp_path / "t.csv")
-    entries = own(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "77 bit/s"}})
+    entries = link_entries(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "77 bit/s"}})
     found = replace(spec, links=entries)
     assert sampler(TRACED, found, seed=1).rates_bps(0, 1)[0, NAMES.index("g0>g1")] == 77
     assert delays_s(TRACED, found)[NAMES.index("s0b0>s1b0")] == 7e-3
     with pytest.raises(ConditionsError, match=r"rates of the trace"):
-        sampler(TRACED, replace(spec, links=own(**{"s0*>s1*": {"rate": "5 bit/s"}})), seed=1)
+        sampler(TRACED, replace(spec, links=link_entries(**{"s0*>s1*": {"rate": "5 bit/s"}})), seed=1)

@@ -1,4 +1,4 @@
-"""The declared fabric: names and addresses that Linux and OpenFlow accept, logical links, and paths over the WAN."""
+"""The declared fabric: names and addresses valid for Linux and OpenFlow, logical links, and WAN paths."""
 
 import ipaddress
 import re
@@ -45,7 +45,7 @@ def wan_names(fabric: Fabric, a: int, b: int) -> list[str]:
 
 @settings(deadline=None, max_examples=60)
 @given(specs)
-def test_what_linux_and_openflow_see_is_unique_and_fits_and_every_port_has_one_cable(spec: FabricSpec) -> None:
+def test_names_and_addresses_are_unique_and_valid_and_every_port_has_one_cable(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     names = [*(gpu.name for gpu in fabric.gpus), *(switch.name for switch in fabric.switches)]
     interfaces = [gpu.interface for gpu in fabric.gpus]
@@ -79,7 +79,7 @@ def test_what_linux_and_openflow_see_is_unique_and_fits_and_every_port_has_one_c
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_the_logical_links_are_those_of_the_paper(spec: FabricSpec) -> None:
+def test_ranks_leaves_and_logical_links_match_the_papers_model(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     assert [gpu.rank for gpu in fabric.gpus] == list(range(sum(spec.gpus_per_site)))
     assert fabric.gpu_sites.tolist() == [s for s, count in enumerate(spec.gpus_per_site) for _ in range(count)]
@@ -108,7 +108,7 @@ def test_the_logical_links_are_those_of_the_paper(spec: FabricSpec) -> None:
                 assert table[i, j] == joined.get((src, dst), -1)
 
 
-def test_paths_are_all_loop_free_ones_shortest_first_and_their_links_meet() -> None:
+def test_wan_paths_are_all_loop_free_paths_with_the_shortest_first() -> None:
     mesh = build_fabric(FabricSpec())
     assert wan_names(mesh, 0, 1) == ["s0b0>s1b0", "s0b0>s1b1", "s0b1>s1b0", "s0b1>s1b1"]
     assert wan_names(mesh, 1, 0) == ["s1b0>s0b0", "s1b0>s0b1", "s1b1>s0b0", "s1b1>s0b1"]
@@ -133,7 +133,7 @@ def test_no_path_leads_through_a_third_site() -> None:
     assert wan_names(closed, 0, 2) == ["s0b0>X>s2b0"]
 
 
-def test_the_fixed_ring_visits_the_sites_in_an_order_the_wan_allows() -> None:
+def test_the_fixed_ring_visits_the_sites_in_an_order_that_the_wan_allows() -> None:
     around = [(f"s{a}b0", f"s{b}b0") for a, b in ((0, 2), (2, 1), (1, 3), (3, 0))]
     assert custom(*around, gpus=(2, 2, 2, 2)).site_cycle == (0, 2, 1, 3)
     assert build_fabric(FabricSpec(gpus_per_site=(2, 2, 2, 2))).site_cycle == (0, 1, 2, 3)
@@ -178,7 +178,7 @@ WIDE |= {"links": [(f"s{site}b{index}", "wide_nine") for site in range(4) for in
         ),
     ],
 )
-def test_a_fabric_that_makes_no_sense_is_refused_by_every_key_that_is_wrong(
+def test_an_invalid_fabric_is_refused_with_every_offending_key(
     changes: dict[str, Any], keys: str | None, named: str
 ) -> None:
     given = {"gpus_per_site": (2, 2), "border_routers": 1} | changes
@@ -189,7 +189,9 @@ def test_a_fabric_that_makes_no_sense_is_refused_by_every_key_that_is_wrong(
 
 
 @pytest.mark.parametrize(("gpus", "counts"), [(8, (4, 4)), ("6", (3, 3)), ("3+5", (3, 5)), ("2+3+4", (2, 3, 4))])
-def test_a_command_line_declares_a_total_or_a_number_per_site(gpus: int | str, counts: tuple[int, ...]) -> None:
+def test_the_command_line_accepts_a_total_or_a_number_of_gpus_per_site(
+    gpus: int | str, counts: tuple[int, ...]
+) -> None:
     tiers = {"leaves": 1, "spines": 3, "border_routers": 4}
     spec = FabricSpec(gpus_per_site=counts, wan=WanSpec(preset="five-router"), **tiers)
     assert FabricSpec.parse(gpus=gpus, wan="five-router", **tiers) == spec
@@ -197,7 +199,7 @@ def test_a_command_line_declares_a_total_or_a_number_per_site(gpus: int | str, c
 
 
 @pytest.mark.parametrize("gpus", ["", "eight", "3+", "-8", "9" * 7, "٣", 7])
-def test_what_cannot_be_a_number_of_gpus_is_refused(gpus: str | int) -> None:
+def test_an_invalid_number_of_gpus_is_refused(gpus: str | int) -> None:
     with pytest.raises(FabricError, match="GPUs") as caught:
         FabricSpec.parse(gpus=gpus)
     assert caught.value.mistakes[0].key == "fabric.gpus"

@@ -1,4 +1,4 @@
-"""Failed cables: which logical links and which GPUs they leave without a path, by a search that knows no tiers."""
+"""Failed cables: which logical links and GPUs lose their paths, compared with a graph search that ignores tiers."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,8 +11,8 @@ from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of, cut_
 FABRIC = build_fabric(FabricSpec())
 
 
-def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
-    """The nodes to which the remaining cables lead over switches of `over`."""
+def reached(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
+    """Return the nodes that the working cables connect to `start`, through switches of `over` only."""
     seen, frontier = {start}, [start]
     while frontier:
         here = frontier.pop()
@@ -27,7 +27,7 @@ def found(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_a_link_has_failed_when_no_spine_joins_its_ends_any_more(data: st.DataObject) -> None:
+def test_a_logical_link_has_failed_exactly_if_no_working_cables_connect_its_ends(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     failed = data.draw(failures(fabric))
     gone = set(failed_links(fabric, failed))
@@ -36,19 +36,19 @@ def test_a_link_has_failed_when_no_spine_joins_its_ends_any_more(data: st.DataOb
         leaves = {gpu.leaf for gpu in fabric.gpus if gpu.name in (link.src, link.dst)}
         tier = {s.name for s in fabric.switches if s.kind == "spine" and s.site == site.get(link.src)}
         over = leaves | tier if link.kind != "wan" else set()
-        assert (link.dst in found(fabric, failed, link.src, over)) == (link.index not in gone), link
+        assert (link.dst in reached(fabric, failed, link.src, over)) == (link.index not in gone), link
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_unreachable_gpus_are_cut_off_and_the_cables_named_would_mend_it(data: st.DataObject) -> None:
+def test_unreachable_gpus_are_reported_with_cables_whose_repair_reconnects_them(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     failed = data.draw(failures(fabric))
     everywhere = {switch.name for switch in fabric.switches}
     groups, reach = cut_off(fabric, failed), reachable(fabric, failed)
     group_of = {rank: index for index, group in enumerate(groups) for rank in group.ranks}
     for a in fabric.gpus:
-        near = found(fabric, failed, a.name, everywhere)
+        near = reached(fabric, failed, a.name, everywhere)
         for b in fabric.gpus:
             assert b.name in near or not reach[a.rank, b.rank]
             assert not reach[a.rank, b.rank] or group_of.get(a.rank) == group_of.get(b.rank)
@@ -59,13 +59,14 @@ def test_unreachable_gpus_are_cut_off_and_the_cables_named_would_mend_it(data: s
     for group in groups:
         assert group.cables and group.cables <= failed
         first = fabric.gpus[group.ranks[0]].name
-        before, after = (found(fabric, these, first, everywhere) for these in (failed, failed - group.cables))
+        before, after = (reached(fabric, these, first, everywhere) for these in (failed, failed - group.cables))
         assert after > before if before != nodes else group.cables == failed
 
 
 WAN = frozenset(cable(f"s0b{a}", f"s1b{b}") for a in (0, 1) for b in (0, 1))
 LEAF = frozenset({cable("s0l1", "s0p0"), cable("s0l1", "s0p1")})
-APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # the leaves are apart, and yet joined to the WAN
+# Without these, the leaves cannot reach each other, but both reach the WAN.
+APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,9 @@ APART = frozenset({cable("s0l0", "s0p0"), cable("s0l1", "s0p1")})  # the leaves 
         (NO_CABLES, {}),
     ],
 )
-def test_which_gpus_are_cut_off(failed: Cables, cut: dict[tuple[int, ...], Cables]) -> None:
+def test_cut_off_gpus_are_grouped_with_the_failed_cables_that_isolate_them(
+    failed: Cables, cut: dict[tuple[int, ...], Cables]
+) -> None:
     assert {group.ranks: group.cables for group in cut_off(FABRIC, frozenset(failed))} == cut
     reach = reachable(FABRIC, APART)
     assert not reach[1, 2] and reach[1, 4]

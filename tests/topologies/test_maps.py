@@ -1,4 +1,4 @@
-"""WANs of maps: they are read as they are, what is wrong in one is said, and paths are the shortest, by delay."""
+"""WANs from maps: topohub, tables and GraphML are read or refused with a reason, and paths are the shortest."""
 
 import math
 import sys
@@ -47,7 +47,7 @@ def mistake(value: object) -> str:
     [("sndlib/nobel-us", ("Palo Alto", "Princeton"), 40.3), ("topozoo/Abilene", ("Sunnyvale", "new-york"), 44.4)],
 )
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_the_fixed_path_has_the_delay_of_the_shortest_way_over_the_map(
+def test_the_fixed_path_has_the_delay_of_the_shortest_path_on_the_map(
     name: str, ends: tuple[str, str], round_trip_ms: float, grain: str
 ) -> None:
     fabric = over(f"topohub:{name}", *ends, grain=grain)
@@ -69,7 +69,7 @@ def test_the_fixed_path_has_the_delay_of_the_shortest_way_over_the_map(
         assert 2e3 * found_s == pytest.approx(round_trip_ms, rel=2e-3)
 
 
-def test_every_map_of_sndlib_and_the_topology_zoo_that_is_not_too_large_can_be_a_wan() -> None:
+def test_every_sndlib_and_topology_zoo_map_within_the_size_limit_can_be_a_wan() -> None:
     folder = Path(topohub.__file__).parent / "data"
     refused, read = [], 0
     for group in ("sndlib", "topozoo"):
@@ -87,7 +87,7 @@ def test_every_map_of_sndlib_and_the_topology_zoo_that_is_not_too_large_can_be_a
     assert all(f"allowed: 1 to {MAX_ROUTERS}" in text for text in refused) and len(refused) <= 10
 
 
-def test_a_map_needs_nothing_of_itself_once_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolved_scenario_with_a_map_loads_without_topohub(monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = [Override("fabric.wan", NOBEL, "set"), Override("fabric.sites", ["Houston", "Seattle"], "set")]
     asked = load_scenario("paper", overrides)
     assert "nobel-us" in asked.settings()[0].label and "10 us" not in asked.settings()[0].label
@@ -121,7 +121,7 @@ def test_a_map_needs_nothing_of_itself_once_it_is_written(monkeypatch: pytest.Mo
         ({"fabric.wan": "/nowhere/a.graphml"}, "not an existing file"),
     ],
 )
-def test_what_is_no_map_and_no_place_for_sites_is_said(given: dict[str, Any], named: str) -> None:
+def test_unknown_maps_and_invalid_site_nodes_are_refused(given: dict[str, Any], named: str) -> None:
     values = {"fabric.wan": NOBEL} | given
     with pytest.raises(ScenarioError, match=named):
         load_scenario("tenants", [Override(key, value, key) for key, value in values.items()])
@@ -134,7 +134,7 @@ titles = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), mi
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_a_table_is_read_back_as_it_was_written(data: st.DataObject) -> None:
+def test_a_wan_table_is_read_back_as_it_was_written(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from([f"R{i}" for i in range(9)]), min_size=2, max_size=9, unique=True))
     links = tuple(pairwise(names))
 
@@ -168,7 +168,7 @@ def test_a_table_is_read_back_as_it_was_written(data: st.DataObject) -> None:
         ({"kind": 1}, 'unknown key "kind"'),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_with_the_value(changes: dict[str, Any], named: str) -> None:
+def test_an_invalid_wan_table_is_refused_with_the_offending_value(changes: dict[str, Any], named: str) -> None:
     assert named in mistake({"routers": ["A", "B"], "links": [["A", "B"]]} | changes)
 
 
@@ -206,8 +206,8 @@ THREE = (
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_a_graphml_file_gives_places_lengths_and_capacities(tmp_path: Path, grain: str) -> None:
-    """The distance of Zürich and Genève is 224 km; the file is found beside the scenario's."""
+def test_a_graphml_file_sets_router_names_link_delays_and_rates(tmp_path: Path, grain: str) -> None:
+    """Zürich and Genève are 224 km apart; the file's path is relative to the scenario's folder."""
     links = edge("0", "1", LinkSpeedRaw=1e10) + edge("1", "2", dist=204.2) + edge("2", "0", dist=100) + edge("0", "1")
     (tmp_path / "swiss.graphml").write_text(graphml(THREE, links))
     text = 'fabric.wan = "swiss.graphml"\nfabric.gpus = [2, 2]\nfabric.sites = ["zürich", "Genève"]\n'
@@ -243,13 +243,13 @@ def test_a_graphml_file_gives_places_lengths_and_capacities(tmp_path: Path, grai
         ("x" * (MAX_FILE_BYTES + 1), "is too large"),
     ],
 )
-def test_a_file_that_is_no_map_is_refused_in_a_sentence(tmp_path: Path, text: str, named: str) -> None:
+def test_a_file_that_is_not_a_valid_map_is_refused_in_one_sentence(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "wrong.graphml").write_bytes(text.encode("utf-8", "surrogatepass"))
     assert named in mistake(str(tmp_path / "wrong.graphml"))
 
 
-def test_a_great_circle_is_as_long_as_on_a_sphere() -> None:
-    """Against the law of cosines, and the earth's circumference."""
+def test_great_circle_distances_are_those_of_a_sphere() -> None:
+    """Compares with half of the earth's circumference and with the spherical law of cosines."""
     assert great_circle_km((0, 0), (180, 0)) == pytest.approx(20_015.1, abs=0.1)
     (x, y), (u, v) = (math.radians(2.35), math.radians(48.86)), (math.radians(139.69), math.radians(35.69))
     angle = math.acos(math.sin(y) * math.sin(v) + math.cos(y) * math.cos(v) * math.cos(u - x))
@@ -271,7 +271,9 @@ def loop_free(links: list[tuple[str, str]], way: tuple[str, ...], far: str) -> I
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 6), st.randoms(use_true_random=False), st.integers(1, 6), st.booleans())
-def test_paths_are_the_shortest_of_all_and_the_same_both_ways(count: int, chance: Any, most: int, far: bool) -> None:
+def test_candidate_paths_are_the_shortest_and_the_same_in_both_directions(
+    count: int, chance: Any, most: int, far: bool
+) -> None:
     routers = tuple(f"R{i}" for i in range(count))
     links = [(a, b) for i, a in enumerate(routers) for b in routers[:i] if i == routers.index(b) + 1]
     links += [(a, b) for i, a in enumerate(routers) for b in routers[: max(0, i - 1)] if chance.random() < 0.6]
@@ -279,7 +281,7 @@ def test_paths_are_the_shortest_of_all_and_the_same_both_ways(count: int, chance
     km = {frozenset(ends): chance.choice([1.0, 2.5, 7.0]) if far else 1.0 for ends in links}
     lengths = tuple(km[frozenset(ends)] for ends in links) if far else ()
     graph = WanGraph((("s0b0", "s0b1"), ("s1b0",), ("s2b0",)), routers, tuple(links), lengths)
-    given = most if chance.random() < 0.5 or not far else None  # then so many of a map, and those that spare a link
+    given = most if chance.random() < 0.5 or not far else None  # None: MAP_PATHS, and paths that avoid a link
     found, most = candidate_paths(graph, given), given or MAP_PATHS
 
     def length(path: tuple[str, ...]) -> float:

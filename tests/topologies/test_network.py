@@ -1,7 +1,7 @@
-"""The network in the VM: it is the declared fabric, its links are as fast as they should be, and it leaves nothing.
+"""The network in the VM: it is the declared fabric, its links have their rates and delays, and it leaves nothing.
 
-tests/guest/network.py runs inside and reports what ovs-vsctl, ovs-ofctl, ip and tc say; here it is compared with the
-fabric.
+tests/guest/network.py runs inside and reports the output of ovs-vsctl, ovs-ofctl, ip and tc, which these tests compare
+with the fabric.
 """
 
 import re
@@ -26,20 +26,20 @@ UNEQUAL, DEFAULT = build_fabric(UNEQUAL_SPEC), build_fabric(FabricSpec())
 
 @pytest.fixture(scope="module")
 def report(module_vm: VM) -> Report:
-    """What tests/guest/network.py saw in one boot."""
+    """The report of tests/guest/network.py from one boot."""
     found: Report = module_vm.report("network")
     return found
 
 
 @pytest.fixture(scope="module")
 def built(report: Report) -> Report:
-    """What was seen of the unequal fabric while it was up."""
+    """The report on the unequal fabric while it was up."""
     found: Report = report["topology"]["built"]
     return found
 
 
 def rows(table: Report) -> list[Report]:
-    """A table of ovs-vsctl's JSON as dictionaries, its maps and sets as Python's."""
+    """Return the rows of a table in ovs-vsctl's JSON as dictionaries, with its maps and sets as Python values."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list) and value[0] == "map":
@@ -62,7 +62,7 @@ def test_the_bridges_are_the_declared_switches(built: Report) -> None:
     assert {controller["target"] for controller in rows(built["controllers"])} == {"tcp:127.0.0.1:6653"}
 
 
-def test_the_ports_have_the_declared_numbers_in_openflow(built: Report) -> None:
+def test_the_ports_have_their_declared_openflow_numbers(built: Report) -> None:
     for switch in UNEQUAL.switches:
         shown = built["openflow"][switch.name]
         assert "(OF1.3)" in shown and f"dpid:{switch.dpid:016x}" in shown
@@ -73,7 +73,7 @@ def test_the_ports_have_the_declared_numbers_in_openflow(built: Report) -> None:
     assert not [row["name"] for row in rows(built["ports"]) if row["error"] != []]
 
 
-def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_frames(built: Report) -> None:
+def test_every_cable_connects_its_declared_ports_and_every_interface_has_mtu_9000(built: Report) -> None:
     links = {link["ifname"]: link for link in built["links"]}
     interface = {(s.name, port.peer): port.interface for s in UNEQUAL.switches for port in s.ports}
     for cable in UNEQUAL.cables:
@@ -86,11 +86,11 @@ def test_every_cable_joins_the_declared_ports_and_every_interface_takes_jumbo_fr
             assert links[name]["linkinfo"]["info_slave_kind"] == "openvswitch"
             assert (links[name]["mtu"], "UP" in links[name]["flags"]) == (9000, True)
     addresses = [links[name]["address"] for name in (*interface.values(), *(s.name for s in UNEQUAL.switches))]
-    assert {address[:2] for address in addresses} == {"06", "0a"}  # fixed, not random: boots must be alike
+    assert {address[:2] for address in addresses} == {"06", "0a"}  # fixed, not random, so that every boot is the same
     assert len(set(addresses)) == len(addresses)
 
 
-def test_every_gpu_has_its_addresses_and_knows_all_others(built: Report) -> None:
+def test_every_gpu_has_its_addresses_and_a_permanent_arp_entry_for_every_other(built: Report) -> None:
     assert len(built["hosts"]) == len(UNEQUAL.gpus)
     for gpu, host in zip(UNEQUAL.gpus, built["hosts"], strict=True):
         (own,) = [link for link in host["addr"] if link["ifname"] == gpu.interface]
@@ -100,7 +100,7 @@ def test_every_gpu_has_its_addresses_and_knows_all_others(built: Report) -> None
         assert known == {(other.ip, other.mac, "PERMANENT") for other in UNEQUAL.gpus if other is not gpu}
 
 
-def test_mininets_own_objects_are_whole(built: Report) -> None:
+def test_mininets_objects_match_the_fabric_and_its_commands_run(built: Report) -> None:
     seen = built["mininet"]
     assert [tuple(host) for host in seen["hosts"]] == [(gpu.name, gpu.ip, gpu.mac) for gpu in UNEQUAL.gpus]
     assert set(seen["switches"]) == {switch.name for switch in UNEQUAL.switches}
@@ -111,20 +111,20 @@ def test_mininets_own_objects_are_whole(built: Report) -> None:
     assert seen["switch_command"] == ["42"]
 
 
-def test_a_stopped_network_leaves_nothing_and_can_be_started_again_at_once(report: Report) -> None:
+def test_a_stopped_network_leaves_no_devices_or_processes_and_can_start_again(report: Report) -> None:
     assert set(report["topology"]["built"]["again"]) == {switch.name for switch in UNEQUAL.switches}
     before, after = report["topology"]["before"], report["topology"]["after"]
     assert after["bridges"] == [] and after["interfaces"] == before["interfaces"] == ["lo"]
     assert after["processes"] == before["processes"]
 
 
-def test_a_network_that_cannot_be_built_says_why_and_leaves_nothing(report: Report) -> None:
+def test_a_network_that_cannot_be_built_gives_the_reason_and_leaves_nothing_behind(report: Report) -> None:
     missing = report["missing"]
     assert missing["error"].startswith("Open vSwitch does not answer, is it running? (ovs-vsctl failed with status ")
     assert missing["before"] == missing["after"]
 
 
-# --- the shaping as the kernel has it -------------------------------------------------------------------------------
+# --- the shaping in the kernel --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def shaped(report: Report) -> Report:
 
 
 def rate_bps(name: str) -> float:
-    """The rate that tests/guest/network.py gives a link first."""
+    """Return the first rate that tests/guest/network.py gives a link."""
     return 20e9 + 1e9 * next(link.index for link in DEFAULT.links if link.name == name)
 
 
@@ -148,18 +148,18 @@ def test_tc_shows_every_class_with_the_rate_of_its_link(shaped: Report) -> None:
             found[port, int(minor, 16)] = float(rate) * factor[unit]
             assert ceil == rate + unit
     assert found.keys() == wanted.keys()
-    for key, rate in found.items():  # tc cuts what it prints to megabits
+    for key, rate in found.items():  # tc truncates the printed rate to megabits
         assert 0 <= 8 * wanted[key] - rate < 1e6
 
 
-def test_every_link_is_delayed_as_it_should_be_and_no_queue_is_short(shaped: Report) -> None:
+def test_every_netem_queue_has_its_links_delay_and_a_large_limit(shaped: Report) -> None:
     wan = {(link.src, link.dst) for link in DEFAULT.links if link.kind == "wan"}
     ports = {port.interface for s in DEFAULT.switches for port in s.ports if (s.name, port.peer) in wan}
     netems = [qdisc for qdisc in shaped["qdiscs"] if qdisc["kind"] == "netem"]
     assert len(netems) == 96 and len({qdisc["dev"] for qdisc in netems} & ports) == len(ports)
     for qdisc in netems:
         wanted_s = 10e-6 if qdisc["dev"] in ports else 0.7e-6
-        # tc 6.1 prints whole microseconds of the ticks of 64 ns that the kernel cuts a delay to.
+        # The kernel truncates a delay to ticks of 64 ns, and tc 6.1 prints whole microseconds of that.
         assert wanted_s - 1.07e-6 < qdisc["options"]["delay"]["delay"] <= wanted_s
         assert qdisc["options"]["limit"] >= 1_000_000
 
@@ -176,7 +176,7 @@ def test_every_link_is_delayed_as_it_should_be_and_no_queue_is_short(shaped: Rep
         ("wan, 3 ms", ("g3>s0b0", "s0b0>s1b1", "s1b1>g5"), None, 3.0014e-3),
     ],
 )
-def test_a_chunk_takes_the_delays_and_its_payload_at_the_slowest_links_rate(
+def test_a_chunk_takes_its_paths_delay_plus_its_size_over_the_slowest_links_rate(
     shaped: Report, case: str, links: tuple[str, ...], changed_bps: float | None, alpha_s: float
 ) -> None:
     slowest = changed_bps or min(rate_bps(name) for name in links)
@@ -184,7 +184,7 @@ def test_a_chunk_takes_the_delays_and_its_payload_at_the_slowest_links_rate(
     assert shaped["seconds"][case] == pytest.approx(expected, rel=0.003)
 
 
-def test_a_rate_changed_by_another_program_is_found(shaped: Report) -> None:
+def test_a_rate_changed_by_another_program_is_detected(shaped: Report) -> None:
     error = shaped["meddled"]
     assert "class 1:1 of port s0l0-eth2 " in error and "124367400104 bit/s" in error and "98000000000 bit/s" in error
 
@@ -197,7 +197,7 @@ def test_a_rate_changed_by_another_program_is_found(shaped: Report) -> None:
         ("s0b0-eth3", {"htb": 1, "netem": 1}, {"htb": 1, "netem": 1}),
     ],
 )
-def test_a_port_loses_packets_until_the_loss_ends(
+def test_packet_loss_is_set_at_a_ports_qdiscs_and_removed_when_it_ends(
     shaped: Report, port: str, kinds: dict[str, int], kinds_after: dict[str, int]
 ) -> None:
     lossy, lossier, after = shaped["losses"][port]
@@ -212,46 +212,46 @@ def test_a_port_loses_packets_until_the_loss_ends(
     assert not any("loss-random" in qdisc.get("options", {}) for qdisc in after)
 
 
-def test_drops_are_counted_once_where_they_happen(shaped: Report) -> None:
+def test_drops_are_counted_once_at_the_device_that_drops_them(shaped: Report) -> None:
     assert shaped["drops before"] == {}
     assert list(shaped["drops after"]) == ["s0l0-eth2"] and shaped["drops after"]["s0l0-eth2"] > 0
     assert shaped["drops then"] == {}
-    # Packets that Open vSwitch had no time to decide on:
+    # Packets dropped because Open vSwitch was too slow to decide on them:
     assert shaped["undecided"]["lost"] > 0
     assert shaped["undecided"]["counted"]["ovs-system"] == shaped["undecided"]["lost"]
 
 
-def test_what_tc_refuses_is_reported_with_its_line(shaped: Report) -> None:
+def test_a_command_that_tc_refuses_is_reported_and_closing_removes_the_shaping(shaped: Report) -> None:
     assert "s0l0-eth1" in shaped["twice"] and "htb" in shaped["twice"]
     assert "`qdisc add dev s0l0-eth1 root handle 1: htb " in shaped["refused"]
-    assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first one's stay
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after a failure"]} == {"htb", "netem"}  # the first shaping stays
     assert "class 1:1 of port s0l0-eth2 " in shaped["port gone"] and "s0l0-eth2" in shaped["no such port"]
     assert shaped["change without port"].endswith(": No such device")
-    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}  # closing takes it away
+    assert {qdisc["kind"] for qdisc in shaped["qdiscs after"]} == {"noqueue"}  # closing removes the shaping
 
 
-def test_more_rates_than_a_message_holds_are_all_set(report: Report) -> None:
+def test_more_rates_than_one_netlink_message_holds_are_all_set(report: Report) -> None:
     many = report["many"]
     wanted = [[number, 10**6 * number] for number in range(1, MANY + 1)]
     assert many["held"] == wanted
     shown = re.findall(r"^class htb 1:(\w+) .* rate (\d+)Mbit ", many["tc"], re.M)
     shown += [(minor, f"{rate}000") for minor, rate in re.findall(r" 1:(\w+) .* rate (\d+)Gbit ", many["tc"])]
     assert sorted([int(minor, 16), 10**6 * int(rate)] for minor, rate in shown) == wanted
-    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # of 2,500 lines the last
+    assert "`class add dev many parent 1: classid 1:1 htb rate nonsense`" in many["refused"]  # the last of 2,500 lines
     assert re.search(rf"\b{MANY} classes .*: Message too long$", many["too long"])  # the kernel's own text
 
 
 # --- Mininet's own command ------------------------------------------------------------------------------------------
 
 
-def test_mn_pings_all_over_the_fabric_beside_the_controller(vm: VM) -> None:
+def test_mn_pingall_reaches_every_gpu_with_the_controller(vm: VM) -> None:
     controller = f"{sys.executable} -m controller --gpus 4 --leaves 1 --spines 1"
     ended = run_mn(vm, controller, "gpus=4,leaves=1,spines=1", look="g3")
     assert "*** Results: 0% dropped (12/12 received)" in ended
     assert '"0000000300010000"' in ended and "10.1.0.2/8" in ended and "\n9000" in ended, ended
 
 
-def test_mn_beside_the_app_loaded_by_the_name_of_its_module(vm: VM) -> None:
+def test_mn_pingall_reaches_every_gpu_with_the_app_loaded_by_its_module_name(vm: VM) -> None:
     counts = ("gpus = 2+3", "leaves = 1", "spines = 1", "border_routers = 1", "socket = /run/c.sock")
     (vm.folder / "longhaul.conf").write_text("\n".join(("[longhaul]", *counts)))
     script = "from os_ken import cfg; from os_ken.base.app_manager import AppManager as Apps; "

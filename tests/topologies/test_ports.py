@@ -1,4 +1,4 @@
-"""The ports that flows pass, against packets that follow the controller's flow rules, and against logical links."""
+"""The ports that flows pass, compared with packets that follow the controller's flow rules and with logical links."""
 
 from itertools import pairwise, permutations
 
@@ -17,7 +17,7 @@ FABRIC = build_fabric(FabricSpec(gpus_per_site=(4, 4), leaves=2, spines=2, borde
 
 
 def edges(fabric: Fabric) -> list[tuple[int, int, int]]:
-    """All (src, dst, path) of a fabric."""
+    """Return every (src, dst, path) of a fabric; path is -1 within a site."""
     sites, pairs = fabric.gpu_sites, permutations(range(len(fabric.gpus)), 2)
     return [
         (a, b, path)
@@ -29,14 +29,14 @@ def edges(fabric: Fabric) -> list[tuple[int, int, int]]:
 
 
 def walked(network: FakeNetwork, src: int, dst: int) -> list[str]:
-    """The directed cables that a packet passes, by the switches' tables."""
+    """Return the ports that a packet passes according to the switches' flow tables."""
     gpus = network.fabric.gpus
     return [f"{a}>{b}" for a, b in pairwise((gpus[src].name, *network.walk(network.sent(src, dst)), gpus[dst].name))]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_flows_pass_the_ports_that_packets_pass_by_the_flow_rules(data: st.DataObject) -> None:
+def test_computed_ports_are_those_that_packets_pass_by_the_flow_rules(data: st.DataObject) -> None:
     fabric = data.draw(fabrics())
     dead = data.draw(st.one_of(st.just(frozenset()), failures(fabric)))
     ways, ports, found = FabricPaths(fabric, dead), Ports(fabric, dead), edges(fabric)
@@ -56,7 +56,7 @@ def test_flows_pass_the_ports_that_packets_pass_by_the_flow_rules(data: st.DataO
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fabrics())
-def test_logical_links_and_delays_are_those_of_the_fabric(fabric: Fabric) -> None:
+def test_logical_links_and_delays_of_paths_match_the_fabric(fabric: Fabric) -> None:
     src, dst, path = np.array(edges(fabric)).T
     found, delays_s = links_of(fabric, src, dst, path), np.arange(1.0, len(fabric.links) + 1)
     for row, delay_s, edge in zip(found, delays_of(found, delays_s), edges(fabric), strict=True):
@@ -75,14 +75,14 @@ def test_every_cable_has_a_port_in_each_direction() -> None:
     assert {p.kind for p in ports if p.src in FABRIC.border_routers and p.dst in FABRIC.border_routers} == {"wan"}
 
 
-def test_transit_routers_are_joined_by_wan_ports() -> None:
+def test_links_of_transit_routers_are_wan_ports() -> None:
     fabric = build_fabric(FabricSpec.parse(gpus=8, wan="five-router"))
     ports = Ports(fabric)
     wan = {port.name for port in ports.all if port.kind == "wan"}
     assert wan == {link.name for link in fabric.links if link.kind == "wan"}
 
 
-def test_other_spines_can_be_chosen() -> None:
+def test_the_spines_of_a_flow_can_be_given_explicitly() -> None:
     ports = Ports(FABRIC)
 
     def names(*given: object) -> list[str]:
@@ -107,7 +107,7 @@ def test_other_spines_can_be_chosen() -> None:
         ((0, 3, -1, (0, 1)), "spines 0 and 1 within a site"),
     ],
 )
-def test_what_does_not_exist_is_refused(edge: tuple[int, ...], says: str) -> None:
+def test_nonexistent_paths_and_spines_are_refused(edge: tuple[int, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Ports(FABRIC).edge(*edge)
     if len(edge) == 3:

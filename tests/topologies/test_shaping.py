@@ -1,4 +1,4 @@
-"""Shaping as text, compared with an independent reading of that text; and the rate scale."""
+"""Shaping as tc commands, compared with an independent parser of these commands; and the rate scale."""
 
 import re
 from collections import defaultdict
@@ -38,8 +38,8 @@ def rates_of(fabric: Fabric) -> npt.NDArray[np.float64]:
     return sampler(fabric, ConditionsSpec(), seed=3).rates_bps(0, 1)[0]
 
 
-class Read:
-    """A batch for tc, read: for each port the classes with their rates and delays, and where packets go."""
+class ParsedBatch:
+    """A parsed tc batch: the classes of each port with their rates, delays and queues, and the filters into them."""
 
     def __init__(self, text: str) -> None:
         self.rate: dict[tuple[str, int], int] = {}
@@ -73,15 +73,15 @@ class Read:
                 self.queues[port, int(other[1], 16)] = other[2]
 
     def class_of(self, port: str, src: str, dst: str) -> int | None:
-        """The class a packet from src to dst goes into on a port, or None."""
+        """Return the class of a packet from src to dst on a port, or None."""
         for field, address, minor in self.filters[port]:
             if address == {"src": src, "dst": dst}[field]:
                 return minor
         return self.default.get(port) or None
 
 
-def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
-    """Every way between two GPUs: source, destination, switches passed, and the logical links it consists of."""
+def all_routes(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
+    """Return every route between two GPUs: source, destination, the switches passed, and its logical links."""
     site_spines = defaultdict(list)
     for switch in fabric.switches:
         if switch.kind == "spine":
@@ -112,14 +112,14 @@ def ways(fabric: Fabric) -> "list[tuple[str, str, tuple[str, ...], list[str]]]":
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carries_it(spec: FabricSpec) -> None:
+def test_every_route_passes_one_class_per_logical_link_over_any_spine(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping, rates = shaping_of(fabric), rates_of(fabric)
-    read = Read(shaping.structure(rates))
+    read = ParsedBatch(shaping.structure(rates))
     port = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     ip = {gpu.name: gpu.ip for gpu in fabric.gpus}
     link = {link.name: link for link in fabric.links}
-    for src, dst, switches, links in ways(fabric):
+    for src, dst, switches, links in all_routes(fabric):
         passed = [port[hop] for hop in pairwise((*switches, dst))]
         shaped = [(at, read.class_of(at, ip[src], ip[dst])) for at in passed]
         classes = [(at, minor) for at, minor in shaped if minor is not None]
@@ -135,13 +135,13 @@ def test_every_way_is_shaped_by_its_logical_links_once_each_whichever_spine_carr
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_class(spec: FabricSpec) -> None:
+def test_with_fair_sharing_every_route_is_delayed_once_after_its_last_class(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping = shaping_of(fabric, fair=True)
     arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
     arrives |= {(gpu.name, gpu.leaf): gpu.interface for gpu in fabric.gpus}
     gpu = {one.name: one for one in fabric.gpus}
-    for src, dst, switches, links in ways(fabric):
+    for src, dst, switches, links in all_routes(fabric):
         wanted_ns = sum(10_000 if fabric.links[index].kind == "wan" else 700 for index in link_indices(fabric, links))
         passed = {arrives[there, here] for here, there in pairwise((*switches, dst))}
         delays = [
@@ -160,21 +160,21 @@ def test_where_sharing_is_fair_every_way_has_its_delay_once_behind_its_last_clas
 
 @settings(deadline=None, max_examples=20)
 @given(specs)
-def test_with_tags_every_way_has_its_delay_once_behind_its_last_class_whatever_its_path(spec: FabricSpec) -> None:
+def test_with_path_tags_every_route_is_delayed_once_at_its_destination(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     shaping = replace(shaping_of(fabric, fair=True), paths=tuple(f"tag {path.index}" for path in fabric.paths))
     arrives = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
     arrives |= {(gpu.name, gpu.leaf): gpu.interface for gpu in fabric.gpus}
     gpu, delay_ns = {one.name: one for one in fabric.gpus}, {one.name: one.delay_ns for one in shaping.ifbs}
     index = {path.name: path.index for path in fabric.paths}
-    filters = defaultdict(list)  # by interface: priority, match and ifb
+    filters = defaultdict(list)  # by interface: priority, match and IFB device
     for line in (line for one in shaping.ifbs for line in one.filters()):
         found = re.fullmatch(
             r"filter add dev (\S+) .* prio (\d) u32 (.*) action mirred egress redirect dev (\S+)", line
         )
         assert found is not None, line
         filters[found[1]].append((int(found[2]), found[3], found[4]))
-    for src, dst, switches, links in ways(fabric):
+    for src, dst, switches, links in all_routes(fabric):
         wanted_ns = sum(10_000 if fabric.links[index].kind == "wan" else 700 for index in link_indices(fabric, links))
         crosses = gpu[src].site != gpu[dst].site
         path = index[">".join(name for name in switches if name[0] == "R" or "b" in name)] if crosses else -1
@@ -194,7 +194,7 @@ def test_with_tags_every_way_has_its_delay_once_behind_its_last_class_whatever_i
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_every_wan_link_loses_behind_its_cable_by_a_seed_of_its_own_and_delays_stay(spec: FabricSpec) -> None:
+def test_every_wan_link_has_random_loss_with_its_own_seed_and_the_same_delays(spec: FabricSpec) -> None:
     fabric = build_fabric(spec)
     plain = replace(shaping_of(fabric), buffer=Buffer(limit_bytes=10**6))
     lossy = replace(plain, wan_loss=0.01, seed=7)
@@ -217,15 +217,15 @@ def test_every_wan_link_loses_behind_its_cable_by_a_seed_of_its_own_and_delays_s
 
 @settings(deadline=None, max_examples=40)
 @given(specs)
-def test_in_the_physical_grain_every_way_has_a_class_for_each_of_its_cables(spec: FabricSpec) -> None:
+def test_in_the_physical_grain_every_route_passes_one_class_per_cable(spec: FabricSpec) -> None:
     fabric = build_fabric(replace(spec, grain="physical"))
     shaping = Shaping(fabric=fabric, delays_s=delays_s(build_fabric(spec), ConditionsSpec()))
     rates = 1e9 * (1 + np.arange(2 * len(fabric.cables), dtype=np.float64))
     index = {f"{a}>{b}": 2 * n + turned for n, c in enumerate(fabric.cables) for turned, (a, b) in _both(c.a, c.b)}
-    read = Read(shaping.structure(rates))
+    read = ParsedBatch(shaping.structure(rates))
     leaves = {(s.name, port.peer): port.interface for s in fabric.switches for port in s.ports}
     ifbs = {one.interface: one.name for one in shaping.ifbs if one.rank is None and one.delay_ns == 0}
-    for src, dst, switches, _ in ways(fabric):
+    for src, dst, switches, _ in all_routes(fabric):
         ports = [ifbs[leaves[switches[0], src]], *(leaves[hop] for hop in pairwise((*switches, dst)))]
         found = [read.rate[port, read.default[port]] for port in ports]
         names = [">".join(hop) for hop in pairwise((src, *switches, dst))]
@@ -244,30 +244,30 @@ def link_indices(fabric: Fabric, names: list[str]) -> list[int]:
     return [index[name] for name in names]
 
 
-def test_where_sharing_is_fair_every_class_has_a_fair_queue_and_acknowledgements_have_none() -> None:
+def test_with_fair_sharing_every_class_has_a_fair_queue_that_acknowledgements_bypass() -> None:
     fabric = build_fabric(FabricSpec())
-    fair, fifo = (Read(shaping_of(fabric, fair=fair).structure(rates_of(fabric))) for fair in (True, False))
+    fair, fifo = (ParsedBatch(shaping_of(fabric, fair=fair).structure(rates_of(fabric))) for fair in (True, False))
     assert fair.rate == fifo.rate and fair.filters == fifo.filters and fair.default == fifo.default
     assert fair.queues.keys() == fifo.queues.keys() == fair.rate.keys()
     assert {queue.split()[0] for queue in fifo.queues.values()} == {"netem"}
     (queue,) = set(fair.queues.values())
     assert queue.startswith("fq nopacing maxrate 30gbit ") and " quantum 9014 initial_quantum 9014 " in queue
     assert not fair.delay_us and fair.first_filter.keys() == fair.default.keys()
-    for line in fair.first_filter.values():  # the length of IP 20 and TCP 20 with timestamps 12, in IP's second word
+    for line in fair.first_filter.values():  # IP's length field is 52: IP header 20, TCP header 20, timestamps 12
         assert line.endswith(f" u32 match u16 {52:#06x} 0xffff at 2 flowid 1:0")
 
 
-def test_delays_that_no_way_has_for_itself_are_refused() -> None:
+def test_with_fair_sharing_delays_that_differ_between_border_routers_are_refused() -> None:
     fabric = build_fabric(FabricSpec())
     delays = delays_s(fabric, ConditionsSpec())
     index = {link.name: link.index for link in fabric.links}
-    delays[index["g0>s0b0"]] = 5e-6  # over s0b1 it is less
+    delays[index["g0>s0b0"]] = 5e-6  # longer than through s0b1
     with pytest.raises(ValueError, match="differ between border routers; allowed:"):
         _ = Shaping(fabric=fabric, delays_s=delays, fair=True).ifbs
 
 
 @pytest.mark.parametrize("late_s", [1.1e-6, 1e-3])
-def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None:
+def test_the_burst_of_a_class_is_its_rate_times_the_timer_latency(late_s: float) -> None:
     shaping = shaping_of(fabric := build_fabric(FabricSpec()), late_s)
     lines = re.findall(r" rate (\d+)bit .* burst (\d+) cburst (\d+) ", shaping.structure(rates_of(fabric)))
     assert len(lines) == len(shaping.classes)
@@ -277,14 +277,14 @@ def test_a_class_saves_up_no_more_than_a_late_timer_needs(late_s: float) -> None
 
 
 @given(st.integers(10**6, 4 * 10**11), st.integers(1, 100_000))
-def test_full_frames_carry_the_payload_at_the_rate_of_the_conditions(rate_bps: int, frames: int) -> None:
-    wire = frames * (6 + 6 + 2 + 9000)  # Ethernet's addresses and type, and an IP packet
-    payload = frames * (9000 - 20 - 20 - 12)  # less the headers of IPv4 and TCP, and its timestamps
+def test_full_frames_carry_payload_at_the_configured_rate(rate_bps: int, frames: int) -> None:
+    wire = frames * (6 + 6 + 2 + 9000)  # Ethernet addresses and type, then an IP packet
+    payload = frames * (9000 - 20 - 20 - 12)  # less the IPv4 and TCP headers and TCP timestamps
     seconds = wire / wire_bytes_per_s(rate_bps)
     assert 8 * payload / seconds == pytest.approx(rate_bps, rel=1e-12, abs=8)
 
 
-def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late() -> None:
+def test_link_delays_are_exact_to_the_nanosecond_when_timers_are_never_late() -> None:
     fabric = build_fabric(FabricSpec())
     given = {"wan": 0.0123456789, "intra": 0.7e-6, "to_br": 1e-9, "from_br": 0.0}
     delays = np.array([given[link.kind] for link in fabric.links])
@@ -292,11 +292,11 @@ def test_every_link_has_its_delay_to_the_nanosecond_where_timers_are_never_late(
     found = Shaping(fabric=fabric, delays_s=delays).delays_ns
     for one in classes_of(fabric):
         assert found.get(one.key) == wanted_ns.get(fabric.links[one.link].kind)
-    late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # less than 10 us says nothing there
+    late = Shaping(fabric=fabric, delays_s=delays, late_s=1e-3).delays_ns  # below 10 us it is negligible
     assert late == {key: ns for key, ns in found.items() if ns >= 10_000}
 
 
-def test_a_mismatch_tells_port_wanted_and_found() -> None:
+def test_a_rate_mismatch_is_reported_with_port_wanted_and_actual_rate() -> None:
     wanted = {("s0l0-eth1", 1): 1000, ("s0l0-eth1", 10): 2000}
     right = {key: (rate, rate) for key, rate in wanted.items()}
     assert mismatch(wanted, right) is None
@@ -307,14 +307,14 @@ def test_a_mismatch_tells_port_wanted_and_found() -> None:
 
 
 @pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_services_are_below_the_wan_alone_and_have_their_parts_of_its_rates(grain: str) -> None:
+def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(grain: str) -> None:
     fabric = build_fabric(FabricSpec(grain=grain))
     served = [Service(dscp=8, assured=0.25), Service(dscp=16, ceiling=0.5), Service(dscp=0)]
     plain = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), fair=True)
     shaping = replace(plain, services=tuple(served))
     rates = rates_of(fabric)
     lines, without = (one.structure(rates).splitlines() for one in (shaping, plain))
-    near = {one.name for one in (*_inside(fabric), *fabric.gpus)}
+    near = {one.name for one in (*_site_switches(fabric), *fabric.gpus)}
     wan = {port.interface for one in fabric.switches for port in one.ports if {one.name, port.peer}.isdisjoint(near)}
     assert len(wan) == 8
     assert [line for line in lines if _port(line) not in wan] == [line for line in without if _port(line) not in wan]
@@ -329,7 +329,7 @@ def test_services_are_below_the_wan_alone_and_have_their_parts_of_its_rates(grai
             assert abs(int(own) / 8 - max(1, assured)) <= 0.5 and abs(int(most) / 8 - ceiling) <= 0.5
         tos = re.findall(r"match ip tos (0x\w+) 0xfc flowid 1:(\w+)", here)
         assert [(int(value, 16) >> 2, int(minor, 16)) for value, minor in tos] == [(8, 2), (16, 3), (0, 4)]
-        assert "htb default 4 " in here and "parent 1:1 fq" not in here  # what is above others has no queue
+        assert "htb default 4 " in here and "parent 1:1 fq" not in here  # a class with inner classes has no queue
 
 
 def _port(line: str) -> str:
@@ -337,11 +337,11 @@ def _port(line: str) -> str:
     return words[words.index("dev") + 1]
 
 
-def _inside(fabric: Fabric) -> list[Switch]:
+def _site_switches(fabric: Fabric) -> list[Switch]:
     return [switch for switch in fabric.switches if switch.kind in ("leaf", "spine")]
 
 
-def test_a_class_below_another_is_compared_with_its_own_rate_and_its_ceiling() -> None:
+def test_an_inner_class_is_compared_with_its_own_rate_and_its_ceiling() -> None:
     wanted, inner = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): ChildClass(rate=250, parent=1, priority=0)}
     right = {("p", 1): (1000, 1000), ("p", 2): (250, 500)}
     assert mismatch(wanted, right, inner) is None
@@ -350,20 +350,20 @@ def test_a_class_below_another_is_compared_with_its_own_rate_and_its_ceiling() -
 
 
 @pytest.mark.parametrize(("gpus", "most"), [(8, 1), (16, 1), (64, 4), (128, 12)])
-def test_rates_are_sent_in_as_few_messages_as_the_kernel_takes(gpus: int, most: int) -> None:
+def test_rates_are_sent_in_few_netlink_messages_that_fit_the_kernels_buffer(gpus: int, most: int) -> None:
     fabric = build_fabric(FabricSpec(gpus_per_site=(gpus // 2, gpus // 2)))
     bodies = [netlink._htb_body((n, one.minor), 10**9, 64, 1500) for n, one in enumerate(classes_of(fabric))]
     parts = list(netlink.portions(bodies))
     assert [body for part in parts for body in part] == bodies
     assert 1 <= len(parts) <= most
-    for part in parts:  # a netlink socket sends what its buffer has room for, less the kernel's own 32 bytes
+    for part in parts:  # a netlink message must fit the socket's send buffer less the 32 bytes that the kernel uses
         assert 0 < sum(16 + len(body) for body in part) <= 212992 - 32
 
 
 # --- the rate scale -------------------------------------------------------------------------------------------------
 
 
-def test_a_scale_is_one_part_in_a_whole_number() -> None:
+def test_a_rate_scale_is_one_over_a_whole_number() -> None:
     for text, divisor in (("1/1000", 1000), (" 1 / 8 ", 8), ("1", 1), ("1/1", 1)):
         assert RateScale.parse(text) == RateScale.parse(str(RateScale(divisor))) == RateScale(divisor)
     for text in ("", "0", "2/3", "1/0", "-1/10", "1/1.5", "0.001", "1000", f"1/{MAX_DIVISOR + 1}"):
@@ -372,7 +372,9 @@ def test_a_scale_is_one_part_in_a_whole_number() -> None:
 
 
 @given(st.integers(1, 10_000), st.integers(10**9, 200 * 10**9), st.integers(10**6, 64 * 10**6))
-def test_times_stay_and_nothing_becomes_nothing(divisor: int, rate_bps: int, chunk_bytes: int) -> None:
+def test_a_rate_scale_keeps_times_and_rounds_no_rate_or_chunk_to_zero(
+    divisor: int, rate_bps: int, chunk_bytes: int
+) -> None:
     scale = RateScale(divisor)
     carried = scale.chunk_bytes(chunk_bytes)
     assert carried * divisor == pytest.approx(chunk_bytes, abs=divisor / 2)

@@ -1,4 +1,4 @@
-"""Conditions that change by time: which rows of a sampler hold when, to the nanosecond."""
+"""Conditions that change over time: which row of a sampler applies at which instant, to the nanosecond."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -32,7 +32,7 @@ def timed(every_s: float, interval_s: float | None = None, name: str = "ar1") ->
     st.integers(0, 10**6),
     st.integers(1, 40),
 )
-def test_a_collective_meets_the_rows_of_its_instants(
+def test_a_collective_gets_the_sampler_rows_of_its_time_span(
     name: str, every: int, interval: int, number: int, count: int
 ) -> None:
     found = timed(every / 1e9, interval / 1e9, name)
@@ -51,7 +51,7 @@ def test_a_collective_meets_the_rows_of_its_instants(
 
 @settings(deadline=None, max_examples=30)
 @given(st.sampled_from([1e-3, 7e-3, 0.1, 3.0]), st.integers(0, 500), st.integers(0, 60), st.integers(0, 60))
-def test_what_is_drawn_depends_on_the_collective_alone(interval: float, start: int, count: int, cut: int) -> None:
+def test_drawn_rates_depend_only_on_the_collective(interval: float, start: int, count: int, cut: int) -> None:
     whole = timed(0.02, interval).rates_bps(start, count)
     assert whole.shape == (count, len(FABRIC.links))
     cut = min(cut, count)
@@ -60,14 +60,14 @@ def test_what_is_drawn_depends_on_the_collective_alone(interval: float, start: i
     assert (found.rates_bps(start, cut) == whole[:cut]).all()
 
 
-def test_without_an_interval_every_collective_begins_with_a_row_of_its_own() -> None:
+def test_without_an_interval_every_collective_begins_with_a_new_row() -> None:
     plain = sampler(FABRIC, ConditionsSpec(), seed=5).rates_bps(0, 50)
     assert (timed(0.1, name="uniform").rates_bps(0, 50) == plain).all()
     slow = timed(0.1, 0.02, name="uniform").rates_bps(0, 50)
     assert (slow == np.repeat(plain[:10], 5, axis=0)).all()
 
 
-def test_a_trace_is_read_as_often_as_conditions_change_and_its_last_rates_stay(tmp_path: Path) -> None:
+def test_a_trace_is_sampled_whenever_conditions_change_and_its_last_rates_persist(tmp_path: Path) -> None:
     rows = "".join(f"0,{link.name},{1000 + link.index}\n" for link in FABRIC.links)
     (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}0.15,g0>g1,7\n0.4,g0>g1,8\n")
     spec = ConditionsSpec(sampler="trace", trace=tmp_path / "t.csv", trace_step_s=0.25, every_s=0.1)
@@ -82,11 +82,11 @@ def test_a_trace_is_read_as_often_as_conditions_change_and_its_last_rates_stay(t
     assert found.until_s(np.arange(2)).tolist() == [0.1, 0.05]
 
 
-def test_how_long_collectives_resemble_each_other() -> None:
+def test_memory_is_the_number_of_collectives_over_which_rates_stay_correlated() -> None:
     completion_s = np.full(10, 0.3)
     by_time = ConditionsSpec(sampler="ar1", coefficient=0.9, every_s=0.1)
     assert replace(by_time, every_s=None).memory(completion_s) == pytest.approx(10)
-    assert by_time.memory(completion_s) == pytest.approx(13)  # ten rows, and three that the next ones begin with
+    assert by_time.memory(completion_s) == pytest.approx(13)  # ten rows, and the three that a collective spans
     assert replace(by_time, interval_s=0.01).memory(completion_s) == pytest.approx(130)
     assert replace(by_time, sampler="uniform", interval_s=10.0).memory(completion_s) == 1
 
@@ -100,7 +100,7 @@ def test_how_long_collectives_resemble_each_other() -> None:
         ({"interval_s": 0.1}, "interval"),
     ],
 )
-def test_times_that_make_no_sense_are_refused(changes: dict[str, float], key: str) -> None:
+def test_invalid_change_periods_and_intervals_are_refused(changes: dict[str, float], key: str) -> None:
     with pytest.raises(ConditionsError, match="allowed") as caught:
         check(replace(ConditionsSpec(), **changes))  # type: ignore[arg-type]
     assert [mistake.key for mistake in caught.value.mistakes] == [f"conditions.{key}"]

@@ -1,6 +1,6 @@
-"""Quantities as text: what is read, what is refused and how, and that writing then reading changes nothing.
+"""Quantities as text: which are parsed, which are refused with which reason, and exact round trips.
 
-Arbitrary text is `test_fuzz`'s.
+`test_fuzz` tries arbitrary text.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from topologies import units
 from topologies.units import UnitError
 
 
-def test_reads_what_people_write():
+def test_quantities_are_parsed_as_people_write_them():
     assert units.parse_rate_bps("40 Gbit/s") == 40_000_000_000
     assert units.parse_rate_bps(" 2.5Gbit/s ") == 2_500_000_000
     assert units.parse_rate_range_bps("20-200 Gbit/s") == (20_000_000_000, 200_000_000_000)
@@ -54,7 +54,7 @@ def test_reads_what_people_write():
         (units.parse_rate_range_bps, "0-20 Gbit/s", "zero"),
     ],
 )
-def test_refuses_in_a_sentence_with_the_value(parse, text, says):
+def test_an_invalid_quantity_is_refused_in_one_line_with_the_reason(parse, text, says):
     with pytest.raises(UnitError) as refusal:
         parse(text)
     assert says in str(refusal.value)
@@ -62,22 +62,22 @@ def test_refuses_in_a_sentence_with_the_value(parse, text, says):
 
 
 @given(st.integers(min_value=1, max_value=10**15))
-def test_a_rate_or_size_written_reads_back_exactly(value):
+def test_a_formatted_rate_or_size_parses_back_exactly(value):
     assert units.parse_rate_bps(units.format_rate(value)) == value
     assert units.parse_size_bytes(units.format_size(value)) == value
 
 
 @given(st.tuples(st.integers(1, 10**15), st.integers(1, 10**15)).map(sorted))
-def test_a_range_written_reads_back_exactly(ends):
+def test_a_formatted_rate_range_parses_back_exactly(ends):
     assert units.parse_rate_range_bps(units.format_rate_range(tuple(ends))) == tuple(ends)
 
 
 @given(st.floats(min_value=1e-9, max_value=1000))
-def test_a_delay_written_reads_back_as_the_same_float(delay_s):
+def test_a_formatted_delay_parses_back_as_the_same_float(delay_s):
     assert units.parse_delay_s(units.format_delay(delay_s)) == delay_s
 
 
-def test_writes_the_unit_a_reader_expects():
+def test_quantities_are_formatted_in_the_unit_that_a_reader_expects():
     assert units.format_rate(40_000_000_000) == "40 Gbit/s"
     assert units.format_rate_range((20_000_000_000, 200_000_000_000)) == "20-200 Gbit/s"
     assert units.format_rate_range((500_000_000, 1_000_000_000)) == "500 Mbit/s - 1 Gbit/s"
