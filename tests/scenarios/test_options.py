@@ -28,16 +28,16 @@ from tests.conftest import PROJECT
     ],
 )  # fmt: skip
 def test_an_option_sets_the_same_scenario_keys_as_set_or_sweep(options: str, keys: list[str]) -> None:
-    found, same = asked(options.split()), asked(keys)
+    found, same = parse_request(options.split()), parse_request(keys)
     assert found.scenario == same.scenario
     assert found.scenario != parse_request([]).scenario
     assert found.jobs == (1 if found.scenario.run.is_real else same.jobs)
 
 
 def test_a_prompt_runs_in_virtual_time_unless_the_wall_clock_is_requested() -> None:
-    assert asked(["--cli"]).scenario == asked([]).scenario
-    wall = asked(["--cli", "--clock", "wall"]).scenario
-    assert wall.run.is_real and asked(["--cli", "--set", "run.clock=wall"]).scenario == wall
+    assert parse_request(["--cli"]).scenario == parse_request([]).scenario
+    wall = parse_request(["--cli", "--clock", "wall"]).scenario
+    assert wall.run.is_real and parse_request(["--cli", "--set", "run.clock=wall"]).scenario == wall
 
 
 @pytest.mark.parametrize(
