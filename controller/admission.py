@@ -61,24 +61,25 @@ class Capacities:
 class Request:
     """A transfer between two instants: `amount` bits in total or, with `is_rate`, `amount` bit/s throughout.
 
-    `tunnels` lists the link indices of each tunnel. The request may be deferred, to end at `latest_s` at the latest.
-    A tunnel sends nothing in the last `sooner_s` seconds before the end; this is 0 for at least one tunnel, and empty
-    for a rate. Where promises are protected, `behind[f]` are the links of each tunnel after failure f of `Capacities`.
+    `tunnels` lists the link indices of each tunnel. The request may be deferred, to end at `latest_s` at the latest. A
+    tunnel sends nothing in the last `stops_early_s` seconds before the end; this is 0 for at least one tunnel, and
+    empty for a rate. Where promises are protected, `tunnels_after_failure[f]` are the links of each tunnel after
+    failure f of `Capacities`.
     """
 
     name: str
     tunnels: tuple[tuple[int, ...], ...]
-    behind: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    tunnels_after_failure: tuple[tuple[tuple[int, ...], ...], ...] = ()
     amount: float
     begin_s: float
     end_s: float
     is_rate: bool = False
     latest_s: float = 0.0
-    sooner_s: tuple[float, ...] = ()
+    stops_early_s: tuple[float, ...] = ()
 
     def ends(self, end_s: float) -> list[float]:
         """Return when each tunnel sends its last bit if the request ends at `end_s`."""
-        return [end_s - sooner_s for sooner_s in self.sooner_s or (0.0,) * len(self.tunnels)]
+        return [end_s - sooner_s for sooner_s in self.stops_early_s or (0.0,) * len(self.tunnels)]
 
     def until(self, end_s: float) -> "Request":
         """Return the request with another end: the window of a rate moves, the window of an amount grows or shrinks."""
@@ -194,7 +195,7 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
         instants |= {promise.begin_s, *promise.ends(promise.end_s)}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
-    instants |= {at_s + sooner_s for sooner_s in request.sooner_s for at_s in (*instants, request.begin_s)}
+    instants |= {at_s + sooner_s for sooner_s in request.stops_early_s for at_s in (*instants, request.begin_s)}
     first_s = max(request.begin_s, request.end_s)
     breaks_s = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
 
@@ -290,7 +291,7 @@ class _Programme:
         usual = self._loads([request.tunnels for request in self.requests])
         self._add_capacity_rows(usual, self._bps)
         for f, links in enumerate(self._failures):
-            moved = self._loads([request.behind[f] for request in self.requests])
+            moved = self._loads([request.tunnels_after_failure[f] for request in self.requests])
             # A link that has not failed and carries no additional tunnel has room already, by the rows above.
             more = {at: row for at, row in moved.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
             self._add_capacity_rows(more, self.capacities.without(links).bps[self._slot])

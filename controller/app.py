@@ -21,12 +21,12 @@ from controller.forwarding.rules import Route
 from controller.forwarding.state import (
     DEADLINE_S,
     NO_FLOWS,
-    FlowWays,
+    FlowPaths,
     Forwarding,
     Limits,
     State,
     choose,
-    choose_ways,
+    choose_flow_paths,
 )
 from controller.forwarding.switches import SwitchError, Switches
 from controller.routing.link_state import Outages
@@ -187,7 +187,7 @@ class RouteApp(App):
                 names = [self._fabric.paths[index].name for index in paths]
                 _LOG.warning("ranks %d to %d: the path %s is replaced by %s", src, dst, *names)
 
-    def _choose_again(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowWays, Limits]:
+    def _choose_again(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowPaths, Limits]:
         """Choose again for the last request, under its conditions and with these cables dead.
 
         Return the path of every crossing and the way of every flow that has one, and the limits of tunnels.
@@ -203,7 +203,7 @@ class RouteApp(App):
         asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
         possible = replace(request, crossings=crossings, flows=flows, asks=asks)
         paths = choose(self._fabric, possible, dead)
-        of_flows, limits = choose_ways(self._fabric, possible, dead, paths, self._forwarding.paths_of_flows())
+        of_flows, limits = choose_flow_paths(self._fabric, possible, dead, paths, self._forwarding.paths_of_flows())
         return dict(zip(crossings, paths, strict=True)), of_flows, limits
 
     # --- Requests -------------------------------------------------------------------------------------------------
@@ -266,7 +266,9 @@ class RouteApp(App):
                 if ways.switches[name].kind == "leaf" or not cables_of(self._fabric, name) <= ways.dead:
                     raise SwitchError(f"the switch {name} is not connected")
             paths = choose(self._fabric, request, ways.dead)
-            of_flows, limits = choose_ways(self._fabric, request, ways.dead, paths, self._forwarding.paths_of_flows())
+            of_flows, limits = choose_flow_paths(
+                self._fabric, request, ways.dead, paths, self._forwarding.paths_of_flows()
+            )
             messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)), of_flows)
             self._request, self._limits = request, limits
         return {

@@ -288,7 +288,7 @@ def test_the_chakra_reader_accepts_or_refuses_any_bytes(data: bytes, both: bool)
             one_line(error)
             assert str(error).startswith(str(_SCRATCH))
             return
-        assert found.holds and found.schedule.ends
+        assert found.initial_contents and found.schedule.ends
 
 
 REQUESTS: list[dict[str, Any]] = [

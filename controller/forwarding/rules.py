@@ -97,7 +97,7 @@ def tunnel_rules(ways: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ...
     """
     index, spine = flows.path_and_spine(tunnel)
     path = ways.fabric.paths[index]
-    here, routers = ways.switches[switch], ways.over_wan(path)
+    here, routers = ways.switches[switch], ways.routers_of(path)
     if switch in routers[:-1]:
         peer = routers[routers.index(switch) + 1]
     elif switch == routers[-1] and spine >= 0:
@@ -135,7 +135,7 @@ def change(
     stay, fresh = list[Route](), list[Route]()
     for (src, dst), path in wanted.items():
         current = before.get((src, dst, None))
-        spine = ways.spine(ways.fabric.gpus[src], ways.over_wan(ways.fabric.paths[path])[0])
+        spine = ways.spine(ways.fabric.gpus[src], ways.routers_of(ways.fabric.paths[path])[0])
         if current is not None and (current.path, current.spine) == (path, spine):
             stay.append(current)
         elif path != ways.default(src, dst):
@@ -170,7 +170,7 @@ def _route_of_flow(ways: FabricPaths, key: tuple[int, int, int], way: FlowPath, 
     if way.up >= 0:
         spine = ways.spines(gpu.site)[way.up]
     else:
-        spine = ways.spine(gpu, ways.over_wan(ways.fabric.paths[way.path])[0])
+        spine = ways.spine(gpu, ways.routers_of(ways.fabric.paths[way.path])[0])
     return Route(src=src, dst=dst, path=way.path, spine=spine, generation=generation, port=port, down=way.down)
 
 
@@ -256,7 +256,7 @@ def _outwards(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
     for site, network in enumerate(ways.networks):
         if not ways.joined(here.site, site):
             continue
-        first = ways.over_wan(ways.fixed(here.site, site))[0]
+        first = ways.routers_of(ways.fixed(here.site, site))[0]
         if here.kind == "spine":
             match = Match(src=ways.networks[here.site], dst=network)
             yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)

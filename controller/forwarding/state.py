@@ -25,10 +25,10 @@ DEADLINE_S = 5.0
 _STANDING_TUNNELS = 4096
 """In a fabric with more tunnels than this, a tunnel is installed when first wanted, instead of all at the start."""
 
-FlowWays = Mapping[tuple[int, int, int], rules.FlowPath]
+FlowPaths = Mapping[tuple[int, int, int], rules.FlowPath]
 """The ways of flows, by (source rank, destination rank, TCP source port)."""
 
-NO_FLOWS: FlowWays = MappingProxyType({})
+NO_FLOWS: FlowPaths = MappingProxyType({})
 
 
 class State(Enum):
@@ -73,7 +73,9 @@ class Forwarding:
             raise
         self.ready.add(switch)
 
-    def reconcile(self, ways: FabricPaths, wanted: Mapping[tuple[int, int], int], of_flows: FlowWays = NO_FLOWS) -> int:
+    def reconcile(
+        self, ways: FabricPaths, wanted: Mapping[tuple[int, int], int], of_flows: FlowPaths = NO_FLOWS
+    ) -> int:
         """Install the default rules of `ways`, and put each pair of ranks in `wanted` on its path and each flow in
         `of_flows` on its way.
 
@@ -125,7 +127,7 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
     rates_bps[list(failed_links(fabric, dead))] = 0.0
     router = Router(fabric, np.array(request.delays_s))
     ends = rates_bps[None], src[None], dst[None]
-    routes = router.together(*ends, chunk_bytes=request.chunk_bytes) if request.best else router.fixed(*ends)
+    routes = router.choose_jointly(*ends, chunk_bytes=request.chunk_bytes) if request.best else router.fixed(*ends)
     return [int(path) for path in routes.path[0]]
 
 
@@ -133,7 +135,7 @@ Limits = list[list[float]]
 """The rate limits of tunnels, bit/s, by index of the class in service order and of the path; empty without limits."""
 
 
-def choose_ways(
+def choose_flow_paths(
     fabric: Fabric,
     request: RouteRequest,
     dead: Cables,
@@ -169,7 +171,7 @@ def choose_ways(
         traffic = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
         crossing = np.flatnonzero(fabric.gpu_sites[src] != fabric.gpu_sites[dst])
         if request.stay and all(keys[flow] in has for flow in crossing):
-            traffic = replace(traffic, has=tuple(has.get(key, -1) for key in keys))
+            traffic = replace(traffic, current_path=tuple(has.get(key, -1) for key in keys))
         plan = allocate_flows(fabric, np.array(request.delays_s), rates_bps, (src, dst), traffic)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:

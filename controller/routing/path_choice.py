@@ -54,7 +54,7 @@ class Router:
         self._wan_delay_s = np.array([delays_s[list(path.links)].sum() for path in fabric.paths])
         self._links = _Links(fabric)
 
-    def together(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
+    def choose_jointly(self, rates_bps: Floats, src: Ranks, dst: Ranks, *, chunk_bytes: int) -> Routes:
         """Choose the paths of the C crossings of each of K collectives together; return them as [K, C].
 
         `rates_bps` is [K, links]; the crossings of a collective are distinct pairs of ranks in two sites, src[k, c] to
@@ -87,7 +87,7 @@ class Router:
         return Routes(path=path, delay_s=delay_s, rate_bps=rate_bps)
 
     def is_exact(self, src: Ranks, dst: Ranks) -> bool:
-        """Return whether `together` compares all combinations of paths of these crossings, [C] ranks each."""
+        """Return whether `choose_jointly` compares all combinations of paths of these crossings, [C] ranks each."""
         groups = self._links.groups(src, dst)
         return all(_Group(self, self._links, src[group], dst[group]).is_small for group in groups)
 
@@ -124,15 +124,18 @@ class Router:
         up, down = self._links.ends(path, src, dst)
         return self.delays_s[up] + self._wan_delay_s[path] + self.delays_s[down]
 
-    def along(self, rates_bps: Floats, row: Indices, src: Ranks, dst: Ranks, path: Ranks) -> tuple[Floats, Floats]:
+    def delay_and_rate(
+        self, rates_bps: Floats, row: Indices, src: Ranks, dst: Ranks, path: Ranks
+    ) -> tuple[Floats, Floats]:
         """Return delays, [C] s, and rates, [C] bit/s, of crossings over given paths, under the rates of `row`, [C]."""
         links = self._links.of(path.astype(np.intp), src, dst)
         return self.delay_s(path, src, dst), _with_no_link(rates_bps)[row[:, None], links].min(axis=1)
 
-    def shared_s(
+    def shared_times_s(
         self, rates_bps: Floats, src: Ranks, dst: Ranks, path: npt.NDArray[np.integer[Any]], *, chunk_bytes: int
     ) -> Floats:
-        """Return the times, [K, C] s, of C crossings that share links over given paths, [K, C]; see `together`."""
+        """Return the times, [K, C] s, of C crossings that share links over given paths, [K, C]; see
+        `choose_jointly`."""
         links, row = self._links.of(path.astype(np.intp), src, dst), np.arange(len(path))[:, None, None]
         loads = np.zeros((len(path), self._links.none + 1))
         np.add.at(loads, (row, links), 1)

@@ -55,7 +55,7 @@ class FabricPaths:
         """Return whether the cable between two nodes is not dead."""
         return cable(a, b) not in self.dead
 
-    def over_wan(self, path: WanPath) -> tuple[str, ...]:
+    def routers_of(self, path: WanPath) -> tuple[str, ...]:
         """Return the routers of a candidate path, including both border routers."""
         links = [self.fabric.links[index] for index in path.links]
         return (links[0].src, *(link.dst for link in links))
@@ -87,7 +87,7 @@ class FabricPaths:
         return None
 
     def _whole(self, path: WanPath) -> bool:
-        routers = self.over_wan(path)
+        routers = self.routers_of(path)
         ends = ((routers[0], path.src_site), (routers[-1], path.dst_site))
         return all(self.alive(a, b) for a, b in pairwise(routers)) and all(self._open(*end) for end in ends)
 
@@ -104,7 +104,7 @@ class FabricPaths:
         """
         if not self.joined(src_site, dst_site):
             return {}
-        fixed = self.over_wan(self.fixed(src_site, dst_site))
+        fixed = self.routers_of(self.fixed(src_site, dst_site))
         near = set(self._border_routers(src_site))
         towards = dict(pairwise(fixed))
         hops = {name: 0 for name in self._border_routers(dst_site) if self._open(name, dst_site)}

@@ -58,27 +58,27 @@ class Traffic:
     """The demands of flows: the index of each flow's class in service order, `priority` [F], and the rate that it
     wants, `wanted_bps` [F], infinite for all that it can send.
 
-    `kept`, [C], is the share of each link that each class keeps regardless of the earlier classes' demands. `has` is
-    the current path of each flow if flows have to stay on their paths, empty otherwise.
+    `kept`, [C], is the share of each link that each class keeps regardless of the earlier classes' demands.
+    `current_path` is the current path of each flow if flows have to stay on their paths, empty otherwise.
     """
 
     priority: tuple[int, ...]
     wanted_bps: tuple[float, ...]
     kept: tuple[float, ...] = (0.0,)
-    has: tuple[int, ...] = ()
+    current_path: tuple[int, ...] = ()
 
-    def wanting(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
+    def with_demands(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
         """Return the traffic with the rates that demands want, [C, sites, sites] bit/s, divided equally among their
         flows; for NaN, the flows keep what they ask for.
 
-        `src` and `dst`, [F], are the flows' sites; `has` is set as given.
+        `src` and `dst`, [F], are the flows' sites; `current_path` is set as given.
         """
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)
         each_bps = wanted_bps[demand] / flows[demand]
         wanted = tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist())
-        return replace(self, wanted_bps=wanted, has=tuple(has))
+        return replace(self, wanted_bps=wanted, current_path=tuple(has))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,8 +120,8 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
     limits_bps = np.zeros((len(traffic.kept), len(fabric.paths)))
     for (demand, flows), of_tunnels in zip(demands.items(), allocated, strict=True):
         paths = fabric.paths_between[demand.src, demand.dst]
-        if traffic.has:
-            path[flows] = [traffic.has[flow] for flow in flows]
+        if traffic.current_path:
+            path[flows] = [traffic.current_path[flow] for flow in flows]
         else:
             path[flows] = [paths[tunnel].index for tunnel in assign_pieces(of_tunnels, len(flows))]
         limits_bps[demand.priority, [over.index for over in paths]] = of_tunnels
@@ -142,10 +142,10 @@ def _tunnel_rates(
 ) -> Sequence[Sequence[float]]:
     """Return the rates of each demand's tunnels; `demands` has the flows of each demand."""
     kept = dict(enumerate(traffic.kept))
-    if traffic.has:
+    if traffic.current_path:
         parts = []
         for demand, flows in demands.items():
-            pieces = Counter(traffic.has[flow] for flow in flows)
+            pieces = Counter(traffic.current_path[flow] for flow in flows)
             numbers = [pieces[path.index] for path in fabric.paths_between[demand.src, demand.dst]]
             parts.append([number / sum(numbers) for number in numbers])
         totals = allocate_split(list(demands), parts, np.array(capacity), kept)

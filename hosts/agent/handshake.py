@@ -42,7 +42,7 @@ class Listener:
         """Return the descriptor that becomes readable when there is a connection to accept."""
         return self._listener.fileno()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Accept new connections, check the hellos that have arrived, and refuse peers that are silent for too long."""
         for _ in range(BACKLOG):
             try:
@@ -68,7 +68,7 @@ class Listener:
                 self._refuse(connection, peer, "it did not send the run's token" if data else "it sent nothing")
 
     def wait_s(self) -> float | None:
-        """Return in how many seconds `look` must be called even if no connection arrives; None if no peer is silent."""
+        """Return in how many seconds `poll` must be called even if no connection arrives; None if no peer is silent."""
         oldest = next(iter(self._silent.values()), None)
         return None if oldest is None else max(0.0, oldest[1] - time.monotonic())
 
@@ -80,7 +80,7 @@ class Listener:
             for readable in (self._listener, *self._silent):
                 poll.register(readable, select.POLLIN)
             poll.poll(1000 * min(left_s, HELLO_S))
-            self.look()
+            self.poll()
         admitted = {peer: self._authenticated.pop(peer) for peer in peers if peer in self._authenticated}
         self.clear()
         for connection in admitted.values():

@@ -94,7 +94,7 @@ def _serve(agent: Agent, control: socket.socket) -> None:
         wait_s = agent.listener.wait_s()
         ready = [fd for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000 + 1)]
         if control.fileno() not in ready:
-            agent.listener.look()
+            agent.listener.poll()
             continue
         command = messages.receive(control)
         if command is None:

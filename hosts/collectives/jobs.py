@@ -26,7 +26,8 @@ class Job:
 
     Place i of the job's workload is `places[i]` of the union. A round does not wait for a background job, and the
     places of a background job keep their ranks. The job's packets carry `dscp`, and their class is guaranteed the
-    fraction `assured` of a WAN link. With `duration_s` (timed traffic) its demand is its mean rate over that time.
+    fraction `guaranteed_share` of a WAN link. With `duration_s` (timed traffic) its demand is its mean rate over that
+    time.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Job:
     count: int = 1
     is_background: bool = False
     dscp: int = 0
-    assured: float = 0.0
+    guaranteed_share: float = 0.0
     duration_s: float | None = None
 
 
@@ -73,9 +74,9 @@ def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
         contents=union.contents(),
         groups=_groups(jobs, sites),
         dscp=tuple(union.dscp),
-        ways=union.ways(),
-        assured=tuple(union.assured),
-        wanted_bps=tuple(union.wanted_bps),
+        pinned_channels=union.pinned_channels(),
+        guaranteed_share=tuple(union.guaranteed_share),
+        demand_bps=tuple(union.demand_bps),
         jobs=tuple(spans[index] for index in range(len(jobs))),
     )
 
@@ -113,8 +114,8 @@ def _role(job: Job, place: int) -> int:
 
 
 class _Union:
-    """The union under construction. `slot_sizes` has the bytes of each slot; `dscp`, `assured` and `wanted_bps` have a
-    value for each flow."""
+    """The union under construction. `slot_sizes` has the bytes of each slot; `dscp`, `guaranteed_share` and
+    `demand_bps` have a value for each flow."""
 
     def __init__(self, places: int, *, word: int) -> None:
         self._places, self._word = places, word
@@ -122,11 +123,11 @@ class _Union:
         self._transfers: list[Transfer] = []
         self._channels = self._streams = 0  # numbers already in use
         self._holds: list[tuple[Contents, tuple[int, ...], int]] = []
-        self._ways: dict[int, int] = {}  # `Workload.ways` of each flow that is confined to a path
+        self._pinned_channels: dict[int, int] = {}  # `Workload.pinned_channels` of each flow that is confined to a path
         self.slot_sizes: list[int] = []
         self.dscp: list[int] = []
-        self.assured: list[float] = []
-        self.wanted_bps: list[float] = []
+        self.guaranteed_share: list[float] = []
+        self.demand_bps: list[float] = []
 
     def add(self, job: Job) -> JobSpan:
         """Add a job's collectives; return the span of its transfers."""
@@ -142,20 +143,20 @@ class _Union:
         self._streams += 2 + max(flow.number if isinstance(flow, Stream) else 0 for flow in flows)
         new_flows = range(len(self.dscp), len(self._flows))
         self.dscp += [job.dscp] * len(new_flows)
-        self.assured += [job.assured] * len(new_flows)
-        self.wanted_bps += [math.inf] * len(new_flows)
+        self.guaranteed_share += [job.guaranteed_share] * len(new_flows)
+        self.demand_bps += [math.inf] * len(new_flows)
         if job.duration_s is not None:
             sent: defaultdict[int, float] = defaultdict(float)
             for transfer in self._transfers[first:]:
                 sent[transfer.flow] += transfer.size
-            self.wanted_bps[new_flows.start :] = [8 * sent[flow] / job.duration_s for flow in new_flows]
+            self.demand_bps[new_flows.start :] = [8 * sent[flow] / job.duration_s for flow in new_flows]
         return JobSpan(
             name=job.name,
             transfers=range(first, len(self._transfers)),
             start_s=job.start_s,
             is_background=job.is_background,
             places=job.places,
-            works=tuple(works * job.count for works in job.workload.works),
+            computations=tuple(works * job.count for works in job.workload.computations),
         )
 
     def _gate(self, place: int, seconds: float, after: Collection[int] = ()) -> int:
@@ -179,7 +180,9 @@ class _Union:
             )
             for flow in schedule.flows
         ]
-        self._ways |= {flow: way for flow, way in zip(flows, workload.ways, strict=False) if way >= 0}
+        self._pinned_channels |= {
+            flow: way for flow, way in zip(flows, workload.pinned_channels, strict=False) if way >= 0
+        }
         slot_sizes = [self._whole(workload.bytes_of(index)) for index in range(schedule.slots)]
         begun_flows: set[int] = set()
         last_tasks: dict[int, dict[int, int]] = {place: {} for place in at}
@@ -199,7 +202,7 @@ class _Union:
                 replace(transfer, flow=flows[transfer.flow], slots=slots, after=tuple(sorted(after)), size=size)
             )
         self.slot_sizes += slot_sizes
-        self._holds.append((workload.holds, at, slot))
+        self._holds.append((workload.initial_contents, at, slot))
         return {place: tasks.values() for place, tasks in last_tasks.items()}
 
     def _whole(self, size_bytes: float) -> int:
@@ -215,9 +218,13 @@ class _Union:
             transfers=tuple(self._transfers),
         )
 
-    def ways(self) -> tuple[int, ...]:
-        """Return `Workload.ways` of all flows: -1 for a flow that is not confined; empty if none is."""
-        return tuple(self._ways.get(index, -1) for index in range(len(self._flows))) if self._ways else ()
+    def pinned_channels(self) -> tuple[int, ...]:
+        """Return `Workload.pinned_channels` of all flows: -1 for a flow that is not confined; empty if none is."""
+        return (
+            tuple(self._pinned_channels.get(index, -1) for index in range(len(self._flows)))
+            if self._pinned_channels
+            else ()
+        )
 
     def contents(self) -> Contents:
         """Return the initial contents of all slots, which are those of each collective's workload."""

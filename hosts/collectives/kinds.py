@@ -122,8 +122,8 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
 class JobSpan:
     """One of several jobs in their common schedule: its transfers, its start, its places and its computations.
 
-    `works` is the `Workload.works` of a training job, of one collective after the other. A round does not wait for a
-    background job.
+    `computations` is the `Workload.computations` of a training job, of one collective after the other. A round does not
+    wait for a background job.
     """
 
     name: str
@@ -131,7 +131,7 @@ class JobSpan:
     start_s: float = 0.0
     is_background: bool = False
     places: tuple[int, ...] = ()
-    works: tuple[tuple[str, ...], ...] = ()
+    computations: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,17 +141,19 @@ class Workload:
     `kind` is "messages" if messages have sizes but no contents. `is_ring`: the places form a ring, and each sends only
     to the next or only to the previous place. `is_rooted`: place 0 is rank 0.
 
-    For several simultaneous jobs `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` has the transfers of each.
-    For jobs, training and traces, slots have the bytes of `slot_sizes`; `slot_bytes` is 1, so that a transfer's amount
-    counts bytes; `contents` are the initial contents (`holds`); and `groups` are the places that may exchange their
-    ranks, while all other places keep theirs. `dscp`, `assured` and `wanted_bps` have a value for each flow: the DSCP
-    of its packets (empty if none has one; flows of one channel have one DSCP), the fraction of a WAN link that is
-    guaranteed to its class, and its mean demand, infinite if it takes any rate.
+    For several simultaneous jobs `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` has the transfers of each. For
+    jobs, training and traces, slots have the bytes of `slot_sizes`; `slot_bytes` is 1, so that a transfer's amount
+    counts bytes; `contents` are the initial contents (`initial_contents`); and `groups` are the places that may
+    exchange their ranks, while all other places keep theirs. `dscp`, `guaranteed_share` and `demand_bps` have a value
+    for each flow: the DSCP of its packets (empty if none has one; flows of one channel have one DSCP), the fraction of
+    a WAN link that is guaranteed to its class, and its mean demand, infinite if it takes any rate.
 
-    `works` has the computations of each place in training, in order: "F2" is its part of micro-batch 2's forward.
+    `computations` has the computations of each place in training, in order: "F2" is its part of micro-batch 2's
+    forward.
 
-    Where the network chooses the path of a flow by its channel (`hosts.collectives.spraying`), `ways` confines flows to
-    paths: for each flow a channel whose path it must take, or -1 for a flow to be spread. It is empty if all are.
+    Where the network chooses the path of a flow by its channel (`hosts.collectives.spraying`), `pinned_channels`
+    confines flows to paths: for each flow a channel whose path it must take, or -1 for a flow to be spread. It is empty
+    if all are.
 
     `before_spraying` is the workload from which spraying made this one, if it did.
     """
@@ -167,10 +169,10 @@ class Workload:
     groups: tuple[tuple[int, ...], ...] | None = None
     jobs: tuple[JobSpan, ...] = ()
     dscp: tuple[int, ...] = ()
-    assured: tuple[float, ...] = ()
-    wanted_bps: tuple[float, ...] = ()
-    works: tuple[tuple[str, ...], ...] = ()
-    ways: tuple[int, ...] = ()
+    guaranteed_share: tuple[float, ...] = ()
+    demand_bps: tuple[float, ...] = ()
+    computations: tuple[tuple[str, ...], ...] = ()
+    pinned_channels: tuple[int, ...] = ()
     before_spraying: "Workload | None" = None
 
     @property
@@ -188,7 +190,7 @@ class Workload:
         return max(self.slot_sizes, default=self.slot_bytes)
 
     @property
-    def waited_for(self) -> tuple[Transfer, ...]:
+    def foreground_transfers(self) -> tuple[Transfer, ...]:
         """The transfers that end the collective: all, or those of the jobs that are not background."""
         count = max((job.transfers.stop for job in self.jobs if not job.is_background), default=None)
         return self.schedule.transfers[:count]
@@ -211,7 +213,7 @@ class Workload:
         return transfer.slots[0][0] * self.schedule.places // slots % self.schedule.places
 
     @property
-    def holds(self) -> Contents:
+    def initial_contents(self) -> Contents:
         """The initial contents of all slots: `contents`, or those of the kind; all 0 for messages without contents."""
         places, slots = self.schedule.places, self.schedule.slots
         if self.kind == MESSAGES:

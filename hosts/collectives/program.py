@@ -23,7 +23,7 @@ def programs(workload: Workload, placement: Sequence[int]) -> tuple[Program, ...
     check_placement(placement, schedule.places)
     terms = _Terms(workload, placement)
     parts = [_RankProgram() for _ in placement]
-    now = workload.holds
+    now = workload.initial_contents
     for task, transfer in enumerate(schedule.transfers):
         flow = schedule.flows[transfer.flow]
         if not isinstance(flow, Flow):
@@ -74,7 +74,7 @@ class _Terms:
         self._slots, self._placement = workload.schedule.slots, placement
         held = sorted(
             (placement[place], slot)
-            for place, contents in enumerate(workload.holds)
+            for place, contents in enumerate(workload.initial_contents)
             for slot, content in enumerate(contents)
             if content
         )
@@ -160,7 +160,7 @@ def has_sums(workload: Workload) -> bool:
 def _contributions(workload: Workload) -> int:
     if has_sums(workload):
         return workload.schedule.slots
-    return sum(1 for contents in workload.holds for content in contents if content)
+    return sum(1 for contents in workload.initial_contents for content in contents if content)
 
 
 def windows(workload: Workload) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
     """Return the workload with the messages of flow f cut into `pieces[f]` pieces; `pieces` is 1 for a stream.
 
     The pieces of channel c use channels c * width, c * width + 1, and so on. A flow that is confined to a path is one
-    piece, on a channel that is congruent to its `Workload.ways` modulo width * ranks.
+    piece, on a channel that is congruent to its `Workload.pinned_channels` modulo width * ranks.
 
     Slots are cut into equal parts, each rounded up to a whole byte or word. Pieces of a message without slots differ by
     at most a byte or word; a message with fewer bytes or words than pieces has fewer pieces. Raises ScheduleError for
@@ -80,9 +80,9 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
             replace(job, transfers=range(ends[job.transfers.start], ends[job.transfers.stop])) for job in whole.jobs
         ),
         dscp=_repeated(whole.dscp, pieces),
-        ways=(),
-        assured=_repeated(whole.assured, pieces),
-        wanted_bps=_repeated([bps / count for bps, count in zip(whole.wanted_bps, pieces, strict=False)], pieces),
+        pinned_channels=(),
+        guaranteed_share=_repeated(whole.guaranteed_share, pieces),
+        demand_bps=_repeated([bps / count for bps, count in zip(whole.demand_bps, pieces, strict=False)], pieces),
         before_spraying=whole,
     )
 
@@ -90,7 +90,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
 def _flows(whole: Workload, pieces: Sequence[int], *, width: int, period: int) -> list[Flow | Stream]:
     """Return the flows of all pieces; `period` is the number of channels after which paths repeat."""
     flows = whole.schedule.flows
-    ways = whole.ways or (-1,) * len(flows)
+    ways = whole.pinned_channels or (-1,) * len(flows)
     free = [flow.channel for flow, way in zip(flows, ways, strict=True) if isinstance(flow, Flow) and way < 0]
     first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
     taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)

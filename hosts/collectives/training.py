@@ -340,7 +340,7 @@ class _Iteration:
             slot_sizes=tuple(self._slot_sizes),
             contents=own_contributions([range(self._slots_of.get(place, 0)) for place in range(places)], slots),
             groups=tuple(tuple(group) for group in replicas.values() if len(group) > 1),
-            works=tuple(tuple(self._work_names[place]) for place in range(places)),
+            computations=tuple(tuple(self._work_names[place]) for place in range(places)),
         )
 
 

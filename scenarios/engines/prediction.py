@@ -85,7 +85,7 @@ class PointPredictor:
         if setting.measures_demands(setting.mode(mode)):
             self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
         self._course: DecisionTimeline | None = None
-        if setting.faults and setting.has_course(mode) and not self._choices:
+        if setting.faults and setting.has_timeline(mode) and not self._choices:
             believed = self.conditions.believed(setting.mode(mode).knowledge)
             self._course = new_timeline(setting, mode, believed)
         self._planned = None if setting.faults or self._choices or self._demands else plan_of(setting, mode).decisions
@@ -321,7 +321,7 @@ class Plan:
                 yield row, self.row(row)._with_changing_tunnels(read)
         if timed is None:
             return
-        until_s = timed.until_s(np.arange(self.start, self.start + len(steady_s)))
+        until_s = timed.first_change_s(np.arange(self.start, self.start + len(steady_s)))
         rows = np.flatnonzero(steady_s > until_s)
         if not rows.size:
             return
@@ -331,7 +331,7 @@ class Plan:
         for row in rows.tolist():
             instants = _varying(self.workload, packet_bytes).times(
                 links[row],
-                partial(timed.from_beginning, self.start + row),
+                partial(timed.rows_from_start, self.start + row),
                 until_s=float(until_s[row]),
                 every_s=timed.every_ns / 1e9,
                 delay_s=self.decisions.alpha_s[row],
@@ -546,7 +546,7 @@ def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
 
 def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Floats) -> Floats:
     """Return for each collective the least time T that equals the bound under the links' highest rates before T."""
-    bound_s, until_s = bound.seconds(rates_bps), timed.until_s(np.arange(start, start + len(rates_bps)))
+    bound_s, until_s = bound.seconds(rates_bps), timed.first_change_s(np.arange(start, start + len(rates_bps)))
     for row in np.flatnonzero(bound_s > until_s).tolist():
         # Find the first n for which the bound under the highest rates of rows 1 .. n is not after the end of row n. T
         # is this bound, or the beginning of row n if the bound is before it.
@@ -554,7 +554,7 @@ def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Float
         while (seconds := float(bound_s[row])) > end_s:
             rows, begin_s = rows + 1, end_s
             end_s = timed.change_ns(start + row, rows - 1) / 1e9
-            highest_bps = timed.from_beginning(start + row, rows).max(axis=0)
+            highest_bps = timed.rows_from_start(start + row, rows).max(axis=0)
             bound_s[row] = bound.seconds(highest_bps[None])[0]
         bound_s[row] = max(seconds, begin_s)
     return bound_s
@@ -573,7 +573,7 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
     """Split the predicted times of a point's first collectives, without faults, by elements of their critical paths.
     Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order."""
     plan = plan_of(setting, mode, count)
-    conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.waited_for
+    conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.foreground_transfers
     predicted, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
     if decisions.limits_bps.size:  # a tunnel's limit is reported under the tunnel's first link
@@ -682,8 +682,8 @@ def decisions_of(
         reembed_every=setting.collective.reembed_every,
         start=start,
         count=count,
-        believed=conditions.believed(chosen_by.knowledge).held(setting.keeps_rates(chosen_by)),
-        course=course or (timeline_of(setting, mode) if setting.has_course(mode) else None),
+        believed=conditions.believed(chosen_by.knowledge).held(setting.collectives_per_rates(chosen_by)),
+        course=course or (timeline_of(setting, mode) if setting.has_timeline(mode) else None),
         wanted=demands,
     )
 

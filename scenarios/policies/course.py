@@ -43,6 +43,6 @@ def decision_times_of(
 ) -> DecisionTimes:
     """Return the decision times of collectives start .. start+count-1; `course` defaults to `timeline_of`."""
     chosen_by = setting.mode(mode)
-    if not setting.has_course(mode):
+    if not setting.has_timeline(mode):
         return periodic(chosen_by, setting.collective.reembed_every, start, count)
     return (course or timeline_of(setting, mode)).moments(start, count)

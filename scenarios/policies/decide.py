@@ -98,12 +98,12 @@ def traffic(workload: Workload) -> Traffic:
     """Return the demands of a workload's flows, with classes in service order. Every class except the first keeps at
     least LEAST_SHARE of a tunnel, because a class without a share would never be served."""
     dscp_of_flow, order = workload.dscp or (0,) * len(workload.schedule.flows), dscps_in_service_order(workload)
-    assured = dict(zip(dscp_of_flow, workload.assured or (0.0,) * len(dscp_of_flow), strict=True))
+    assured = dict(zip(dscp_of_flow, workload.guaranteed_share or (0.0,) * len(dscp_of_flow), strict=True))
     kept = [0.0, *(max(assured[dscp], LEAST_SHARE) for dscp in order[1:])]
     scale = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))  # so that the first class has at least LEAST_SHARE
     return Traffic(
         priority=tuple(order.index(dscp) for dscp in dscp_of_flow),
-        wanted_bps=workload.wanted_bps or (np.inf,) * len(dscp_of_flow),
+        wanted_bps=workload.demand_bps or (np.inf,) * len(dscp_of_flow),
         kept=tuple(share * scale for share in kept),
     )
 
@@ -226,7 +226,7 @@ class Chooser:
             at = rows[:, None], crosses[rows].nonzero()[1].reshape(len(rows), crossings)
             rates = rates_bps if len(rows) == len(path) else rates_bps[rows]
             if chosen:
-                routes = self.router.together(rates, src[at], dst[at], chunk_bytes=message_bytes)
+                routes = self.router.choose_jointly(rates, src[at], dst[at], chunk_bytes=message_bytes)
             else:
                 routes = self.router.fixed(rates, src[at], dst[at])
             path[at] = routes.path
@@ -241,8 +241,8 @@ class Chooser:
     ) -> tuple[npt.NDArray[np.int16], Floats]:
         """Return the paths where the mode chooses none, as `paths` does, and `limits_bps` as in `Decisions`.
 
-        `wanted_bps` has for each placement the rates of the demands, as in `Traffic.wanting`, or None for the requested
-        rates; `has` is passed on to `Traffic.wanting`.
+        `wanted_bps` has for each placement the rates of the demands, as in `Traffic.with_demands`, or None for the
+        requested rates; `has` is passed on to `Traffic.with_demands`.
         """
         if self._ways is None or not self._ways.engineers:
             return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
@@ -251,7 +251,7 @@ class Chooser:
         demands = [traffic(self.workload)] * len(src)
         for row, bps in enumerate(wanted_bps):
             if bps is not None:
-                demands[row] = demands[row].wanting(bps, sites[src[row]], sites[dst[row]], has)
+                demands[row] = demands[row].with_demands(bps, sites[src[row]], sites[dst[row]], has)
         plans = [
             allocate_flows(fabric, delays_s, rates_bps[row], (src[row], dst[row]), demands[row])
             for row in range(len(src))
@@ -268,7 +268,7 @@ class Chooser:
         alpha_s = self.router.delays_s[link]
         rate_bps = np.take_along_axis(rates_bps, np.maximum(link, 0), axis=1)
         crosses = (path >= 0).nonzero()
-        alpha_s[crosses], rate_bps[crosses] = self.router.along(
+        alpha_s[crosses], rate_bps[crosses] = self.router.delay_and_rate(
             rates_bps, crosses[0], src[crosses], dst[crosses], path[crosses]
         )
         if (rate_bps[:, ~streams] <= 0).any():
@@ -328,7 +328,7 @@ def decide(
     conditions (default: the true ones) of the collective before which they are made; their delays and rates are then
     the true ones. A placement is chosen for the paths that will be in force with it: the fixed ones, or those that the
     mode is about to choose. `course` is an existing course of a mode that is not periodic (`course_of`). `wanted`
-    returns the rates of the demands in a collective, as in `Traffic.wanting`, or None for the requested rates.
+    returns the rates of the demands in a collective, as in `Traffic.with_demands`, or None for the requested rates.
 
     Raises ValueError if no placement is possible, ConditionsError if a trace ends too early.
     """
@@ -401,7 +401,7 @@ def _messages_per_round(workload: Workload) -> float:
 @lru_cache(maxsize=64)
 def _placement_model(workload: Workload) -> CompiledSchedule:
     """Return the timing model that placements are chosen by: it leaves out background jobs, whose ranks stay."""
-    return CompiledSchedule(workload.waited_for) if workload.jobs else compiled(workload)
+    return CompiledSchedule(workload.foreground_transfers) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)

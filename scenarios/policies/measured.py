@@ -351,7 +351,8 @@ def measured_demands_within(
 
 
 class Demands:
-    """The measured rates that a mode's demands want in each collective, as in `Traffic.wanting`; None in the first.
+    """The measured rates that a mode's demands want in each collective, as in `Traffic.with_demands`; None in the
+    first.
 
     Tunnel rates are kept for `every` collectives, and the demands for them are the maxima over the `every` collectives
     before. `seen` is called once with the index of each collective, in order, and returns its estimate
@@ -407,7 +408,7 @@ class MeasuredChoices:
 
         believe = probe if self._mode.knowledge.kind == PROBED else observe
         self._believed = conditions.believed(self._mode.knowledge, believe)
-        self._course = new_timeline(setting, mode, self._believed) if setting.has_course(mode) else None
+        self._course = new_timeline(setting, mode, self._believed) if setting.has_timeline(mode) else None
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
 
     def decisions(self, start: int, count: int) -> Decisions:

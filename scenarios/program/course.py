@@ -62,14 +62,14 @@ class Exchange:
         """Return the path between every two GPUs in two sites, [K, F]: chosen under these rates, or the fixed one."""
         src, dst = (np.tile(ends, (len(rates_bps), 1)) for ends in (self._src, self._dst))
         if chosen:
-            routes = self._router.together(rates_bps, src, dst, chunk_bytes=self._message_bytes)
+            routes = self._router.choose_jointly(rates_bps, src, dst, chunk_bytes=self._message_bytes)
         else:
             routes = self._router.fixed(rates_bps, src, dst)
         return routes.path.astype(np.int16)
 
     def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
         """Return the time until the last message has arrived, [K] s; messages that share a link get equal parts."""
-        times_s = self._router.shared_s(rates_bps, self._src, self._dst, path, chunk_bytes=self._message_bytes)
+        times_s = self._router.shared_times_s(rates_bps, self._src, self._dst, path, chunk_bytes=self._message_bytes)
         latest_s: Floats = times_s.max(axis=1)
         return latest_s
 

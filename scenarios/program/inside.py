@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
             tell("the controller's paths")
             course = Course(testbed, setting)
             if course.changes_paths:
-                testbed.heed_at_once()
+                testbed.apply_rules_together()
                 warm(testbed.fabric, setting.program.ranks_of(setting.gpus))
             set_transport(testbed, course.rates_bps)
             with Run(testbed, setting.program, request, course=course) as run:

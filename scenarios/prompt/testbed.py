@@ -257,7 +257,7 @@ class InteractiveTestbed:
         with self._killing_agents_on_failure():
             bed.setting, bed.placement = setting, tuple(range(setting.gpus))
             try:
-                bed.share(setting.fair_links("base"), self.set_bps)
+                bed.set_fair_links(setting.fair_links("base"), self.set_bps)
                 bed.deadline_s = max(bed.deadline_s, _PATIENT * max(one.due_s for one in setting.transfers))
                 bed.renew()
                 bed.route(setting.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
@@ -281,7 +281,7 @@ class InteractiveTestbed:
         self._needs_agents = True
         if not bed.setting.run.is_real:
             bed.stays = False
-            bed.share(fair_links(bed.setting), self.set_bps)
+            bed.set_fair_links(fair_links(bed.setting), self.set_bps)
         bed.set_queues()
         set_transport(bed, self.set_bps)
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
@@ -427,11 +427,11 @@ class InteractiveTestbed:
             self.testbed.placement = placement
             if (fair_links, not state.dead) != (self.testbed.fair_links, self.testbed.stays):
                 self.testbed.stays = not state.dead
-                self.testbed.share(fair_links, self.set_bps)
+                self.testbed.set_fair_links(fair_links, self.set_bps)
             if renews:
                 self.testbed.renew(wanted)
                 self._needs_agents = False
-            self.testbed.join()
+            self.testbed.connect()
             if best is not None or self.testbed.has_lost_ways(mode):
                 self._route(mode, best=mode.reroutes if best is None else best)
 

@@ -457,7 +457,7 @@ def _lags_of(
 
 def _links_by_case(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
     """Return the links of all tunnels of these requests: without a failure, then after each failure."""
-    every = ((one.tunnels, *one.behind) for one in requests)
+    every = ((one.tunnels, *one.tunnels_after_failure) for one in requests)
     return [list(chain.from_iterable(of_requests)) for of_requests in zip(*every, strict=True)]
 
 
@@ -531,7 +531,7 @@ def _connections(capacity_bps: Floats, calendar: Calendar) -> list[npt.NDArray[n
 def _with_lags(request: Request, before_s: float, lags_s: Floats) -> Request:
     """Return the request for new lags of its tunnels; `before_s` is the smallest of its previous lags."""
     least_s = float(lags_s.min())
-    return replace(request.until(request.end_s + before_s - least_s), sooner_s=tuple((lags_s - least_s).tolist()))
+    return replace(request.until(request.end_s + before_s - least_s), stops_early_s=tuple((lags_s - least_s).tolist()))
 
 
 def _request(job: "JobSpec", ways: Tunnels, lags_s: Floats) -> Request:
@@ -542,13 +542,13 @@ def _request(job: "JobSpec", ways: Tunnels, lags_s: Floats) -> Request:
     return Request(
         name=job.name,
         tunnels=tunnels,
-        behind=tuple(behind),
+        tunnels_after_failure=tuple(behind),
         amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _total_bytes(job),
         begin_s=job.start_s,
         end_s=end_s,
         is_rate=is_rate,
         latest_s=0.0 if job.latest_s is None else job.latest_s - (float(lags_s.max()) if is_rate else lag_s),
-        sooner_s=() if is_rate else tuple((lags_s - lag_s).tolist()),
+        stops_early_s=() if is_rate else tuple((lags_s - lag_s).tolist()),
     )
 
 
@@ -587,7 +587,9 @@ def _paced(
     ways = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}
     flows = workload.schedule.flows
     return replace(
-        workload, ways=tuple(ways[flow.channel] if isinstance(flow, Flow) else -1 for flow in flows), groups=()
+        workload,
+        pinned_channels=tuple(ways[flow.channel] if isinstance(flow, Flow) else -1 for flow in flows),
+        groups=(),
     )
 
 

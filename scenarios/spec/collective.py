@@ -94,7 +94,11 @@ def routed(workload: Workload, spec: FabricSpec) -> Workload:
     site = [site for site, gpus in enumerate(spec.gpus_per_site) for _ in range(gpus)]
     ends = zip(*workload.schedule.ends, strict=True)
     pieces = [paths.width if workload.is_ring else paths.pieces(site[src], site[dst]) for src, dst in ends]
-    pieces = [1 if way >= 0 else n for way, n in zip(workload.ways, pieces, strict=True)] if workload.ways else pieces
+    pieces = (
+        [1 if way >= 0 else n for way, n in zip(workload.pinned_channels, pieces, strict=True)]
+        if workload.pinned_channels
+        else pieces
+    )
     streams = [not isinstance(flow, Flow) for flow in workload.schedule.flows]
     return sprayed(
         workload,

@@ -279,7 +279,7 @@ def workload_of_jobs(
         else:
             continue
         assured = share.get(job.traffic_class or "", 0.0)
-        placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), assured=assured))
+        placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), guaranteed_share=assured))
     if not placed:
         raise ScheduleError("; ".join(transfer.sentence for transfer in transfers.values()))
     return combine(placed, sites)

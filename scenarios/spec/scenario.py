@@ -320,11 +320,11 @@ class Scenario:
         detours = tuple(cables for cables in dead if cables)
         return shared_links(fabric, self.workload, self.mode(mode), detours=detours)
 
-    def keeps_rates(self, mode: Mode) -> int:
+    def collectives_per_rates(self, mode: Mode) -> int:
         """Return for how many collectives a mode keeps the link rates for which tunnel rates were computed."""
         return self.te.collectives if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
 
-    def has_course(self, mode: str) -> bool:
+    def has_timeline(self, mode: str) -> bool:
         """Return whether the decisions of a mode depend on more than the numbers of the collectives."""
         chosen_by = self.mode(mode)
         return not chosen_by.is_periodic or (chosen_by.keeps_paths and bool(self.faults))
@@ -761,9 +761,9 @@ def _admission_as_json(setting: Scenario) -> dict[str, Any]:
 
 def _works_as_json(job: JobSpan) -> dict[str, Any]:
     """Return what the positions of a training job compute, and the range of its transfers in the schedule."""
-    if not job.works:
+    if not job.computations:
         return {}
-    return {"transfers": [job.transfers.start, job.transfers.stop], "places": job.places, "works": job.works}
+    return {"transfers": [job.transfers.start, job.transfers.stop], "places": job.places, "works": job.computations}
 
 
 def _schedule_as_json(workload: Workload) -> dict[str, Any]:
@@ -778,8 +778,8 @@ def _schedule_as_json(workload: Workload) -> dict[str, Any]:
         "slot_bytes": workload.slot_bytes,
         "flows": flows,
         "transfers": transfers,
-        "waited_for": len(workload.waited_for),
-        "works": workload.works,
+        "waited_for": len(workload.foreground_transfers),
+        "works": workload.computations,
     }
 
 

@@ -30,7 +30,7 @@ class Lack:
     """A missing requirement, and the command or step that provides it."""
 
     what: str
-    mend: str
+    remedy: str
 
 
 def lacking() -> list[Lack]:

@@ -112,7 +112,7 @@ class FaultInjector:
         else:
             self._set_cables(self._cables[index], "down")
             if fault.after_s is not None:
-                self._testbed.follow(dead_cables(self._active(), self._testbed.fabric))
+                self._testbed.await_tunnel_limits(dead_cables(self._active(), self._testbed.fabric))
         if fault.kind == "switch down":
             run_program(["ovs-vsctl", "--timeout=10", "del-controller", fault.target])
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])

@@ -43,7 +43,7 @@ class RateChanges:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
         index = 0
         while True:
-            rates_bps = self._timed.after(self._number, index)
+            rates_bps = self._timed.rates_after_change(self._number, index)
             sleep_until(start_ns + self._timed.change_ns(self._number, index))
             with self._lock:
                 if self._is_over:

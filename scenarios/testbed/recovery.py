@@ -113,7 +113,7 @@ class Recovery:
             if retransmitted_bytes:
                 self._record("retransmitted", retransmitted_bytes=retransmitted_bytes)
             if retransmitted_bytes or struck:
-                self._testbed.part()  # TCP's state after losses must not affect the next collective
+                self._testbed.disconnect()  # TCP's state after losses must not affect the next collective
         return record
 
     def _settle(self) -> None:

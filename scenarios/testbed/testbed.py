@@ -186,8 +186,8 @@ class Testbed:
 
     `delays_s` are the delays of links or ports, [links or ports] s. New agents wait for each other for at most
     `deadline_s`. `placement` is the rank at each position of the schedule in the next collective: after setting it,
-    call `join` before the next collective, and `route` if it needs other paths. `stays` is whether packets in no tunnel
-    stay on the fixed paths, because nothing fails; `share` and `reshape` shape the links accordingly.
+    call `connect` before the next collective, and `route` if it needs other paths. `stays` is whether packets in no
+    tunnel stay on the fixed paths, because nothing fails; `set_fair_links` and `reshape` shape the links accordingly.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Testbed:
         self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
         # With measured demands: the demands seen in each collective.
         self._demands_seen: dict[int, Floats] = {}
-        self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.wanting`
+        self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.with_demands`
         self._demands = Demands(setting.te.collectives, self._demands_seen.__getitem__)
         self._paths: list[tuple[int, ...]] = []  # of the current collective, first and after each change of tunnels
         self._shaping_lock = threading.Lock()
@@ -446,7 +446,7 @@ class Testbed:
         probed_ns, probes = None, tuple[tuple[int, ...], ...]()
         if self._conditions.are_probed(mode, number, 1, self.setting.collective.reembed_every)[0]:
             probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
-        (rates_bps,) = believed.held(self.setting.keeps_rates(mode)).rates_bps(number, 1)
+        (rates_bps,) = believed.held(self.setting.collectives_per_rates(mode)).rates_bps(number, 1)
         try:
             moments = decision_times_of(self.setting, mode.name, number, 1, course=course)
         except NoPathError as error:  # too many cables are down
@@ -502,13 +502,13 @@ class Testbed:
         fields. So new connections are made once all crossings have routes, which lead off the fixed paths; the kernel's
         flows of these connections stay.
         """
-        self.heed_at_once()
+        self.apply_rules_together()
         elsewhere_bps = rates_bps.copy()
         elsewhere_bps[[link for paths in self.fabric.paths_between.values() for link in paths[0].links]] = 1.0
         self.route(mode, elsewhere_bps, best=True)
         self.settle()
-        self.part()
-        self.join()
+        self.disconnect()
+        self.connect()
         warm(self.fabric, range(len(self.fabric.gpus)))
         self.route(mode, rates_bps, best=True)
 
@@ -570,7 +570,7 @@ class Testbed:
 
         Both are in the state after the last completed collective: a lost attempt does not change them.
         """
-        has_course = self.setting.has_course(mode.name)
+        has_course = self.setting.has_timeline(mode.name)
         if not has_course and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
         if self._last_belief is None:
@@ -696,7 +696,7 @@ class Testbed:
                 self.placement = self.choose_placement(arranging, rates_bps, self.setting.workload)
             except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
-        self.join()
+        self.connect()
         due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
         due = due or (bool(self._tunnels) and not mode.reroutes and number % self.setting.te.collectives == 0)
         routes = self.controller.alive() and due
@@ -741,7 +741,7 @@ class Testbed:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
         again = self._retransmitted() if self.setting.transport.queue == "fifo" else None
         if self.setting.transport.buffer_bytes is not None:
-            self.part()  # so that TCP's state after losses does not affect the next collective
+            self.disconnect()  # so that TCP's state after losses does not affect the next collective
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
             collective=number,
@@ -765,7 +765,7 @@ class Testbed:
         """Return the number of packets dropped anywhere since the last call."""
         return sum(self._drops.drops().values())
 
-    def join(self) -> None:
+    def connect(self) -> None:
         """Make the connections of the present placement unless they exist; raises CollectiveError."""
         if self._connected != self.placement:
             self._communicator.connect(self.placement)
@@ -773,8 +773,8 @@ class Testbed:
             self._retransmitted_before = 0
             self._spread_paths = {}
 
-    def part(self) -> None:
-        """Require new connections at the next `join`."""
+    def disconnect(self) -> None:
+        """Require new connections at the next `connect`."""
         self._connected = ()
 
     def renew(self, collective: CollectiveSpec | None = None) -> None:
@@ -785,13 +785,13 @@ class Testbed:
         if collective is not None:
             self.setting = replace(self.setting, collective=collective)
         self._close_agents()
-        self.part()
+        self.disconnect()
         self._tell("new agents")
         self._communicator = self._start_agents(epoch=self._communicator.epoch)
         if self.placement:
-            self.join()
+            self.connect()
 
-    def share(self, fair_links: Collection[str] | None, rates_bps: Floats) -> None:
+    def set_fair_links(self, fair_links: Collection[str] | None, rates_bps: Floats) -> None:
         """Set the links that flows share fairly from the next `renew` on, and shape all links with these rates."""
         self.fair_links = fair_links
         self.reshape(rates_bps)
@@ -862,7 +862,7 @@ class Testbed:
             self._limits_bps = np.array(limits_bps).ravel() if limits_bps else None
             self.change(self._rates_bps)
 
-    def follow(self, dead: Cables) -> None:
+    def await_tunnel_limits(self, dead: Cables) -> None:
         """Wait until the controller has found these cables dead, at most NOTICED_S; then set the tunnels' rates to its
         limits. Collectives may be running. Raises ControllerError and TcError."""
         if not self._tunnels:
@@ -924,7 +924,7 @@ class Testbed:
         crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
         return self._route(crossings, rates_bps, best=best, flows={})
 
-    def heed_at_once(self) -> None:
+    def apply_rules_together(self) -> None:
         """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""
         if self.controller.pid is not None:
             openvswitch.prioritize_controller(self.controller.pid)
@@ -946,7 +946,7 @@ class Testbed:
         demands = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
         if demands.priority and (wanted_bps := self._wanted_bps) is not None:
             src, dst = self.fabric.gpu_sites[np.array(self._edges()).T]
-            demands = demands.wanting(wanted_bps, src, dst)
+            demands = demands.with_demands(wanted_bps, src, dst)
         reply = self._controller.route(
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # the controller knows failed links by itself

@@ -40,7 +40,7 @@ def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
     for path, (src, dst) in product(fabric.paths, ends):
         if (src.site, dst.site) != (path.src_site, path.dst_site):
             continue
-        spine = ways.spine(src, ways.over_wan(path)[0])
+        spine = ways.spine(src, ways.routers_of(path)[0])
         rule = install(ways, Route(src=src.rank, dst=dst.rank, path=path.index, spine=spine, generation=1)).rule
         interface = next(port.interface for port in ways.switches[src.leaf].ports if port.number == rule.out_port)
         # Routes put no pair into the tunnel of its default path.

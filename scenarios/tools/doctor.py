@@ -39,8 +39,8 @@ def table(lacks_of: dict[str, list[Lack]]) -> str:
     rows = [_HEADINGS]
     for ability, lacks in lacks_of.items():
         first, *more = lacks or [Lack("", "")]
-        rows.append((ability, "no" if lacks else "yes", first.what, first.mend))
-        rows += [("", "", lack.what, lack.mend) for lack in more]
+        rows.append((ability, "no" if lacks else "yes", first.what, first.remedy))
+        rows += [("", "", lack.what, lack.remedy) for lack in more]
     return "\n".join(aligned(rows, range(len(_HEADINGS))))
 
 

@@ -72,7 +72,7 @@ class Case:
         for down in self.capacities.failures:
             left = [links for links in one.tunnels if not down & {*links}]
             behind.append(tuple(draw.choice(left or [links]) if down & {*links} else links for links in tunnels))
-        return replace(one, tunnels=tunnels, behind=tuple(behind))
+        return replace(one, tunnels=tunnels, tunnels_after_failure=tuple(behind))
 
     def intervals(self, requests: Sequence[Request]) -> list[tuple[float, float]]:
         instants = {at for one in requests for at in (one.begin_s, one.end_s)} | set(self.capacities.from_s)
@@ -150,7 +150,7 @@ class Case:
                 equal.append(np.array([float(of == r) for of, _, _ in sends]))
                 equals.append(one.amount)
         for f, down in enumerate([frozenset(), *self.capacities.failures]):
-            over = [one.behind[f - 1] if f else one.tunnels for one in requests]
+            over = [one.tunnels_after_failure[f - 1] if f else one.tunnels for one in requests]
             for at, (low_s, high_s) in enumerate(intervals):
                 for link in range(len(self.arcs)):
                     below.append(np.array([float(i == at and link in over[r][t]) for r, t, i in sends]))
@@ -193,7 +193,7 @@ def check_calendar(case: Case, calendar: Calendar, *, protects: bool) -> None:
     for f, down in enumerate([frozenset(), *(case.capacities.failures if protects else ())]):
         carried = np.zeros((len(spans_s), len(case.arcs)))
         for one, mine in zip(calendar.requests, calendar.bps, strict=True):
-            for p, links in enumerate(one.behind[f - 1] if f else one.tunnels):
+            for p, links in enumerate(one.tunnels_after_failure[f - 1] if f else one.tunnels):
                 carried[:, list(links)] += mine[:, [p]]
         room = np.array([case.bps(at_s) for at_s in calendar.edges_s[:-1]]).reshape(carried.shape)
         room[:, list(down)] = 0.0
@@ -288,7 +288,7 @@ def test_an_earlier_promise_moves_to_other_tunnels_and_times_for_an_urgent_reque
 
 def test_instants_that_differ_only_by_rounding_errors_are_merged() -> None:
     """In an interval of 1e-14 s, the solver's tolerance would allow any rate, even a negative one."""
-    one = Request(name="one", tunnels=((0,), (1,)), amount=2.0, begin_s=0.0, end_s=1.0, sooner_s=(0.0, 0.3))
+    one = Request(name="one", tunnels=((0,), (1,)), amount=2.0, begin_s=0.0, end_s=1.0, stops_early_s=(0.0, 0.3))
     other = replace(one, name="other", end_s=0.7 + 4e-11)
     _, calendar = decide_all(Capacities(bps=np.array([[10.0, 10.0]])), [one, other], protects=False)
     assert np.diff(calendar.edges_s) == pytest.approx([0.4, 0.3, 0.3])
@@ -302,7 +302,7 @@ def test_no_requests_give_an_empty_calendar() -> None:
 def test_an_impossible_request_has_no_earliest_end_and_a_huge_one_is_deferred() -> None:
     capacities = Capacities(bps=np.array([[10.0]]), failures=(frozenset({0}),))
     one = Request(name="r", tunnels=((0,),), amount=11.0, begin_s=0.0, end_s=1.0, is_rate=True, latest_s=math.inf)
-    one = replace(one, behind=(one.tunnels,))  # the only tunnel has no substitute
+    one = replace(one, tunnels_after_failure=(one.tunnels,))  # the only tunnel has no substitute
     (found,), _ = decide_all(capacities, [one], protects=False)
     assert (found.outcome, found.earliest_s) == (REFUSED, None) and found.most == pytest.approx(10.0)
     (found,), _ = decide_all(capacities, [replace(one, amount=1.0)], protects=True)

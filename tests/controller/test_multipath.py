@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.api.protocol import RouteRequest
 from controller.forwarding import rules
-from controller.forwarding.state import choose_ways
+from controller.forwarding.state import choose_flow_paths
 from controller.routing.multipath import Multipath, hashed, multipath
 from controller.routing.path_choice import NoPathError
 from controller.routing.paths import FabricPaths
@@ -126,7 +126,7 @@ def test_flows_use_only_working_routes_and_the_flow_rules_follow_the_planned_por
         for channel in range(3)
         if reach[pair] and (sites[pair[0]] != sites[pair[1]] or inside)
     ]
-    ways = choose_ways(fabric, route_request(fabric, flows), dead)[0]
+    ways = choose_flow_paths(fabric, route_request(fabric, flows), dead)[0]
     now = FabricPaths(fabric, dead)
     network = with_default_rules(now)
     change = rules.change(now, (), {}, generation=1, tunnels=(), of_flows=ways)
@@ -165,7 +165,7 @@ def test_while_flow_routes_change_every_packet_takes_the_old_or_the_new_route(da
     for generation in (1, 2, 3):
         channel = data.draw(st.integers(0, 15))
         request = replace(route_request(fabric, []), flows=tuple((*pair, channel, 20000) for pair in some))
-        wanted = choose_ways(fabric, request, NO_CABLES)[0]
+        wanted = choose_flow_paths(fabric, request, NO_CABLES)[0]
         change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
         after = with_default_rules(ways)
         alone = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=wanted)
@@ -193,7 +193,7 @@ def test_while_flow_routes_change_every_packet_takes_the_old_or_the_new_route(da
 def test_a_new_source_port_gets_a_rule_and_the_old_ports_rule_is_removed() -> None:
     fabric, _ = with_routing(MESH, "ecmp")
     ways = FabricPaths(fabric)
-    first = choose_ways(fabric, route_request(fabric, [(0, 8, 0)]), NO_CABLES)[0]
+    first = choose_flow_paths(fabric, route_request(fabric, [(0, 8, 0)]), NO_CABLES)[0]
     before = rules.change(ways, (), {}, generation=1, tunnels=(), of_flows=first)
     other = {(0, 8, 20001): first[0, 8, 20000]}
     change = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=other)
@@ -207,7 +207,7 @@ def test_a_new_source_port_gets_a_rule_and_the_old_ports_rule_is_removed() -> No
 def test_removing_a_pairs_route_keeps_the_rules_of_its_flows() -> None:
     fabric, _ = with_routing(MESH, "ecmp")
     ways = FabricPaths(fabric)
-    flows = choose_ways(fabric, route_request(fabric, [(0, 8, 0)]), NO_CABLES)[0]
+    flows = choose_flow_paths(fabric, route_request(fabric, [(0, 8, 0)]), NO_CABLES)[0]
     before = rules.change(ways, (), {(0, 8): 3}, generation=1, tunnels=(), of_flows=flows)
     after = rules.change(ways, before.routes, {}, generation=2, tunnels=before.tunnels, of_flows=flows)
     network = with_default_rules(ways)
@@ -238,7 +238,7 @@ def test_with_rails_each_channel_uses_its_own_plane_on_the_chosen_wan_path() -> 
     crossings, flows = ((0, 2), (3, 1)), [(0, 2, 0), (0, 2, 1), (0, 2, 6), (3, 1, 7)]
     request = replace(route_request(fabric, flows), crossings=crossings)
     paths = [fabric.paths_between[0, 1][3].index, fabric.paths_between[1, 0][2].index]
-    wanted, _ = choose_ways(fabric, request, NO_CABLES, paths)
+    wanted, _ = choose_flow_paths(fabric, request, NO_CABLES, paths)
     found = [(way.path, way.up, way.down) for way in wanted.values()]
     assert found == [(paths[0], 0, 0), (paths[0], 1, 1), (paths[0], 2, 2), (paths[1], 3, 3)]
     ways = FabricPaths(fabric)
@@ -282,7 +282,7 @@ def test_the_channels_of_a_piece_get_different_substitute_paths() -> None:
 def test_a_flow_between_disconnected_ranks_is_refused_naming_the_ranks() -> None:
     fabric, _ = with_routing(MESH, "spray")
     with pytest.raises(NoPathError, match="no path leads over the WAN from rank 0 to rank 8"):
-        choose_ways(fabric, route_request(fabric, [(0, 8, 0)]), cables_of(fabric, "g8"))
+        choose_flow_paths(fabric, route_request(fabric, [(0, 8, 0)]), cables_of(fabric, "g8"))
 
 
 def test_the_ecmp_hash_depends_on_seed_hop_and_channel() -> None:

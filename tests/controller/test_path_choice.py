@@ -181,7 +181,7 @@ def test_joint_path_choice_is_optimal_over_all_combinations(data: st.DataObject)
     router, (src, dst) = Router(fabric, delays), np.array(pairs).T
     assert router.is_exact(src, dst)
     try:
-        routes = router.together(rates[None], src[None], dst[None], chunk_bytes=CHUNK)
+        routes = router.choose_jointly(rates[None], src[None], dst[None], chunk_bytes=CHUNK)
     except NoPathError:
         alone = [[exact_times(fabric, rates, delays, [pair], [path])[0] for path in paths]
                  for pair, paths in zip(pairs, candidates, strict=True)]  # fmt: skip
@@ -221,7 +221,7 @@ def test_many_crossings_spread_evenly_over_equal_links() -> None:
     src, dst = every_pair(FABRIC)
     router = Router(FABRIC, np.zeros(len(FABRIC.links)))
     assert 4**src.size > MAX_COMBINATIONS and not router.is_exact(src, dst)
-    routes = router.together(np.full((1, len(FABRIC.links)), 1e9), src[None], dst[None], chunk_bytes=CHUNK)
+    routes = router.choose_jointly(np.full((1, len(FABRIC.links)), 1e9), src[None], dst[None], chunk_bytes=CHUNK)
     assert sorted(Counter(routes.path[0].tolist()).values()) == [4, 4, 4, 4]
 
 
@@ -235,10 +235,10 @@ def test_many_crossings_chosen_jointly_are_no_slower_than_each_chosen_alone(name
     router = Router(fabric, delays)
     assert not router.is_exact(src, dst)
     ends = np.tile(src, (40, 1)), np.tile(dst, (40, 1))
-    alone, found = (choose(rates, *ends, chunk_bytes=CHUNK) for choose in (router.best, router.together))
+    alone, found = (choose(rates, *ends, chunk_bytes=CHUNK) for choose in (router.best, router.choose_jointly))
     gained = 0
     for k in range(40):
-        (one,) = router.together(rates[k : k + 1], src[None], dst[None], chunk_bytes=CHUNK).path
+        (one,) = router.choose_jointly(rates[k : k + 1], src[None], dst[None], chunk_bytes=CHUNK).path
         assert (one == found.path[k]).all()
         pairs, costs = list(zip(src, dst, strict=True)), []
         for routes in (found, alone):

@@ -306,7 +306,7 @@ def test_waiting_for_a_peer_or_for_its_hello_times_out(peers: Peers, monkeypatch
     assert peers.listener.wait_s() is None
     monkeypatch.setattr("hosts.agent.handshake.HELLO_S", 0.0)
     with closing(peers.connect(b"")) as silent:
-        peers.listener.look()
+        peers.listener.poll()
         assert silent.recv(1) == b""
         assert len(peers.log) == 1 and peers.listener.wait_s() is None
 

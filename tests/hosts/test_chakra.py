@@ -169,8 +169,10 @@ def test_a_trace_of_one_collective_equals_that_collective(tmp_path: Path, kind: 
 
     assert last_s(found) == last_s(alone)
     held, wanted = contents(kind, places=5, slots=alone.schedule.slots)
-    assert [[bool(one) for one in row] for row in found.holds] == [[bool(one) for one in row] for row in held]
-    for row, right in zip(final_contents(found.schedule, found.holds), wanted, strict=True):
+    assert [[bool(one) for one in row] for row in found.initial_contents] == [
+        [bool(one) for one in row] for row in held
+    ]
+    for row, right in zip(final_contents(found.schedule, found.initial_contents), wanted, strict=True):
         assert all(content == want for content, want in zip(row, right, strict=True) if want)
 
 
@@ -193,7 +195,7 @@ def test_groups_form_by_name_or_dimension_and_disjoint_groups_share_slots(tmp_pa
     assert {(flow.src, flow.dst) for flow in flows if flow.channel == 2} == {(0, 2), (2, 0), (1, 3), (3, 1)}
     assert {(flow.src, flow.dst) for flow in flows if flow.channel == 4} == {(0, 1), (1, 2), (2, 3), (3, 0)}
     assert found.schedule.slots == 3 * 2 + 4
-    ends = final_contents(found.schedule, found.holds)
+    ends = final_contents(found.schedule, found.initial_contents)
     for place, row in enumerate(ends):
         assert [content.bit_count() for content in row] == [2] * 6 + [4] * 4
         assert row[0] == ends[place ^ 1][0] and row[2] == ends[place ^ 2][2] and row[9] == ends[0][9]

@@ -68,7 +68,7 @@ def wanted_of(jobs: Sequence[Job], union: Workload) -> list[list[int]]:
 @given(jobs=some_jobs(), data=st.data())
 def test_every_concurrent_job_delivers_the_result_of_its_kind(jobs, data):
     union = combine(jobs, SITES)
-    prove(union.schedule, union.holds, wanted_of(jobs, union))
+    prove(union.schedule, union.initial_contents, wanted_of(jobs, union))
     placement = data.draw(st.permutations(range(7)))
     on_numbers(union, programs(union, placement), data.draw(st.integers(0, 2**32)))  # in any order of messages
 
@@ -195,7 +195,7 @@ def test_only_places_of_a_site_with_the_same_role_in_every_job_may_swap_ranks():
 
 def test_the_transfers_that_a_round_waits_for_exclude_background_jobs():
     union = combine([messages(1.0, is_background=True), job(places=(0, 1, 2))], SITES)
-    assert union.waited_for == tuple(union.schedule.transfers[t] for t in union.jobs[1].transfers)
+    assert union.foreground_transfers == tuple(union.schedule.transfers[t] for t in union.jobs[1].transfers)
     assert [one.is_background for one in union.jobs] == [True, False]
 
 

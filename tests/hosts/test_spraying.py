@@ -54,8 +54,8 @@ def test_every_part_of_a_slot_ends_with_the_same_part_of_the_unsprayed_result(da
     pieces = some_pieces(data.draw, whole)
     found = sprayed(whole, pieces, width=4, ranks=4)
     slots, parts = whole.schedule.slots, found.schedule.slots // whole.schedule.slots
-    before = contributions(final_contents(whole.schedule, whole.holds), slots)
-    after = contributions(final_contents(found.schedule, found.holds), slots * parts)
+    before = contributions(final_contents(whole.schedule, whole.initial_contents), slots)
+    after = contributions(final_contents(found.schedule, found.initial_contents), slots * parts)
     for of_place, now in zip(before, after, strict=True):
         for slot, holds in enumerate(of_place):
             for part in range(parts):

@@ -212,7 +212,7 @@ def test_every_replica_ends_with_exactly_the_sum_of_its_stages_gradients(across:
     training = Training(replicas=4, across=across, gradients=gradients, buckets=2, micro_batches=2)
     found = workload(training, (4, 4))
     slots = found.schedule.slots
-    ends = final_contents(found.schedule, found.holds)
+    ends = final_contents(found.schedule, found.initial_contents)
     for stage in range(2):
         places = [training.place(stage, replica, 2) for replica in range(4)]
         assert {place // 4 for place in places} == ({stage} if across == "pipeline" else {0, 1})

@@ -72,7 +72,7 @@ def test_a_ring_over_slow_wan_links_ends_once_their_rates_have_carried_its_bytes
     for number in range(20):
         least_s = []
         for link in both:
-            bits = conditions.timed.from_beginning(number, 40)[:, link] * 0.1
+            bits = conditions.timed.rows_from_start(number, 40)[:, link] * 0.1
             passed = np.concatenate([[0], np.cumsum(bits)])
             least_s.append(np.interp(7 * 64e6, passed, 0.1 * np.arange(41)))
         # Before the first and after the last message over that link, messages pass faster links.
@@ -173,7 +173,7 @@ def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_
     wan = [link.index for link in conditions.fabric.links if link.kind == "wan" and link.src.startswith("s0")]
     for number, one_s in enumerate(found_s):
         assert conditions.timed is not None
-        rates_bps = conditions.timed.from_beginning(number, 200)[:, wan]
+        rates_bps = conditions.timed.rows_from_start(number, 200)[:, wan]
         bits, steps = 64e6 * 8, 0
         while bits > 0:
             middle_ms = (steps + 0.5) * step_ms

@@ -239,7 +239,7 @@ def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
     src, dst = np.nonzero(conditions.fabric.gpu_sites[:, None] != conditions.fabric.gpu_sites)
 
     def best(rates: np.ndarray) -> list[int]:
-        return list(router.together(rates[None], src[None], dst[None], chunk_bytes=3_000_000).path[0])
+        return list(router.choose_jointly(rates[None], src[None], dst[None], chunk_bytes=3_000_000).path[0])
 
     def time_s(rates: np.ndarray, paths: list[int]) -> float:
         return slowest_s(conditions.fabric, conditions.delays_s, rates, paths, 3_000_000)

@@ -33,7 +33,7 @@ def test_a_schedule_file_is_found_relative_to_the_scenario(tmp_path):
     found = scenario(tmp_path, 'kind = "messages"\nschedule = "it.goal"', gpus=4).workload
     assert (found.kind, found.algorithm, found.slot_bytes) == ("messages", "it.goal", 1)
     assert found.largest_message_bytes == 100_000  # an AllReduce of 400,000 bytes in 4 parts
-    assert found.holds == [[]] * 4
+    assert found.initial_contents == [[]] * 4
 
 
 def test_a_rate_scale_shrinks_messages_and_keeps_the_length_of_computations(tmp_path):

@@ -70,7 +70,7 @@ def test_a_command_in_the_vm_has_its_input_folder_environment_clock_and_switches
         assert 1.5 <= passed_s < 30
         assert 0 < seen["readings"]["child_ns"] < seen["readings"]["after_ns"]
         assert min(seen["ping_ms"]) >= 5 and statistics.median(seen["ping_ms"]) < 50
-        lacking = "[Lack(what='Open vSwitch running', mend='service openvswitch-switch start')]"
+        lacking = "[Lack(what='Open vSwitch running', remedy='service openvswitch-switch start')]"
         assert seen["abilities"] == f"{lacking} []\n"
 
     received, flows, handlers, *rest = seen["switch"]

@@ -40,13 +40,13 @@ def test_a_collective_gets_the_sampler_rows_of_its_time_span(
     begins = number * interval
     first = begins // every
     expected = rows.rates_bps(first, count)
-    assert (found.from_beginning(number, count) == expected).all()
+    assert (found.rows_from_start(number, count) == expected).all()
     assert (found.rates_bps(number, 1)[0] == expected[0]).all()
     assert found.change_ns(number, 0) == (first + 1) * every - begins > 0
-    assert found.until_s(np.array([number]))[0] == float(Fraction(found.change_ns(number, 0), 10**9))
+    assert found.first_change_s(np.array([number]))[0] == float(Fraction(found.change_ns(number, 0), 10**9))
     place = count - 1
     assert found.change_ns(number, place) == found.change_ns(number, 0) + place * every
-    assert (found.after(number, place) == rows.rates_bps(first + 1 + place, 1)[0]).all()
+    assert (found.rates_after_change(number, place) == rows.rates_bps(first + 1 + place, 1)[0]).all()
 
 
 @settings(deadline=None, max_examples=30)
@@ -76,10 +76,10 @@ def test_a_trace_is_sampled_whenever_conditions_change_and_its_last_rates_persis
     (link,) = [link.index for link in FABRIC.links if link.name == "g0>g1"]
     first = 1000 + link
     assert found.rates_bps(0, 2)[:, link].tolist() == [first, 7]
-    assert found.from_beginning(0, 7)[:, link].tolist() == [first, first, 7, 7, 8, 8, 8]
-    assert found.from_beginning(1, 500)[:, link].tolist() == [7, 7, *[8] * 498]
-    assert [found.after(1, place)[link] for place in range(4)] == [7, 8, 8, 8]
-    assert found.until_s(np.arange(2)).tolist() == [0.1, 0.05]
+    assert found.rows_from_start(0, 7)[:, link].tolist() == [first, first, 7, 7, 8, 8, 8]
+    assert found.rows_from_start(1, 500)[:, link].tolist() == [7, 7, *[8] * 498]
+    assert [found.rates_after_change(1, place)[link] for place in range(4)] == [7, 8, 8, 8]
+    assert found.first_change_s(np.arange(2)).tolist() == [0.1, 0.05]
 
 
 def test_memory_is_the_number_of_collectives_over_which_rates_stay_correlated() -> None:

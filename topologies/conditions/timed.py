@@ -76,7 +76,7 @@ class Timed:
         """Return the row under which each of these collectives begins."""
         return number * self.interval_ns // self.every_ns
 
-    def until_s(self, number: Rows) -> Floats:
+    def first_change_s(self, number: Rows) -> Floats:
         """Return the time from each collective's beginning to the first change of conditions, in seconds."""
         first_change_s: Floats = ((self.row(number) + 1) * self.every_ns - number * self.interval_ns) / 1e9
         return first_change_s
@@ -85,13 +85,13 @@ class Timed:
         """Return the instant of a change (0, 1, ...) during collective `number`, in ns from its beginning."""
         return (number * self.interval_ns // self.every_ns + 1 + change) * self.every_ns - number * self.interval_ns
 
-    def after(self, number: int, change: int) -> Floats:
+    def rates_after_change(self, number: int, change: int) -> Floats:
         """Return every link's rate from a change (0, 1, ...) during collective `number` on, [links] bit/s."""
         row = number * self.interval_ns // self.every_ns + 1 + change
         (rates_bps,) = self.source.rates_bps(row if self.source.limit is None else min(row, self.source.limit - 1), 1)
         return rates_bps  # type: ignore[no-any-return]
 
-    def from_beginning(self, number: int, count: int) -> Floats:
+    def rows_from_start(self, number: int, count: int) -> Floats:
         """Return the first `count` rows in force from the beginning of collective `number` on, [count, links] bit/s."""
         first, size = number * self.interval_ns // self.every_ns, self._block_rows
         blocks = range(first // size, (first + count - 1) // size + 1)
