@@ -165,7 +165,7 @@ def test_jobs_too_large_for_the_emulation_are_refused_with_the_queued_bytes_and_
 
 
 def test_a_scenario_with_background_traffic_only_is_refused():
-    with pytest.raises(ScenarioError, match="allowed: one at least that is not"):
+    with pytest.raises(ScenarioError, match="allowed: at least one job that is not"):
         scenario(NOISE)
 
 
