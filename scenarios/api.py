@@ -90,8 +90,8 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     if scenario.program.command is not None:
         raise ValueError("the scenario has a [program], which only run.py can run; allowed: a scenario without one")
     if engine == "model":
-        return Model(jobs=jobs), [as_modelled(one) for one in scenario.settings()]
-    configurations = [emulated(one) for one in scenario.settings()]
+        return Model(jobs=jobs), [as_modelled(one) for one in scenario.configurations()]
+    configurations = [emulated(one) for one in scenario.configurations()]
     check_chunks(configurations)
     check_delays(configurations)
     check_faults(configurations)
@@ -121,8 +121,8 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     if [one.swept for one in configurations] != [one.swept for one in others_configurations]:
         raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
     rows = []
-    for (engine, setting, mode), point in mine.items():
-        other = others.get((engine, setting, baseline or mode))
+    for (engine, config, mode), point in mine.items():
+        other = others.get((engine, config, baseline or mode))
         pair = None if other is None else shared([other.series, point.series])
         saved = None if pair is None else gain(*pair)
         if other is None or pair is None or saved is None:
@@ -130,7 +130,7 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
         rows.append(
             {
                 "engine": engine,
-                "setting": setting,
+                "setting": config,
                 "label": point.configuration.label,
                 "mode": mode,
                 "baseline": other.mode,

@@ -69,9 +69,9 @@ def ends_s(
     from scenarios.engines.model import Model
     from scenarios.spec.load import Override, load_scenario
 
-    settings = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).settings()
+    configs = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).configurations()
     start, ends = clock(), []
-    for event in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(settings):
+    for event in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(configs):
         if isinstance(event, Failed):
             raise RuntimeError(f"nothing can be compared, because a point has failed: {event.why}")
         if isinstance(event, Slice):
@@ -222,8 +222,8 @@ def bytes_over_ports(gpus: int, chunk: str) -> int:
     from scenarios.spec.load import Override, load_scenario
 
     given = {"fabric.gpus": gpus, "collective.chunk": chunk, "fabric.grain": "physical", "run.modes": ["base"]}
-    setting = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
-    return sum(link_bytes(setting, "base").values())
+    config = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
+    return sum(link_bytes(config, "base").values())
 
 
 def _bench_hops(collectives: int) -> None:

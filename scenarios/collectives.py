@@ -140,18 +140,18 @@ def _rows(scenario: "Scenario", engine: str, jobs: int, failures: list[str]) -> 
     from scenarios.api import engine_for
     from scenarios.engines.base import Failed, Slice
 
-    runner, settings = engine_for(scenario, engine, jobs=jobs)
+    runner, configs = engine_for(scenario, engine, jobs=jobs)
     slices: dict[tuple[int, str], list[Rows]] = {}
-    points, done = len(settings) * len(scenario.run.modes), set()
+    points, done = len(configs) * len(scenario.run.modes), set()
     print(f"collectives.py: {engine}: {points} points", end="", file=sys.stderr, flush=True)
-    with closing(runner.run(settings)) as events:
+    with closing(runner.run(configs)) as events:
         for event in events:
             if isinstance(event, Failed):
                 failures.append(event.why)
             if isinstance(event, Slice):
                 parts = slices.setdefault((event.setting, event.mode), [])
                 parts.append(event.rows)
-                if sum(map(len, parts)) == settings[event.setting].collective.count:
+                if sum(map(len, parts)) == configs[event.setting].collective.count:
                     done.add((event.setting, event.mode))
                     print(f"\rcollectives.py: {engine}: {len(done)} of {points} points", end="", file=sys.stderr)
     print(file=sys.stderr)
@@ -166,28 +166,28 @@ def _lines(scenario: "Scenario", rows_by_engine: "Mapping[str, Mapping[tuple[int
     points, measured_points = next(iter(rows_by_engine.values())), rows_by_engine.get("emulation", {})
     for index, mode in sorted(points, key=lambda point: (point[0], scenario.run.modes.index(point[1]))):
         rows, measured = points[index, mode], measured_points.get((index, mode))
-        setting = scenario.settings()[index]
+        config = scenario.configurations()[index]
         measured_s = None if measured is None else float(measured.completion_s.mean())
         predicted_s = float(rows.predictions_s.mean())
         bound_s = None if rows.bound_s is None else float(rows.bound_s.mean())
-        size = setting.collective.size_bytes
+        size = config.collective.size_bytes
         assert size is not None  # every configuration has one, as sizes are swept
         algbw = size / (predicted_s if measured_s is None else measured_s)
         yield Line(
             size=size,
             count=size // 4,
             type="uint32",
-            grain=setting.fabric.grain,
+            grain=config.fabric.grain,
             mode=mode,
-            algorithm=setting.workload.algorithm,
+            algorithm=config.workload.algorithm,
             measured_s=measured_s,
             predicted_s=predicted_s,
             bound_s=None if bound_s is None or math.isnan(bound_s) else bound_s,
             algbw=algbw,
-            busbw=algbw * busbw_factor(setting.collective.kind, setting.gpus),
+            busbw=algbw * busbw_factor(config.collective.kind, config.gpus),
             wrong=None if measured is None else 0,
-            critical_path=critical_path(setting, mode, len(rows)),
-            shared_links=setting.shared_links(mode),
+            critical_path=critical_path(config, mode, len(rows)),
+            shared_links=config.shared_links(mode),
         )
 
 

@@ -58,21 +58,21 @@ def _study(options: argparse.Namespace) -> int:
 
     scenario = _scenario(options)
     lines, totals_of = [], []
-    for setting in scenario.settings():
-        totals_of.append((setting, totals(setting, options.collectives)))
+    for config in scenario.configurations():
+        totals_of.append((config, totals(config, options.collectives)))
         try:
-            lines += _lines(setting, options.collectives, options.seconds)
+            lines += _lines(config, options.collectives, options.seconds)
         except NotInstalledError as error:
-            print(f"run.py referees: {setting.label}: no best schedule: {error}", file=sys.stderr)
-            lines += _lines(setting, options.collectives, 0)
+            print(f"run.py referees: {config.label}: no best schedule: {error}", file=sys.stderr)
+            lines += _lines(config, options.collectives, 0)
     if options.figure is not None:
         _draw(options.figure, lines, totals_of, options.collectives)
     if options.json:
-        policies = [{"setting": setting.label} | asdict(own) for setting, own in totals_of]
+        policies = [{"setting": config.label} | asdict(own) for config, own in totals_of]
         print(json.dumps({"collectives": [asdict(line) for line in lines], "policies": policies}, indent=1))
     else:
         print(_table(lines, scenario.run.modes))
-        print("\n".join(_totals_line(setting, own, options.collectives) for setting, own in totals_of))
+        print("\n".join(_totals_line(config, own, options.collectives) for config, own in totals_of))
     return DONE
 
 
@@ -81,8 +81,8 @@ def _draw(path: Path, lines: Sequence[Line], totals_of: "Sequence[tuple[Scenario
     from analysis.figures.referees import picture
 
     times = {}
-    for setting, totals in totals_of:
-        own = [line for line in lines if line.setting == setting.label]
+    for config, totals in totals_of:
+        own = [line for line in lines if line.setting == config.label]
         referees_s = {"best known beforehand": totals.optimum_s / count}
         for referee, times_s in (
             ("fastest ring", [line.ring_s for line in own]),
@@ -92,17 +92,17 @@ def _draw(path: Path, lines: Sequence[Line], totals_of: "Sequence[tuple[Scenario
             if len(known_s) == count:
                 referees_s[referee] = sum(known_s) / count
         modes_s = {mode: seconds / count for mode, seconds in totals.modes_s.items()}
-        times[setting.label] = modes_s, referees_s, sum(line.bound_s for line in own) / count
+        times[config.label] = modes_s, referees_s, sum(line.bound_s for line in own) / count
     picture(times, collectives=count, name=path.name).write(path.parent)
 
 
-def _totals_line(setting: "Scenario", totals: "Totals", count: int) -> str:
+def _totals_line(config: "Scenario", totals: "Totals", count: int) -> str:
     """Return a line with the total time of all collectives in every mode, and with the best choices in hindsight."""
-    changes = "with the cost of changes" if setting.control.counted else "changes free of cost"
+    changes = "with the cost of changes" if config.control.counted else "changes free of cost"
     modes = ", ".join(f"{mode} {1e3 * seconds:,.3f}" for mode, seconds in totals.modes_s.items())
     best = f"the best of {totals.candidates} candidates, conditions known in advance, {1e3 * totals.optimum_s:,.3f} ms"
     gap = f"{totals.best} is {100 * totals.gap:.1f} % above it"
-    return f"{setting.label}, total of {count}, {changes}: {modes}; {best}: {gap}"
+    return f"{config.label}, total of {count}, {changes}: {modes}; {best}: {gap}"
 
 
 def _scenario(options: argparse.Namespace) -> "Scenario":
@@ -113,17 +113,17 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     study.check(options, 1, _MOST_COLLECTIVES, "collectives")
     study.check(options, 0, 1_000_000, "seconds")
     scenario = load_scenario(options.scenario, [assignment(text) for text in options.set])
-    if any(one.jobs or one.faults or one.collective.kind in SELF_SIZED_KINDS for one in scenario.settings()):
+    if any(one.jobs or one.faults or one.collective.kind in SELF_SIZED_KINDS for one in scenario.configurations()):
         raise ValueError(
             f"{options.scenario} has jobs, faults, messages, training or a trace, for which no best is known; allowed: "
             "none of these"
         )
-    if options.figure is not None and len(scenario.settings()) > _MOST_DRAWN:
-        raise ValueError(f"--figure: {len(scenario.settings())} configurations; allowed: {_MOST_DRAWN} at most")
+    if options.figure is not None and len(scenario.configurations()) > _MOST_DRAWN:
+        raise ValueError(f"--figure: {len(scenario.configurations())} configurations; allowed: {_MOST_DRAWN} at most")
     return scenario
 
 
-def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
+def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
     """Return a line for each of a configuration's first `count` collectives.
 
     `seconds` limits each search for a best schedule; with 0 there is none.
@@ -133,21 +133,21 @@ def _lines(setting: "Scenario", count: int, seconds: float) -> list[Line]:
     from scenarios.engines.offline import best_schedule_of, rings_of
     from scenarios.policies.conditions import conditions_of
 
-    conditions = conditions_of(setting)
+    conditions = conditions_of(config)
     shared_bps = conditions.shared_bps(0, count)
     modes_s = {}
-    for mode in setting.run.modes:
-        decisions = prediction.decisions_of(setting, mode, conditions, start=0, count=count)
-        modes_s[mode] = prediction.Plan(setting, mode, decisions, conditions).completion_s()
-    bounds_s = prediction.lower_bound(setting, conditions)(0, shared_bps)
-    rings = rings_of(setting, conditions, start=0, count=count)
-    searches = seconds > 0 and setting.collective.kind in COPIED and setting.gpus <= MOST_GPUS
+    for mode in config.run.modes:
+        decisions = prediction.decisions_of(config, mode, conditions, start=0, count=count)
+        modes_s[mode] = prediction.Plan(config, mode, decisions, conditions).completion_s()
+    bounds_s = prediction.lower_bound(config, conditions)(0, shared_bps)
+    rings = rings_of(config, conditions, start=0, count=count)
+    searches = seconds > 0 and config.collective.kind in COPIED and config.gpus <= MOST_GPUS
     lines = []
     for number in range(count):
-        best = best_schedule_of(setting, conditions, number, seconds=seconds) if searches else None
+        best = best_schedule_of(config, conditions, number, seconds=seconds) if searches else None
         lines.append(
             Line(
-                setting=setting.label,
+                setting=config.label,
                 collective=number,
                 modes_s={mode: float(times_s[number]) for mode, times_s in modes_s.items()},
                 ring_s=None if rings is None else float(rings.completion_s[number]),

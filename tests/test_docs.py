@@ -217,7 +217,7 @@ def check_arguments(arguments: list[str]) -> None:
 def test_every_toml_block_loads_as_a_scenario(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(block.text)
-    assert load_scenario(str(path)).settings()
+    assert load_scenario(str(path)).configurations()
 
 
 def test_blocks_have_known_languages_and_the_readme_the_expected_command_count() -> None:

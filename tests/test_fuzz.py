@@ -166,7 +166,7 @@ def test_the_scenario_loader_accepts_or_refuses_any_bytes(data: bytes) -> None:
         assert isinstance(scenario, Scenario)
     path.write_text(load.resolved(scenario))
     assert load.load_scenario(str(path)) == scenario
-    assert all(from_json(to_json(setting)) == setting for setting in scenario.settings())
+    assert all(from_json(to_json(setting)) == setting for setting in scenario.configurations())
 
 
 @pytest.fixture(autouse=True, scope="module")

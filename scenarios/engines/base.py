@@ -64,7 +64,7 @@ IsStored = Callable[[int, str, int, int], bool]
 """(setting, mode, start, stop) -> whether the collectives start .. stop-1 of this point are stored already."""
 
 
-def none_stored(_setting: int, _mode: str, _start: int, _stop: int) -> bool:
+def none_stored(_config: int, _mode: str, _start: int, _stop: int) -> bool:
     """Return False: the `IsStored` of a new run."""
     return False
 
@@ -76,9 +76,7 @@ class Engine(Protocol):
     def name(self) -> str:
         """The engine's name in results."""
 
-    def run(
-        self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
-    ) -> Generator[EngineEvent, None, None]:
+    def run(self, configs: Sequence[Scenario], is_stored: IsStored = none_stored) -> Generator[EngineEvent, None, None]:
         """Run all collectives of all modes of the configurations that are not stored; yields events in any order.
 
         `settings` are configurations, that is scenarios without a sweep. Slices may have any size and may repeat stored

@@ -81,44 +81,44 @@ class Task:
     """One mode of one configuration; `index` is the configuration's index in the run."""
 
     index: int
-    setting: Scenario
+    config: Scenario
     mode: str
 
     @property
     def name(self) -> str:
         """The point's name in messages."""
-        return f"emulation, {self.setting.label}, {self.mode}"
+        return f"emulation, {self.config.label}, {self.mode}"
 
 
-def emulated(setting: Scenario) -> Scenario:
+def emulated(config: Scenario) -> Scenario:
     """Return the part of a configuration that the emulation measures: its first collectives."""
-    count = min(setting.collective.count, setting.collective.emulated)
-    return replace(setting, collective=replace(setting.collective, count=count))
+    count = min(config.collective.count, config.collective.emulated)
+    return replace(config, collective=replace(config.collective, count=count))
 
 
-def carried_chunk_bytes(setting: Scenario) -> int:
+def carried_chunk_bytes(config: Scenario) -> int:
     """Return the bytes that the emulation sends for a chunk, at its rate scale."""
-    return setting.run.scale.chunk_bytes(setting.collective.chunk_bytes)
+    return config.run.scale.chunk_bytes(config.collective.chunk_bytes)
 
 
-def network_bytes(setting: Scenario) -> int:
+def network_bytes(config: Scenario) -> int:
     """Return the memory that a VM needs for the system and the network of a configuration."""
-    pairs = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
-    return _SYSTEM_BYTES + _GPU_BYTES * setting.gpus + _PAIR_BYTES * pairs
+    pairs = sum(gpus * gpus for gpus in config.fabric.gpus_per_site)
+    return _SYSTEM_BYTES + _GPU_BYTES * config.gpus + _PAIR_BYTES * pairs
 
 
-def memory_bytes(setting: Scenario) -> int:
+def memory_bytes(config: Scenario) -> int:
     """Return the memory that a VM needs to run a configuration."""
-    workload = setting.carried_workload
-    of_ranks = programs(workload, range(setting.gpus))
-    cases = [peak_usage(workload, of_ranks, slow=rank) for rank in (-1, setting.gpus - 1)]
+    workload = config.carried_workload
+    of_ranks = programs(workload, range(config.gpus))
+    cases = [peak_usage(workload, of_ranks, slow=rank) for rank in (-1, config.gpus - 1)]
     buffers, queued = max(sum(kept) for kept, _ in cases), max(in_flight for _, in_flight in cases)
     lent = sum(LENT for program in of_ranks if program.buffers and not has_sums(workload))
     data = round(workload.largest_slot_bytes * (_KEPT * buffers + lent) + _QUEUED * queued)
-    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * setting.gpus if has_sums(workload) else 0
-    trace = setting.conditions.trace
+    sums = _SUMS_BYTES + _SUMS_GPU_BYTES * config.gpus if has_sums(workload) else 0
+    trace = config.conditions.trace
     trace_rows = 0 if trace is None else _TRACE_SHARE * trace.stat().st_size
-    return network_bytes(setting) + data + sums + trace_rows
+    return network_bytes(config) + data + sums + trace_rows
 
 
 @cache
@@ -127,51 +127,51 @@ def _own_kernel() -> bool:
     return not capabilities.lacking()
 
 
-def platform(setting: Scenario) -> Platform:
+def platform(config: Scenario) -> Platform:
     """Return where a testbed runs: in a VM; on the wall clock, if possible, on this machine's own kernel instead."""
-    return Platform.real(setting.run.scale, own_kernel=_own_kernel()) if setting.run.is_real else VIRTUAL
+    return Platform.real(config.run.scale, own_kernel=_own_kernel()) if config.run.is_real else VIRTUAL
 
 
-def check_chunks(settings: Sequence[Scenario]) -> None:
+def check_chunks(configs: Sequence[Scenario]) -> None:
     """Raise ValueError for a configuration that queues more on one connection than a socket can."""
-    for setting in settings:
-        chunk_bytes, most = carried_chunk_bytes(setting), flow_bytes(setting.carried_workload)
+    for config in configs:
+        chunk_bytes, most = carried_chunk_bytes(config), flow_bytes(config.carried_workload)
         try:
-            limits(setting.transport, flow_bytes=most)
+            limits(config.transport, flow_bytes=most)
         except ValueError:
-            if setting.jobs or setting.collective.kind in SELF_SIZED_KINDS:
-                load = "a round of these jobs" if setting.jobs else setting.collective.kind
+            if config.jobs or config.collective.kind in SELF_SIZED_KINDS:
+                load = "a round of these jobs" if config.jobs else config.collective.kind
                 raise ValueError(
                     f"{load} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
                     f"allowed: {MOST_QUEUED_BYTES / 1e6:,.0f} MB (use smaller messages, or fewer of them)"
                 ) from None
             allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
             raise ValueError(
-                f"{format_size(chunk_bytes)} is too large for the emulation with {setting.gpus} GPUs, which queues "
+                f"{format_size(chunk_bytes)} is too large for the emulation with {config.gpus} GPUs, which queues "
                 f"{most / chunk_bytes:.3g} times as much on one connection; allowed: {allowed} MB"
             ) from None
 
 
-def check_delays(settings: Sequence[Scenario]) -> None:
+def check_delays(configs: Sequence[Scenario]) -> None:
     """Raise ValueError for a configuration with `conditions.links` whose delays the emulation cannot shape."""
-    for setting in settings:
-        if not setting.conditions.links:
+    for config in configs:
+        if not config.conditions.links:
             continue
-        conditions, size = conditions_of(setting), setting.transport.buffer_bytes
+        conditions, size = conditions_of(config), config.transport.buffer_bytes
         buffer = None if size is None else Buffer(limit_bytes=size)
-        for fair in {setting.fair_links(mode) is not None for mode in setting.run.modes}:
+        for fair in {config.fair_links(mode) is not None for mode in config.run.modes}:
             shaping = Shaping(fabric=conditions.fabric, delays_s=conditions.delays_s, fair=fair, buffer=buffer)
             try:
                 _ = shaping.ifbs
             except ValueError as error:
-                raise ValueError(f"conditions.links has {error} in the emulation of {setting.label}") from None
+                raise ValueError(f"conditions.links has {error} in the emulation of {config.label}") from None
 
 
-def check_faults(settings: Sequence[Scenario]) -> None:
+def check_faults(configs: Sequence[Scenario]) -> None:
     """Raise ValueError for a fault after the last collective of an `emulated` configuration."""
-    for setting in settings:
-        count = setting.collective.count
-        for number, fault in enumerate(setting.faults, 1):
+    for config in configs:
+        count = config.collective.count
+        for number, fault in enumerate(config.faults, 1):
             if fault.collective >= count:
                 raise ValueError(
                     f"fault[{number}].at: collective {fault.collective:,} is not among the {count:,} that the "
@@ -187,16 +187,14 @@ class Emulation:
     elsewhere: Executors | None = None
     name: ClassVar[str] = "emulation"
 
-    def run(
-        self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
-    ) -> Generator[EngineEvent, None, None]:
+    def run(self, configs: Sequence[Scenario], is_stored: IsStored = none_stored) -> Generator[EngineEvent, None, None]:
         """As `Engine.run`, with one slice for each collective as soon as it is over. Raises vm.CannotRunError if this
         machine cannot run the VM."""
         tasks = [
-            Task(index, setting, mode)
-            for index, setting in enumerate(settings)
-            for mode in setting.run.modes
-            if not is_stored(index, mode, 0, setting.collective.count)
+            Task(index, config, mode)
+            for index, config in enumerate(configs)
+            for mode in config.run.modes
+            if not is_stored(index, mode, 0, config.collective.count)
         ]
         if self.elsewhere is None:
             yield from _on_this_machine(tasks, self.jobs)
@@ -267,10 +265,10 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
     """Run one point in a VM, from its first collective on, and return when it is over. Events go to `put`, each
     collective as soon as it is measured. Raises EmulationError if the point ends early, vm.CannotRunError if this
     machine cannot run its VM."""
-    setting, stderr = task.setting, StderrTail()
-    first_step = "the search for best schedules" if setting.searches_schedules else "the start of the testbed"
+    config, stderr = task.config, StderrTail()
+    first_step = "the search for best schedules" if config.searches_schedules else "the start of the testbed"
     put(Activity(setting=task.index, mode=task.mode, doing=first_step))
-    with Watchdog(patience_s(setting), waits_for="the testbed to start") as watchdog:
+    with Watchdog(patience_s(config), waits_for="the testbed to start") as watchdog:
         try:
             reader = Reader(task, put, watchdog.renew)
         except SpecError as error:  # from a user-defined policy
@@ -282,11 +280,11 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
 
         try:
             status = launch.testbed(
-                [to_json(setting), task.mode, str(setting.collective.count)],
-                memory_bytes=memory_bytes(setting),
+                [to_json(config), task.mode, str(config.collective.count)],
+                memory_bytes=memory_bytes(config),
                 stdout=reader,
                 stderr=stderr,
-                platform=platform(setting),
+                platform=platform(config),
                 on_start=started,
             )
         except vm.CannotRunError:
@@ -311,9 +309,9 @@ class Reader:
         self, task: Task, put: Callable[[EngineEvent], None], renew: Callable[[str | None], object] = lambda _: None
     ) -> None:
         self._task, self._put, self._renew = task, put, renew
-        self._expected = PointPredictor(task.setting, task.mode)
-        count = task.setting.collective.count
-        self._best_s = best_s(task.setting, self._expected.conditions, start=0, count=count)
+        self._expected = PointPredictor(task.config, task.mode)
+        count = task.config.collective.count
+        self._best_s = best_s(task.config, self._expected.conditions, start=0, count=count)
         self._events: list[Event] = []
         self._unread = b""
         self.done = 0
@@ -353,15 +351,15 @@ class Reader:
         self._check_plan(row, expected)
         transfers = [
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
-            for move in moves(self._task.setting.carried_workload, row["placement"])
+            for move in moves(self._task.config.carried_workload, row["placement"])
         ]
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
         completion_s, job_completion_s = np.array([row["completion_s"]], dtype=np.float64), None
-        if spans := self._task.setting.workload.jobs:
+        if spans := self._task.config.workload.jobs:
             completion_s = round_s(spans, arrived_s[:, None])
             job_completion_s = jobs_s(spans, arrived_s[:, None])
         self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
-        if self._task.setting.control.counted:
+        if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         fifo_columns: dict[str, Any] = {}
         if "retransmitted_bytes" in row:
@@ -384,7 +382,7 @@ class Reader:
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),
             drops=np.array([row["drops"]], dtype=np.int64),
-            late=np.array([row["late"]]) if self._task.setting.run.is_real else None,
+            late=np.array([row["late"]]) if self._task.config.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._expected.bound_s(k),
             **{name: times_s[k : k + 1] for name, times_s in self._best_s.items()},
@@ -400,7 +398,7 @@ class Reader:
         """Raise WrongError if the placement or the paths of a collective differ from the plan. Its initial choices are
         not compared if the controller was down, the later paths only if it was undisturbed."""
         k, faults = row["collective"], row.get("faults", ())
-        if not any(self._task.setting.faults[index].kind == "controller killed" for index in faults):
+        if not any(self._task.config.faults[index].kind == "controller killed" for index in faults):
             plan = {"placement": expected.placement.tolist(), "path": expected.path.tolist()}
             if row.get("undisturbed", True):
                 plan["later"] = [path.tolist() for path in expected.later]
@@ -435,11 +433,11 @@ class StderrTail:
         return next((line.strip() for line in reversed(self.text().splitlines()) if line.strip()), "")
 
 
-def patience_s(setting: Scenario) -> float:
+def patience_s(config: Scenario) -> float:
     """Return for how long a VM that runs this configuration may be silent; no step takes a tenth of that."""
-    workload = setting.workload
+    workload = config.workload
     carried = sum(task.amount for _, task in workload.schedule.sends()) * workload.slot_bytes
-    return _PATIENCE_S + _PATIENCE_PAIR_S * setting.gpus**2 + carried / _PATIENCE_BYTES_PER_S
+    return _PATIENCE_S + _PATIENCE_PAIR_S * config.gpus**2 + carried / _PATIENCE_BYTES_PER_S
 
 
 class Watchdog:

@@ -31,10 +31,10 @@ ALLOWED_SHARE = 0.5
 _BOOT_PATIENCE_S = 60.0  # a boot takes less than a second, on a busy machine a few seconds
 
 
-def check_vm(settings: Sequence[Scenario]) -> None:
+def check_vm(configs: Sequence[Scenario]) -> None:
     """Boot a VM and raise vm.CannotRunError if this machine cannot run a VM for each of these configurations. If there
     is too little memory, the message names the largest number of GPUs that fits."""
-    in_vm = [setting for setting in settings if platform(setting).own_openvswitch]
+    in_vm = [config for config in configs if platform(config).own_openvswitch]
     if not in_vm:
         return
     largest = max(in_vm, key=memory_bytes)
@@ -60,23 +60,23 @@ def check_vm(settings: Sequence[Scenario]) -> None:
             raise vm.CannotRunError(error.what, remedy=error.remedy, option=error.option, log=error.log) from None
 
 
-def most_gpus(setting: Scenario, room_bytes: int) -> Scenario | None:
+def most_gpus(config: Scenario, room_bytes: int) -> Scenario | None:
     """Return the configuration with the largest sites reduced to the most GPUs that a VM of `room_bytes` can run.
     Returns None if not even two GPUs per site fit."""
-    sites = setting.fabric.gpus_per_site
+    sites = config.fabric.gpus_per_site
 
     def cut(most: int) -> Scenario:
-        return replace(setting, fabric=replace(setting.fabric, gpus_per_site=tuple(min(n, most) for n in sites)))
+        return replace(config, fabric=replace(config.fabric, gpus_per_site=tuple(min(n, most) for n in sites)))
 
     sizes = range(2, max(sites) + 1)  # more GPUs take more memory
     fits = bisect_left(sizes, True, key=lambda most: memory_bytes(cut(most)) > room_bytes)
     return cut(sizes[fits - 1]) if fits else None
 
 
-def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
+def at_a_time(configs: Sequence[Scenario], jobs: int) -> int:
     """Return how many VMs, at most `jobs`, this machine has memory for at a time."""
-    points = [setting for setting in settings for _ in setting.run.modes]
-    needs_bytes = (memory_bytes(setting) if platform(setting).own_openvswitch else 0 for setting in points)
+    points = [config for config in configs for _ in config.run.modes]
+    needs_bytes = (memory_bytes(config) if platform(config).own_openvswitch else 0 for config in points)
     largest = sorted(needs_bytes, reverse=True)[:jobs]
     while len(largest) > 1 and any(largest):
         try:
@@ -88,31 +88,31 @@ def at_a_time(settings: Sequence[Scenario], jobs: int) -> int:
     return len(largest)
 
 
-def check_capacity(settings: Sequence[Scenario]) -> None:
+def check_capacity(configs: Sequence[Scenario]) -> None:
     """If configurations use the wall clock, measure this machine's capacity and compare it with their demand. Raises
     vm.CannotRunError if the capacity is too low, vm.VMError if it cannot be measured."""
-    real = [setting for setting in settings if setting.run.is_real]
+    real = [config for config in configs if config.run.is_real]
     if not real:
         return
-    largest = max(real, key=lambda setting: setting.gpus)  # its network has the highest load
+    largest = max(real, key=lambda config: config.gpus)  # its network has the highest load
     carried_bps = measured_bps(largest, platform(largest))
-    for setting in real:
-        for mode in setting.run.modes:
-            demand = demand_bps(plan_of(setting, mode).decisions.beta_s, slot_bytes=setting.workload.slot_bytes)
-            check(demand, carried_bps, setting.run.scale)
+    for config in real:
+        for mode in config.run.modes:
+            demand = demand_bps(plan_of(config, mode).decisions.beta_s, slot_bytes=config.workload.slot_bytes)
+            check(demand, carried_bps, config.run.scale)
 
 
-def check_program(setting: Scenario) -> None:
+def check_program(config: Scenario) -> None:
     """As `check_capacity`, for a program, which always runs in the VM: all ranks may send at once, each to the next."""
-    ranks = setting.program.ranks_of(setting.gpus)
-    if not setting.run.is_real or len(ranks) < 2:
+    ranks = config.program.ranks_of(config.gpus)
+    if not config.run.is_real or len(ranks) < 2:
         return
-    fixed = replace(setting.conditions, every_s=None, interval_s=None)
+    fixed = replace(config.conditions, every_s=None, interval_s=None)
     job = JobSpec(name="ranks", ranks=ranks)
-    ring = replace(setting, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
+    ring = replace(config, collective=CollectiveSpec(count=1), jobs=(job,), conditions=fixed, program=ProgramSpec())
     demand = demand_bps(plan_of(ring, "base").decisions.beta_s, slot_bytes=ring.workload.slot_bytes)
-    carried_bps = measured_bps(ring, Platform.real(setting.run.scale, own_kernel=False))
-    check(demand, carried_bps, setting.run.scale, sending="the program's ranks, each to the next, send")
+    carried_bps = measured_bps(ring, Platform.real(config.run.scale, own_kernel=False))
+    check(demand, carried_bps, config.run.scale, sending="the program's ranks, each to the next, send")
 
 
 def check(
@@ -140,15 +140,15 @@ def demand_bps(beta_s: npt.NDArray[np.float64], *, slot_bytes: int) -> float:
     return float((8 * slot_bytes / beta_s).sum(axis=1).max())
 
 
-def measured_bps(setting: Scenario, on: Platform) -> float:
+def measured_bps(config: Scenario, on: Platform) -> float:
     """Measure the total rate that the hosts of a configuration's fabric can send on a platform, in a separate network.
     Raises vm.VMError if it cannot be measured."""
     where = "in the VM" if on.own_openvswitch else "on its own kernel"
     print(f"measuring what this machine carries {where}", file=sys.stderr, flush=True)
     output, errors = io.BytesIO(), StderrTail()
     status = launch.testbed(
-        [to_json(setting), CAPACITY, "0"],
-        memory_bytes=memory_bytes(setting),
+        [to_json(config), CAPACITY, "0"],
+        memory_bytes=memory_bytes(config),
         stdout=output,
         stderr=errors,
         platform=on,
@@ -157,7 +157,7 @@ def measured_bps(setting: Scenario, on: Platform) -> float:
         reason = errors.last() or "no reason was printed"
         raise vm.VMError(f"what this machine carries could not be measured: {reason}")
     carried_bps = float(json.loads(output.getvalue().splitlines()[-1])["carried_bps"])  # earlier lines are progress
-    print(f"this machine carries {_gbps(carried_bps)} between {setting.gpus} hosts", file=sys.stderr, flush=True)
+    print(f"this machine carries {_gbps(carried_bps)} between {config.gpus} hosts", file=sys.stderr, flush=True)
     return carried_bps
 
 

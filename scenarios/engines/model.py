@@ -35,10 +35,10 @@ _CELLS = 1 << 20  # rates per batch: bounds the memory by smaller batches for la
 Floats = npt.NDArray[np.float64]
 
 
-def check_known(settings: Sequence[Scenario]) -> None:
+def check_known(configs: Sequence[Scenario]) -> None:
     """Raise ValueError for a fault that the model ignores, or of which it models only a part of the effect."""
-    for setting in settings:
-        for number, fault in enumerate(setting.faults, 1):
+    for config in configs:
+        for number, fault in enumerate(config.faults, 1):
             if fault.kind not in PLANNED_KINDS:
                 raise ValueError(
                     f"fault[{number}].what: {fault.what} has no effect in the model; allowed with --engine model: "
@@ -51,9 +51,9 @@ def check_known(settings: Sequence[Scenario]) -> None:
                 )
 
 
-def as_modelled(setting: Scenario) -> Scenario:
+def as_modelled(config: Scenario) -> Scenario:
     """Return the configuration as the model computes it: unscaled and in virtual time, whatever the emulation uses."""
-    return replace(setting, run=replace(setting.run, clock="virtual", scale=FULL_SCALE))
+    return replace(config, run=replace(config.run, clock="virtual", scale=FULL_SCALE))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Batch:
     """Collectives start .. stop-1 of some modes of a configuration; `index` is the configuration's index in the run."""
 
     index: int
-    setting: Scenario
+    config: Scenario
     modes: tuple[str, ...]
     start: int
     stop: int
@@ -76,61 +76,59 @@ class Model:
     executors: Executors = processes
     name: ClassVar[str] = "model"
 
-    def run(
-        self, settings: Sequence[Scenario], is_stored: IsStored = none_stored
-    ) -> Generator[EngineEvent, None, None]:
+    def run(self, configs: Sequence[Scenario], is_stored: IsStored = none_stored) -> Generator[EngineEvent, None, None]:
         """As `Engine.run`; batches are started in order of the configurations and of their collectives."""
-        jobs = min(self.jobs, sum(-(-setting.collective.count // self._step(setting)) for setting in settings))
+        jobs = min(self.jobs, sum(-(-config.collective.count // self._step(config)) for config in configs))
         failed: set[tuple[int, str]] = set()
         with self.executors(jobs) as executors:
-            for batch, result in results(rows_of, self._batches(settings, is_stored), executors, ahead=_AHEAD):
+            for batch, result in results(rows_of, self._batches(configs, is_stored), executors, ahead=_AHEAD):
                 for mode in batch.modes:
                     rows = result if isinstance(result, FailedTask) else result[mode]
                     if not isinstance(rows, FailedTask):
                         yield Slice(setting=batch.index, mode=mode, rows=rows)
                     elif (batch.index, mode) not in failed:
                         failed.add((batch.index, mode))
-                        where = f"model, {batch.setting.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
+                        where = f"model, {batch.config.label}, {mode}, collectives {batch.start} to {batch.stop - 1}"
                         yield Failed(setting=batch.index, mode=mode, why=f"{where}: {rows.why}")
 
-    def _step(self, setting: Scenario) -> int:
-        if setting.searches_schedules:
+    def _step(self, config: Scenario) -> int:
+        if config.searches_schedules:
             return 1
         # If a batch begins with a re-embedding, it needs no conditions of earlier collectives.
-        links = sum(gpus * gpus for gpus in setting.fabric.gpus_per_site)
+        links = sum(gpus * gpus for gpus in config.fabric.gpus_per_site)
         batch = max(1, min(self.batch, _CELLS // links))
-        every = setting.collective.reembed_every
+        every = config.collective.reembed_every
         return batch // every * every or batch
 
-    def _batches(self, settings: Sequence[Scenario], is_stored: IsStored) -> Iterator[Batch]:
-        for index, setting in enumerate(settings):
-            step = self._step(setting)
-            for start in range(0, setting.collective.count, step):
-                stop = min(start + step, setting.collective.count)
-                modes = tuple(mode for mode in setting.run.modes if not is_stored(index, mode, start, stop))
+    def _batches(self, configs: Sequence[Scenario], is_stored: IsStored) -> Iterator[Batch]:
+        for index, config in enumerate(configs):
+            step = self._step(config)
+            for start in range(0, config.collective.count, step):
+                stop = min(start + step, config.collective.count)
+                modes = tuple(mode for mode in config.run.modes if not is_stored(index, mode, start, stop))
                 if modes:
-                    yield Batch(index, setting, modes, start, stop)
+                    yield Batch(index, config, modes, start, stop)
 
 
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
     fails, or faults leave a flow without a path, only that mode is Lost."""
-    setting, count = batch.setting, batch.stop - batch.start
-    conditions, bound = _conditions_and_bound(setting)
+    config, count = batch.config, batch.stop - batch.start
+    conditions, bound = _conditions_and_bound(config)
     conditions = replace(conditions, drawn=_Cached(conditions.drawn))
     bound_s = bound(batch.start, conditions.drawn.rates_bps(batch.start, count))
-    referees_s = best_s(setting, conditions, start=batch.start, count=count)
+    referees_s = best_s(config, conditions, start=batch.start, count=count)
     rows: dict[str, Rows | FailedTask] = {}
     for mode in batch.modes:
         try:
-            decisions = decisions_of(setting, mode, conditions, start=batch.start, count=count)
+            decisions = decisions_of(config, mode, conditions, start=batch.start, count=count)
         except (SpecError, NoPathError) as error:  # a user-defined policy failed, or faults leave no path
             rows[mode] = FailedTask(str(error))
             continue
-        plan = Plan(setting, mode, decisions, conditions, batch.start)
+        plan = Plan(config, mode, decisions, conditions, batch.start)
         completion_s, jobs_s = plan.with_jobs_s()
         waits_s = None
-        if setting.control.counted:
+        if config.control.counted:
             waits_s = plan.reconfiguring_s()
             completion_s = completion_s + np.nan_to_num(waits_s)
         rows[mode] = Rows(
@@ -165,6 +163,6 @@ class _Cached(Derived):
 
 
 @lru_cache(maxsize=4)
-def _conditions_and_bound(setting: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
-    conditions = conditions_of(setting)
-    return conditions, lower_bound(setting, conditions)
+def _conditions_and_bound(config: Scenario) -> tuple[Conditions, Callable[[int, Floats], Floats]]:
+    conditions = conditions_of(config)
+    return conditions, lower_bound(config, conditions)

@@ -50,7 +50,7 @@ class Totals:
         return max(0.0, self.modes_s[self.best] / self.optimum_s - 1)
 
 
-def totals(setting: Scenario, count: int) -> Totals:
+def totals(config: Scenario, count: int) -> Totals:
     """Return the total times of a configuration's modes and of an optimum that knows all conditions in advance.
 
     The configuration must have no faults and no jobs. For each collective the optimum chooses among all candidates: the
@@ -58,39 +58,39 @@ def totals(setting: Scenario, count: int) -> Totals:
     in any collective. If changes are counted (`control.counted`), the optimum pays for them no more than a mode would,
     so no mode of the configuration has a smaller total.
     """
-    return _optimum(setting, count)[0]
+    return _optimum(config, count)[0]
 
 
-def best_s(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> dict[str, Any]:
+def best_s(config: Scenario, conditions: Conditions, *, start: int, count: int) -> dict[str, Any]:
     """Compute the referees in `run.referees` for collectives from `start` on: [K] s each, by their names in `Rows`.
     Referees that are not available for this kind of collective are left out. The best policy is optimal over all
     collectives of the configuration."""
     columns: dict[str, Any] = {}
-    if "ring" in setting.run.referees:
-        rings = rings_of(setting, conditions, start=start, count=count)
+    if "ring" in config.run.referees:
+        rings = rings_of(config, conditions, start=start, count=count)
         if rings is not None:
             columns |= {"best_ring_s": rings.completion_s, "best_ring_bound_s": rings.bound_s}
-    if setting.searches_schedules:
+    if config.searches_schedules:
         with _SEARCHING:
-            best = [_searched(setting, number) for number in range(start, start + count)]
+            best = [_searched(config, number) for number in range(start, start + count)]
         columns["best_schedule_s"] = np.array([schedule.completion_s for schedule in best])
         columns["best_schedule_bound_s"] = np.array([schedule.bound_s for schedule in best])
-    if "policy" in setting.run.referees:
-        columns["best_policy_s"] = _optimum(setting, setting.collective.count)[1][start : start + count]
+    if "policy" in config.run.referees:
+        columns["best_policy_s"] = _optimum(config, config.collective.count)[1][start : start + count]
     return columns
 
 
-def rings_of(setting: Scenario, conditions: Conditions, *, start: int, count: int) -> FastestRings | None:
+def rings_of(config: Scenario, conditions: Conditions, *, start: int, count: int) -> FastestRings | None:
     """Return the fastest rings of collectives from `start` on; None if they are unknown (`Scenario.has_best_ring`)."""
-    if not setting.has_best_ring:
+    if not config.has_best_ring:
         return None
     rates_bps = conditions.rates_bps(start, count)
-    cost_s, alpha_s = chooser_of(setting, MODES["joint"], conditions).edges_s(rates_bps)
-    return fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=setting.fabric.gpus_per_site)
+    cost_s, alpha_s = chooser_of(config, MODES["joint"], conditions).edges_s(rates_bps)
+    return fastest_rings(alpha_s, cost_s - alpha_s, gpus_per_site=config.fabric.gpus_per_site)
 
 
 def best_schedule_of(
-    setting: Scenario, conditions: Conditions, number: int, *, seconds: float = math.inf, search: float = math.inf
+    config: Scenario, conditions: Conditions, number: int, *, seconds: float = math.inf, search: float = math.inf
 ) -> Best:
     """Search for the best schedule of one collective, as `best_schedule` does with `seconds` and `search`. The search
     starts from the schedule that sends every block directly to each destination."""
@@ -108,8 +108,8 @@ def best_schedule_of(
             ways.append(
                 GpuPath(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s)
             )
-    kind, block_bytes = setting.collective.kind, setting.collective.chunk_bytes
-    blocks = blocks_of(kind, setting.gpus)
+    kind, block_bytes = config.collective.kind, config.collective.chunk_bytes
+    blocks = blocks_of(kind, config.gpus)
     bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=True)
     return best_schedule(
         blocks,
@@ -124,30 +124,30 @@ def best_schedule_of(
 
 
 @lru_cache(maxsize=MAX_OPTIMUM)
-def _searched(setting: Scenario, number: int) -> Best:
+def _searched(config: Scenario, number: int) -> Best:
     """Return the best schedule of a collective found with effort `run.search`; cached for all modes."""
-    return best_schedule_of(setting, conditions_of(setting), number, search=setting.run.search)
+    return best_schedule_of(config, conditions_of(config), number, search=config.run.search)
 
 
 @lru_cache(maxsize=4)
-def _optimum(setting: Scenario, count: int) -> tuple[Totals, Floats]:
+def _optimum(config: Scenario, count: int) -> tuple[Totals, Floats]:
     """Return `totals` and the time of each collective in the optimum, [K] s, including changes if they are counted.
     User-defined policies that fail are left out."""
-    conditions = conditions_of(setting)
+    conditions = conditions_of(config)
     decisions = {}
-    for mode in setting.run.modes:
+    for mode in config.run.modes:
         with suppress(SpecError):
-            decisions[mode] = decisions_of(setting, mode, conditions, start=0, count=count)
+            decisions[mode] = decisions_of(config, mode, conditions, start=0, count=count)
     modes_s = {}
     for mode, chosen_by_mode in decisions.items():
-        plan = Plan(setting, mode, chosen_by_mode, conditions)
+        plan = Plan(config, mode, chosen_by_mode, conditions)
         modes_s[mode] = float(plan.completion_s().sum())
-        if setting.control.counted:
+        if config.control.counted:
             modes_s[mode] += float(np.nansum(plan.reconfiguring_s()))
-    every_time = replace(setting, collective=replace(setting.collective, reembed_every=1))
+    every_time = replace(config, collective=replace(config.collective, reembed_every=1))
     candidates = _distinct([*decisions.values(), decisions_of(every_time, "joint", conditions, start=0, count=count)])
-    times_s = np.stack([_times_s(setting, conditions, candidate, count) for candidate in candidates], axis=1)
-    first_s, switch_s = _costs(setting, conditions, candidates)
+    times_s = np.stack([_times_s(config, conditions, candidate, count) for candidate in candidates], axis=1)
+    first_s, switch_s = _costs(config, conditions, candidates)
     optimum = offline_optimum(times_s, switch_s, first_s=first_s)
     chosen = optimum.chosen
     changes_s = np.concatenate([first_s[chosen[:1]], switch_s[chosen[:-1], chosen[1:]]])
@@ -161,26 +161,26 @@ def _distinct(decisions: list[Decisions]) -> list[Decisions]:
     return list({(row.placement.tobytes(), row.path.tobytes(), row.spreads): row for row in rows}.values())
 
 
-def _times_s(setting: Scenario, conditions: Conditions, candidate: Decisions, count: int) -> Floats:
+def _times_s(config: Scenario, conditions: Conditions, candidate: Decisions, count: int) -> Floats:
     """Return the predicted times of the first collectives with a candidate's placement and paths, [K] s."""
     placement, path = np.tile(candidate.placement, (count, 1)), np.tile(candidate.path, (count, 1))
     never = np.zeros(count, dtype=bool)
-    choices, rates_bps = chooser_of(setting, MODES["joint"], conditions), conditions.rates_bps(0, count)
+    choices, rates_bps = chooser_of(config, MODES["joint"], conditions), conditions.rates_bps(0, count)
     decisions = choices.decisions(placement, path, rates_bps, new=(never, never))
     decisions = replace(decisions, spreads=candidate.spreads)
     # Take a mode whose flows may share links, if there is one: without sharing, it gives the same times.
-    mode = next((mode for mode in (*setting.run.modes, "joint") if setting.shared_links(mode)), "joint")
-    return Plan(setting, mode, decisions, conditions).completion_s()
+    mode = next((mode for mode in (*config.run.modes, "joint") if config.shared_links(mode)), "joint")
+    return Plan(config, mode, decisions, conditions).completion_s()
 
 
-def _costs(setting: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:
+def _costs(config: Scenario, conditions: Conditions, candidates: list[Decisions]) -> tuple[Floats, Floats]:
     """Return the cost of beginning with each candidate, [C] s, and of changing between two, [C, C] s (from, to)."""
     number = len(candidates)
-    if not setting.control.counted:
+    if not config.control.counted:
         return np.zeros(number), np.zeros((number, number))
     router = Router(conditions.fabric, conditions.delays_s)
     placement = np.concatenate([candidate.placement for candidate in candidates])
-    connecting_s = cost.connecting_s(router, setting.workload, placement)
+    connecting_s = cost.connecting_s(router, config.workload, placement)
     embeds = (placement[:, None] != placement).any(axis=-1)
-    connects = embeds | (setting.transport.buffer_bytes is not None)
+    connects = embeds | (config.transport.buffer_bytes is not None)
     return connecting_s, connects * connecting_s  # without the controller's round trips to switches

@@ -73,23 +73,23 @@ class PlannedCollective:
 class PointPredictor:
     """Plans and predictions for an emulated point's collectives; `of` must be called for all of them in order."""
 
-    def __init__(self, setting: Scenario, mode: str) -> None:
-        self._setting, self._mode = setting, mode
+    def __init__(self, config: Scenario, mode: str) -> None:
+        self._config, self._mode = config, mode
         self._in_force: dict[int, tuple[Fault, ...]] = {}
-        self.conditions = conditions_of(setting, lambda number: self._in_force.get(number, ()))
+        self.conditions = conditions_of(config, lambda number: self._in_force.get(number, ()))
         self._seen: dict[int, Floats] = {}
         self._choices = None
-        if setting.mode(mode).knowledge.is_measured:
-            self._choices = MeasuredChoices(setting, mode, self.conditions, lambda number, _: self._seen[number])
+        if config.mode(mode).knowledge.is_measured:
+            self._choices = MeasuredChoices(config, mode, self.conditions, lambda number, _: self._seen[number])
         self._demands: Demands | None = None
-        if setting.measures_demands(setting.mode(mode)):
-            self._demands = Demands(setting.te.collectives, self._seen.__getitem__)
+        if config.measures_demands(config.mode(mode)):
+            self._demands = Demands(config.te.collectives, self._seen.__getitem__)
         self._course: DecisionTimeline | None = None
-        if setting.faults and setting.has_timeline(mode) and not self._choices:
-            believed = self.conditions.believed(setting.mode(mode).knowledge)
-            self._course = new_timeline(setting, mode, believed)
-        self._planned = None if setting.faults or self._choices or self._demands else plan_of(setting, mode).decisions
-        self._bound_s = lower_bound(setting, self.conditions)
+        if config.faults and config.has_timeline(mode) and not self._choices:
+            believed = self.conditions.believed(config.mode(mode).knowledge)
+            self._course = new_timeline(config, mode, believed)
+        self._planned = None if config.faults or self._choices or self._demands else plan_of(config, mode).decisions
+        self._bound_s = lower_bound(config, self.conditions)
 
     def bound_s(self, collective: int) -> Floats:
         """Return a lower bound on any schedule's time under a collective's conditions without faults: [1] seconds."""
@@ -98,16 +98,16 @@ class PointPredictor:
     def of(self, collective: int, faults: Sequence[int] = (), read: Readings | None = None) -> PlannedCollective:
         """Return plan and prediction for a collective under `faults`, the indices of the scenario's faults in force.
         `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change."""
-        self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
+        self._in_force[collective] = tuple(self._config.faults[index] for index in faults)
         plan = self._plan(collective)
-        if read is not None and self._demands and self._setting.te.readings:  # without the reading at the end
+        if read is not None and self._demands and self._config.te.readings:  # without the reading at the end
             read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
         else:
             read = None
         (predicted_s,), jobs_s = plan.with_jobs_s(read)
         later = [] if read is None else plan.replanned(read)
         waits_s = 0.0
-        if self._setting.control.counted:
+        if self._config.control.counted:
             (wait_s,) = plan.reconfiguring_s(self._decisions(collective - 1) if collective else None)
             waits_s = 0.0 if np.isnan(wait_s) else float(wait_s)
         return PlannedCollective(
@@ -128,9 +128,9 @@ class PointPredictor:
     def probed(self, collective: int, probes: npt.NDArray[np.int64], faults: Sequence[int] = ()) -> None:
         """Record the probes before a collective under these faults; to be called before `of`. Each row is source,
         destination, path, and when the probe was sent and when it had arrived, in ns."""
-        self._in_force[collective] = tuple(self._setting.faults[index] for index in faults)
+        self._in_force[collective] = tuple(self._config.faults[index] for index in faults)
         took_s = (probes[:, 4] - probes[:, 3]) / 1e9
-        sent, size_bytes = probes[:, :3].astype(np.int16), self._setting.control.probe_bytes
+        sent, size_bytes = probes[:, :3].astype(np.int16), self._config.control.probe_bytes
         self._seen[collective] = rates_from_probes(self.conditions, collective, sent, took_s, size_bytes)
 
     def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
@@ -140,12 +140,12 @@ class PointPredictor:
         those of ports or tunnels, if their counters were read. They are used if knowledge or demands are measured.
         """
         if readings is not None and self._demands is not None:
-            fabric, workload = self.conditions.fabric, self._setting.workload
-            self._seen[collective] = measured_demands(fabric, workload, readings, sample_s=self._setting.te.sample_s)
+            fabric, workload = self.conditions.fabric, self._config.workload
+            self._seen[collective] = measured_demands(fabric, workload, readings, sample_s=self._config.te.sample_s)
         elif readings is not None:
-            fair = self._setting.fair_links(self._mode) is not None
+            fair = self._config.fair_links(self._mode) is not None
             self._seen[collective] = rates_from_counters(readings, links=len(self.conditions.shared.all), fair=fair)
-        elif self._setting.mode(self._mode).knowledge.kind == ENDS:
+        elif self._config.mode(self._mode).knowledge.kind == ENDS:
             self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
@@ -163,13 +163,13 @@ class PointPredictor:
             for link in links_of[transfers[index].flow]:
                 users[link].append(position)
         names = [link.name for link in self.conditions.shared.all]
-        shared = set(self._setting.shared_links(self._mode))
+        shared = set(self._config.shared_links(self._mode))
         links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
         return shares(measured_s[kept], fair_s[kept], links)
 
     def _plan(self, collective: int) -> "Plan":
         """Return the plan of a collective under the faults that were in force."""
-        return Plan(self._setting, self._mode, self._decisions(collective), self.conditions, collective)
+        return Plan(self._config, self._mode, self._decisions(collective), self.conditions, collective)
 
     def _decisions(self, collective: int) -> Decisions:
         """Return the decisions for a collective, one row, under the faults that were in force."""
@@ -179,7 +179,7 @@ class PointPredictor:
             return self._planned.row(collective)
         demands, course = self._demands, self._course
         return decisions_of(
-            self._setting, self._mode, self.conditions, start=collective, count=1, demands=demands, course=course
+            self._config, self._mode, self.conditions, start=collective, count=1, demands=demands, course=course
         )
 
 
@@ -191,7 +191,7 @@ class Plan:
     in the one collective of the plan; without it, the readings are predicted.
     """
 
-    setting: Scenario
+    config: Scenario
     mode: str
     decisions: Decisions
     conditions: Conditions
@@ -200,17 +200,17 @@ class Plan:
     @property
     def chosen_by(self) -> Mode:
         """The policy of the mode."""
-        return self.setting.mode(self.mode)
+        return self.config.mode(self.mode)
 
     @cached_property
     def workload(self) -> Workload:
         """The workload of every collective, or of every round of jobs."""
-        return self.setting.workload
+        return self.config.workload
 
     @cached_property
     def choices(self) -> Chooser:
         """The chooser of the mode's placements and paths."""
-        return chooser_of(self.setting, self.chosen_by, self.conditions)
+        return chooser_of(self.config, self.chosen_by, self.conditions)
 
     def rows(self, some: slice) -> "Plan":
         """Return the plan of a slice of the collectives."""
@@ -230,15 +230,15 @@ class Plan:
         The time is NaN if nothing is chosen or probed, except for collective 0. `before` are the decisions for the
         collective before the first one of this plan, by default the planned ones.
         """
-        setting, decisions, conditions, start = self.setting, self.decisions, self.conditions, self.start
+        config, decisions, conditions, start = self.config, self.decisions, self.conditions, self.start
         if start:
-            before = before or decisions_of(setting, self.mode, conditions, start=start - 1, count=1)
+            before = before or decisions_of(config, self.mode, conditions, start=start - 1, count=1)
             last = before.placement, before.path
         else:
             placement = decisions.placement[:1]
             last = placement[:0], self.choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
         numbers, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
-        is_probed = conditions.are_probed(chosen_by, start, numbers.size, setting.collective.reembed_every)
+        is_probed = conditions.are_probed(chosen_by, start, numbers.size, config.collective.reembed_every)
         waits_s = cost.reconfiguring_s(
             self.choices.router,
             self.workload,
@@ -247,14 +247,14 @@ class Plan:
             before=last,
             exchanges=chosen_by.reroutes,
             chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed,
-            parts=setting.transport.buffer_bytes is not None,
-            control_s=setting.control_delays_s,
+            parts=config.transport.buffer_bytes is not None,
+            control_s=config.control_delays_s,
             probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
         )
         for row in np.flatnonzero(is_probed).tolist():
             previous = decisions.row(row - 1) if row else before
-            probes = probed_before(setting, chosen_by, conditions, start + row, previous)
-            takes_s = probe_takes_s(conditions, start + row, probes, setting.control.probe_bytes)
+            probes = probed_before(config, chosen_by, conditions, start + row, previous)
+            takes_s = probe_takes_s(conditions, start + row, probes, config.control.probe_bytes)
             in_force = None if previous is None else (previous.placement[0], previous.path[0])
             waits_s[row] += cost.probing_s(self.choices.router, self.workload, probes, takes_s, in_force=in_force)
         return waits_s
@@ -297,8 +297,8 @@ class Plan:
         """Whether the model of shared links is needed. That is the case if flows may share links or tunnels have
         limits, and also if the fabric's routing chooses the spines, because the rates in the decisions assume the
         default ones."""
-        decisions, is_physical = self.decisions, self.setting.fabric.grain == "physical"
-        may_share = self.setting.shared_links(self.mode) or decisions.limits_bps.size
+        decisions, is_physical = self.decisions, self.config.fabric.grain == "physical"
+        may_share = self.config.shared_links(self.mode) or decisions.limits_bps.size
         return bool(may_share) or (decisions.spreads and is_physical)
 
     def times(self, read: Readings | None = None) -> Times:
@@ -315,7 +315,7 @@ class Plan:
     def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, TransferTimes]]:
         """Yield the row and the times of each collective in which conditions or tunnel rates change while it runs.
         `steady_s` [K] are the completion times if nothing changed."""
-        te, timed = self.setting.te, self.conditions.timed
+        te, timed = self.config.te, self.conditions.timed
         if te.readings and self.decisions.limits_bps.size:
             for row in np.flatnonzero(steady_s > te.every).tolist():
                 yield row, self.row(row)._with_changing_tunnels(read)
@@ -326,7 +326,7 @@ class Plan:
         if not rows.size:
             return
         links = self.links()
-        packet_bytes = 0 if self.setting.fair_links(self.mode) is None else payload_bytes(FRAME_BYTES)
+        packet_bytes = 0 if self.config.fair_links(self.mode) is None else payload_bytes(FRAME_BYTES)
         reroutes = self.chosen_by.reroute.within_s is not None
         for row in rows.tolist():
             instants = _varying(self.workload, packet_bytes).times(
@@ -351,7 +351,7 @@ class Plan:
         rates_bps = np.repeat(conditions.rates_bps(self.start, 1), len(path), axis=0)
         delay_s, _ = self.choices.flows(placement, path, rates_bps)
         begins, _ = self.workload.schedule.ends
-        control_s = np.array(self.setting.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
+        control_s = np.array(self.config.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
         waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
         at_s = np.array([conditions.timed.change_ns(self.start, change) / 1e9 for change in changes])
         steps_s = np.unique(waits_s)  # after each change, flows move in steps, by the delay of the controller's message
@@ -375,7 +375,7 @@ class Plan:
 
     def _with_changing_tunnels(self, read: Readings | None) -> TransferTimes:
         """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
-        workload, sample_s, readings = self.workload, self.setting.te.sample_s, self.setting.te.readings
+        workload, sample_s, readings = self.workload, self.config.te.sample_s, self.config.te.readings
         in_turn = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
         tunnels = tunnels_of(self.conditions.fabric, workload, self.decisions.path[0])
         while True:
@@ -407,7 +407,7 @@ class Plan:
         while True:
             last, change = in_turn[-1], len(in_turn)
             wanted_bps = measured_demands_within(
-                conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.setting.te
+                conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.config.te
             )
             if wanted_bps is None:
                 return in_turn[known:]
@@ -440,11 +440,11 @@ class Plan:
 
     def _classes(self) -> fluid.Classes | None:
         """Return the traffic classes, which WAN ports serve; None if the configuration has none."""
-        if not self.setting.classes:
+        if not self.config.classes:
             return None
         wan = wan_of(self.conditions.fabric)
         return fluid.Classes(
-            **of_flows(self.setting.classes, self.workload.dscp),
+            **of_flows(self.config.classes, self.workload.dscp),
             serves=[link in wan for link in range(len(self.conditions.shared.all))],
         )
 
@@ -500,7 +500,7 @@ def _varying(workload: Workload, packet_bytes: int = 0) -> TimeVaryingModel:
     return TimeVaryingModel(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
 
-def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
+def lower_bound(config: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:
     """Return a function that computes a lower bound on the time of any schedule, [K] seconds.
 
     Its arguments are the index of the first collective and the rates [K, links or ports] at the start of each. If flows
@@ -509,7 +509,7 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
     not contribute to the bound of a round. If conditions change while a collective runs, each link is assumed to have
     its highest rate so far.
     """
-    bound = _bound(setting, conditions)
+    bound = _bound(config, conditions)
     if bound is None:
         return lambda _, rates_bps: np.full(len(rates_bps), np.nan)
     if conditions.timed is None:
@@ -517,19 +517,19 @@ def lower_bound(setting: Scenario, conditions: Conditions) -> Callable[[int, Flo
     return partial(_bound_by_time, bound, conditions.timed)
 
 
-def _bound(setting: Scenario, conditions: Conditions) -> LowerBound | None:
+def _bound(config: Scenario, conditions: Conditions) -> LowerBound | None:
     """Return the lower bound for a configuration's collective or round of jobs; None if there is none."""
-    spec, fabric, delays_s = setting.collective, conditions.fabric, conditions.shared_delays_s
-    if not setting.jobs and spec.kind not in SELF_SIZED_KINDS:
+    spec, fabric, delays_s = config.collective, conditions.fabric, conditions.shared_delays_s
+    if not config.jobs and spec.kind not in SELF_SIZED_KINDS:
         return LowerBound(
             fabric,
             delays_s=delays_s,
             kind=spec.kind,
             block_bytes=spec.chunk_bytes,
-            at_once=any(setting.shared_links(mode) for mode in setting.run.modes),
+            at_once=any(config.shared_links(mode) for mode in config.run.modes),
         )
     demands = []
-    for job in setting.jobs:
+    for job in config.jobs:
         ranks, collective = job.ranks or tuple(range(len(fabric.gpus))), job.collective(spec)
         if not job.is_background and collective.kind not in (*SELF_SIZED_KINDS, TRANSFER):
             demands.append(
@@ -560,19 +560,19 @@ def _bound_by_time(bound: LowerBound, timed: Timed, start: int, rates_bps: Float
     return bound_s
 
 
-def ring_gap(setting: Scenario, mode: str, count: int) -> float:
+def ring_gap(config: Scenario, mode: str, count: int) -> float:
     """Return a bound on the relative optimality gap of a mode's rings under a point's first `count` conditions. The gap
     is relative to the least possible value of the ring's objective, without faults; 0 for an exact choice."""
-    conditions = conditions_of(setting, lambda _: ())
-    rates_bps = conditions.rates_bps(0, min(count, setting.collective.count))
-    gaps = chooser_of(setting, setting.mode(mode), conditions).ring_gaps(rates_bps)
+    conditions = conditions_of(config, lambda _: ())
+    rates_bps = conditions.rates_bps(0, min(count, config.collective.count))
+    gaps = chooser_of(config, config.mode(mode), conditions).ring_gaps(rates_bps)
     return float(gaps.max())
 
 
-def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
+def critical_path(config: Scenario, mode: str, count: int) -> dict[str, float]:
     """Split the predicted times of a point's first collectives, without faults, by elements of their critical paths.
     Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order."""
-    plan = plan_of(setting, mode, count)
+    plan = plan_of(config, mode, count)
     conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.foreground_transfers
     predicted, links = plan.times(), plan.links()
     names = [link.name for link in conditions.shared.all]
@@ -589,7 +589,7 @@ def critical_path(setting: Scenario, mode: str, count: int) -> dict[str, float]:
 
 
 def exposed_s(
-    setting: Scenario, mode: str, job: str | None = None, *, arrived_s: Floats | None = None
+    config: Scenario, mode: str, job: str | None = None, *, arrived_s: Floats | None = None
 ) -> tuple[float, float]:
     """Return how much exposed communication lengthens each training iteration of a point's first collective.
 
@@ -598,39 +598,39 @@ def exposed_s(
     times are predicted without faults, or measured if `arrived_s`, the arrivals of transfers [T], is given.
     """
     if arrived_s is None:
-        setting = replace(setting, faults=())
-    transfers, first = setting.workload.schedule.transfers, _first_transfers(setting, job)
-    begins, ends = setting.workload.schedule.ends
+        config = replace(config, faults=())
+    transfers, first = config.workload.schedule.transfers, _first_transfers(config, job)
+    begins, ends = config.workload.schedule.ends
     is_stream = np.equal(begins, ends)
     computing = times(transfers, np.zeros((len(is_stream), 1)), is_stream[:, None].astype(float))
     computing_s = computing.arrives_s[first].max()  # without any time for communication
     if arrived_s is None:
-        arrived_s = plan_of(setting, mode, 1).times().arrives_s[:, 0]
+        arrived_s = plan_of(config, mode, 1).times().arrives_s[:, 0]
     last_s = arrived_s[first].max()
     computed_s = arrived_s[first][is_stream[[transfer.flow for transfer in transfers[first]]]].max()
     pipeline_s, gradients_s = max(0.0, float(computed_s - computing_s)), max(0.0, float(last_s - computed_s))
-    return pipeline_s / setting.training.every, gradients_s / setting.training.every
+    return pipeline_s / config.training.every, gradients_s / config.training.every
 
 
-def _first_transfers(setting: Scenario, job: str | None) -> slice:
+def _first_transfers(config: Scenario, job: str | None) -> slice:
     """Return the transfers of a collective, or those of a job's first collective in a round."""
     if job is None:
-        return slice(len(setting.workload.schedule.transfers))
-    (span,) = (span.transfers for span in setting.workload.jobs if span.name == job)
-    (spec,) = (spec for spec in setting.jobs if spec.name == job)
+        return slice(len(config.workload.schedule.transfers))
+    (span,) = (span.transfers for span in config.workload.jobs if span.name == job)
+    (spec,) = (spec for spec in config.jobs if spec.name == job)
     # Each rank has a gate, a transfer, before each collective except the first; there too if the job starts later.
-    gates, begins = len(spec.ranks or range(setting.gpus)), spec.start_s > 0
+    gates, begins = len(spec.ranks or range(config.gpus)), spec.start_s > 0
     first = span.start + begins * gates
     return slice(first, first + (len(span) - (spec.count - 1 + begins) * gates) // spec.count)
 
 
-def link_bytes(setting: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
+def link_bytes(config: Scenario, mode: str, job: str | None = None) -> dict[str, int]:
     """Return the bytes that a point's first collective, or a job's first one, sends over each link or port it uses.
     Keys are the names of links or ports; faults are left out."""
-    plan = plan_of(setting, mode, 1)
+    plan = plan_of(config, mode, 1)
     (links,), names, workload = plan.links(), plan.conditions.shared.all, plan.workload
     by_link: defaultdict[str, int] = defaultdict(int)
-    for transfer in workload.schedule.transfers[_first_transfers(plan.setting, job)]:
+    for transfer in workload.schedule.transfers[_first_transfers(plan.config, job)]:
         for link in links[transfer.flow][links[transfer.flow] >= 0].tolist():
             by_link[names[link].name] += round(transfer.amount * workload.slot_bytes)
     return dict(sorted(by_link.items()))
@@ -648,16 +648,16 @@ def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
     ]
 
 
-def plan_of(setting: Scenario, mode: str, count: int | None = None) -> Plan:
+def plan_of(config: Scenario, mode: str, count: int | None = None) -> Plan:
     """Return the plan of a point's first `count` collectives (default: all) without the scenario's faults."""
-    whole = replace(setting, faults=())  # in the whole scenario, as the admission of transfers depends on faults, too
+    whole = replace(config, faults=())  # in the whole scenario, as the admission of transfers depends on faults, too
     conditions = conditions_of(whole)
-    decisions = decisions_of(whole, mode, conditions, start=0, count=count or setting.collective.count)
+    decisions = decisions_of(whole, mode, conditions, start=0, count=count or config.collective.count)
     return Plan(whole, mode, decisions, conditions)
 
 
 def decisions_of(
-    setting: Scenario,
+    config: Scenario,
     mode: str,
     conditions: Conditions,
     *,
@@ -671,60 +671,60 @@ def decisions_of(
     If demands are measured, `demands` supplies them; by default they follow from predicted readings. `course` replaces
     the mode's `timeline_of`, which assumes that no collective is lost.
     """
-    chosen_by = setting.mode(mode)
-    if setting.measures_demands(chosen_by):
-        demands = demands or _predicted_demands(setting, mode)
+    chosen_by = config.mode(mode)
+    if config.measures_demands(chosen_by):
+        demands = demands or _predicted_demands(config, mode)
     if chosen_by.knowledge.is_measured:
-        return _predicted_play(setting, mode).decisions(start, count)
+        return _predicted_play(config, mode).decisions(start, count)
     return decide(
-        chooser_of(setting, chosen_by, conditions),
+        chooser_of(config, chosen_by, conditions),
         conditions,
-        reembed_every=setting.collective.reembed_every,
+        reembed_every=config.collective.reembed_every,
         start=start,
         count=count,
-        believed=conditions.believed(chosen_by.knowledge).held(setting.collectives_per_rates(chosen_by)),
-        course=course or (timeline_of(setting, mode) if setting.has_timeline(mode) else None),
+        believed=conditions.believed(chosen_by.knowledge).held(config.collectives_per_rates(chosen_by)),
+        course=course or (timeline_of(config, mode) if config.has_timeline(mode) else None),
         wanted=demands,
     )
 
 
 @lru_cache(maxsize=8)
-def _predicted_demands(setting: Scenario, mode: str) -> Demands:
+def _predicted_demands(config: Scenario, mode: str) -> Demands:
     """Return the demands that follow from predicted readings; cached, so that later calls extend the same object."""
-    conditions = conditions_of(setting)
+    conditions = conditions_of(config)
 
     def seen(number: int) -> Floats:
-        fabric, workload, sample_s = conditions.fabric, setting.workload, setting.te.sample_s
-        decisions = decisions_of(setting, mode, conditions, start=number, count=1)
-        predicted = Plan(setting, mode, decisions, conditions, number).times()
+        fabric, workload, sample_s = conditions.fabric, config.workload, config.te.sample_s
+        decisions = decisions_of(config, mode, conditions, start=number, count=1)
+        predicted = Plan(config, mode, decisions, conditions, number).times()
         tunnels = tunnels_of(fabric, workload, decisions.path[0])
         link = np.unique(tunnels[tunnels >= 0])
         rates_bps = conditions.shared_bps(number, 1)[0]
         read = predicted_readings(workload, tunnels[:, None], rates_bps, link, predicted, every_s=sample_s, fair=True)
         return measured_demands(fabric, workload, read, sample_s=sample_s)
 
-    return Demands(setting.te.collectives, seen)
+    return Demands(config.te.collectives, seen)
 
 
 @lru_cache(maxsize=8)
-def _predicted_play(setting: Scenario, mode: str) -> MeasuredChoices:
+def _predicted_play(config: Scenario, mode: str) -> MeasuredChoices:
     """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
-    conditions = conditions_of(setting)
+    conditions = conditions_of(config)
 
     def seen(number: int, decisions: Decisions | None) -> Floats:
-        chosen_by, size_bytes = setting.mode(mode), setting.control.probe_bytes
+        chosen_by, size_bytes = config.mode(mode), config.control.probe_bytes
         if chosen_by.knowledge.kind == PROBED:
-            probes = probed_before(setting, chosen_by, conditions, number, decisions)
+            probes = probed_before(config, chosen_by, conditions, number, decisions)
             took_s = probe_takes_s(conditions, number, probes, size_bytes)
             return rates_from_probes(conditions, number, probes, took_s, size_bytes)
         assert decisions is not None
-        plan = Plan(setting, mode, decisions, conditions, number)
+        plan = Plan(config, mode, decisions, conditions, number)
         predicted, every_s = plan.times(), chosen_by.measure_every_s
         if every_s is None:
             return plan.seen(sent_s=predicted.begins_s[:, 0], arrived_s=predicted.arrives_s[:, 0])
         (links,), (rates_bps,) = plan.links(), conditions.shared_bps(number, 1)
-        link, fair = counted_alone(conditions.fabric, links), setting.fair_links(mode) is not None
-        read = predicted_readings(setting.workload, links, rates_bps, link, predicted, every_s=every_s, fair=fair)
+        link, fair = counted_alone(conditions.fabric, links), config.fair_links(mode) is not None
+        read = predicted_readings(config.workload, links, rates_bps, link, predicted, every_s=every_s, fair=fair)
         return rates_from_counters(read, links=len(rates_bps), fair=fair)
 
-    return MeasuredChoices(setting, mode, conditions, seen)
+    return MeasuredChoices(config, mode, conditions, seen)

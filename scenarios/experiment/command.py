@@ -49,34 +49,34 @@ def run(arguments: Sequence[str]) -> int:
         return _export(request.scenario, *request.export)
     if request.scenario.program.command is not None and not request.dry_run:
         return _program(request, arguments)
-    for note in list(_notes(request.scenario.settings(), searches)):
+    for note in list(_notes(request.scenario.configurations(), searches)):
         print(f"run.py: {note}", file=sys.stderr)
     if request.cli:
         return _prompt(request)
     if request.dry_run:
-        plans = [(engine.name, settings) for engine, settings in _parts(request)]
+        plans = [(engine.name, configs) for engine, configs in _parts(request)]
         print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
         return DONE
     return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
 
 
-def _notes(settings: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
+def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
     """Yield what users should know of these configurations before they run; `searches` is about best schedules."""
-    yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in settings])
-    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in settings]
+    yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
+    greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
-    yield from _ring_search_notes(settings)
+    yield from _ring_search_notes(configs)
     yield from searches
-    yield from loss_notes((one.label, one.transport.wan_loss) for one in settings)
-    yield from _admission_notes(settings)
+    yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
+    yield from _admission_notes(configs)
 
 
-def _admission_notes(settings: Sequence[Scenario]) -> Iterator[str]:
+def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
     """Yield the outcomes of each configuration's transfers, by label; equal outcomes appear once."""
     labels_of: dict[tuple[str, ...], list[str]] = {}
-    for setting in settings:
-        sentences = tuple(transfer.sentence for transfer in setting.transfers)
-        labels_of.setdefault(sentences, []).append(setting.label)
+    for config in configs:
+        sentences = tuple(transfer.sentence for transfer in config.transfers)
+        labels_of.setdefault(sentences, []).append(config.label)
     for sentences, labels in labels_of.items():
         if len(labels_of) > 1 and sentences:
             yield f"{list_first(labels, 3, separator='; ')}:"
@@ -85,7 +85,7 @@ def _admission_notes(settings: Sequence[Scenario]) -> Iterator[str]:
 
 def _schedule_search_notes(request: Request) -> tuple[str, ...]:
     """Return the note on searches for best schedules; raises ScenarioError without OR-Tools, which they need."""
-    counts = [one.collective.count for one in request.scenario.settings() if one.searches_schedules]
+    counts = [one.collective.count for one in request.scenario.configurations() if one.searches_schedules]
     if counts and not request.dry_run and find_spec("ortools") is None:
         raise ScenarioError(["run.referees: schedule needs OR-Tools: pip install 'longhaul[optimum]'"])
     within = f"run.search = {request.scenario.run.search:g}"
@@ -94,16 +94,16 @@ def _schedule_search_notes(request: Request) -> tuple[str, ...]:
     return (f"searching for up to {max(counts)} best schedules per setting and engine, each with {within}",)
 
 
-def _ring_search_notes(settings: Sequence[Scenario]) -> tuple[str, ...]:
+def _ring_search_notes(configs: Sequence[Scenario]) -> tuple[str, ...]:
     """Return notes on how far searched rings are from a bound, for the first configurations that search for rings."""
     gaps: list[tuple[str, str, dict[str, float]]] = []
-    for setting in settings:
-        modes = [mode for mode in setting.run.modes if setting.searches_rings(mode)]
+    for config in configs:
+        modes = [mode for mode in config.run.modes if config.searches_rings(mode)]
         if modes and len(gaps) < _MAX_SEARCHED:
             by_ring = defaultdict[str, dict[str, float]](dict)
             for mode in modes:
-                by_ring[setting.mode(mode).ring or setting.collective.ring][mode] = ring_gap(setting, mode, _DRAWS)
-            gaps += [(setting.label, ring, by_mode) for ring, by_mode in by_ring.items()]
+                by_ring[config.mode(mode).ring or config.collective.ring][mode] = ring_gap(config, mode, _DRAWS)
+            gaps += [(config.label, ring, by_mode) for ring, by_mode in by_ring.items()]
     return searched_notes(gaps, most=MAX_EXACT_GPUS, count=_DRAWS)
 
 
@@ -154,11 +154,11 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     """Run a program of the user and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
-    (setting,) = request.scenario.settings()
+    (config,) = request.scenario.configurations()
     try:
-        if setting.run.is_real:
+        if config.run.is_real:
             with progress.heartbeat("measuring the capacity of the VM"):
-                check_program(setting)
+                check_program(config)
         place = _place(request)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
@@ -166,7 +166,7 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
         return BAD_USAGE
-    return run_program(setting, place, ["run.py", *arguments], as_json=request.json)
+    return run_program(config, place, ["run.py", *arguments], as_json=request.json)
 
 
 def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
@@ -194,35 +194,35 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
     engine_is_open = not (request.engine_given or request.resume or request.scenario.run.is_real)
     able: list[Part] = []
     unmeasured = None
-    for wanted_engine, settings in parts:
+    for wanted_engine, configs in parts:
         engine = wanted_engine
         if len(parts) == 1 and isinstance(engine, Model) and request.resume is None:
-            check_known(settings)
+            check_known(configs)
         if isinstance(engine, Emulation):
-            check_chunks(settings)
-            check_delays(settings)
+            check_chunks(configs)
+            check_delays(configs)
             if request.resume is None:
-                check_faults(settings)
+                check_faults(configs)
             if engine.elsewhere is None:
                 try:
                     with progress.heartbeat("checking that the VM boots"):
-                        check_vm(settings)
+                        check_vm(configs)
                 except CannotRunError as error:
                     if not engine_is_open:
                         raise
                     unmeasured = str(error)
                 else:
                     with progress.heartbeat("measuring the capacity of the VM"):
-                        check_capacity(settings)
-                    engine = _with_room(request, engine, settings)
-        able.append((engine, settings))
+                        check_capacity(configs)
+                    engine = _with_room(request, engine, configs)
+        able.append((engine, configs))
     return able, unmeasured
 
 
-def _with_room(request: Request, engine: Emulation, settings: Sequence[Scenario]) -> Emulation:
+def _with_room(request: Request, engine: Emulation, configs: Sequence[Scenario]) -> Emulation:
     """Return the engine with as many parallel VMs as fit in memory; raises CannotRunError if --jobs is higher."""
-    jobs = at_a_time(settings, engine.jobs)
-    if jobs == min(engine.jobs, sum(len(setting.run.modes) for setting in settings)):
+    jobs = at_a_time(configs, engine.jobs)
+    if jobs == min(engine.jobs, sum(len(config.run.modes) for config in configs)):
         return engine
     room = f"there is room for the memory of {jobs} VM{'' if jobs == 1 else 's'} at a time"
     if request.jobs_given:
@@ -268,14 +268,14 @@ def _open_and_run(
 
 def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]:
     """Return the chosen engines, each with its settings."""
-    settings = request.scenario.settings()
+    configs = request.scenario.configurations()
     model: Part = (
         Model(jobs=request.jobs, executors=elsewhere or processes),
-        tuple(as_modelled(setting) for setting in settings),
+        tuple(as_modelled(config) for config in configs),
     )
     emulation: Part = (
         Emulation(jobs=request.jobs, elsewhere=elsewhere),
-        tuple(emulated(setting) for setting in settings),
+        tuple(emulated(config) for config in configs),
     )
     return [{"model": model, "emulation": emulation}[name] for name in request.engines]
 
@@ -285,10 +285,10 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     modes = scenario.run.modes
     lines, total = [], 0
     of = f"each of {', '.join(modes)}" if len(modes) > 1 else modes[0]
-    for engine, settings in plans:
-        for setting in settings:
-            count = setting.collective.count
-            lines.append(f"{engine}, {setting.label}: {count:,} collective{'s' * (count > 1)} in {of}")
+    for engine, configs in plans:
+        for config in configs:
+            count = config.collective.count
+            lines.append(f"{engine}, {config.label}: {count:,} collective{'s' * (count > 1)} in {of}")
             total += len(modes) * count
     if scenario.program.command is not None:
         ranks = len(scenario.program.ranks_of(scenario.gpus))

@@ -14,11 +14,11 @@ def exported(scenario: Scenario, form: str) -> str:
     Sizes in GOAL are bytes; chunks in MSCCL have no size. Raises ScheduleError for a scenario with several
     configurations, for messages as MSCCL XML, and for a placement that is not planned in advance.
     """
-    settings = scenario.settings()
-    if len(settings) > 1:
-        raise ScheduleError(f"the sweep of {scenario.name} has {len(settings)} configurations; allowed: one")
-    setting, mode = settings[0], settings[0].run.modes[0]
-    workload, first = setting.workload, replace(setting, collective=replace(setting.collective, count=1))
+    configs = scenario.configurations()
+    if len(configs) > 1:
+        raise ScheduleError(f"the sweep of {scenario.name} has {len(configs)} configurations; allowed: one")
+    config, mode = configs[0], configs[0].run.modes[0]
+    workload, first = config.workload, replace(config, collective=replace(config.collective, count=1))
     placement = [int(rank) for rank in plan_of(first, mode).decisions.placement[0]]
     if form == "msccl":
         return msccl.text(workload.schedule, kind=workload.kind, placement=placement)

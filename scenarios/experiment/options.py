@@ -186,7 +186,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
         why = "on the wall clock points run one at a time" if is_real else f"allowed: a whole number to {MAX_JOBS}"
         mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed: {why}")
-    if options.cli and scenario is not None and scenario.settings()[0].collective.kind == TRAINING:
+    if options.cli and scenario is not None and scenario.configurations()[0].collective.kind == TRAINING:
         mistakes.append(
             f"--cli cannot be combined with {TRAINING}, which needs a run; allowed: {', '.join(ALGORITHMS)}"
         )
@@ -249,8 +249,8 @@ def _program_clashes(
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
-    if len(scenario.settings()) > 1:
-        yield f"{what}: the scenario has {len(scenario.settings())} settings, but a program runs in one; allowed: 1"
+    if len(scenario.configurations()) > 1:
+        yield f"{what}: {len(scenario.configurations())} configurations, but a program runs in one; allowed: 1"
     for name in ("faults", "jobs"):
         if getattr(scenario, name):
             yield f"{what}: the scenario has {name}, which only apply to collectives; allowed: none with a program"

@@ -74,9 +74,9 @@ class _PointProgress:
 class Progress:
     """The results of an engine's run so far, point by point."""
 
-    def __init__(self, engine: str, settings: Sequence[Scenario]) -> None:
-        self.engine, self.settings = engine, settings
-        self.points = {(place, mode): _new_point(engine, s) for place, s in enumerate(settings) for mode in s.run.modes}
+    def __init__(self, engine: str, configs: Sequence[Scenario]) -> None:
+        self.engine, self.configs = engine, configs
+        self.points = {(place, mode): _new_point(engine, s) for place, s in enumerate(configs) for mode in s.run.modes}
         self._base: dict[int, Series] = {}
         self._began_s, self._before = time.monotonic(), 0.0
 
@@ -100,7 +100,7 @@ class Progress:
 
     def _complete(self, place: int, mode: str, point: _PointProgress) -> None:
         times_s = np.concatenate([times for _, times in sorted(point.times_s.items())])
-        series = series_of(self.settings[place], mode, np.arange(point.count), times_s)
+        series = series_of(self.configs[place], mode, np.arange(point.count), times_s)
         if mode == "base":
             self._base[place] = series
         found = point_result(mode, series, None if mode == "base" else self._base.get(place))
@@ -108,7 +108,7 @@ class Progress:
         point.gain = "" if found.gain is None else _format_interval(found.gain, 100, " %", 1)
         point.doing = None
         point.times_s.clear()
-        if all(self.points[place, other].complete for other in self.settings[place].run.modes):
+        if all(self.points[place, other].complete for other in self.configs[place].run.modes):
             self._base.pop(place, None)
 
     def note(self, item: EngineEvent) -> None:
@@ -137,7 +137,7 @@ class Progress:
     def going_on(self) -> str:
         """Describe in one line the active points, what each is doing, and the time left."""
         words = [
-            f"{self.settings[place].label}, {mode}: {point.words()[0]}, {point.doing}"
+            f"{self.configs[place].label}, {mode}: {point.words()[0]}, {point.doing}"
             for (place, mode), point in self.points.items()
             if point.doing is not None
         ]
@@ -150,7 +150,7 @@ class Progress:
     def line(self, place: int, mode: str) -> str:
         """Describe a finished point in one line."""
         done, mean, gain, predicted, ratio = self.points[place, mode].words()
-        parts = [self.engine, self.settings[place].label, f"{mode}: {done}", f"mean {mean}"]
+        parts = [self.engine, self.configs[place].label, f"{mode}: {done}", f"mean {mean}"]
         parts += [f"{gain} below base"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
         return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
@@ -161,22 +161,22 @@ class Progress:
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
             table.add_column(heading, justify="right")
         for place in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
-            name = self.settings[place].label
-            for mode in self.settings[place].run.modes:
+            name = self.configs[place].label
+            for mode in self.configs[place].run.modes:
                 table.add_row(name, mode, *self.points[place, mode].words())
                 name = ""
             table.add_section()
         return table
 
 
-def _new_point(engine: str, setting: Scenario) -> _PointProgress:
+def _new_point(engine: str, config: Scenario) -> _PointProgress:
     if engine == "model":
-        return _PointProgress(setting.collective.count, 0.0, 1.0)
+        return _PointProgress(config.collective.count, 0.0, 1.0)
     sent_bytes = (
-        sum(transfer.amount for _, transfer in setting.carried_workload.schedule.sends())
-        * setting.carried_workload.slot_bytes
+        sum(transfer.amount for _, transfer in config.carried_workload.schedule.sends())
+        * config.carried_workload.slot_bytes
     )
-    return _PointProgress(setting.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
+    return _PointProgress(config.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
 def _format_interval(found: Interval, scale: float, unit: str, digits: int) -> str:
@@ -186,10 +186,10 @@ def _format_interval(found: Interval, scale: float, unit: str, digits: int) -> s
 
 
 def with_progress(
-    news: Iterable[EngineEvent], engine: str, settings: Sequence[Scenario], before: Iterable[Slice] = ()
+    news: Iterable[EngineEvent], engine: str, configs: Sequence[Scenario], before: Iterable[Slice] = ()
 ) -> Generator[EngineEvent, None, None]:
     """Pass on the events of a run and show its progress on stderr; `before` are the slices of an earlier run."""
-    progress = Progress(engine, settings)
+    progress = Progress(engine, configs)
     for part in before:
         progress.take(part)
     progress.begin()

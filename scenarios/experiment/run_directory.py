@@ -28,7 +28,7 @@ from analysis.results.writer import Writer, atomic_replacement, temporary_of, wr
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
 from scenarios.experiment.place import RunFolder
-from scenarios.experiment.summary import SettingResult, summary_csv
+from scenarios.experiment.summary import ConfigResult, summary_csv
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.own import split_reference
 from scenarios.policies.policy import Mode
@@ -146,8 +146,8 @@ def _input_files(scenario: Scenario) -> list[Path]:
     """Return all files that the scenario's configurations are read from, except those of policies."""
     files = [
         file
-        for setting in scenario.settings()
-        for path in (setting.conditions.trace, setting.collective.schedule, *(job.schedule for job in setting.jobs))
+        for config in scenario.configurations()
+        for path in (config.conditions.trace, config.collective.schedule, *(job.schedule for job in config.jobs))
         if path is not None
         for file in files_of(path)
     ]
@@ -169,9 +169,9 @@ def _shown_value(key: str, values: dict[str, Any]) -> str:
 class RunDirectory:
     """The directory of one run, at a place that this process has locked."""
 
-    def __init__(self, place: RunFolder, known: dict[str, Any], settings: list[dict[str, Any]]) -> None:
+    def __init__(self, place: RunFolder, known: dict[str, Any], configs: list[dict[str, Any]]) -> None:
         self.place, self.path = place, place.path
-        self._known, self._settings = known, settings
+        self._known, self._configurations = known, configs
         self._faults: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
     @classmethod
@@ -206,7 +206,7 @@ class RunDirectory:
                     known["sha256"][name] = sha256([copy])[str(copy)]
                 temporary.write_text(directory._provenance_text(), encoding="utf-8")
                 write_text(place.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
-                write_text(place.path / reader.SETTINGS, json.dumps(directory._settings))
+                write_text(place.path / reader.SETTINGS, json.dumps(directory._configurations))
         except BaseException:
             directory.discard()
             place.close()
@@ -238,7 +238,7 @@ class RunDirectory:
 
     def writer(self, counts: Mapping[Point, int]) -> Writer:
         """Return a writer of the run's rows; `counts` has the number of collectives of every point."""
-        return Writer(self.path, self._settings, counts)
+        return Writer(self.path, self._configurations, counts)
 
     @property
     def complete(self) -> bool:
@@ -274,11 +274,11 @@ class RunDirectory:
         with (self.path / reader.LOG).open("a", encoding="utf-8") as file:
             file.write(f"{now()} {line}\n")
 
-    def write_conditions(self, settings: Sequence[Scenario]) -> None:
+    def write_conditions(self, configs: Sequence[Scenario]) -> None:
         """Write the conditions of these settings' collectives, for every link; raises OSError."""
-        write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(settings))
+        write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(configs))
 
-    def end(self, results: Sequence[SettingResult], failed: Mapping[Point, str]) -> None:
+    def end(self, results: Sequence[ConfigResult], failed: Mapping[Point, str]) -> None:
         """Write the summary and how the run ended; the run is complete unless points failed. Raises OSError."""
         if results:
             write_text(self.path / reader.SUMMARY, summary_csv(results))
@@ -351,9 +351,9 @@ class RunDirectory:
         return json.dumps(self._known, indent=1) + "\n"
 
 
-def _conditions(settings: Sequence[Scenario]) -> Iterator[pa.Table]:
-    for index, setting in enumerate(settings):
-        conditions, count = conditions_of(setting), setting.collective.count
+def _conditions(configs: Sequence[Scenario]) -> Iterator[pa.Table]:
+    for index, config in enumerate(configs):
+        conditions, count = conditions_of(config), config.collective.count
         for start in range(0, count, _CONDITIONS_AT_A_TIME):
             rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
             yield schema.conditions_table(index, start, rates, conditions.shared_delays_s)

@@ -24,8 +24,8 @@ from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
 from scenarios.experiment.summary import (
     COLUMNS,
+    ConfigResult,
     First,
-    SettingResult,
     as_json,
     as_sentence,
     as_text,
@@ -68,10 +68,10 @@ class Run:
     def counts(self) -> dict[Point, int]:
         """Return every point with the number of its collectives."""
         return {
-            Point(engine.name, place, mode): setting.collective.count
-            for engine, settings in self.parts
-            for place, setting in enumerate(settings)
-            for mode in setting.run.modes
+            Point(engine.name, place, mode): config.collective.count
+            for engine, configs in self.parts
+            for place, config in enumerate(configs)
+            for mode in config.run.modes
         }
 
 
@@ -117,19 +117,17 @@ def print_again(directory: RunDirectory, run: Run) -> int:
 
 def _results(
     rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, directory: RunDirectory, tables: Tables | None = None
-) -> tuple[list[SettingResult], Fidelity | None]:
+) -> tuple[list[ConfigResult], Fidelity | None]:
     """Return the results of the rows in a directory, and their fidelity; `tables` as for `open_run`."""
     stored = {} if rows is None else collectives_by_point(rows)
     of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
-    if stored and any(setting.training_plan is not None for _, settings in run.parts for setting in settings):
+    if stored and any(config.training_plan is not None for _, configs in run.parts for config in configs):
         opened = open_run(directory.path, tables)
         firsts = firsts_of(opened.collectives, opened.transfers)
     results = [
-        result
-        for engine, settings in run.parts
-        for result in results_of(stored, engine.name, settings, of_jobs, firsts)
+        result for engine, configs in run.parts for result in results_of(stored, engine.name, configs, of_jobs, firsts)
     ]
-    lossy = any(setting.transport.wan_loss for setting in run.scenario.settings())
+    lossy = any(config.transport.wan_loss for config in run.scenario.configurations())
     is_real = run.scenario.run.is_real
     return results, fidelity(measured_of(stored), jobs, is_real=is_real, lossy=lossy)
 
@@ -172,18 +170,18 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
 def _run_engines(directory: RunDirectory, run: Run, writer: Writer, background: Executor) -> dict[Point, str]:
     """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
     failed: dict[Point, str] = {}
-    for engine, settings in run.parts:
+    for engine, configs in run.parts:
         if isinstance(engine, Emulation):
             if run.unmeasured is not None:
                 continue
-            directory.write_conditions(settings)
-        failed |= _run_engine(engine, settings, directory, writer, partial(background.submit, _import, run.library))
+            directory.write_conditions(configs)
+        failed |= _run_engine(engine, configs, directory, writer, partial(background.submit, _import, run.library))
     return {point: failed[point] for point in writer.points if point in failed}
 
 
 def _run_engine(
     engine: Engine,
-    settings: Sequence[Scenario],
+    configs: Sequence[Scenario],
     directory: RunDirectory,
     writer: Writer,
     import_begun: Callable[[], object],
@@ -194,8 +192,8 @@ def _run_engine(
     """
     is_first = engine.name == "model"  # not for the emulation, which may run on the wall clock
 
-    def is_stored(setting: int, mode: str, _start: int, stop: int) -> bool:
-        return writer.has(Point(engine.name, setting, mode), stop)
+    def is_stored(config: int, mode: str, _start: int, stop: int) -> bool:
+        return writer.has(Point(engine.name, config, mode), stop)
 
     failed = {}
     before = (
@@ -205,8 +203,8 @@ def _run_engine(
         for rows in writer.rows(point)
     )
     with (
-        closing(engine.run(settings, is_stored)) as news,
-        closing(progress.with_progress(_storing(news, engine.name, writer), engine.name, settings, before)) as shown,
+        closing(engine.run(configs, is_stored)) as news,
+        closing(progress.with_progress(_storing(news, engine.name, writer), engine.name, configs, before)) as shown,
     ):
         for item in shown:
             if is_first:  # only now, because the workers are forked before the first item
@@ -223,7 +221,7 @@ def _run_engine(
             elif isinstance(item, FaultOutcome):
                 directory.record_fault(engine.name, item)
             elif not isinstance(item, Activity) and writer.finished(point):
-                directory.log(f"finished: {engine.name}, {settings[item.setting].label}, {item.mode}")
+                directory.log(f"finished: {engine.name}, {configs[item.setting].label}, {item.mode}")
     return failed
 
 
@@ -246,7 +244,7 @@ def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterat
             yield replace(item, rows=rows)
 
 
-def _print(run: Run, directory: RunDirectory, results: Sequence[SettingResult], run_fidelity: Fidelity | None) -> None:
+def _print(run: Run, directory: RunDirectory, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:
     if run.json:
         text = as_json(str(directory.path), results, run_fidelity, unmeasured=run.unmeasured)
     else:

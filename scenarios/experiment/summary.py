@@ -144,7 +144,7 @@ class PointResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingResult:
+class ConfigResult:
     """The results of all modes in one configuration, whose index among the scenario's configurations is `place`.
 
     `times` are the completion times by mode. The gain of base is zero.
@@ -152,7 +152,7 @@ class SettingResult:
 
     engine: str
     place: int
-    setting: Scenario
+    config: Scenario
     points: tuple[PointResult, ...]
     claims: ClaimResults
     times: Mapping[str, Series]
@@ -206,30 +206,30 @@ def measured_of(stored: Mapping[Point, "pd.DataFrame"]) -> Iterator["pd.DataFram
 def results_of(
     stored: Mapping[Point, "pd.DataFrame"],
     engine: str,
-    settings: Sequence[Scenario],
+    configs: Sequence[Scenario],
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
-) -> Iterator[SettingResult]:
+) -> Iterator[ConfigResult]:
     """Yield the result of each setting that has modes with all their collectives stored, over these modes; `firsts` are
     the first collectives of measured training points."""
-    for place, setting in enumerate(settings):
-        rows_of = {mode: stored.get(Point(engine, place, mode)) for mode in setting.run.modes}
-        count = setting.collective.count
+    for place, config in enumerate(configs):
+        rows_of = {mode: stored.get(Point(engine, place, mode)) for mode in config.run.modes}
+        count = config.collective.count
         finished = {mode: rows for mode, rows in rows_of.items() if rows is not None and len(rows) == count}
         if finished:
             points = {mode: Point(engine, place, mode) for mode in finished}
             of_modes = {mode: jobs.get(point, ()) for mode, point in points.items()}
             of_firsts = {mode: firsts[point] for mode, point in points.items() if point in firsts}
-            yield _result(engine, place, setting, finished, jobs=of_modes, firsts=of_firsts)
+            yield _result(engine, place, config, finished, jobs=of_modes, firsts=of_firsts)
 
 
-def series_of(setting: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
+def series_of(config: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
     """Return the times of a mode's collectives in the form from which intervals are computed."""
     block = block_length(
         completion_s,
-        ring_shared_by=setting.mode(mode).kept(setting.collective.reembed_every),
-        sampler=setting.conditions.sampler,
-        memory=setting.conditions.memory(completion_s),
+        ring_shared_by=config.mode(mode).kept(config.collective.reembed_every),
+        sampler=config.conditions.sampler,
+        memory=config.conditions.memory(completion_s),
     )
     return Series(number, completion_s, block)
 
@@ -242,42 +242,40 @@ def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
 def _result(
     engine: str,
     place: int,
-    setting: Scenario,
+    config: Scenario,
     stored: Mapping[str, "pd.DataFrame"],
     *,
     jobs: Mapping[str, tuple[JobResult, ...]],
     firsts: Mapping[str, First],
-) -> SettingResult:
+) -> ConfigResult:
     series, arrived = {}, {}
     for mode, first in firsts.items():
         with suppress(ValueError):  # the run was made by a version with a different schedule
-            schedule, rank_at = setting.workload.schedule, first.placement
+            schedule, rank_at = config.workload.schedule, first.placement
             ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
             arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
     for mode, rows in stored.items():
         times_s = rows["completion_s"].to_numpy()
-        series[mode] = series_of(setting, mode, np.arange(times_s.size), times_s)
+        series[mode] = series_of(config, mode, np.arange(times_s.size), times_s)
     points = tuple(
         replace(
             point_result(mode, times, series.get("base")),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
             jobs=tuple(
-                replace(job, training=_training(setting, mode, job.mean_s, arrived.get(mode), job.name))
+                replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
-            training=_training(setting, mode, float(times.completion_s.mean()), arrived.get(mode)),
-            budget=_budget(setting.collective.budget_s, times.completion_s),
+            training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
+            budget=_budget(config.collective.budget_s, times.completion_s),
             referees_s={
                 name: mean_s for name in _REFEREES if (mean_s := _mean(stored[mode][name].to_numpy())) is not None
             },
         )
         for mode, times in series.items()
     )
-    return SettingResult(
-        engine=engine, place=place, setting=setting, points=points, claims=claims(series), times=series
-    )
+    return ConfigResult(engine=engine, place=place, config=config, points=points, claims=claims(series), times=series)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -289,23 +287,23 @@ def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> Bu
 
 
 def _training(
-    setting: Scenario, mode: str, mean_s: float, arrived_s: npt.NDArray[np.float64] | None, job: str | None = None
+    config: Scenario, mode: str, mean_s: float, arrived_s: npt.NDArray[np.float64] | None, job: str | None = None
 ) -> TrainingResult | None:
     """Describe training iterations whose collectives, or whose job's rounds, take `mean_s` on average, or return None.
 
     `arrived_s` holds when each transfer of the first collective was complete, if it was measured.
     """
-    plan, ranks, count = setting.training_plan, tuple(range(setting.gpus)), 1
+    plan, ranks, count = config.training_plan, tuple(range(config.gpus)), 1
     if job is not None:
-        spec = next(one for one in setting.jobs if one.name == job)
+        spec = next(one for one in config.jobs if one.name == job)
         ranks, count = spec.ranks or ranks, spec.count
-        plan = plan if spec.collective(setting.collective).kind == TRAINING else None
-    if plan is None or (job is None and setting.jobs):
+        plan = plan if spec.collective(config.collective).kind == TRAINING else None
+    if plan is None or (job is None and config.jobs):
         return None
     training, iteration_s = plan.training, mean_s / count / plan.training.every
-    more = extra_forwards_by_stage(training, sites_of(ranks, setting.fabric.gpus_per_site), plan.more(ranks))
-    pipeline_s, data_s = exposed_s(setting, mode, job)
-    measured_s = (None, None) if arrived_s is None else exposed_s(setting, mode, job, arrived_s=arrived_s)
+    more = extra_forwards_by_stage(training, sites_of(ranks, config.fabric.gpus_per_site), plan.more(ranks))
+    pipeline_s, data_s = exposed_s(config, mode, job)
+    measured_s = (None, None) if arrived_s is None else exposed_s(config, mode, job, arrived_s=arrived_s)
     return TrainingResult(
         iteration_s=iteration_s,
         bubble_ratio=1 - training.micro_batches * (training.forward_s + training.backward_s) / iteration_s,
@@ -326,7 +324,7 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 
 
 def as_json(
-    run: str, results: Sequence[SettingResult], fidelity: Fidelity | None, *, unmeasured: str | None = None
+    run: str, results: Sequence[ConfigResult], fidelity: Fidelity | None, *, unmeasured: str | None = None
 ) -> str:
     """Return one JSON object on one line: the run's folder, its points, and its fidelity if something was measured.
 
@@ -336,11 +334,11 @@ def as_json(
     """
     points = [
         _point_as_json(result, point)
-        | _job_fields(result.setting, point)
-        | _transfer_fields(result.setting, point)
+        | _job_fields(result.config, point)
+        | _transfer_fields(result.config, point)
         | _training_fields(point)
-        | ({} if point.training is None else {"link_bytes": link_bytes(result.setting, point.mode)})
-        | {"critical_path": critical_path(result.setting, point.mode, 1)}
+        | ({} if point.training is None else {"link_bytes": link_bytes(result.config, point.mode)})
+        | {"critical_path": critical_path(result.config, point.mode, 1)}
         for result in results
         for point in result.points
     ]
@@ -361,15 +359,15 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
-        _identity(engine, setting, mode)
+        _identity(engine, config, mode)
         | times
-        | _setting_fields(place, setting)
-        | _transfer_fields(setting)
+        | _setting_fields(place, config)
+        | _transfer_fields(config)
         | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
-        for engine, settings in plans
-        for place, setting in enumerate(settings)
-        if setting.program.command is None  # a program has no points
-        for mode in setting.run.modes
+        for engine, configs in plans
+        for place, config in enumerate(configs)
+        if config.program.command is None  # a program has no points
+        for mode in config.run.modes
     ]
     links = [
         {"settings": places, "names": [link.name for link in links]} for links, places in links_of(plans[0][1]).items()
@@ -377,24 +375,24 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
 
-def links_of(settings: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
+def links_of(configs: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
     """Return the logical links or ports of these settings' fabrics, each with the indices of its settings."""
     specs: dict[FabricSpec, list[int]] = {}
-    for place, setting in enumerate(settings):
-        specs.setdefault(setting.fabric, []).append(place)
+    for place, config in enumerate(configs):
+        specs.setdefault(config.fabric, []).append(place)
     settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, places in specs.items():
         settings_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(places)
     return settings_of
 
 
-def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
+def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     values = {
         "mean_s": point.summary.mean_s.value,
         "total_s": point.summary.total_s.value,
         "gain_vs_base": None if point.gain is None else point.gain.value,
     }
-    which = _identity(result.engine, result.setting, point.mode)
+    which = _identity(result.engine, result.config, point.mode)
     bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
     if point.reconfigure_s is not None:
         bound["mean_reconfigure_s"] = point.reconfigure_s
@@ -403,7 +401,7 @@ def _point_as_json(result: SettingResult, point: PointResult) -> dict[str, Any]:
     return (
         which
         | values
-        | _setting_fields(result.place, result.setting)
+        | _setting_fields(result.place, result.config)
         | _interval_ends(point)
         | bound
         | _fifo_fields(point.fifo)
@@ -418,19 +416,19 @@ def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
     return {name: getattr(fifo, name) for name in names}
 
 
-def _job_fields(setting: Scenario, point: PointResult) -> dict[str, Any]:
+def _job_fields(config: Scenario, point: PointResult) -> dict[str, Any]:
     """The jobs of a point, if it has any, with the bytes by link of training jobs."""
     jobs = [
-        job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(setting, point.mode, job.name)})
+        job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(config, point.mode, job.name)})
         for job in point.jobs
     ]
     return {"jobs": jobs} if jobs else {}
 
 
-def _transfer_fields(setting: Scenario, point: PointResult | None = None) -> dict[str, Any]:
+def _transfer_fields(config: Scenario, point: PointResult | None = None) -> dict[str, Any]:
     """The transfers of a setting with outcomes, if any; for a point also when the latest of all rounds was complete."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
-    transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in setting.transfers]
+    transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in config.transfers]
     return {"transfers": transfers} if transfers else {}
 
 
@@ -439,43 +437,43 @@ def _training_fields(point: PointResult) -> dict[str, Any]:
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
-def _setting_fields(place: int, setting: Scenario) -> dict[str, Any]:
+def _setting_fields(place: int, config: Scenario) -> dict[str, Any]:
     """The setting's index in the sweep, the GPUs of each site, and the grain."""
-    gpus_per_site = "+".join(map(str, setting.fabric.gpus_per_site))
-    return {"setting": place, "gpus_per_site": gpus_per_site, "grain": setting.fabric.grain}
+    gpus_per_site = "+".join(map(str, config.fabric.gpus_per_site))
+    return {"setting": place, "gpus_per_site": gpus_per_site, "grain": config.fabric.grain}
 
 
-def _identity(engine: str, setting: Scenario, mode: str) -> dict[str, Any]:
+def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
     return {
         "engine": engine,
         "mode": mode,
-        "gpus": setting.gpus,
-        "chunk_bytes": setting.collective.chunk_bytes,
-        "wan_delay_s": setting.conditions.wan_delay_s,
-        "collectives": setting.collective.count,
-        "seed": setting.run.seed,
-        **_clock_fields(setting),
-        **setting.columns,
-        **_sharing_fields(setting, mode),
+        "gpus": config.gpus,
+        "chunk_bytes": config.collective.chunk_bytes,
+        "wan_delay_s": config.conditions.wan_delay_s,
+        "collectives": config.collective.count,
+        "seed": config.run.seed,
+        **_clock_fields(config),
+        **config.columns,
+        **_sharing_fields(config, mode),
     }
 
 
-def _sharing_fields(setting: Scenario, mode: str) -> dict[str, Any]:
+def _sharing_fields(config: Scenario, mode: str) -> dict[str, Any]:
     """The WAN links that flows can share, if any: predicted times can be too short there."""
-    links = setting.shared_links(mode)
+    links = config.shared_links(mode)
     return {"shared_links": list(links)} if links else {}
 
 
-def _clock_fields(setting: Scenario) -> dict[str, Any]:
+def _clock_fields(config: Scenario) -> dict[str, Any]:
     """On the wall clock, the clock, the rate scale and the bytes that are carried for a chunk."""
-    if not setting.run.is_real:
+    if not config.run.is_real:
         return {}
-    scale = setting.run.scale
-    carried_bytes = scale.chunk_bytes(setting.collective.chunk_bytes)
+    scale = config.run.scale
+    carried_bytes = scale.chunk_bytes(config.collective.chunk_bytes)
     return {"clock": "wall", "rate_scale": str(scale), "carried_chunk_bytes": carried_bytes}
 
 
-def summary_csv(results: Sequence[SettingResult]) -> str:
+def summary_csv(results: Sequence[ConfigResult]) -> str:
     """Return the points as CSV with the values of the JSON; null is an empty cell.
 
     The columns of a job NAME are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, for training, such as
@@ -518,13 +516,13 @@ def _interval_ends(point: PointResult) -> dict[str, float | None]:
     return {name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)}
 
 
-def as_sentence(results: Sequence[SettingResult]) -> str:
+def as_sentence(results: Sequence[ConfigResult]) -> str:
     """Return the answer of a run in one sentence: which mode is fastest, by how much, and how sure that is."""
     contests = [
         Comparison(
             index=result.place,
-            label=result.setting.label,
-            kind="jobs" if result.setting.jobs else result.setting.collective.kind,
+            label=result.config.label,
+            kind="jobs" if result.config.jobs else result.config.collective.kind,
             is_measured=result.engine != "model",
             times=result.times,
         )
@@ -533,7 +531,7 @@ def as_sentence(results: Sequence[SettingResult]) -> str:
     return answer(contests)
 
 
-def as_text(results: Sequence[SettingResult]) -> str:
+def as_text(results: Sequence[ConfigResult]) -> str:
     """Return a table of the points, and each setting's order of the modes, with the paper's claims for its settings."""
     points = [(result, point) for result in results for point in result.points]
     columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
@@ -543,7 +541,7 @@ def as_text(results: Sequence[SettingResult]) -> str:
     return "\n".join([*aligned(rows, range(3)), *more])
 
 
-def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield the mean times of all jobs, measured and predicted, unless a job is its whole round."""
     points = [(result, point) for result in results for point in result.points if _has_other_times(point)]
     if points:
@@ -555,7 +553,7 @@ def _job_lines(results: Sequence[SettingResult]) -> Iterator[str]:
             + f" (predicted {job.mean_predicted_s * 1e3:,.3f})" * is_measured
             for job in point.jobs
         )
-        yield f"{result.engine}, {result.setting.label}, {point.mode}: {', '.join(jobs)}"
+        yield f"{result.engine}, {result.config.label}, {point.mode}: {', '.join(jobs)}"
 
 
 def _has_other_times(point: PointResult) -> bool:
@@ -563,14 +561,14 @@ def _has_other_times(point: PointResult) -> bool:
     return any(not math.isclose(job.mean_s, point.summary.mean_s.value) for job in point.jobs)
 
 
-def _transfer_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield the outcome of every transfer, if there are any."""
-    points = [(result, point) for result in results for point in result.points if result.setting.transfers]
+    points = [(result, point) for result in results for point in result.points if result.config.transfers]
     if points:
         yield from ("", "transfers, and when the latest of all rounds was complete")
     for result, point in points:
-        yield f"{result.engine}, {result.setting.label}, {point.mode}:"
-        for transfer in _transfer_fields(result.setting, point)["transfers"]:
+        yield f"{result.engine}, {result.config.label}, {point.mode}:"
+        for transfer in _transfer_fields(result.config, point)["transfers"]:
             yield f"  {transfer['sentence']}{_delivery(transfer)}"
 
 
@@ -584,10 +582,10 @@ def _delivery(transfer: Mapping[str, Any]) -> str:
     return f"{complete}, {'in time' if transfer['outcome'] == UNADMITTED else 'kept'}"
 
 
-def _training_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+def _training_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield a description of the training iterations, if there are any."""
     points = [
-        (f"{result.engine}, {result.setting.label}, {point.mode}{name}", training)
+        (f"{result.engine}, {result.config.label}, {point.mode}{name}", training)
         for result in results
         for point in result.points
         for name, training in (("", point.training), *((f", {job.name}", job.training) for job in point.jobs))
@@ -635,10 +633,10 @@ def _fifo_cell(cell: Callable[[Fifo], str]) -> "_Cell":
     return lambda _, point: "" if point.fifo is None else cell(point.fifo)
 
 
-_Cell = Callable[[SettingResult, PointResult], str]
+_Cell = Callable[[ConfigResult, PointResult], str]
 _COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("engine", lambda result, _: result.engine),
-    ("setting", lambda result, _: result.setting.label),
+    ("setting", lambda result, _: result.config.label),
     ("mode", lambda _, point: point.mode),
     ("collectives", lambda _, point: f"{point.summary.collectives:,}"),
     (
@@ -665,13 +663,13 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
 """Columns that are left out if all their cells are empty."""
 
 
-def _order_lines(results: Sequence[SettingResult]) -> Iterator[str]:
+def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     papers = [result for result in results if _is_paper_setting(result)]
     others = [result for result in results if len(result.points) > 1 and not _is_paper_setting(result)]
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
-        yield f"{result.engine}, {result.setting.label}: {result.claims.order_text}"
+        yield f"{result.engine}, {result.config.label}: {result.claims.order_text}"
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
         yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
@@ -679,11 +677,11 @@ def _order_lines(results: Sequence[SettingResult]) -> Iterator[str]:
         order = f"{result.claims.order_text}{_verdict(result.claims.order_holds)}"
         joint = next(point for point in result.points if point.mode == "joint")
         gain_text = f"joint {_gain(joint)} below base{_verdict(result.claims.joint_holds)}"
-        yield f"{result.engine}, {result.setting.label}: {order}; {gain_text}"
+        yield f"{result.engine}, {result.config.label}: {order}; {gain_text}"
 
 
-def _is_paper_setting(result: SettingResult) -> bool:
-    return is_paper_configuration(plain_values(result.setting), [point.mode for point in result.points])
+def _is_paper_setting(result: ConfigResult) -> bool:
+    return is_paper_configuration(plain_values(result.config), [point.mode for point in result.points])
 
 
 def _verdict(holds: bool | None) -> str:

@@ -206,14 +206,14 @@ class _Held(Derived):
         return np.concatenate([self.source.rates_bps(int(row), 1) for row in drawn] or [np.empty((0, 0))])[which]
 
 
-def chooser_of(setting: Scenario, mode: Mode, conditions: Conditions) -> Chooser:
+def chooser_of(config: Scenario, mode: Mode, conditions: Conditions) -> Chooser:
     """Create the `Chooser` of a mode in a configuration."""
     router = Router(conditions.fabric, conditions.delays_s)
-    return Chooser(router, mode, setting.workload, setting.collective.ring)
+    return Chooser(router, mode, config.workload, config.collective.ring)
 
 
 def conditions_of(
-    setting: Scenario, in_force: Callable[[int], Collection[Fault]] | None = None, *, seed: int | None = None
+    config: Scenario, in_force: Callable[[int], Collection[Fault]] | None = None, *, seed: int | None = None
 ) -> Conditions:
     """Return the conditions of a configuration, drawn from `seed` if given and else from the configuration's seed.
 
@@ -221,10 +221,10 @@ def conditions_of(
     lost (and repeated) only if a fault disconnects its GPUs. Raises ConditionsError for a trace that cannot be read or
     has holes.
     """
-    fabric = build_fabric(setting.fabric)
-    drawn = sampler(fabric, setting.conditions, seed=setting.run.seed if seed is None else seed)
-    if in_force is None and setting.faults:
-        ranks, (src, dst) = rank_order_of(fabric, setting.workload), setting.workload.schedule.ends
-        in_force = partial(active, for_completed_attempts(setting.faults, fabric, (ranks[list(src)], ranks[list(dst)])))
+    fabric = build_fabric(config.fabric)
+    drawn = sampler(fabric, config.conditions, seed=config.run.seed if seed is None else seed)
+    if in_force is None and config.faults:
+        ranks, (src, dst) = rank_order_of(fabric, config.workload), config.workload.schedule.ends
+        in_force = partial(active, for_completed_attempts(config.faults, fabric, (ranks[list(src)], ranks[list(dst)])))
     timed = drawn if isinstance(drawn, Timed) else None
-    return Conditions(fabric, delays_s(fabric, setting.conditions), drawn, in_force, timed)
+    return Conditions(fabric, delays_s(fabric, config.conditions), drawn, in_force, timed)

@@ -9,22 +9,22 @@ from scenarios.spec.scenario import Scenario
 
 
 @lru_cache(maxsize=8)
-def timeline_of(setting: Scenario, mode: str) -> DecisionTimeline:
+def timeline_of(config: Scenario, mode: str) -> DecisionTimeline:
     """Return the course of a mode in a configuration, assuming that no collective is lost to a fault. It is cached, so
     that later calls extend the same course instead of beginning again."""
-    conditions = conditions_of(setting)
-    return new_timeline(setting, mode, conditions.believed(setting.mode(mode).knowledge))
+    conditions = conditions_of(config)
+    return new_timeline(config, mode, conditions.believed(config.mode(mode).knowledge))
 
 
-def new_timeline(setting: Scenario, mode: str, believed: Conditions) -> DecisionTimeline:
+def new_timeline(config: Scenario, mode: str, believed: Conditions) -> DecisionTimeline:
     """Create the course of a mode in a configuration under believed conditions."""
-    chosen_by = setting.mode(mode)
-    choices = chooser_of(setting, chosen_by, believed)
-    exchange_s = 2 * max(setting.control_delays_s, default=0.0)
-    connecting_s = float(cost.connecting_s(choices.router, setting.workload, choices.in_order[None])[0])
+    chosen_by = config.mode(mode)
+    choices = chooser_of(config, chosen_by, believed)
+    exchange_s = 2 * max(config.control_delays_s, default=0.0)
+    connecting_s = float(cost.connecting_s(choices.router, config.workload, choices.in_order[None])[0])
 
     def cost_s(embeds: bool, routes: bool) -> float:
-        if not setting.control.counted:
+        if not config.control.counted:
             return 0.0
         return embeds * connecting_s + routes * exchange_s
 
@@ -32,17 +32,17 @@ def new_timeline(setting: Scenario, mode: str, believed: Conditions) -> Decision
         chosen_by,
         choices,
         believed,
-        reembed_every=setting.collective.reembed_every,
+        reembed_every=config.collective.reembed_every,
         cost_s=cost_s,
         struck=believed.are_struck,
     )
 
 
 def decision_times_of(
-    setting: Scenario, mode: str, start: int, count: int, *, course: DecisionTimeline | None = None
+    config: Scenario, mode: str, start: int, count: int, *, course: DecisionTimeline | None = None
 ) -> DecisionTimes:
     """Return the decision times of collectives start .. start+count-1; `course` defaults to `timeline_of`."""
-    chosen_by = setting.mode(mode)
-    if not setting.has_timeline(mode):
-        return periodic(chosen_by, setting.collective.reembed_every, start, count)
-    return (course or timeline_of(setting, mode)).moments(start, count)
+    chosen_by = config.mode(mode)
+    if not config.has_timeline(mode):
+        return periodic(chosen_by, config.collective.reembed_every, start, count)
+    return (course or timeline_of(config, mode)).moments(start, count)

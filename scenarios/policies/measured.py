@@ -229,14 +229,12 @@ def rates_from_counters(readings: Readings, *, links: int, fair: bool) -> Floats
     return rates_bps
 
 
-def probed_before(
-    setting: Scenario, mode: Mode, conditions: Conditions, number: int, before: Decisions | None
-) -> Ranks:
+def probed_before(config: Scenario, mode: Mode, conditions: Conditions, number: int, before: Decisions | None) -> Ranks:
     """Return the probes before a collective: `probes_of` for the previous collective's placement, or for ranks in order
     before the first."""
-    placement = rank_order_of(conditions.fabric, setting.workload) if before is None else before.placement[0]
+    placement = rank_order_of(conditions.fabric, config.workload) if before is None else before.placement[0]
     dead = dead_cables(conditions.in_force(number) if conditions.in_force else (), conditions.fabric)
-    return probes_of(conditions.fabric, mode, setting.workload, placement, dead)
+    return probes_of(conditions.fabric, mode, config.workload, placement, dead)
 
 
 def probed_links(conditions: Conditions, number: int, probes: Ranks) -> npt.NDArray[np.int32]:
@@ -388,27 +386,27 @@ class MeasuredChoices:
     """
 
     def __init__(
-        self, setting: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions | None], Floats]
+        self, config: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions | None], Floats]
     ) -> None:
-        self._setting, self._mode, self._conditions = setting, setting.mode(mode), conditions
-        self._choices = chooser_of(setting, self._mode, conditions)
+        self._config, self._mode, self._conditions = config, config.mode(mode), conditions
+        self._choices = chooser_of(config, self._mode, conditions)
 
         def observe(number: int, before_bps: Floats) -> Floats:
-            if not is_observed(setting.faults, conditions.in_force(number) if conditions.in_force else (), number):
+            if not is_observed(config.faults, conditions.in_force(number) if conditions.in_force else (), number):
                 return before_bps
             decisions = self.decisions(number, 1)
-            (links,) = links_by_flow(setting.workload, decisions, conditions, start=number)
+            (links,) = links_by_flow(config.workload, decisions, conditions, start=number)
             return updated_rates(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
 
         def probe(number: int, before_bps: Floats) -> Floats:
-            if not conditions.are_probed(self._mode, number, 1, setting.collective.reembed_every)[0]:
+            if not conditions.are_probed(self._mode, number, 1, config.collective.reembed_every)[0]:
                 return before_bps
             seen_bps = seen(number, self.decisions(number - 1, 1) if number else None)
             return np.where(np.isnan(seen_bps), before_bps, seen_bps)
 
         believe = probe if self._mode.knowledge.kind == PROBED else observe
         self._believed = conditions.believed(self._mode.knowledge, believe)
-        self._course = new_timeline(setting, mode, self._believed) if setting.has_timeline(mode) else None
+        self._course = new_timeline(config, mode, self._believed) if config.has_timeline(mode) else None
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
 
     def decisions(self, start: int, count: int) -> Decisions:
@@ -420,9 +418,9 @@ class MeasuredChoices:
         return self._choices.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
-        moments = decision_times_of(self._setting, self._mode.name, number, 1, course=self._course)
+        moments = decision_times_of(self._config, self._mode.name, number, 1, course=self._course)
         embeds, routes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
-        if number and not embeds and not routes and not self._setting.faults:
+        if number and not embeds and not routes and not self._config.faults:
             placement, path, _, _ = self._chosen[-1]
             return placement, path, False, False
         rates_bps = self._believed.rates_bps(number, 1)

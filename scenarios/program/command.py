@@ -15,19 +15,19 @@ from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
 
 
-def run_program(setting: Scenario, place: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
+def run_program(config: Scenario, place: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
     """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
-    modes = setting.run.modes
+    modes = config.run.modes
     if len(modes) > 1:
         _say(f"WAN paths are chosen by {modes[0]}, the first of the modes {', '.join(modes)}")
     try:
-        folder = RunDirectory.begun(place, setting, engines=[PROGRAM], command=command)
+        folder = RunDirectory.begun(place, config, engines=[PROGRAM], command=command)
     except OSError as error:
         _say(f"{place.path} cannot be written to: {error.strerror or error}")
         return FAILED
     began_s = time.monotonic()
     try:
-        state, why = session.run(setting, place=place)
+        state, why = session.run(config, place=place)
     except VMError as error:
         folder.discard()
         _say(str(error))
@@ -35,9 +35,9 @@ def run_program(setting: Scenario, place: RunFolder, command: Sequence[str], *, 
     except BaseException:
         folder.log("interrupted")
         raise
-    result = session.result_of(setting, state, why, time.monotonic() - began_s)
-    failures = session.failures(result, setting, place.path)
-    notes = [*session.notes(result, setting)]
+    result = session.result_of(config, state, why, time.monotonic() - began_s)
+    failures = session.failures(result, config, place.path)
+    notes = [*session.notes(result, config)]
     try:
         session.write_results(state, result)
         for line in [*failures, *notes]:

@@ -18,22 +18,22 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 
-def rows_as_collectives(setting: Scenario) -> Scenario:
+def rows_as_collectives(config: Scenario) -> Scenario:
     """Return a configuration in which every row of conditions stands for a collective, if conditions change over time.
 
     A program has no collectives, so policies count rows of conditions instead: `every TIME` becomes a number of rows.
     Messages have the program's size, and its ranks are never re-embedded.
     """
-    policies = tuple(replace(policy, reembed=NEVER) for policy in setting.policies)
-    every = setting.collective.reembed_every
-    messages = CollectiveSpec(chunk_bytes=setting.program.message_bytes, reembed_every=every)
-    setting = replace(setting, policies=policies, collective=messages)
-    every_s = setting.conditions.every_s
+    policies = tuple(replace(policy, reembed=NEVER) for policy in config.policies)
+    every = config.collective.reembed_every
+    messages = CollectiveSpec(chunk_bytes=config.program.message_bytes, reembed_every=every)
+    config = replace(config, policies=policies, collective=messages)
+    every_s = config.conditions.every_s
     if every_s is None:
-        return setting
+        return config
     policies = tuple(_by_rows(policy, every_s) for policy in policies)
-    conditions = replace(setting.conditions, interval_s=every_s, trace_step_s=every_s)
-    return replace(setting, policies=policies, conditions=conditions)
+    conditions = replace(config.conditions, interval_s=every_s, trace_step_s=every_s)
+    return replace(config, policies=policies, conditions=conditions)
 
 
 def _by_rows(policy: Mode, every_s: float) -> Mode:
@@ -81,19 +81,19 @@ class Course:
     them re-routed, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
     """
 
-    def __init__(self, testbed: Testbed, setting: Scenario) -> None:
-        self._testbed, self._setting = testbed, setting
-        self._mode: Mode = setting.mode(setting.run.modes[0])
-        self._conditions = conditions_of(setting)
+    def __init__(self, testbed: Testbed, config: Scenario) -> None:
+        self._testbed, self._config = testbed, config
+        self._mode: Mode = config.mode(config.run.modes[0])
+        self._conditions = conditions_of(config)
         self._believed = self._conditions.believed(self._mode.knowledge)
-        self._every_ns = None if setting.conditions.every_s is None else round(setting.conditions.every_s * 1e9)
+        self._every_ns = None if config.conditions.every_s is None else round(config.conditions.every_s * 1e9)
         self._course: timing.DecisionTimeline | None = None
         if not self._mode.is_periodic:
             exchange = Exchange(
-                Router(self._conditions.fabric, self._conditions.delays_s), setting.program.message_bytes
+                Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes
             )
             self._course = timing.DecisionTimeline(
-                self._mode, exchange, self._believed, reembed_every=setting.collective.reembed_every
+                self._mode, exchange, self._believed, reembed_every=config.collective.reembed_every
             )
         self._row = self.count = self.rerouted = 0
         self.rates_bps = self._conditions.shaped_bps(0, ())
@@ -126,4 +126,4 @@ class Course:
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
-        return int(decision_times_of(self._setting, self._mode.name, self._row, 1, course=self._course).routed[0])
+        return int(decision_times_of(self._config, self._mode.name, self._row, 1, course=self._course).routed[0])

@@ -56,20 +56,18 @@ _PR_SET_TIMERSLACK = 29
 def main(arguments: list[str]) -> int:
     """Run a program and print its records; return an exit status, which is 0 also for a program that fails."""
     request = json.loads(arguments[0])
-    setting = rows_as_collectives(from_json(request["setting"]))
-    platform = Platform.real(setting.run.scale, own_kernel=False) if setting.run.is_real else VIRTUAL
+    config = rows_as_collectives(from_json(request["setting"]))
+    platform = Platform.real(config.run.scale, own_kernel=False) if config.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
-        with Testbed(
-            setting, platform=platform, tell=tell, fair_links=fair_links(setting), has_agents=False
-        ) as testbed:
+        with Testbed(config, platform=platform, tell=tell, fair_links=fair_links(config), has_agents=False) as testbed:
             tell("the controller's paths")
-            course = Course(testbed, setting)
+            course = Course(testbed, config)
             if course.changes_paths:
                 testbed.apply_rules_together()
-                warm(testbed.fabric, setting.program.ranks_of(setting.gpus))
+                warm(testbed.fabric, config.program.ranks_of(config.gpus))
             set_transport(testbed, course.rates_bps)
-            with Run(testbed, setting.program, request, course=course) as run:
+            with Run(testbed, config.program, request, course=course) as run:
                 run.wait()
                 _emit(over=run.end())
             leave(platform)
@@ -348,16 +346,16 @@ class Run:
         return int(values[names.index("RetransSegs")])
 
 
-def fair_links(setting: Scenario) -> tuple[str, ...] | None:
+def fair_links(config: Scenario) -> tuple[str, ...] | None:
     """Return the names of the links or ports that connections share fairly: all of them, or None with fifo queues."""
-    if setting.run.is_real or setting.transport.queue == "fifo":
+    if config.run.is_real or config.transport.queue == "fifo":
         return None
-    return tuple(one.name for one in links_in_grain(conditions_of(setting).fabric).all)
+    return tuple(one.name for one in links_in_grain(conditions_of(config).fabric).all)
 
 
 def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
     """Apply [transport] to the GPUs' hosts, with TCP windows that fill the longest path at these rates (bit/s)."""
-    fabric, wanted = testbed.fabric, testbed.setting.transport
+    fabric, wanted = testbed.fabric, testbed.config.transport
     fastest_bps = float(rates_bps.max())
     longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
     window_bytes = max(_LEAST_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))

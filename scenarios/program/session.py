@@ -148,25 +148,25 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(setting: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
+def run(config: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
     """Run the program of a configuration; return its state, and the reason if the run was cut short, else None.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
-    spec, words = setting.program, StderrTail()
+    spec, words = config.program, StderrTail()
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
-    state = RunState(place.path, spec.ranks_of(setting.gpus))
-    request = {"setting": to_json(setting), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
+    state = RunState(place.path, spec.ranks_of(config.gpus))
+    request = {"setting": to_json(config), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
     began_s = time.monotonic()
-    memory_bytes = network_bytes(setting) + spec.memory_bytes + spec.files_bytes
+    memory_bytes = network_bytes(config) + spec.memory_bytes + spec.files_bytes
     watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
     try:
         with watched(partial(_watch, state, watchdog, began_s)) as on_start:
             status = vm.run(
                 [sys.executable, "-m", "scenarios.program.inside", json.dumps(request)],
-                clock="wall" if setting.run.is_real else "virtual",
+                clock="wall" if config.run.is_real else "virtual",
                 memory_bytes=memory_bytes,
                 results=place.path,
                 directory=launch.ROOT,
@@ -241,16 +241,16 @@ def _environment() -> dict[str, str]:
     return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **environment, **own}
 
 
-def result_of(setting: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
+def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
     """Return the result of a run, which is the content of program.json: its ranks, WAN links and counters."""
-    gpus = setting.program.ranks_of(setting.gpus)
+    gpus = config.program.ranks_of(config.gpus)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
     retransmitted = over.get("retransmitted", [None] * len(gpus))
     return {
-        "command": setting.program.command,
-        "mode": setting.run.modes[0],
-        "clock": setting.run.clock,
+        "command": config.program.command,
+        "mode": config.run.modes[0],
+        "clock": config.run.clock,
         "run_s": state.virtual_ns / 1e9,
         "wall_s": round(wall_s, 3),
         "ended_early": why,
@@ -290,9 +290,9 @@ def result_of(setting: Scenario, state: RunState, why: str | None, wall_s: float
     }
 
 
-def failures(result: Mapping[str, Any], setting: Scenario, folder: Path) -> list[str]:
+def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[str]:
     """Return a sentence for each failure in a run (a result of `result_of`); none if all ranks ended with 0."""
-    spec, sentences = setting.program, list[str]()
+    spec, sentences = config.program, list[str]()
     if result["ended_early"]:
         sentences.append(result["ended_early"])
     if result["deadline"]:
@@ -312,9 +312,9 @@ def failures(result: Mapping[str, Any], setting: Scenario, folder: Path) -> list
     return sentences
 
 
-def notes(result: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
+def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     """Yield a sentence for each other thing that a user should know of a run."""
-    spec = setting.program
+    spec = config.program
     for rank in result["ranks"]:
         if count := rank["discarded_bytes"]:
             name = f"rank {rank['rank']}"
@@ -330,7 +330,7 @@ def notes(result: Mapping[str, Any], setting: Scenario) -> Iterator[str]:
         yield f"the program's files could not be kept: {result['files_error']}"
     if result["left_running"]:
         yield f"{result['left_running']} processes were still running after the ranks had ended, and were killed"
-    if setting.run.is_real:
+    if config.run.is_real:
         yield "real time: computing took the time that this machine needs"
     else:
         yield COMPUTING

@@ -56,23 +56,23 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     from scenarios.testbed import capabilities
     from scenarios.vm import terminal
 
-    configurations = scenario.settings()
-    setting, count = configurations[0], len(configurations)
-    virtual = not setting.run.is_real
+    configurations = scenario.configurations()
+    config, count = configurations[0], len(configurations)
+    virtual = not config.run.is_real
     lacks = [] if virtual else capabilities.lacking()
-    memory_bytes = _memory_bytes(setting) if virtual else _VM_BYTES
+    memory_bytes = _memory_bytes(config) if virtual else _VM_BYTES
     if virtual or lacks:
         vm.check(memory_bytes=memory_bytes)
     place = RunFolder.new(out) if out is not None else RunFolder.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-    setting, left_out = _supported(setting)
+    config, left_out = _supported(config)
     which = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
     which += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:
-            return serve(setting, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
+            return serve(config, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
         where = f"{which}in the VM, in virtual time"
         if not virtual:
             lack = lacks[0].what.partition(",")[0]
@@ -82,10 +82,10 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
         at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
-        lines = LineServer(build_fabric(setting.fabric), at_terminal=at_terminal, history=history_file(os.environ))
-        with lines.editing() if virtual else nullcontext(), _watched(lines, setting, at_terminal) as on_start:
+        lines = LineServer(build_fabric(config.fabric), at_terminal=at_terminal, history=history_file(os.environ))
+        with lines.editing() if virtual else nullcontext(), _watched(lines, config, at_terminal) as on_start:
             return vm.run(
-                [sys.executable, "-m", "scenarios.prompt.session", to_json(setting), folder, where, json.dumps(caller)],
+                [sys.executable, "-m", "scenarios.prompt.session", to_json(config), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
                 memory_bytes=memory_bytes,
                 results=place.path,
@@ -102,32 +102,32 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         place.close()
 
 
-def _supported(setting: Scenario) -> tuple[Scenario, list[str]]:
+def _supported(config: Scenario) -> tuple[Scenario, list[str]]:
     """Return a configuration without the parts that the prompt does not support, and words for each part left out."""
-    transfers = tuple(replace(job, traffic_class=None) for job in setting.jobs if job.kind == TRANSFER)
+    transfers = tuple(replace(job, traffic_class=None) for job in config.jobs if job.kind == TRANSFER)
     left_out = []
-    if len(transfers) < len(setting.jobs):
+    if len(transfers) < len(config.jobs):
         left_out.append("other jobs" if transfers else "jobs")
-    setting = replace(setting, jobs=transfers, classes=())
-    policies = tuple(policy for policy in setting.policies if policy.knowledge == ORACLE)
-    if policies != setting.policies:
+    config = replace(config, jobs=transfers, classes=())
+    policies = tuple(policy for policy in config.policies if policy.knowledge == ORACLE)
+    if policies != config.policies:
         left_out.append('policies whose knowledge is not "oracle"')
-        setting = replace(setting, policies=policies, run=replace(setting.run, modes=tuple(MODES)))
-    if setting.conditions.every_s:
+        config = replace(config, policies=policies, run=replace(config.run, modes=tuple(MODES)))
+    if config.conditions.every_s:
         left_out.append("changes over time")
-        setting = replace(setting, conditions=replace(setting.conditions, every_s=None, interval_s=None))
-    te = replace(setting.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
-    if te != setting.te:
+        config = replace(config, conditions=replace(config.conditions, every_s=None, interval_s=None))
+    te = replace(config.te, demand=TeSpec.demand, sample_s=TeSpec.sample_s)
+    if te != config.te:
         left_out.append("measured demands")
-        setting = replace(setting, te=te)
-    if setting.control.counted:
+        config = replace(config, te=te)
+    if config.control.counted:
         left_out.append("counted costs")
-        setting = replace(setting, control=replace(setting.control, counted=False))
-    return setting, left_out
+        config = replace(config, control=replace(config.control, counted=False))
+    return config, left_out
 
 
 @contextmanager
-def _watched(lines: LineServer, setting: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
+def _watched(lines: LineServer, config: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Yields the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
 
     The thread reports when a command stops the clock. It kills a command that does not react to Ctrl-C. It ends the VM
@@ -135,7 +135,7 @@ def _watched(lines: LineServer, setting: Scenario, at_terminal: bool) -> Iterato
     itself has more time than a command, as it may have to compute.
     """
     reasons: list[str] = []  # why the thread has ended the VM
-    patience_s, advice = setting.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE
+    patience_s, advice = config.program.patience_s, "Ctrl-C ends it" if at_terminal else ADVICE
     after_interrupt = partial(ClockWatchdog, _REACTION_S, "Ctrl-C has not ended it, so the session is ended")
 
     def watch(stop: Callable[[], None], over: threading.Event) -> None:
@@ -190,7 +190,7 @@ def _caller() -> dict[str, Any] | None:
 
 
 def serve(
-    setting: Scenario, *, own_kernel: bool, folder: Path, where: str, caller: Mapping[str, Any] | None = None
+    config: Scenario, *, own_kernel: bool, folder: Path, where: str, caller: Mapping[str, Any] | None = None
 ) -> int:
     """Keep the network of a configuration up for as long as the prompt is open; return an exit status.
 
@@ -207,8 +207,8 @@ def serve(
     signal.signal(signal.SIGINT, _interrupt_once)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
-    virtual = not setting.run.is_real
-    platform = VIRTUAL if virtual else Platform.real(setting.run.scale, own_kernel=own_kernel)
+    virtual = not config.run.is_real
+    platform = VIRTUAL if virtual else Platform.real(config.run.scale, own_kernel=own_kernel)
     up = threading.Event()  # once set, parts that come up are not reported
 
     def tell(part: str) -> None:
@@ -219,9 +219,9 @@ def serve(
         with nullcontext() if virtual else checking_signals(), platform.files() as files:
             on = replace(platform, folder=files)
             if not virtual:
-                on = replace(on, lead_s=max(platform.lead_s, _LEAD_S * setting.gpus))
-            with Testbed(replace(setting, jobs=()), platform=on, tell=tell) as testbed:
-                interactive = InteractiveTestbed(testbed, setting.jobs)
+                on = replace(on, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
+            with Testbed(replace(config, jobs=()), platform=on, tell=tell) as testbed:
+                interactive = InteractiveTestbed(testbed, config.jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))
                 # Without a terminal, stdout has nothing but answers.
@@ -243,11 +243,11 @@ def serve(
         return 128 + signal.SIGINT
 
 
-def _memory_bytes(setting: Scenario) -> int:
+def _memory_bytes(config: Scenario) -> int:
     """Return the memory of the VM: the largest of `_WANTED_BYTES` that fits the host, or what the scenario needs."""
     from scenarios.engines.emulation import memory_bytes
 
-    least = memory_bytes(setting)
+    least = memory_bytes(config)
     for wanted in _WANTED_BYTES:
         if wanted <= least:
             break
@@ -294,8 +294,8 @@ def _keep_history(folder: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Serve one session in the VM."""
-    setting, folder, where, caller = arguments
-    return serve(from_json(setting), own_kernel=False, folder=Path(folder), where=where, caller=json.loads(caller))
+    config, folder, where, caller = arguments
+    return serve(from_json(config), own_kernel=False, folder=Path(folder), where=where, caller=json.loads(caller))
 
 
 if __name__ == "__main__":

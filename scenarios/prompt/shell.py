@@ -120,14 +120,14 @@ class Prompt(CLI):  # type: ignore[misc]
         if order is not None:
             self._testbed.set_ring(order)
         bed = self._testbed.testbed
-        show = text.ring if bed.setting.workload.is_ring else text.placement
+        show = text.ring if bed.config.workload.is_ring else text.placement
         print(show(self._fabric, bed.placement))
 
     def do_paths(self, line: str) -> None:
         """paths: the WAN paths of the collective's flows: what each would cost, and which is in use"""
         arguments.words(line, "paths alone", 0, 0)
         bed = self._testbed
-        message_bytes = bed.testbed.setting.workload.largest_message_bytes
+        message_bytes = bed.testbed.config.workload.largest_message_bytes
         print(text.paths(bed.state(), bed.pairs, message_bytes=message_bytes, scale=bed.scale))
 
     def do_tunnels(self, line: str) -> None:
@@ -137,7 +137,7 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_mode(self, line: str) -> None:
         """mode [MODE]: show or set the mode, which re-embeds or re-routes: base, ccl, wan or joint"""
-        name = arguments.mode(line, self._testbed.testbed.setting.modes)
+        name = arguments.mode(line, self._testbed.testbed.config.modes)
         if name is not None:
             self._testbed.set_mode(name)
         print(text.mode(self._testbed.mode, self._testbed.reembed_every, self._testbed.fabric.spec.routing))
@@ -223,18 +223,18 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_admit(self, line: str) -> None:
         """admit SIZE GPU GPU by TIME: request one more transfer, and run all requested ones; or RATE ... for TIME"""
         bed = self._testbed
-        setting = bed.requested_round([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
-        *_, requested = setting.transfers
+        config = bed.requested_round([arguments.transfer(self._fabric, line, f"admit{len(bed.requests) + 1}")])
+        *_, requested = config.transfers
         print(requested.sentence, flush=True)
         if requested.workload is None:
             return
         try:
-            completed_s = bed.deliver(setting)
+            completed_s = bed.deliver(config)
         except KeyboardInterrupt:
             print("\naborted; the next collective starts new agents")
             return
-        bed.requests = setting.jobs
-        print("\n".join(text.delivered(one, completed_s) for one in setting.transfers if one.workload is not None))
+        bed.requests = config.jobs
+        print("\n".join(text.delivered(one, completed_s) for one in config.transfers if one.workload is not None))
 
     def do_wait(self, line: str) -> None:
         """wait TIME: let time pass: wait 100 ms"""
@@ -486,7 +486,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def _request(self) -> dict[str, Any]:
         """Return the fields of a request for a line (`dialogue`)."""
         dead = [sorted(ends) for ends in self._testbed.state().dead]
-        return {"verbs": self._verbs(), "modes": [*self._testbed.testbed.setting.modes], "dead": dead}
+        return {"verbs": self._verbs(), "modes": [*self._testbed.testbed.config.modes], "dead": dead}
 
     def _verbs(self) -> list[str]:
         return sorted({*self._helps()} - {"NODE"})
@@ -505,7 +505,7 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def _completed(self, words: Sequence[str], text: str) -> list[str]:
         dead = self._testbed.state().dead if words[:1] == ["link"] else NO_CABLES
-        modes = self._testbed.testbed.setting.modes
+        modes = self._testbed.testbed.config.modes
         return arguments.completed(self._fabric, words, text, dead=dead, verbs=self._verbs(), modes=modes)
 
 

@@ -71,7 +71,7 @@ class InteractiveTestbed:
 
     def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = ()) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
-        self.mode = testbed.setting.mode("base")
+        self.mode = testbed.config.mode("base")
         self._scenario_collective = self.collective  # the one of the scenario
         self.requests = tuple(requests)
         self.last_bytes: dict[int, int] = {}
@@ -89,24 +89,24 @@ class InteractiveTestbed:
             for port in classes_of(self.fabric)
             if kinds[port.link] == "wan"
         }
-        self._seed, self._drawn = testbed.setting.run.seed, -1
+        self._seed, self._drawn = testbed.config.run.seed, -1
         self.resample(None)
         self.set_mode("base")
 
     @property
     def collective(self) -> CollectiveSpec:
         """The specification of the last collective; before the first, the scenario's."""
-        return self.testbed.setting.collective
+        return self.testbed.config.collective
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The source and destination rank of each flow of that collective."""
-        return pairs(self.testbed.setting.workload.schedule, self.testbed.placement)
+        return pairs(self.testbed.config.workload.schedule, self.testbed.placement)
 
     @property
     def reembed_every(self) -> int:
         """The number of collectives after which a mode that re-embeds chooses the placement again."""
-        return self.testbed.setting.collective.reembed_every
+        return self.testbed.config.collective.reembed_every
 
     def state(self) -> State:
         """Return a snapshot of the links and routes."""
@@ -121,7 +121,7 @@ class InteractiveTestbed:
         """Draw the next conditions, or the first ones of another seed; return a phrase that names them."""
         seed, drawn = (self._seed, self._drawn + 1) if seed is None else (seed, 0)
         try:
-            rates_bps = conditions_of(self.testbed.setting, seed=seed).shaped_bps(drawn, ())
+            rates_bps = conditions_of(self.testbed.config, seed=seed).shaped_bps(drawn, ())
         except SpecError as error:
             raise PromptError(str(error)) from None
         self._change(rates_bps)
@@ -155,7 +155,7 @@ class InteractiveTestbed:
 
         A condition-dependent mode begins with ranks in order and the fixed paths.
         """
-        mode = self.testbed.setting.mode(name)
+        mode = self.testbed.config.mode(name)
         chooses = mode.is_periodic  # a condition-dependent mode chooses before the next collective
         order = "best" if chooses and mode.reembeds else "rank"
         self._arrange(mode, order, self.collective, best=chooses and mode.reroutes)
@@ -172,17 +172,17 @@ class InteractiveTestbed:
 
         Raises PromptError if the failed cables leave a flow of that collective without a path.
         """
-        setting = self.testbed.setting
-        self._check_reach(self.state(), pairs(setting.workload.schedule, self._first_placement()))
+        config = self.testbed.config
+        self._check_reach(self.state(), pairs(config.workload.schedule, self._first_placement()))
         links = []
         for link in links_in_grain(self.fabric).all:
             rate_bps, delay_s = round(self.set_bps[link.index]), float(self.testbed.delays_s[link.index])
             links.append(LinkConditions(links=link.name, rate_bps=(rate_bps, rate_bps), delay_s=delay_s))
-        conditions = replace(setting.conditions, sampler="uniform", trace=None, every_s=None, links=tuple(links))
+        conditions = replace(config.conditions, sampler="uniform", trace=None, every_s=None, links=tuple(links))
         dead = sorted("-".join(sorted(ends)) for ends in self.state().dead)
         faults = tuple(Fault(collective=0, kind="link down", target=ends) for ends in dead)
-        run = replace(setting.run, modes=(self.mode.name,))
-        return replace(setting, conditions=conditions, run=run, jobs=self.requests, faults=faults)
+        run = replace(config.run, modes=(self.mode.name,))
+        return replace(config, conditions=conditions, run=run, jobs=self.requests, faults=faults)
 
     def has_other_placement(self) -> bool:
         """Return whether the placement differs from the one with which the mode begins under the links as they are."""
@@ -191,7 +191,7 @@ class InteractiveTestbed:
     def _first_placement(self) -> Sequence[int]:
         """Return the placement with which the mode in force begins under the links as they are."""
         order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
-        return self._placement(self.state(), self.mode, order, self.testbed.setting.workload)
+        return self._placement(self.state(), self.mode, order, self.testbed.config.workload)
 
     def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
         """Run one collective in the mode in force; return its record and the model's prediction in s.
@@ -218,8 +218,8 @@ class InteractiveTestbed:
         self._arrange(self.mode, order, sized, best=best)
         with self._killing_agents_on_failure():
             # The prediction is for the slots as carried: scaling may round their size.
-            slot_bytes = scaled_workload(self.testbed.setting.workload, self.scale).slot_bytes * self.scale.divisor
-            workload = self.testbed.setting.workload
+            slot_bytes = scaled_workload(self.testbed.config.workload, self.scale).slot_bytes * self.scale.divisor
+            workload = self.testbed.config.workload
             predicted_s = self.state().predicted_s(
                 workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
             )
@@ -235,36 +235,36 @@ class InteractiveTestbed:
 
     def requested_round(self, more: Sequence[JobSpec] = ()) -> Scenario:
         """Return the round of all requested transfers and `more`, over the links as they are; raises PromptError."""
-        setting = self.scenario()
-        setting = replace(setting, jobs=(*setting.jobs, *more), run=replace(setting.run, modes=("base",)))
+        config = self.scenario()
+        config = replace(config, jobs=(*config.jobs, *more), run=replace(config.run, modes=("base",)))
         try:
-            mistakes = [*admission.check(setting)] if setting.jobs else []
-            if setting.jobs and not mistakes:
-                _ = setting.transfers  # plans the transfers, which may fail
+            mistakes = [*admission.check(config)] if config.jobs else []
+            if config.jobs and not mistakes:
+                _ = config.transfers  # plans the transfers, which may fail
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         if mistakes:
             texts = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in mistakes]
             raise PromptError("; ".join(texts))
-        return setting
+        return config
 
-    def deliver(self, setting: Scenario) -> dict[str, float]:
+    def deliver(self, config: Scenario) -> dict[str, float]:
         """Run the transfers of a `requested_round`; return each one's completion in s after the start, by name.
 
         If the round is cut short, its agents are ended. The next collective starts new agents either way.
         """
-        bed, before, placement = self.testbed, self.testbed.setting, self.testbed.placement
+        bed, before, placement = self.testbed, self.testbed.config, self.testbed.placement
         with self._killing_agents_on_failure():
-            bed.setting, bed.placement = setting, tuple(range(setting.gpus))
+            bed.config, bed.placement = config, tuple(range(config.gpus))
             try:
-                bed.set_fair_links(setting.fair_links("base"), self.set_bps)
-                bed.deadline_s = max(bed.deadline_s, _PATIENT * max(one.due_s for one in setting.transfers))
+                bed.set_fair_links(config.fair_links("base"), self.set_bps)
+                bed.deadline_s = max(bed.deadline_s, _PATIENT * max(one.due_s for one in config.transfers))
                 bed.renew()
-                bed.route(setting.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
+                bed.route(config.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
-                bed.setting, bed.placement, self._needs_agents, self._course = before, placement, True, None
-        spans = setting.workload.jobs
+                bed.config, bed.placement, self._needs_agents, self._course = before, placement, True, None
+        spans = config.workload.jobs
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
     def run_program(
@@ -275,13 +275,13 @@ class InteractiveTestbed:
         `request` and `emit` are as for `program.inside.Run`. KeyboardInterrupt ends the program too.
         """
         bed = self.testbed
-        program = replace(bed.setting.program, command=command, ranks=tuple(ranks), capture=())
+        program = replace(bed.config.program, command=command, ranks=tuple(ranks), capture=())
         for mistake in check(program, self.mode, self.fabric):
             raise PromptError(f"{mistake.key}: {mistake.text}")
         self._needs_agents = True
-        if not bed.setting.run.is_real:
+        if not bed.config.run.is_real:
             bed.stays = False
-            bed.set_fair_links(fair_links(bed.setting), self.set_bps)
+            bed.set_fair_links(fair_links(bed.config), self.set_bps)
         bed.set_queues()
         set_transport(bed, self.set_bps)
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
@@ -417,7 +417,7 @@ class InteractiveTestbed:
             _check_routes(replace(state, status={**state.status, "routes": []}), back)
         else:
             _check_routes(state, flows + back)
-        fair_links = replace(self.testbed.setting, collective=wanted).fair_links(mode.name)
+        fair_links = replace(self.testbed.config, collective=wanted).fair_links(mode.name)
         renews = self._needs_agents or wanted != self.collective or fair_links != self.testbed.fair_links
         if renews:
             self._check_size(workload)

@@ -159,33 +159,33 @@ class AdmissionPlan:
         return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
 
 
-def check(setting: "Scenario") -> Iterator[Mistake]:
+def check(config: "Scenario") -> Iterator[Mistake]:
     """Yield what is wrong with a configuration that has transfers."""
-    transfers = [(number, job) for number, job in enumerate(setting.jobs, 1) if job.kind == TRANSFER]
+    transfers = [(number, job) for number, job in enumerate(config.jobs, 1) if job.kind == TRANSFER]
     if not transfers:
         return
-    if setting.run.is_real or setting.transport.queue != "fair":
-        where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
+    if config.run.is_real or config.transport.queue != "fair":
+        where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
         yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
-    yield from _check_ends(setting, transfers)
-    yield from _check_other_jobs(setting, transfers)
-    if setting.fabric.routing != ADMITTING_ROUTING:
+    yield from _check_ends(config, transfers)
+    yield from _check_other_jobs(config, transfers)
+    if config.fabric.routing != ADMITTING_ROUTING:
         for number, job in transfers:
             if job.rate_bps is not None:
-                text = f'{job.name} requests a rate, which fabric.routing "{setting.fabric.routing}" cannot admit'
+                text = f'{job.name} requests a rate, which fabric.routing "{config.fabric.routing}" cannot admit'
                 yield Mistake(
                     f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITTING_ROUTING}"'
                 )
         return
-    for mode in (name for name in setting.run.modes if setting.mode(name).reroutes):
+    for mode in (name for name in config.run.modes if config.mode(name).reroutes):
         text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
-    yield from _check_faults(setting)
+    yield from _check_faults(config)
 
 
-def _check_faults(setting: "Scenario") -> Iterator[Mistake]:
-    spec, wan = setting.admission, set(_cables(build_fabric(setting.fabric)))
-    for number, fault in enumerate(setting.faults, 1):
+def _check_faults(config: "Scenario") -> Iterator[Mistake]:
+    spec, wan = config.admission, set(_cables(build_fabric(config.fabric)))
+    for number, fault in enumerate(config.faults, 1):
         text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
         if fault.kind != "link down" or cable(*fault.ends) not in wan:
             yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down")
@@ -194,14 +194,14 @@ def _check_faults(setting: "Scenario") -> Iterator[Mistake]:
                 'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery'
             )
             yield Mistake(f"fault[{number}]", f"{text}; allowed: {allowed}")
-    if spec.protects and len(setting.faults) > 1:
+    if spec.protects and len(config.faults) > 1:
         yield Mistake(
-            "fault", f'{len(setting.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
+            "fault", f'{len(config.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
         )
 
 
-def _check_ends(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    fabric = build_fabric(setting.fabric)
+def _check_ends(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+    fabric = build_fabric(config.fabric)
     sites = [gpu.site for gpu in fabric.gpus]
     for number, job in transfers:
         src, dst = job.ranks or (0, 0)
@@ -210,11 +210,11 @@ def _check_ends(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> 
             yield Mistake(f"job[{number}].ranks", text)
 
 
-def _check_other_jobs(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
+def _check_other_jobs(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
     """Other jobs do not disturb promises if they share only WAN links with transfers, which are served first."""
-    others = [job for job in setting.jobs if job.kind != TRANSFER]
-    priorities = {each.name: each.priority for each in setting.classes}
-    ceilings = {each.name: each.ceiling for each in setting.classes}
+    others = [job for job in config.jobs if job.kind != TRANSFER]
+    priorities = {each.name: each.priority for each in config.classes}
+    ceilings = {each.name: each.ceiling for each in config.classes}
     first = transfers[0][1].traffic_class
     for number, job in transfers:
         if job.traffic_class != first:
@@ -222,10 +222,8 @@ def _check_other_jobs(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]
             yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
     if not others:
         return
-    if setting.fabric.grain != "logical":
-        text = (
-            f"{setting.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
-        )
+    if config.fabric.grain != "logical":
+        text = f"{config.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
         yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
     # A port cannot make up for the time that it loses while it finishes a segment of another class.
     if first and ceilings.get(first, 1.0) < 1:
@@ -233,7 +231,7 @@ def _check_other_jobs(setting: "Scenario", transfers: list[tuple[int, "JobSpec"]
         yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
     ends = {rank for _, job in transfers for rank in job.ranks or ()}
     for job in others:
-        ranks = ends & {*(job.ranks if job.ranks is not None else range(setting.gpus))}
+        ranks = ends & {*(job.ranks if job.ranks is not None else range(config.gpus))}
         if ranks:
             text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
             yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")

@@ -35,42 +35,42 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
     if spanned > MAX_SETTINGS:
         yield Mistake("sweep", f"its axes span {spanned:,} settings; allowed: {MAX_SETTINGS:,} at most")
         return
-    settings, mistakes = scenario.settings(), list[Mistake]()
+    configs, mistakes = scenario.configurations(), list[Mistake]()
     if "run" not in unread and not any(table.startswith("policy") for table in unread):
         mistakes += _check_modes(scenario)
     fabrics: dict[FabricSpec, Fabric] = {}
     if "fabric" not in unread:
-        for spec in dict.fromkeys(setting.fabric for setting in settings):
+        for spec in dict.fromkeys(config.fabric for config in configs):
             with _collect(mistakes):
                 fabrics[spec] = build_fabric(spec)
     if "conditions" not in unread:
-        for conditions in dict.fromkeys(setting.conditions for setting in settings):
+        for conditions in dict.fromkeys(config.conditions for config in configs):
             with _collect(mistakes):
                 sampler.check(conditions)
     if not unread & {"run", "collective"}:
-        for run in dict.fromkeys(setting.run for setting in settings):
+        for run in dict.fromkeys(config.run for config in configs):
             mistakes += _check_scale(run)
     if not mistakes and not unread:
-        for setting in settings:
+        for config in configs:
             with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
                 mistakes += [
-                    *_check_program(setting, fabrics[setting.fabric]),
-                    *_check_workload(setting),
-                    *_check_queue(setting),
-                    *_check_classes(setting),
-                    *_check_changing_conditions(setting),
-                    *_check_control(setting),
-                    *_check_probes(setting),
-                    *_check_referees(setting),
-                    *_check_te(setting),
+                    *_check_program(config, fabrics[config.fabric]),
+                    *_check_workload(config),
+                    *_check_queue(config),
+                    *_check_classes(config),
+                    *_check_changing_conditions(config),
+                    *_check_control(config),
+                    *_check_probes(config),
+                    *_check_referees(config),
+                    *_check_te(config),
                 ]
         mistakes += [] if mistakes else _check_bests(scenario)
         for spec, struck, count in dict.fromkeys(
-            (setting.fabric, setting.faults, setting.collective.count) for setting in settings
+            (config.fabric, config.faults, config.collective.count) for config in configs
         ):
             mistakes += faults.check(struck, fabrics[spec], count=count)
         for spec, conditions, count in dict.fromkeys(
-            (setting.fabric, setting.conditions, setting.collective.count) for setting in settings
+            (config.fabric, config.conditions, config.collective.count) for config in configs
         ):
             with _collect(mistakes):
                 sampler.check_links(fabrics[spec], conditions)
@@ -104,44 +104,44 @@ def _check_scale(run: RunSpec) -> Iterator[Mistake]:
         yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
 
 
-def _check_program(setting: Scenario, fabric: Fabric) -> Iterator[Mistake]:
+def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
-    if setting.program.command is None:
+    if config.program.command is None:
         return
-    yield from program.check(setting.program, setting.mode(setting.run.modes[0]), fabric)
-    if setting.fabric.routing != "single":
-        yield Mistake("fabric.routing", f"{setting.fabric.routing} cannot be combined with a program; allowed: single")
-    if setting.fabric.has_planes:
+    yield from program.check(config.program, config.mode(config.run.modes[0]), fabric)
+    if config.fabric.routing != "single":
+        yield Mistake("fabric.routing", f"{config.fabric.routing} cannot be combined with a program; allowed: single")
+    if config.fabric.has_planes:
         yield Mistake(
-            "fabric.rails", f"{setting.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
+            "fabric.rails", f"{config.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
         )
-    if setting.control.counted:
+    if config.control.counted:
         yield Mistake(
             "control.counted",
             "true cannot be combined with a program, which waits for no reconfiguration; allowed: false",
         )
 
 
-def _check_changing_conditions(setting: Scenario) -> Iterator[Mistake]:
+def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
     """Check conditions that change by time, which need fair queues in virtual time, without faults and classes."""
-    for number, one in enumerate(setting.policies, 1):
-        for key, text in _check_policy_times(setting, one):
+    for number, one in enumerate(config.policies, 1):
+        for key, text in _check_policy_times(config, one):
             yield Mistake(f"policy[{number}].{key}", text)
-    if setting.conditions.every_s is None:
+    if config.conditions.every_s is None:
         return
     others = {
-        "the wall clock": setting.run.is_real,
-        "faults": setting.faults,
-        "classes": setting.classes,
-        "control.counted": setting.control.counted,  # conditions would not change during a reconfiguration
+        "the wall clock": config.run.is_real,
+        "faults": config.faults,
+        "classes": config.classes,
+        "control.counted": config.control.counted,  # conditions would not change during a reconfiguration
     }
     yield from conflicts("conditions.every", "a time", others)
 
 
-def _check_policy_times(setting: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
+def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
     """Yield mistakes, with their keys, in what a policy does by time: paths can only change when conditions do, by
     knowledge of that time, and not before the switches have carried out the previous change."""
-    every_s, within_s = setting.conditions.every_s, policy.reroute.within_s
+    every_s, within_s = config.conditions.every_s, policy.reroute.within_s
     knowledge, text = format_value(str(policy.knowledge)), format_value(str(policy.reroute))
     if every_s is None:
         if policy.knowledge.kind == LATE:
@@ -151,131 +151,131 @@ def _check_policy_times(setting: Scenario, policy: Mode) -> Iterator[tuple[str, 
         return
     if within_s is None:
         return
-    every, trip_s = units.format_delay(every_s), 2 * max(setting.control_delays_s or (0,))
+    every, trip_s = units.format_delay(every_s), 2 * max(config.control_delays_s or (0,))
     if round(within_s * 1e9) % round(every_s * 1e9):
         yield "reroute", f"{text} is not a multiple of conditions.every; allowed: every {every}, twice that, and so on"
     if policy.knowledge.kind not in ("oracle", LATE):
         yield "knowledge", f"{knowledge} cannot be combined with reroute {text}; allowed: oracle, stale TIME"
-    if setting.transport.queue != "fair":
-        yield "reroute", f'{text} cannot be combined with transport.queue "{setting.transport.queue}"; allowed: "fair"'
+    if config.transport.queue != "fair":
+        yield "reroute", f'{text} cannot be combined with transport.queue "{config.transport.queue}"; allowed: "fair"'
     if trip_s >= every_s:
         trip = f"{text} needs a shorter round trip to the switches than {units.format_delay(trip_s)}"
         yield "reroute", f"{trip}; allowed: less than conditions.every"
-    delays_s = sorted({*setting.control_delays_s} or {0.0})
+    delays_s = sorted({*config.control_delays_s} or {0.0})
     gaps_s = [later - sooner for sooner, later in pairwise([*delays_s, delays_s[0] + within_s])]
     if min(gaps_s) < LEAST_CHANGE_S * (1 - 1e-9):
         least = units.format_delay(LEAST_CHANGE_S)
         yield "reroute", f"{text} makes switches change less than {least} apart; allowed: {least} apart, or at once"
-    if "policy" in setting.run.referees:
+    if "policy" in config.run.referees:
         yield "reroute", f"{text} cannot be combined with the best policy, which keeps paths; allowed: one of the two"
 
 
-def _check_control(setting: Scenario) -> Iterator[Mistake]:
+def _check_control(config: Scenario) -> Iterator[Mistake]:
     """Check the delays of the controller: one for each site, and in virtual time only."""
-    delays_s, sites = setting.control.delay_s, len(setting.fabric.gpus_per_site)
+    delays_s, sites = config.control.delay_s, len(config.fabric.gpus_per_site)
     if isinstance(delays_s, tuple) and len(delays_s) != sites:
         yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites; allowed: one for each")
-    if delays_s is not None and setting.run.is_real:
+    if delays_s is not None and config.run.is_real:
         yield Mistake("control.delay", "cannot be combined with the wall clock; allowed: virtual")
 
 
-def _check_probes(setting: Scenario) -> Iterator[Mistake]:
+def _check_probes(config: Scenario) -> Iterator[Mistake]:
     """Check what probes need: a probe is a separate message, sent at line rate over the path of its two ranks."""
-    probing = [name for name in setting.run.modes if setting.modes[name].knowledge.kind == PROBED]
+    probing = [name for name in config.run.modes if config.modes[name].knowledge.kind == PROBED]
     if not probing:
         return
-    transport, routing = setting.transport, setting.fabric.routing
+    transport, routing = config.transport, config.fabric.routing
     others = {
         f'fabric.routing "{routing}"': routing != "single",
-        "fabric.rails": setting.fabric.has_planes,
+        "fabric.rails": config.fabric.has_planes,
         "transport.line_rate false": not transport.line_rate,
         "fabric.buffer": transport.buffer_bytes is not None,
     }
     yield from conflicts("run.modes", f"{probing[0]}, which probes,", others)
-    if setting.program.command is not None:
+    if config.program.command is not None:
         return  # a program with such a mode is reported elsewhere, and has no collective
-    fabric = build_fabric(setting.fabric)
-    in_order = rank_order_of(fabric, setting.workload)
+    fabric = build_fabric(config.fabric)
+    in_order = rank_order_of(fabric, config.workload)
     for name in probing:
-        if (count := len(probes_of(fabric, setting.mode(name), setting.workload, in_order))) > MAX_PROBES:
+        if (count := len(probes_of(fabric, config.mode(name), config.workload, in_order))) > MAX_PROBES:
             text = f"{name} has {count:,} probes, one for each path of each crossing"
             yield Mistake("run.modes", f"{text}; allowed: {MAX_PROBES}")
 
 
-def _check_referees(setting: Scenario) -> Iterator[Mistake]:
+def _check_referees(config: Scenario) -> Iterator[Mistake]:
     """Check that references are known: for single collectives without faults, best policies for some hundred."""
-    if not setting.run.referees:
+    if not config.run.referees:
         return
-    kind, count = setting.collective.kind, setting.collective.count
+    kind, count = config.collective.kind, config.collective.count
     others = {
-        "jobs": setting.jobs,
-        "faults": setting.faults,
-        "a program": setting.program.command,
+        "jobs": config.jobs,
+        "faults": config.faults,
+        "a program": config.program.command,
         kind: kind in (MESSAGES, TRAINING),
     }
     for other in (name for name, is_there in others.items() if is_there):
         text = f"cannot be combined with {other}, of which no best is known"
         yield Mistake("run.referees", f"{text}; allowed: one of the two")
     for what in ("schedule", "policy"):
-        if what in setting.run.referees and count > MAX_OPTIMUM:
+        if what in config.run.referees and count > MAX_OPTIMUM:
             text = f"the best {what} of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
             yield Mistake("run.referees", text)
 
 
 def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
     """Check that the fastest ring and the best schedule, if requested, are known in at least one configuration."""
-    if "schedule" in scenario.run.referees and not any(one.has_best_schedule for one in scenario.settings()):
+    if "schedule" in scenario.run.referees and not any(one.has_best_schedule for one in scenario.configurations()):
         text = "no best schedule is known here; allowed: ring, policy, or whole blocks that take one path, of "
         yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MOST_GPUS} GPUs")
-    if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.settings()):
+    if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.configurations()):
         text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)
 
 
-def _check_classes(setting: Scenario) -> Iterator[Mistake]:
+def _check_classes(config: Scenario) -> Iterator[Mistake]:
     """Check what classes need: fair queues in virtual time, and jobs."""
-    if not setting.classes:
+    if not config.classes:
         return
-    if setting.run.is_real or setting.transport.queue != "fair":
-        where = "on the wall clock" if setting.run.is_real else f'with transport.queue "{setting.transport.queue}"'
+    if config.run.is_real or config.transport.queue != "fair":
+        where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
         yield Mistake("class", f"classes {where}; allowed: fair queues in virtual time")
-    if not setting.jobs:
+    if not config.jobs:
         yield Mistake("class", "classes without a [[job]] that has one; allowed: both or none")
 
 
-def _check_te(setting: Scenario) -> Iterator[Mistake]:
+def _check_te(config: Scenario) -> Iterator[Mistake]:
     """Check what traffic engineering needs: fair queues in virtual time, and constant conditions in a collective."""
-    if setting.fabric.routing != te.ROUTING:
+    if config.fabric.routing != te.ROUTING:
         return
     others = {
-        "the wall clock": setting.run.is_real,
-        'transport.queue "fifo"': setting.transport.queue != "fair",
-        "conditions.every": setting.conditions.every_s is not None,
-        "control.counted": setting.control.counted,
-        "fabric.rails": setting.fabric.has_planes,
+        "the wall clock": config.run.is_real,
+        'transport.queue "fifo"': config.transport.queue != "fair",
+        "conditions.every": config.conditions.every_s is not None,
+        "control.counted": config.control.counted,
+        "fabric.rails": config.fabric.has_planes,
     }
-    yield from te.check(setting.te, {name: setting.mode(name) for name in setting.run.modes}, setting.classes, others)
+    yield from te.check(config.te, {name: config.mode(name) for name in config.run.modes}, config.classes, others)
 
 
-def _check_queue(setting: Scenario) -> Iterator[Mistake]:
+def _check_queue(config: Scenario) -> Iterator[Mistake]:
     """Check finite queues, which need fifo links and virtual time, and ECN marks, which only dctcp reacts to; and the
     bound of the retransmission timeout, which not every machine's kernel can set."""
-    transport, key = setting.transport, "fabric.buffer"
+    transport, key = config.transport, "fabric.buffer"
     size, threshold = transport.buffer_bytes, transport.ecn_threshold_bytes
     if size is not None:
         text = f"{units.format_size(size)} cannot be combined with"
         if transport.queue != "fifo":
             yield Mistake(key, f'{text} transport.queue "{transport.queue}"; allowed: "fifo"')
-        if setting.run.is_real:
+        if config.run.is_real:
             yield Mistake(key, f"{text} the wall clock, whose timers overrun a queue; allowed: virtual")
-        if setting.fabric.has_planes and any(setting.mode(name).keeps_paths for name in setting.run.modes):
+        if config.fabric.has_planes and any(config.mode(name).keeps_paths for name in config.run.modes):
             why = "as each collective has new connections; allowed: reroute never and every 1"
             yield Mistake(key, f"{text} rails and a mode that keeps paths, {why}")
-        if any(fault.kind == "link loss" for fault in setting.faults):
+        if any(fault.kind == "link loss" for fault in config.faults):
             yield Mistake(key, f"{text} a link loss, which takes the queue's place; allowed: one of the two")
     if transport.wan_loss and size is None:
         yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} needs a fabric.buffer; allowed: both or 0")
-    if setting.run.is_real and transport.rto_min_s != Transport.rto_min_s:
+    if config.run.is_real and transport.rto_min_s != Transport.rto_min_s:
         text = f"{units.format_delay(transport.rto_min_s)} is on the wall clock"
         yield Mistake("transport.rto_min", f"{text}; allowed: {units.format_delay(Transport.rto_min_s)} there")
     if threshold is not None:
@@ -288,19 +288,19 @@ def _check_queue(setting: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
 
 
-def _check_workload(setting: Scenario) -> Iterator[Mistake]:
+def _check_workload(config: Scenario) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
-    spec = setting.collective
-    of_jobs = jobs.check(setting.jobs, spec.kind, setting.gpus, setting.classes)
-    if mistakes := [*of_jobs, *admission.check(setting)]:
+    spec = config.collective
+    of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
+    if mistakes := [*of_jobs, *admission.check(config)]:
         yield from mistakes
         return
     try:
-        _ = setting.carried_workload
+        _ = config.carried_workload
     except ScheduleError as error:
         of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
-        key = of_file if setting.training_plan is None else "training.pipeline"
-        yield Mistake("job" if setting.jobs else key, str(error))
+        key = of_file if config.training_plan is None else "training.pipeline"
+        yield Mistake("job" if config.jobs else key, str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 

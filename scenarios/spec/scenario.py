@@ -227,21 +227,21 @@ class Scenario:
         own = changes.pop("", {})
         return replace(self, **own, **{name: replace(getattr(self, name), **new) for name, new in changes.items()})
 
-    def settings(self) -> tuple["Scenario", ...]:
+    def configurations(self) -> tuple["Scenario", ...]:
         """Return the configurations, one per combination of swept values, the last axis varying fastest."""
-        return self._settings
+        return self._configurations
 
     @cached_property
-    def _settings(self) -> tuple["Scenario", ...]:
-        plain, settings = replace(self, sweep=()), []
+    def _configurations(self) -> tuple["Scenario", ...]:
+        plain, configs = replace(self, sweep=()), []
         for values in itertools.product(*(axis.values for axis in self.sweep)):
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
-            setting = replace(plain.with_values(at), at=tuple(at.items()))
-            setting = replace(setting, collective=setting.collective.with_chunk(setting.gpus))
-            if setting.conditions.sampler != "trace":
-                setting = replace(setting, conditions=replace(setting.conditions, trace=None))
-            settings.append(setting)
-        return tuple(settings)
+            config = replace(plain.with_values(at), at=tuple(at.items()))
+            config = replace(config, collective=config.collective.with_chunk(config.gpus))
+            if config.conditions.sampler != "trace":
+                config = replace(config, conditions=replace(config.conditions, trace=None))
+            configs.append(config)
+        return tuple(configs)
 
     @cached_property
     def label(self) -> str:
@@ -690,9 +690,9 @@ BEFORE = {"collective.ring": "slowest edge"}
 """Values of runs that were made before these keys existed, if they differ from today's defaults."""
 
 
-def plain_values(setting: Scenario) -> dict[str, Any]:
+def plain_values(config: Scenario) -> dict[str, Any]:
     """Return the value of every key of a configuration as JSON can hold it: bit/s, bytes, seconds, text, lists."""
-    return {key: _to_json_value(KEYS[key].kind, setting.value(key)) for key in KEYS}
+    return {key: _to_json_value(KEYS[key].kind, config.value(key)) for key in KEYS}
 
 
 def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scenario:
@@ -705,9 +705,9 @@ def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scena
     return replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
 
 
-def to_json(setting: Scenario) -> str:
+def to_json(config: Scenario) -> str:
     """Write a checked configuration as text for another process; `from_json` is the inverse."""
-    return json.dumps({"values": plain_values(setting), "swept": [key for key, _ in setting.at]})
+    return json.dumps({"values": plain_values(config), "swept": [key for key, _ in config.at]})
 
 
 def from_json(text: str | bytes) -> Scenario:
@@ -734,28 +734,28 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
     return [
         {
             "setting": index,
-            "label": setting.label,
-            "swept": {key: _to_json_value(KEYS[key].kind, value) for key, value in setting.at},
-            "columns": setting.columns,
-            "values": plain_values(setting),
-            "fabric": _fabric_as_json(build_fabric(setting.fabric)),
-            "schedule": _schedule_as_json(setting.workload),
-            "classes": classes.of_flows(setting.classes, setting.workload.dscp) if setting.classes else None,
+            "label": config.label,
+            "swept": {key: _to_json_value(KEYS[key].kind, value) for key, value in config.at},
+            "columns": config.columns,
+            "values": plain_values(config),
+            "fabric": _fabric_as_json(build_fabric(config.fabric)),
+            "schedule": _schedule_as_json(config.workload),
+            "classes": classes.of_flows(config.classes, config.workload.dscp) if config.classes else None,
             "jobs": [
                 {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _works_as_json(one)
-                for one in setting.workload.jobs
+                for one in config.workload.jobs
             ],
-            "shared_links": {mode: list(setting.shared_links(mode)) for mode in setting.run.modes},
-            **_admission_as_json(setting),
+            "shared_links": {mode: list(config.shared_links(mode)) for mode in config.run.modes},
+            **_admission_as_json(config),
         }
-        for index, setting in enumerate(scenario.settings())
+        for index, config in enumerate(scenario.configurations())
     ]
 
 
-def _admission_as_json(setting: Scenario) -> dict[str, Any]:
+def _admission_as_json(config: Scenario) -> dict[str, Any]:
     """Return a configuration's transfers with outcomes, if any, each with the range of its schedule's transfers."""
-    spans = {one.name: [one.transfers.start, one.transfers.stop] for one in setting.workload.jobs}
-    found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in setting.transfers]
+    spans = {one.name: [one.transfers.start, one.transfers.stop] for one in config.workload.jobs}
+    found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in config.transfers]
     return {"admission": found} if found else {}
 
 

@@ -61,73 +61,73 @@ def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str,
 
 def _has_effect(rule: Rule, scenario: Scenario) -> bool:
     try:
-        return any(map(rule.applies, scenario.settings()))
+        return any(map(rule.applies, scenario.configurations()))
     except (ValueError, ScheduleError):  # the configuration has another mistake, which is reported
         return True
 
 
-def _modes_of(setting: Scenario) -> list[Mode]:
-    return [setting.modes[name] for name in setting.run.modes if name in setting.modes]
+def _modes_of(config: Scenario) -> list[Mode]:
+    return [config.modes[name] for name in config.run.modes if name in config.modes]
 
 
 def _has_kind(*kinds: str) -> Callable[[Scenario], bool]:
-    return lambda setting: not setting.kinds.isdisjoint(kinds)
+    return lambda config: not config.kinds.isdisjoint(kinds)
 
 
 def _uses_sampler(samplers: Collection[str]) -> Callable[[Scenario], bool]:
-    return lambda setting: setting.conditions.sampler in samplers
+    return lambda config: config.conditions.sampler in samplers
 
 
-def _has_blocks(setting: Scenario) -> bool:
-    return not setting.kinds <= {*SELF_SIZED_KINDS}
+def _has_blocks(config: Scenario) -> bool:
+    return not config.kinds <= {*SELF_SIZED_KINDS}
 
 
-def _may_choose_rings(setting: Scenario) -> bool:
+def _may_choose_rings(config: Scenario) -> bool:
     """Whether an objective may be needed to choose rings."""
-    return bool(setting.run.referees) or any(mode.reembeds for mode in _modes_of(setting))
+    return bool(config.run.referees) or any(mode.reembeds for mode in _modes_of(config))
 
 
-def _uses_reembed_every(setting: Scenario) -> bool:
+def _uses_reembed_every(config: Scenario) -> bool:
     """Whether a mode uses `collective.reembed_every`, as its period or as the horizon over which a gain is weighed."""
-    modes = _modes_of(setting)
+    modes = _modes_of(config)
     if any(mode.reroute.kind == "every" and mode.reroute.number is None for mode in modes):
         return True
     if any("gain" in (mode.reroute.kind, mode.reembed.kind) and mode.horizon is None for mode in modes):
         return True
-    moves = _has_blocks(setting) or setting.workload.groups != ()
+    moves = _has_blocks(config) or config.workload.groups != ()
     return moves and any(mode.reembed.kind == "every" and mode.reembed.number is None for mode in modes)
 
 
-def _describes_a_job(setting: Scenario) -> bool:
+def _describes_a_job(config: Scenario) -> bool:
     """Whether [collective] describes what some job does, or what is repeated if there are no jobs."""
-    kinds = {job.kind for job in setting.jobs}
-    return not kinds or not kinds.isdisjoint({None, setting.collective.kind})
+    kinds = {job.kind for job in config.jobs}
+    return not kinds or not kinds.isdisjoint({None, config.collective.kind})
 
 
-def _has_default_size(setting: Scenario) -> bool:
-    jobs = setting.jobs
+def _has_default_size(config: Scenario) -> bool:
+    jobs = config.jobs
     return not jobs or any(
-        job.has_default_size(setting.collective) or (job.is_background and job.chunk_bytes is None) for job in jobs
+        job.has_default_size(config.collective) or (job.is_background and job.chunk_bytes is None) for job in jobs
     )
 
 
-def _uses_tunnels(setting: Scenario) -> bool:
-    return not all(mode.reroutes for mode in _modes_of(setting))
+def _uses_tunnels(config: Scenario) -> bool:
+    return not all(mode.reroutes for mode in _modes_of(config))
 
 
 def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
     """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
 
-    def applies(setting: Scenario) -> bool:
-        conditions, wan = setting.conditions, setting.fabric.wan
+    def applies(config: Scenario) -> bool:
+        conditions, wan = config.conditions, config.fabric.wan
         if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
             return True
-        fabric = build_fabric(setting.fabric)
+        fabric = build_fabric(config.fabric)
         changed = replace(conditions, **{attribute: other(getattr(conditions, attribute))})
         if attribute.endswith("delay_s"):
             return bool((delays_s(fabric, conditions) != delays_s(fabric, changed)).any())
         if conditions.sampler == "trace":
-            means = [sampler(fabric, each, seed=setting.run.seed).mean_bps for each in (conditions, changed)]
+            means = [sampler(fabric, each, seed=config.run.seed).mean_bps for each in (conditions, changed)]
             return bool((means[0] != means[1]).any())
         return bool((ranges_bps(fabric, conditions) != ranges_bps(fabric, changed)).any())
 
@@ -169,20 +169,20 @@ RULES = (
     Rule(
         ("training.weights",),
         'with training.pipeline = "zero-bubble"',
-        lambda setting: setting.training.pipeline == "zero-bubble",
+        lambda config: config.training.pipeline == "zero-bubble",
         ("training",),
         always=True,
     ),
     Rule(
         _REPLICA_KEYS,
         "with training.replicas of 2 or more",
-        lambda setting: setting.training.replicas > 1,
+        lambda config: config.training.replicas > 1,
         ("training", *_KIND_TABLES),
     ),
     Rule(
         ("training.held",),
         "with training.memory",
-        lambda setting: setting.training.memory_bytes is not None,
+        lambda config: config.training.memory_bytes is not None,
         ("training",),
     ),
     Rule(
@@ -200,7 +200,7 @@ RULES = (
         _KIND_TABLES,
         always=True,
     ),
-    Rule(_SCHEDULE_KEYS, "with a kind other than training", lambda setting: setting.kinds != {TRAINING}, _KIND_TABLES),
+    Rule(_SCHEDULE_KEYS, "with a kind other than training", lambda config: config.kinds != {TRAINING}, _KIND_TABLES),
     Rule(
         ("collective.kind", *_SCHEDULE_KEYS),
         "with a [[job]] that has no kind, or this one",
@@ -243,62 +243,58 @@ RULES = (
     Rule(
         ("fabric.hash_seed",),
         'with fabric.routing = "ecmp"',
-        lambda setting: setting.fabric.routing == "ecmp",
+        lambda config: config.fabric.routing == "ecmp",
         ("fabric",),
     ),
     Rule(
         (*_TE_KEYS, "te.pieces"),
         f'with fabric.routing = "{te.ROUTING}"',
-        lambda setting: setting.fabric.routing == te.ROUTING,
+        lambda config: config.fabric.routing == te.ROUTING,
         ("fabric",),
     ),
     Rule(_TE_KEYS, "with a mode that does not choose WAN paths", _uses_tunnels, _MODE_TABLES),
-    Rule(
-        ("te.sample",), f'with te.demand = "{te.MEASURED}"', lambda setting: setting.te.demand == te.MEASURED, ("te",)
-    ),
+    Rule(("te.sample",), f'with te.demand = "{te.MEASURED}"', lambda config: config.te.demand == te.MEASURED, ("te",)),
     Rule(
         ("admission.protect",),
         f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITTING_ROUTING}"',
-        lambda setting: (
-            setting.fabric.routing == ADMITTING_ROUTING and any(job.kind == TRANSFER for job in setting.jobs)
-        ),
+        lambda config: config.fabric.routing == ADMITTING_ROUTING and any(job.kind == TRANSFER for job in config.jobs),
         ("job", "fabric"),
     ),
     Rule(
         ("admission.recovery",),
         'with admission.protect = "link"',
-        lambda setting: setting.admission.protects,
+        lambda config: config.admission.protects,
         ("admission",),
     ),
     Rule(
         ("control.probe",),
         "with a mode whose knowledge is probed",
-        lambda setting: any(mode.knowledge.kind == PROBED for mode in _modes_of(setting)),
+        lambda config: any(mode.knowledge.kind == PROBED for mode in _modes_of(config)),
         _MODE_TABLES,
     ),
     Rule(
         tuple(key for key in _PROGRAM_KEYS if key not in _PROGRAM_RUN_KEYS),
         "with --exec or program.command, or --cli",
-        lambda setting: setting.program.command is not None,
+        lambda config: config.program.command is not None,
         ("program",),
     ),
     Rule(
-        _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda setting: bool(setting.program.command), ("program",)
+        _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda config: bool(config.program.command), ("program",)
     ),
-    Rule(("run.search",), '"schedule" in run.referees', lambda setting: "schedule" in setting.run.referees, ("run",)),
+    Rule(("run.search",), '"schedule" in run.referees', lambda config: "schedule" in config.run.referees, ("run",)),
 )
 
 
 def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield the classes that no job has, if there are jobs; one with a share affects admission in any case."""
-    settings = [setting for setting in scenario.settings() if setting.jobs]
-    used = {job.traffic_class for setting in settings for job in setting.jobs}
-    if used - {None, *(each.name for setting in settings for each in setting.classes)}:
+    configs = [config for config in scenario.configurations() if config.jobs]
+    used = {job.traffic_class for config in configs for job in config.jobs}
+    if used - {None, *(each.name for config in configs for each in config.classes)}:
         return  # a job names a class that does not exist, which is a mistake of its own
-    for setting in settings:
-        if any(job.kind == TRANSFER for job in setting.jobs):
-            used |= {each.name for each in setting.classes if each.share}
-    for classes in dict.fromkeys(setting.classes for setting in settings):
+    for config in configs:
+        if any(job.kind == TRANSFER for job in config.jobs):
+            used |= {each.name for each in config.classes if each.share}
+    for classes in dict.fromkeys(config.classes for config in configs):
         for number, each in enumerate(classes, 1):
             if each.name not in used:
                 yield f"class[{number}]", f"{each.name} does nothing: no job has it; allowed: a [[job]] of it"
@@ -306,7 +302,7 @@ def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
 
 def _unused_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
     """Yield the settings of policies that do nothing, as they only matter to other choices of the policy."""
-    has_tunnels = any(setting.fabric.routing == te.ROUTING for setting in scenario.settings())
+    has_tunnels = any(config.fabric.routing == te.ROUTING for config in scenario.configurations())
     for number, policy in enumerate(scenario.policies, 1):
         if policy.horizon is not None and "gain" not in (policy.reroute.kind, policy.reembed.kind):
             yield f"policy[{number}].horizon", f'{policy.horizon:,} does nothing here; allowed: with "gain"'
@@ -318,4 +314,4 @@ def _unused_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
 
 def is_default(scenario: Scenario, key: str) -> bool:
     """Return whether a key has its default value in all configurations."""
-    return key in KEYS and all(setting.value(key) == DEFAULTS.value(key) for setting in scenario.settings())
+    return key in KEYS and all(config.value(key) == DEFAULTS.value(key) for config in scenario.configurations())

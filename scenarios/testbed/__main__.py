@@ -23,19 +23,19 @@ _YIELDS = 3  # number of yields, for the processes that forward the output
 
 def main(arguments: list[str]) -> int:
     """Run one point and print its lines, or in mode "capacity" the machine's throughput; return an exit status."""
-    setting, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
+    config, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
     platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
-    fair_links = None if mode == CAPACITY else setting.fair_links(mode)
+    fair_links = None if mode == CAPACITY else config.fair_links(mode)
     try:
         with (
             platform.files() as folder,
-            Testbed(setting, platform=replace(platform, folder=folder), tell=tell, fair_links=fair_links) as testbed,
+            Testbed(config, platform=replace(platform, folder=folder), tell=tell, fair_links=fair_links) as testbed,
         ):
             if mode == CAPACITY:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.seen()})
-            for result in Recovery(testbed, setting.mode(mode)).run(count=int(count)):
+            for result in Recovery(testbed, config.mode(mode)).run(count=int(count)):
                 _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.seen()})
             tell("the shutdown of the network")

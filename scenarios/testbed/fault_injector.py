@@ -31,7 +31,7 @@ class FaultInjector:
         """`record` is called with the kind and the fields of an event when a fault is injected ("injected") or ended
         ("over")."""
         self._testbed, self._record = testbed, record
-        self._faults: Sequence[Fault] = testbed.setting.faults
+        self._faults: Sequence[Fault] = testbed.config.faults
         self._age: dict[int, int] = {}  # attempts since each injected fault was injected
         self._ended: set[int] = set()
         self._timers: list[_Timer] = []

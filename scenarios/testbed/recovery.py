@@ -33,7 +33,7 @@ class Recovery:
         self._events: list[Event] = []  # not yielded yet
         self._in_force: tuple[int, ...] = ()  # the faults under which paths were last chosen
         self._reroute, self._renew = False, False  # whether the next attempt needs new paths, and new agents
-        self._faults = testbed.setting.faults
+        self._faults = testbed.config.faults
         self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.host_pids]
 
     def run(self, *, count: int) -> Iterator[CollectiveRecord | Event]:

@@ -39,37 +39,37 @@ def seen(host_pid: int) -> dict[str, object]:
 def sysctls() -> dict[str, str]:
     """Return the settings of this thread's network namespace for TCP and forwarding, and a few of the whole system."""
     names = [f"{folder}/{file.name}" for folder in _FOLDERS for file in os.scandir(_ROOT / folder) if file.is_file()]
-    settings = {}
+    configs = {}
     for name in [*sorted(names), *_OTHERS]:
         try:
             # This takes three system calls; a file object would take ten, and there are hundreds of settings.
-            setting = os.open(_ROOT / name, os.O_RDONLY | os.O_CLOEXEC)
+            config = os.open(_ROOT / name, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                text = os.read(setting, _LONGEST)
+                text = os.read(config, _LONGEST)
             finally:
-                os.close(setting)
+                os.close(config)
         except OSError:  # the setting is write-only, or this kernel lacks it
             continue
-        settings[name.replace("/", ".")] = " ".join(text.decode().split())
-    return settings
+        configs[name.replace("/", ".")] = " ".join(text.decode().split())
+    return configs
 
 
 def _sysctls_of(pid: int) -> dict[str, str]:
     """Return the settings of another process's network namespace, read by a thread that enters it and ends."""
-    settings: dict[str, str] = {}
+    configs: dict[str, str] = {}
 
     def read() -> None:
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) == 0:
-                settings.update(sysctls())
+                configs.update(sysctls())
         finally:
             os.close(namespace)
 
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
-    return settings
+    return configs
 
 
 def _output(command: list[str]) -> str:

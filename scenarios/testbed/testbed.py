@@ -192,23 +192,23 @@ class Testbed:
 
     def __init__(
         self,
-        setting: Scenario,
+        config: Scenario,
         *,
         platform: Platform = VIRTUAL,
         tell: Callable[[str], object] = lambda _: None,
         fair_links: Collection[str] | None = None,
         has_agents: bool = True,
     ) -> None:
-        self.setting, self.platform, self._tell = setting, platform, tell
+        self.config, self.platform, self._tell = config, platform, tell
         self.fair_links, self._has_agents = fair_links, has_agents
         # Queues are fair and there are no faults, so nothing is lost. At the prompt faults may come, but a prompt has
         # no fair links at first.
-        self._is_lossless = fair_links is not None and not setting.faults
-        self.stays = has_agents and not setting.faults
+        self._is_lossless = fair_links is not None and not config.faults
+        self.stays = has_agents and not config.faults
         # By collective, the faults under which ring and paths were chosen, in its last attempt.
         self._faults_under: dict[int, tuple[Fault, ...]] = {}
-        in_force = (lambda number: self._faults_under.get(number, ())) if setting.faults else None
-        self._conditions = conditions_of(setting, in_force)
+        in_force = (lambda number: self._faults_under.get(number, ())) if config.faults else None
+        self._conditions = conditions_of(config, in_force)
         self.fabric: Fabric = self._conditions.fabric
         self.delays_s = self._conditions.shared_delays_s
         self.deadline_s = _DEADLINE_S
@@ -224,7 +224,7 @@ class Testbed:
         # With measured demands: the demands seen in each collective.
         self._demands_seen: dict[int, Floats] = {}
         self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.with_demands`
-        self._demands = Demands(setting.te.collectives, self._demands_seen.__getitem__)
+        self._demands = Demands(config.te.collectives, self._demands_seen.__getitem__)
         self._paths: list[tuple[int, ...]] = []  # of the current collective, first and after each change of tunnels
         self._shaping_lock = threading.Lock()
         self.placement: tuple[int, ...] = ()
@@ -242,13 +242,13 @@ class Testbed:
             else:
                 stack.enter_context(restored_settings())
             # The controller imports its modules while the switches are made, which try to connect until it listens.
-            delays_s = self.setting.control_delays_s
+            delays_s = self.config.control_delays_s
             if delays_s:
                 stack.enter_context(control_delay.delayed(control_delay.delays_s(delays_s)))
             self.controller_at = control_delay.addresses(self.fabric) if delays_s else {}
             listen = "0.0.0.0" if delays_s else None  # noqa: S104  (the VM has only loopback)
             self.controller = stack.enter_context(
-                ControllerProcess(self.setting.fabric, self.platform.folder, listen=listen)
+                ControllerProcess(self.config.fabric, self.platform.folder, listen=listen)
             )
             self._tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(
@@ -277,20 +277,20 @@ class Testbed:
 
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links with these rates and the present delays."""
-        transport = self.setting.transport
+        transport = self.config.transport
         size, by_path = transport.buffer_bytes, self.stays and self.fair_links is not None
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
-            services=() if self.fair_links is None or self._tunnels else services(self.setting.classes),
+            services=() if self.fair_links is None or self._tunnels else services(self.config.classes),
             tunnels=self._tunnels,
             buffer=None
             if size is None
             else Buffer(limit_bytes=size, ecn_threshold_bytes=transport.ecn_threshold_bytes),
             wan_loss=transport.wan_loss,
-            seed=self.setting.run.seed,
+            seed=self.config.run.seed,
             paths=tuple(tunnels_match(path.index, left=True) for path in self.fabric.paths) if by_path else (),
             segment_bytes=0 if self.fair_links is None else self._windows(self.fair_links).segment_bytes,
         )
@@ -301,13 +301,13 @@ class Testbed:
     def _tunnels(self) -> tuple[Tunnel, ...]:
         """The rate-limited tunnels, one for each class (in service order) and path; empty without the routing te, and
         without fair queues."""
-        if self.setting.fabric.routing != ROUTING or self.fair_links is None:
+        if self.config.fabric.routing != ROUTING or self.fair_links is None:
             return ()
         ports = {link.name: link.index for link in links_in_grain(self.fabric).all}
         first = [ports[self.fabric.links[path.links[0]].name] for path in self.fabric.paths]
         return tuple(
             Tunnel(link=first[path.index], match=f"{tunnels_match(path.index)} match ip tos {4 * dscp:#04x} 0xfc")
-            for dscp in dscps_in_service_order(self.setting.workload)
+            for dscp in dscps_in_service_order(self.config.workload)
             for path in self.fabric.paths
         )
 
@@ -333,15 +333,15 @@ class Testbed:
         """Start the agents; `epoch` is the last epoch of the previous agents."""
         self.set_queues()
         deadline_s = self.deadline_s
-        if self.setting.transport.buffer_bytes is not None:
+        if self.config.transport.buffer_bytes is not None:
             # Long enough for a message whose every frame is lost and retransmitted after a timeout.
-            frames = self.setting.carried_workload.largest_message_bytes / frame_segment_bytes()
-            deadline_s += self.setting.transport.rto_min_s * frames
+            frames = self.config.carried_workload.largest_message_bytes / frame_segment_bytes()
+            deadline_s += self.config.transport.rto_min_s * frames
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
-            workload=scaled_workload(self.setting.workload, self.platform.scale),
-            transport=self.setting.transport,
+            workload=scaled_workload(self.config.workload, self.platform.scale),
+            transport=self.config.transport,
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
@@ -355,7 +355,7 @@ class Testbed:
         It does not if a class or a tunnel has a part of a port, which would lose the time that it waits for longer
         segments of others; nor if rates change by time.
         """
-        has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.setting.classes)
+        has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.config.classes)
         return self.fair_links is not None and not has_parts and self._conditions.timed is None
 
     @property
@@ -373,13 +373,13 @@ class Testbed:
             for pid in self.network.host_pids:
                 with inside(pid):
                     allow_overtaking()
-        if self.setting.transport.buffer_bytes is not None:
+        if self.config.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
 
     def _windows(self, shared: Collection[str]) -> FairShareLimits:
         """Return windows with which connections queue so little that flows get fair shares."""
         return fair_share_limits(
-            message_bytes=self.setting.carried_workload.largest_message_bytes,
+            message_bytes=self.config.carried_workload.largest_message_bytes,
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._fastest_bps,
             steady=self._conditions.timed is None,
@@ -401,7 +401,7 @@ class Testbed:
     @property
     def _control_s(self) -> Mapping[str, float]:
         """The one-way delay from the controller to each switch, in seconds; empty if there is none."""
-        of_sites = self.setting.control_delays_s
+        of_sites = self.config.control_delays_s
         by_address = control_delay.delays_s(of_sites) if of_sites else {}
         return {switch: by_address[address] for switch, address in self.controller_at.items()}
 
@@ -444,16 +444,16 @@ class Testbed:
             self.placement = self._completed_placement
         believed, course = self._believed(mode)
         probed_ns, probes = None, tuple[tuple[int, ...], ...]()
-        if self._conditions.are_probed(mode, number, 1, self.setting.collective.reembed_every)[0]:
+        if self._conditions.are_probed(mode, number, 1, self.config.collective.reembed_every)[0]:
             probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
-        (rates_bps,) = believed.held(self.setting.collectives_per_rates(mode)).rates_bps(number, 1)
+        (rates_bps,) = believed.held(self.config.collectives_per_rates(mode)).rates_bps(number, 1)
         try:
-            moments = decision_times_of(self.setting, mode.name, number, 1, course=course)
+            moments = decision_times_of(self.config, mode.name, number, 1, course=course)
         except NoPathError as error:  # too many cables are down
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=probed_ns)
-        self._tell(f"collective {number}: the {'jobs' if self.setting.jobs else self.setting.collective.kind}")
-        is_learnt = mode.knowledge.is_measured and is_observed(self.setting.faults, self._faults_under[number], number)
+        self._tell(f"collective {number}: the {'jobs' if self.config.jobs else self.config.collective.kind}")
+        is_learnt = mode.knowledge.is_measured and is_observed(self.config.faults, self._faults_under[number], number)
         watch = self._counter_watch(mode, rates_bps, of_ports=is_learnt)
         watching = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if mode.reroute.within_s is not None else None
@@ -487,7 +487,7 @@ class Testbed:
         if moved is not None:
             before = record.reconfigure_messages or 0
             record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
-        if watch is not None and self.setting.measures_demands(mode):
+        if watch is not None and self.config.measures_demands(mode):
             return self._learn_demands(record, watch)
         if mode.knowledge.kind == PROBED:
             return replace(record, probes=probes)
@@ -519,27 +519,27 @@ class Testbed:
         If demands are measured, flows are assigned to tunnels again after every `te.readings` readings (0: never),
         under these rates of logical links.
         """
-        every_s, every, self._paths = mode.measure_every_s, self.setting.te.readings, [self._flow_paths()]
-        if not self.setting.measures_demands(mode):
+        every_s, every, self._paths = mode.measure_every_s, self.config.te.readings, [self._flow_paths()]
+        if not self.config.measures_demands(mode):
             if every_s is None or not of_ports:
                 return None
             return PortWatch(self._port_counters, every_s, lambda _: None)
 
         def then(reading: int) -> None:
             if every and reading % every == 0 and self.controller.alive():
-                of, read = (self.fabric, self.setting.workload), readings(self._counted(watch))
+                of, read = (self.fabric, self.config.workload), readings(self._counted(watch))
                 had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
-                self._wanted_bps = measured_demands_within(*of, read, reading // every, had_bps, spec=self.setting.te)
+                self._wanted_bps = measured_demands_within(*of, read, reading // every, had_bps, spec=self.config.te)
                 self.route(mode, rates_bps, best=False, stay=True)
                 self._paths.append(self._flow_paths())
 
-        watch = PortWatch(self._tunnel_counters, self.setting.te.sample_s, then)
+        watch = PortWatch(self._tunnel_counters, self.config.te.sample_s, then)
         return watch
 
     def _counted(self, watch: PortWatch) -> npt.NDArray[np.int64]:
         """Return the readings of the tunnels that flows used in this collective, as `CollectiveRecord.counters`."""
         path = np.array(self._paths)
-        used = np.unique(tunnels_of(self.fabric, self.setting.workload, path)[path >= 0]).tolist()
+        used = np.unique(tunnels_of(self.fabric, self.config.workload, path)[path >= 0]).tolist()
         return np.array(watch.rows({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
 
     def _port_counters(self) -> Counters | None:
@@ -547,7 +547,7 @@ class Testbed:
         try:
             return self._controller.counters()
         except ControllerError:
-            if any(fault.kind == "controller killed" for fault in self.setting.faults):
+            if any(fault.kind == "controller killed" for fault in self.config.faults):
                 return None
             raise
 
@@ -558,7 +558,7 @@ class Testbed:
 
     def _learn_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
         """Store the demands seen in a collective; return its record with the counters of the tunnels that it used."""
-        workload, sample_s = self.setting.workload, self.setting.te.sample_s
+        workload, sample_s = self.config.workload, self.config.te.sample_s
         rows = self._counted(watch)
         self._demands_seen[record.collective] = measured_demands(
             self.fabric, workload, readings(rows), sample_s=sample_s
@@ -570,12 +570,12 @@ class Testbed:
 
         Both are in the state after the last completed collective: a lost attempt does not change them.
         """
-        has_course = self.setting.has_timeline(mode.name)
+        has_course = self.config.has_timeline(mode.name)
         if not has_course and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
         if self._last_belief is None:
             believed = self._conditions.believed(mode.knowledge, self._believed_after)
-            self._last_belief = believed, new_timeline(self.setting, mode.name, believed) if has_course else None
+            self._last_belief = believed, new_timeline(self.config, mode.name, believed) if has_course else None
         believed, course = self._last_belief
         return believed, course and course.copy()
 
@@ -589,12 +589,12 @@ class Testbed:
         Returns the instant at which it began (CLOCK_MONOTONIC, ns) and the rows of `CollectiveRecord.probes`. Raises
         CollectiveError.
         """
-        probes, size_bytes = self._probes(mode), self.setting.control.probe_bytes
+        probes, size_bytes = self._probes(mode), self.config.control.probe_bytes
         if anew:  # otherwise the probes' rules were installed with the routes, and their windows with the connections
             if mode.reroutes:
                 self._route([], self._conditions.known_bps(number, ()), best=False, flows={}, mode=mode)
                 self.settle()
-            segments = limits(self.setting.transport, flow_bytes=size_bytes).initial_segments
+            segments = limits(self.config.transport, flow_bytes=size_bytes).initial_segments
             for src, dst in dict.fromkeys((src, dst) for src, dst, _, _ in probes):
                 with netlink_of(self.network.host_pids[src]) as netlink:
                     ends = self.fabric.gpus[src].interface, self.fabric.gpus[dst].ip
@@ -624,9 +624,9 @@ class Testbed:
 
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
         """Return the probes of the present ring: source, destination, path, and a TCP source port for each path."""
-        placement = np.array(self.placement or rank_order_of(self.fabric, self.setting.workload))
+        placement = np.array(self.placement or rank_order_of(self.fabric, self.config.workload))
         dead = dead_cables(next(reversed(self._faults_under.values()), ()), self.fabric)
-        probes = probes_of(self.fabric, mode, self.setting.workload, placement, dead).tolist()
+        probes = probes_of(self.fabric, mode, self.config.workload, placement, dead).tolist()
         first = {pair: paths[0].index for pair, paths in self.fabric.paths_between.items() if paths}
         site = self.fabric.gpu_sites.tolist()
         return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in probes]
@@ -634,7 +634,7 @@ class Testbed:
     def _learn_links(self, mode: Mode, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
         """Store the rates of links that a collective shows; return its record, with the counters if they were read."""
         (links,) = links_passed(
-            self.setting.workload,
+            self.config.workload,
             np.array([record.placement], dtype=np.int16),
             np.array([record.path], dtype=np.int16),
             self._conditions,
@@ -644,7 +644,7 @@ class Testbed:
         if watch is None:
             sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
             seen_bps = rates_from_messages(
-                self.setting.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s
+                self.config.workload, links, self.delays_s, sent_s=sent_s, arrived_s=arrived_s
             )
         else:
             link = counted_alone(self.fabric, links)
@@ -693,16 +693,16 @@ class Testbed:
         if embeds:
             try:
                 arranging = mode if reembeds else replace(mode, reembed=NEVER)
-                self.placement = self.choose_placement(arranging, rates_bps, self.setting.workload)
+                self.placement = self.choose_placement(arranging, rates_bps, self.config.workload)
             except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.connect()
         due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
-        due = due or (bool(self._tunnels) and not mode.reroutes and number % self.setting.te.collectives == 0)
+        due = due or (bool(self._tunnels) and not mode.reroutes and number % self.config.te.collectives == 0)
         routes = self.controller.alive() and due
         if routes:
             self._tell(f"collective {number}: the controller's paths")
-        self._wanted_bps = self._demands(number) if self.setting.measures_demands(mode) else None
+        self._wanted_bps = self._demands(number) if self.config.measures_demands(mode) else None
         if reroutes:
             self._chosen_under[number] = rates_bps
         chosen_bps = self._chosen_under.get(int(moments.routed[0]))
@@ -739,8 +739,8 @@ class Testbed:
         late = self._timer_overrun()
         if result.faults:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
-        again = self._retransmitted() if self.setting.transport.queue == "fifo" else None
-        if self.setting.transport.buffer_bytes is not None:
+        again = self._retransmitted() if self.config.transport.queue == "fifo" else None
+        if self.config.transport.buffer_bytes is not None:
             self.disconnect()  # so that TCP's state after losses does not affect the next collective
         zero_ns = min(result.start_ns)
         return CollectiveRecord(
@@ -783,7 +783,7 @@ class Testbed:
         Raises CollectiveError.
         """
         if collective is not None:
-            self.setting = replace(self.setting, collective=collective)
+            self.config = replace(self.config, collective=collective)
         self._close_agents()
         self.disconnect()
         self._tell("new agents")
@@ -903,7 +903,7 @@ class Testbed:
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
         """Choose a mode's placement under these rates of logical links (0: failed); raises ValueError for none."""
-        choices = Chooser(self._router, mode, workload, self.setting.collective.ring)
+        choices = Chooser(self._router, mode, workload, self.config.collective.ring)
         (chosen,) = choices.placements(rates_bps[None])
         return tuple(int(rank) for rank in chosen)
 
@@ -943,7 +943,7 @@ class Testbed:
         mode: Mode | None = None,
         stay: bool = False,
     ) -> int:
-        demands = traffic(self.setting.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
+        demands = traffic(self.config.workload) if self._tunnels and flows else Traffic(priority=(), wanted_bps=())
         if demands.priority and (wanted_bps := self._wanted_bps) is not None:
             src, dst = self.fabric.gpu_sites[np.array(self._edges()).T]
             demands = demands.with_demands(wanted_bps, src, dst)
@@ -951,7 +951,7 @@ class Testbed:
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # the controller knows failed links by itself
             delays_s=self._router.delays_s.tolist(),
-            chunk_bytes=self.setting.workload.largest_message_bytes,
+            chunk_bytes=self.config.workload.largest_message_bytes,
             best=best,
             flows=flows.values(),
             asks=[(demands.priority[index], demands.wanted_bps[index]) for index in flows if demands.priority],
@@ -975,7 +975,7 @@ class Testbed:
         In the logical grain these are the flows that cross the WAN; in the physical grain all.
         """
         site, is_physical = [gpu.site for gpu in self.fabric.gpus], self.fabric.spec.grain == "physical"
-        flows = enumerate(zip(self._edges(), channels(self.setting.workload).tolist(), strict=True))
+        flows = enumerate(zip(self._edges(), channels(self.config.workload).tolist(), strict=True))
         return {
             index: (src, dst, channel, self._communicator.source_port(channel))
             for index, ((src, dst), channel) in flows
@@ -983,11 +983,11 @@ class Testbed:
         }
 
     def _faults(self, indices: Sequence[int]) -> tuple[Fault, ...]:
-        return tuple(self.setting.faults[index] for index in indices)
+        return tuple(self.config.faults[index] for index in indices)
 
     def _edges(self) -> list[tuple[int, int]]:
         """Return the source and destination ranks of every flow."""
-        begins, ends = self.setting.workload.schedule.ends
+        begins, ends = self.config.workload.schedule.ends
         return [(self.placement[src], self.placement[dst]) for src, dst in zip(begins, ends, strict=True)]
 
     def _crossings(self) -> list[tuple[int, int]]:

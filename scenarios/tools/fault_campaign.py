@@ -131,13 +131,13 @@ def run(drill: CampaignScenario, patience_s: float) -> list[Outcome]:
 
     A VM without output for `patience_s` seconds counts as hung. Raises vm.CannotRunError if this machine cannot run it.
     """
-    setting, words, events = scenario_of(drill.text), StderrTail(), list[EngineEvent]()
+    config, words, events = scenario_of(drill.text), StderrTail(), list[EngineEvent]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
-                [to_json(setting), drill.mode, str(_COLLECTIVES)],
-                memory_bytes=memory_bytes(setting),
-                stdout=Reader(Task(0, setting, drill.mode), events.append, watchdog.renew),
+                [to_json(config), drill.mode, str(_COLLECTIVES)],
+                memory_bytes=memory_bytes(config),
+                stdout=Reader(Task(0, config, drill.mode), events.append, watchdog.renew),
                 stderr=words,
                 on_start=watchdog.guard,
             )

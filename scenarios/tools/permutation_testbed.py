@@ -67,12 +67,12 @@ def prepare_testbed(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
     messages that are too large.
     """
     with TemporaryDirectory() as folder:
-        settings = [_setting(setup, draw, Path(folder, f"{index}.goal")) for index, draw in enumerate(draws)]
-        check_chunks(settings)
+        configs = [_config(setup, draw, Path(folder, f"{index}.goal")) for index, draw in enumerate(draws)]
+        check_chunks(configs)
 
         def measure(progress: Callable[[int], None], jobs: int) -> Floats:
             arrivals_s: dict[int, Floats] = {}
-            with closing(Emulation(jobs).run(settings)) as events:
+            with closing(Emulation(jobs).run(configs)) as events:
                 for event in events:
                     if isinstance(event, Failed):
                         raise RunError(event.why)
@@ -88,7 +88,7 @@ def prepare_testbed(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
         yield measure
 
 
-def _setting(setup: Setup, draw: Draw, path: Path) -> Scenario:
+def _config(setup: Setup, draw: Draw, path: Path) -> Scenario:
     """Return the configuration of a draw, and write its schedule to a file."""
     values: dict[str, Any] = {
         "name": "permutation",
@@ -117,8 +117,8 @@ def _setting(setup: Setup, draw: Draw, path: Path) -> Scenario:
     scenario = DEFAULTS.with_values(values)
     ranks = len(build_fabric(scenario.fabric).gpus)
     path.write_text(text(_schedule(draw.dst, ranks, setup.size), placement=range(ranks), slot_bytes=1))
-    (setting,) = scenario.settings()
-    return setting
+    (config,) = scenario.configurations()
+    return config
 
 
 def _schedule(dst: Ints, ranks: int, size: int) -> Schedule:

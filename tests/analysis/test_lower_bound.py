@@ -165,7 +165,7 @@ def test_no_round_of_jobs_beats_the_lower_bound_in_any_mode(seed: int, grain: st
         job["algorithm"] = str(rng.choice(ALGORITHMS[kind]))
         jobs.append(job | {"start": f"{rng.integers(1, 900)} us"} if rng.random() < 0.5 else job)
     values = {"job": jobs, "fabric.grain": grain, "run.seed": seed, "collective.count": 5}
-    (setting,) = scenario(**values).settings()
+    (setting,) = scenario(**values).configurations()
     conditions = conditions_of(setting)
     bound_s = lower_bound(setting, conditions)(0, conditions.drawn.rates_bps(0, 5))
     assert (bound_s > 0).all()
@@ -190,7 +190,7 @@ def test_no_fluid_time_over_shared_links_or_ports_beats_the_lower_bound(
     keys = {"fabric.gpus": gpus, "fabric.grain": grain, "conditions.wan_delay": wan_delay, "run.seed": seed}
     keys |= {"collective.kind": collective[0], "collective.algorithm": collective[1], "collective.ring": ring}
     keys |= {"fabric.wan": wan if len(gpus) == 2 else "mesh", "collective.chunk": "1 MB"}
-    (setting,) = scenario(**keys).settings()
+    (setting,) = scenario(**keys).configurations()
     conditions = conditions_of(setting)
     bound_s = lower_bound(setting, conditions)(0, conditions.shared_bps(0, 10))
     for mode in MODES:

@@ -128,7 +128,7 @@ def test_95_percent_intervals_contain_the_true_value_in_95_percent_of_draws(samp
     """Over a thousand draws of every mode. The true value is that of all draws; three standard errors are 2 %."""
     # A trace is a recording; here it records a network with independent conditions in every collective.
     values = {"conditions.sampler": "uniform" if sampler == "trace" else sampler, "collective.count": DRAWS * count}
-    (setting,) = scenario(**values, **DRAWN[sampler]).settings()
+    (setting,) = scenario(**values, **DRAWN[sampler]).configurations()
     slices: dict[str, list[np.ndarray]] = {}
     for part in Model(batch=20_000).run([setting]):
         slices.setdefault(part.mode, []).append(part.rows.completion_s)
@@ -193,7 +193,7 @@ def test_block_lengths_cover_collectives_that_share_a_ring_or_correlated_conditi
 
 
 def papers(name, *assignments):
-    settings = load_scenario(name, [assignment(text) for text in assignments]).settings()
+    settings = load_scenario(name, [assignment(text) for text in assignments]).configurations()
     return {is_paper_configuration(plain_values(setting), setting.run.modes) for setting in settings}
 
 

@@ -59,8 +59,8 @@ class FakeTestbeds:
 
     def run_point(self, task, put, on_start=None):
         self.tries.append((task.index, task.mode))
-        reader, expected = Reader(task, put), PointPredictor(task.setting, task.mode)
-        for k in range(task.setting.collective.count):
+        reader, expected = Reader(task, put), PointPredictor(task.config, task.mode)
+        for k in range(task.config.collective.count):
             if task.mode in self.failing and self.tries.count((task.index, task.mode)) <= self.times and k == 2:
                 raise self.error(f"{task.name}, after 2 collectives: the switch fell over")
             found = row(expected.of(k), k)

@@ -47,7 +47,7 @@ def write_run(
     settings, counts = settings_as_json(chosen), {"model": modelled, "emulation": emulated}
     directory.mkdir(parents=True)
     points = {}
-    for place, setting in enumerate(chosen.settings()):
+    for place, setting in enumerate(chosen.configurations()):
         for engine in engines:
             for mode in setting.run.modes:
                 rows = _modelled if engine == "model" else partial(_measured, place, drops=drops, late=late, off=off)
@@ -57,7 +57,7 @@ def write_run(
     (directory / "provenance.json").write_text(json.dumps(_provenance(chosen, not unfinished)))
     if "emulation" in engines:
         tables = []
-        for place, setting in enumerate(chosen.settings()):
+        for place, setting in enumerate(chosen.configurations()):
             conditions = conditions_of(setting)
             rates = conditions.shared_bps(0, emulated)
             tables.append(schema.conditions_table(place, 0, rates, conditions.shared_delays_s))

@@ -23,7 +23,7 @@ def row(record: CollectiveRecord) -> list[Any]:
 
 
 def main() -> None:
-    (setting,) = load_scenario(sys.argv[1]).settings()
+    (setting,) = load_scenario(sys.argv[1]).configurations()
     found: dict[str, Any] = {}
     with Testbed(setting, platform=VIRTUAL) as testbed:
         bed = InteractiveTestbed(testbed)
@@ -45,7 +45,7 @@ def main() -> None:
     for name in setting.run.modes:
         with Testbed(setting, platform=VIRTUAL) as testbed:
             found[name].append([row(record) for record in testbed.run(setting.mode(name), count=COUNT)])
-    (saved,) = load_scenario("saved.toml").settings()
+    (saved,) = load_scenario("saved.toml").configurations()
     with Testbed(saved, platform=VIRTUAL) as testbed:
         found["saved"].append([row(record) for record in testbed.run(saved.mode(saved.run.modes[0]), count=1)])
     print(json.dumps(found))

@@ -32,7 +32,7 @@ def ours(scenario: str, python: str) -> None:
 
     found = {}
     with Testbed(load_scenario(scenario)) as testbed:
-        chunk_bytes = testbed.setting.collective.chunk_bytes
+        chunk_bytes = testbed.config.collective.chunk_bytes
         for kind in KINDS:
             testbed.renew(CollectiveSpec(kind=kind, chunk_bytes=chunk_bytes))
             found[kind] = testbed.collective(MODES["base"], 0).completion_s

@@ -87,7 +87,7 @@ rto_min = "10 ms"
 protect = "{"link" if is_protected else "none"}"
 {f'recovery = "{recovery_ms} ms"' if more_ms else ""}
 """
-    (found,) = scenario_of("\n".join([head, *tables])).settings()
+    (found,) = scenario_of("\n".join([head, *tables])).configurations()
     return found
 
 

@@ -41,7 +41,7 @@ STREAM = {"kind": "transfer", "name": "stream", "ranks": [1, 5], "rate": "800 Mb
 
 def setting(*jobs, head=HEAD, tail=""):
     tables = ["[[job]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in job.items()) for job in jobs]
-    (found,) = scenario_of("\n".join([head, *tables, tail])).settings()
+    (found,) = scenario_of("\n".join([head, *tables, tail])).configurations()
     return found
 
 

@@ -61,7 +61,7 @@ def test_connecting_time_equals_an_event_by_event_replay_of_the_handshakes() -> 
 
 
 def test_counted_reconfiguration_time_is_added_to_the_completion_time() -> None:
-    (setting,) = scenario_of(WORDS).settings()
+    (setting,) = scenario_of(WORDS).configurations()
     free = replace(setting, control=replace(setting.control, counted=False))
     with_cost, without = (
         {one.mode: one.rows for one in Model(batch=1000).run([which])}  # type: ignore[union-attr]
@@ -79,7 +79,7 @@ def test_counted_reconfiguration_time_is_added_to_the_completion_time() -> None:
 
 
 def test_reconfiguration_times_do_not_depend_on_how_a_run_is_split_into_parts() -> None:
-    (setting,) = scenario_of(WORDS).settings()
+    (setting,) = scenario_of(WORDS).configurations()
     conditions = conditions_of(setting)
     for mode in ("joint", "each"):
         whole, *parts = (
@@ -97,7 +97,7 @@ def test_a_gain_policy_reembeds_only_if_the_gain_over_its_horizon_exceeds_the_co
     of = '[[policy]]\nname = "weighs"\nreroute = "gain 0"\nreembed = "gain 0"\n'
     chosen = {}
     for horizon in (1, 1_000_000):
-        (setting,) = scenario_of(f"{dear}{of}horizon = {horizon}").settings()
+        (setting,) = scenario_of(f"{dear}{of}horizon = {horizon}").configurations()
         decisions = decisions_of(setting, "weighs", conditions_of(setting), start=0, count=30)
         chosen[horizon] = int(decisions.reembedded.sum())
     assert chosen[1] == 0
@@ -124,7 +124,7 @@ def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_cha
     here = {name: of.reset_index(drop=True) for name, of in rows(tmp_path / "run").groupby("engine")}
     model, emulation = here["model"], here["emulation"]
     assert model.reconfigure_s.to_numpy() == pytest.approx(emulation.reconfigure_s.to_numpy(), abs=50e-9)
-    (setting,) = scenario_of(far).settings()
+    (setting,) = scenario_of(far).configurations()
     fabric = conditions_of(setting).fabric
     for k in range(1, 8):
         both = zip(model.paths[k - 1], model.paths[k], strict=True)

@@ -171,7 +171,7 @@ def test_an_experiment_completes_after_a_process_or_a_switch_has_died(testbed_re
 def test_a_placement_or_a_path_that_differs_from_the_plan_ends_the_point(name, faults):
     down = {"fault": [{"at": "collective 0", "what": "link s0b0-s1b0 down"}]} if faults else {}
     task = Task(0, scenario(collective__count=3, **down), "wan")
-    planned, took = row(PointPredictor(task.setting, task.mode).of(0, faults), 0, faults), []
+    planned, took = row(PointPredictor(task.config, task.mode).of(0, faults), 0, faults), []
     Reader(task, took.append).write(json.dumps(planned).encode() + b"\n")
     assert len(took) == 1
     paths, between = planned["path"], build_fabric(FabricSpec()).paths_between[0, 1]

@@ -27,9 +27,11 @@ KINDS = [
 
 @pytest.mark.parametrize("values", KINDS)
 def test_rate_changes_affect_only_collectives_that_outlast_the_first_interval(values: tuple[str, ...]) -> None:
-    plain = times(scenario(*values, "collective.count=200").settings(), Model())
+    plain = times(scenario(*values, "collective.count=200").configurations(), Model())
     every_us = round(np.median(plain[0, "joint"]) * 1e6)
-    timed = times(scenario(*values, "collective.count=200", f"conditions.every={every_us} us").settings(), Model())
+    timed = times(
+        scenario(*values, "collective.count=200", f"conditions.every={every_us} us").configurations(), Model()
+    )
     for key, found_s in plain.items():
         within = found_s <= every_us / 1e6
         assert (timed[key][within] == found_s[within]).all()
@@ -40,7 +42,9 @@ def test_rate_changes_affect_only_collectives_that_outlast_the_first_interval(va
 
 @pytest.mark.parametrize("values", KINDS)
 def test_results_do_not_depend_on_batch_size_or_number_of_processes(values: tuple[str, ...]) -> None:
-    asked = scenario(*values, "collective.count=40", "conditions.every=3 ms", "conditions.interval=7 ms").settings()
+    asked = scenario(
+        *values, "collective.count=40", "conditions.every=3 ms", "conditions.interval=7 ms"
+    ).configurations()
     whole = times(asked, Model())
     parts = times(asked, Model(batch=7, jobs=2))
     assert all((whole[key] == parts[key]).all() for key in whole)
@@ -118,7 +122,7 @@ def test_rates_of_a_trace_change_within_collectives(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"time,link,rate\n{rows}")
     trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}", "conditions.trace_step=100 ms"
     asked = scenario(*trace, "conditions.every=100 ms", "collective.count=4", "conditions.intra_rate=200 Gbit/s")
-    found = times(asked.settings(), Model())[0, "base"]
+    found = times(asked.configurations(), Model())[0, "base"]
     bits, bound = 7 * 64e6, 7 * 64e6 / 200e9 + 1e-3
     expected = [left + (bits - left * 1e9) / 4e9 for left in (0.3, 0.2, 0.1)] + [bits / 4e9]
     assert (found >= expected).all() and (found <= np.array(expected) + bound).all()
@@ -142,7 +146,7 @@ def test_every_boot_is_the_same_to_the_nanosecond_and_as_the_model_says(
     mean_s = {point["engine"]: point["mean_s"] for point in answer["points"]}
     assert mean_s["model"] == pytest.approx(mean_s["emulation"], rel=5e-3)
     # Without changes within collectives the mean time differs by far more than that.
-    plain = times(scenario(*values, "collective.count=3").settings(), Model())
+    plain = times(scenario(*values, "collective.count=3").configurations(), Model())
     assert abs(plain[0, mode].mean() / mean_s["emulation"] - 1) > 0.02
 
 
@@ -168,7 +172,7 @@ def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_
     asked = scenario(
         *LIVE, ONE, *SLOW, "conditions.every=4 ms", "conditions.interval=40 ms", "collective.count=9", *away
     )
-    found_s = times(asked.settings(), Model())[0, "live"]
+    found_s = times(asked.configurations(), Model())[0, "live"]
     conditions, step_ms = conditions_of(asked), 0.1
     wan = [link.index for link in conditions.fabric.links if link.kind == "wan" and link.src.startswith("s0")]
     for number, one_s in enumerate(found_s):
@@ -241,5 +245,5 @@ def test_a_training_step_that_is_rerouted_while_it_runs_is_measured_as_predicted
     emulation = stored(tmp_path / "run")
     assert (emulation.reconfigure_messages > 5).all()
     # With paths chosen only before each collective it takes longer, by far more than that.
-    kept = times(scenario(*live, *step, *values, "collective.count=2", "run.modes=['wan']").settings(), Model())
+    kept = times(scenario(*live, *step, *values, "collective.count=2", "run.modes=['wan']").configurations(), Model())
     assert (kept[0, "wan"] / emulation.completion_s.to_numpy()).max() > 1.05

@@ -24,7 +24,7 @@ class FakeTestbed:
         self.events: list[tuple[str, int, Any]] = []
         monkeypatch.setattr(fault_injector, "run_program", self.run_program)
         testbed: Any = SimpleNamespace(
-            setting=SimpleNamespace(faults=faults),
+            config=SimpleNamespace(faults=faults),
             fabric=FABRIC,
             lose=self.loss.__setitem__,
             controller_at={},

@@ -45,7 +45,7 @@ def scenario(*jobs, **values):
 
 
 def setting(*jobs, **values):
-    (found,) = scenario(*jobs, **values).settings()
+    (found,) = scenario(*jobs, **values).configurations()
     return found
 
 
@@ -61,7 +61,7 @@ def test_declared_jobs_survive_reading_and_writing():
     )
     assert [job.name for job in found.jobs] == ["a", "b", "job3", "job4", "noise"]
     assert scenario_of(resolved(found)) == found
-    (one,) = found.settings()
+    (one,) = found.configurations()
     assert from_json(to_json(one)) == one
     assert [job["name"] for job in settings_as_json(found)[0]["jobs"]] == [job.name for job in found.jobs]
     assert one.workload.jobs[1].start_s == 1e-3 and one.workload.jobs[4].is_background
@@ -133,9 +133,9 @@ def test_a_messages_job_keeps_the_sizes_of_its_schedule_file_beside_other_jobs()
 
 
 def test_labels_of_swept_configurations_say_without_classes_or_without_jobs():
-    labels = [one.label for one in Scenario(sweep=(Axis("class", ((), classes.read([GOLD]))),)).settings()]
+    labels = [one.label for one in Scenario(sweep=(Axis("class", ((), classes.read([GOLD]))),)).configurations()]
     assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
-    (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).settings()]
+    (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).configurations()]
     assert label.endswith("10 us, without jobs")
 
 
@@ -294,7 +294,7 @@ def test_job_rows_can_be_read_from_an_interrupted_run_and_from_the_completed_run
     (tmp_path / "scenario.toml").write_text(resolved(found))
     known = {"format": 1, "started": "now", "ended": None, "seed": 1, "command": []}
     (tmp_path / "provenance.json").write_text(json.dumps(known))
-    slices = [one.rows for one in Model(batch=10).run(found.settings()) if isinstance(one, Slice)]
+    slices = [one.rows for one in Model(batch=10).run(found.configurations()) if isinstance(one, Slice)]
     for stop in (1, 3):
         with closing(Writer(tmp_path, settings_as_json(found), {point: 30})) as writer:
             for rows in slices[:stop]:
@@ -347,7 +347,7 @@ def test_classes_survive_reading_and_writing_and_are_served_by_priority():
         **{"class": [BRONZE | {"share": 0.25, "ceiling": 0.5}, GOLD]},
     )
     assert scenario_of(resolved(found)) == found
-    (one,) = found.settings()
+    (one,) = found.configurations()
     assert from_json(to_json(one)) == one
     assert [(each.dscp, each.assured, each.ceiling) for each in classes.services(one.classes)] == [
         (8, 0.0, 1.0),
@@ -394,7 +394,7 @@ def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_cl
     assert command.run(["tenants", "--engine", "model", "--collectives", "20", "--modes", "base", "--out", "it"]) == 0
     assert "inference (gold), training (bronze)" in capsys.readouterr().out
     mean_s = open_run(tmp_path / "it").jobs.groupby(["setting", "job"]).completion_s.mean()
-    alone = load_scenario("tenants", [Override("job", [{"ranks": [0, 1, 4, 5]}], "job")]).settings()[0]
+    alone = load_scenario("tenants", [Override("job", [{"ranks": [0, 1, 4, 5]}], "job")]).configurations()[0]
     _, alone_s = modelled(alone)
     assert mean_s[1, "inference"] == pytest.approx(alone_s.mean(), rel=1e-9)
     assert mean_s[0, "inference"] > 1.3 * mean_s[1, "inference"] and mean_s[1, "training"] > mean_s[0, "training"]

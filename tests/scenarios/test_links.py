@@ -71,7 +71,7 @@ def test_the_lower_bound_accounts_for_the_slow_links_of_a_single_gpu() -> None:
 def test_delays_that_only_the_model_can_represent_are_refused_by_the_emulation(tmp_path: Path) -> None:
     text = '[conditions.links]\n"g0>s0b1" = {delay = "1 ms"}\n[collective]\ncount = 2\n'
     (tmp_path / "apart.toml").write_text(text)
-    check_delays(load_scenario(str(tmp_path / "apart.toml")).settings())  # a ring shares no link
+    check_delays(load_scenario(str(tmp_path / "apart.toml")).configurations())  # a ring shares no link
     (tmp_path / "apart.toml").write_text(f'{text}emulated = 1\nkind = "alltoall"\n')
     said, _ = ended("apart.toml", "--engine", "both", "--out", "run", cwd=tmp_path, status=2)[::-1]
     assert "conditions.links has delays that differ between border routers" in said and "allowed" in said

@@ -97,7 +97,7 @@ knowledge = "probed"
 
 
 def setting_of(more="", count=30):
-    (setting,) = scenario_of(POLICIES.format(count=count) + more).settings()
+    (setting,) = scenario_of(POLICIES.format(count=count) + more).configurations()
     return setting
 
 
@@ -176,7 +176,7 @@ def test_testbed_decisions_from_message_times_replay_from_the_run_folder(tmp_pat
     (tmp_path / "measured.toml").write_text(POLICIES.format(count=10))
     fidelity = answer(tmp_path / "run", "measured.toml", "--engine", "emulation")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (20, 0)
-    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).configurations()
     conditions = conditions_of(setting)
     collectives, transfers = rows(tmp_path / "run"), pd.read_parquet(tmp_path / "run" / "transfers.parquet")
     for mode, here in collectives.groupby("mode"):
@@ -265,7 +265,7 @@ def test_testbed_decisions_from_port_counters_replay_from_the_run_folder(tmp_pat
     (tmp_path / "ports.toml").write_text(PORTS_POLICY)
     fidelity = answer(tmp_path / "run", "ports.toml", "--engine", "emulation")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (6, 0)
-    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).configurations()
     assert setting.mode("ports").measure_every_s == 700e-6
     conditions, expected, chosen = conditions_of(setting), PointPredictor(setting, "ports"), set()
     counters = pd.read_parquet(tmp_path / "run" / "counters.parquet")
@@ -384,7 +384,7 @@ def test_decisions_from_probes_replay_from_the_run_folder_and_probing_time_is_pr
     (tmp_path / "probes.toml").write_text(PROBES.format(count=5))
     fidelity = answer(tmp_path / "run", "probes.toml")["fidelity"]
     assert (fidelity["collectives"], fidelity["drops"]) == (5, 0)
-    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).configurations()
     conditions, expected, chosen = conditions_of(setting), PointPredictor(setting, "probes"), set()
     found = rows(tmp_path / "run").set_index(["engine", "collective"]).sort_index()
     assert found.loc["emulation"].reconfigure_s.to_numpy() == pytest.approx(
@@ -427,7 +427,7 @@ for = "5 collectives"
 @pytest.mark.parametrize("grain", ["logical", "physical"])
 @pytest.mark.parametrize("mode", ["greedy", "calm"])
 def test_decisions_under_faults_replay_and_avoid_the_failed_wan_link(grain, mode):
-    (setting,) = scenario_of(STRUCK.format(count=14)).with_values({"fabric.grain": grain}).settings()
+    (setting,) = scenario_of(STRUCK.format(count=14)).with_values({"fabric.grain": grain}).configurations()
     conditions, expected = conditions_of(setting), PointPredictor(setting, mode)
     (dead,) = [link.index for link in conditions.fabric.links if link.name == "s0b0>s1b0"]
     over = [path.index for path in conditions.fabric.paths if dead in path.links]
@@ -444,7 +444,7 @@ def test_decisions_under_faults_replay_and_avoid_the_failed_wan_link(grain, mode
 
 
 def test_a_failed_link_is_known_at_once_and_a_slow_link_after_its_first_measurement():
-    (setting,) = scenario_of(STRUCK.format(count=14)).settings()
+    (setting,) = scenario_of(STRUCK.format(count=14)).configurations()
     conditions, seen = conditions_of(setting), dict[int, float]()
     names = [link.name for link in conditions.fabric.links]
     wan, slow = names.index("s0b0>s1b0"), names.index("g2>g3")
@@ -487,7 +487,7 @@ def test_probes_avoid_failed_links_and_measure_slow_ones(grain):
     """On the mesh, the chosen paths still equal those of an oracle before every collective."""
     near = '[[policy]]\nname = "near"\nreroute = "every 1"\nknowledge = "probed"\n[[fault]]'
     of = STRUCK.format(count=14).replace('["greedy", "calm"]', '["near"]').replace("[[fault]]", near, 1)
-    (setting,) = scenario_of(of).with_values({"fabric.grain": grain, "conditions.sampler": "uniform"}).settings()
+    (setting,) = scenario_of(of).with_values({"fabric.grain": grain, "conditions.sampler": "uniform"}).configurations()
     conditions = conditions_of(setting)
     probed, known = (decisions_of(setting, mode, conditions, start=0, count=14) for mode in ("near", "wan"))
     assert (probed.path == known.path).all()

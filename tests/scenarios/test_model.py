@@ -32,15 +32,15 @@ from tests.fakes.processes import await_that, descendants, living
 )
 def test_completion_times_do_not_depend_on_batch_size_or_order_of_modes(batch, every, modes, chosen):
     values = {"collective__count": 61, "collective__reembed_every": every, "conditions__sampler": chosen}
-    whole = times(scenario(**values, run__modes=list(MODES)).settings(), Model(batch=61))
-    parts = times(scenario(**values, run__modes=modes).settings(), Model(batch=batch))
+    whole = times(scenario(**values, run__modes=list(MODES)).configurations(), Model(batch=61))
+    parts = times(scenario(**values, run__modes=modes).configurations(), Model(batch=batch))
     assert set(whole) == set(parts)
     assert all((whole[key] == parts[key]).all() for key in whole)
 
 
 def test_completion_times_do_not_depend_on_the_number_of_processes_but_on_the_seed():
     swept = {"collective__count": 300, "fabric__gpus": [3, 5]}
-    settings = scenario(**swept, sweep__run__seed=[1, 2]).settings()
+    settings = scenario(**swept, sweep__run__seed=[1, 2]).configurations()
     alone, together = times(settings, Model(jobs=1, batch=100)), times(settings, Model(jobs=3, batch=40))
     assert len(alone) == 8
     assert all((alone[key] == together[key]).all() for key in alone)
@@ -50,12 +50,14 @@ def test_completion_times_do_not_depend_on_the_number_of_processes_but_on_the_se
 def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
     """With one border router per site there is no path to choose: modes with equal embeddings take equal times."""
     fixed = {"fabric__gpus": 4, "fabric__border_routers": 1, "collective__count": 50}
-    by_mode = times(scenario(**fixed).settings(), Model())
+    by_mode = times(scenario(**fixed).configurations(), Model())
     assert (by_mode[0, "base"] == by_mode[0, "wan"]).all()
     assert (by_mode[0, "ccl"] == by_mode[0, "joint"]).all()
     assert not (by_mode[0, "base"] == by_mode[0, "ccl"]).all()
     # Delays are negligible here, so times are proportional to the chunk size if the drawn rates are equal.
-    small, large = (times(scenario(**fixed, collective__chunk=c).settings(), Model()) for c in ("500 MB", "1000 MB"))
+    small, large = (
+        times(scenario(**fixed, collective__chunk=c).configurations(), Model()) for c in ("500 MB", "1000 MB")
+    )
     assert large[0, "base"] == pytest.approx(2 * small[0, "base"], rel=2e-2)
 
 
@@ -170,7 +172,7 @@ def test_workers_continue_while_earlier_results_are_consumed(tmp_path):
 
 
 def test_no_worker_process_survives_a_closed_run_or_a_killed_parent():
-    run = Model(jobs=2, batch=10).run(scenario(collective__count=10**6).settings())
+    run = Model(jobs=2, batch=10).run(scenario(collective__count=10**6).configurations())
     next(run)
     below = descendants(os.getpid())
     assert len(below) >= 2
@@ -187,7 +189,7 @@ def test_no_worker_process_survives_a_closed_run_or_a_killed_parent():
 
 
 def test_killing_all_worker_processes_during_a_run_does_not_change_its_results():
-    given = scenario(collective__count=400).settings()
+    given = scenario(collective__count=400).configurations()
     whole, found, killed = times(given, Model()), {}, set()
     for part in Model(jobs=2, batch=20).run(given):
         assert isinstance(part, Slice), part

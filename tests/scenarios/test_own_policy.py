@@ -25,7 +25,7 @@ def page_example() -> str:
 def decisions_of(folder, program, count=40):
     (folder / "mine.py").write_text(program)
     text = f'[collective]\ncount = {count}\n[[policy]]\nname = "mine"\nfunction = "mine.py:mine"'
-    (setting,) = scenario_of(text, path=folder / "scenario.toml").settings()
+    (setting,) = scenario_of(text, path=folder / "scenario.toml").configurations()
     return decisions_of(setting, "mine", conditions_of(setting), start=0, count=count)
 
 
@@ -94,7 +94,7 @@ def test_a_missing_wan_path_is_not_blamed_on_the_policy_function(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(now):\n    return now.kept_s > now.anew_s, False")
     cut = "".join(f'[[fault]]\nat = "collective 3"\nwhat = "switch s0b{number} down"\n' for number in range(2))
     policy = f'[[policy]]\nname = "mine"\nfunction = "{tmp_path}/mine.py:mine"\n'
-    (setting,) = scenario_of(f"[collective]\ncount = 6\n{policy}{cut}").settings()
+    (setting,) = scenario_of(f"[collective]\ncount = 6\n{policy}{cut}").configurations()
     conditions = conditions_of(setting)
     assert len(decisions_of(setting, "mine", conditions, start=0, count=3).path) == 3
     with pytest.raises(NoPathError, match="no path leads over the WAN"):

@@ -161,7 +161,7 @@ what = "link s0l0-s0p0 down"
 def test_kept_paths_are_chosen_again_when_cables_are_cut_or_repaired(reroute: str, reembed: str) -> None:
     # A policy that never chooses anything may not have stale knowledge, which would have no effect.
     known = "oracle" if reroute == reembed == "never" else "stale 1"
-    (setting,) = scenario_of(STRUCK.format(reroute, reembed, known)).settings()
+    (setting,) = scenario_of(STRUCK.format(reroute, reembed, known)).configurations()
     conditions, mode = conditions_of(setting), setting.mode("mine")
     placement, path, _ = in_turn(
         "mesh", mode, conditions.believed(mode.knowledge), 24, every=4, struck=(3, 5, 7, 9, 20)
@@ -303,7 +303,7 @@ def test_a_policys_own_ring_objective_overrides_that_of_the_run() -> None:
     tables = "".join(
         f'[[policy]]\nname = "p{place}"\nreembed = "every"\nring = "{ring}"\n' for place, ring in enumerate(OBJECTIVES)
     )
-    (setting,) = scenario_of(f'{tables}[conditions]\nwan_delay = "10 ms"\n[collective]\ncount = 60').settings()
+    (setting,) = scenario_of(f'{tables}[conditions]\nwan_delay = "10 ms"\n[collective]\ncount = 60').configurations()
     conditions, chosen = conditions_of(setting), set()
     for place, ring in enumerate(OBJECTIVES):
         mine = decisions_of(setting, f"p{place}", conditions, start=0, count=60).placement
@@ -382,7 +382,7 @@ knowledge = "stale {collectives}"
 """
     scenario = scenario_of(text)
     assert scenario_of(resolved(scenario)) == scenario
-    (setting,) = scenario.settings()
+    (setting,) = scenario.configurations()
     conditions = conditions_of(setting)
     by_time, by_number = (conditions.believed(setting.mode(name).knowledge) for name in ("by-time", "by-number"))
     assert (by_time.rates_bps(0, 30) == by_number.rates_bps(0, 30)).all()

@@ -32,7 +32,7 @@ def clock(monkeypatch):
 
 def test_a_finished_point_is_shown_with_its_mean_and_gain_over_base():
     """Slices may arrive in any order and length, as in a resumed run."""
-    (setting,) = scenario(collective__count=1000).settings()
+    (setting,) = scenario(collective__count=1000).configurations()
     base_s = np.random.default_rng(1).gamma(4.0, 0.001, 1000)
     times_s = {"base": base_s, "ccl": 0.9 * base_s, "wan": base_s**1.1, "joint": 0.5 * base_s}
     shown = Progress("model", [setting])
@@ -48,7 +48,7 @@ def test_a_finished_point_is_shown_with_its_mean_and_gain_over_base():
 
 
 def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
-    settings = scenario(collective__count=100, run__modes=["base", "wan"]).settings()
+    settings = scenario(collective__count=100, run__modes=["base", "wan"]).configurations()
     model, emulation = Progress("model", settings), Progress("emulation", settings)
     model.take(part(0, "base", np.ones(50)))
     model.begin()  # earlier results do not count for the pace
@@ -65,7 +65,7 @@ def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
 
 def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkeypatch, capsys):
     assert progress._SILENT_S <= 15  # as documented
-    settings = scenario(collective__count=4, run__modes=["base", "wan"]).settings()
+    settings = scenario(collective__count=4, run__modes=["base", "wan"]).configurations()
     err = ""
 
     def silent():

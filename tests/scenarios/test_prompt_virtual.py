@@ -75,7 +75,7 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
     assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["files", "leaf.pcap", "now.toml"]
     assert [(vm.folder / "kept/files" / name).read_text() for name in ("named0", "named1")] == ["g0\n", "g4\n"]
-    (saved,) = load_scenario(str(vm.folder / "kept" / "now.toml")).settings()
+    (saved,) = load_scenario(str(vm.folder / "kept" / "now.toml")).configurations()
     conditions = conditions_of(saved)
     (found_s,) = Plan(
         saved, "joint", decisions_of(saved, "joint", conditions, start=0, count=1), conditions

@@ -106,7 +106,7 @@ def test_rails_survive_storing_appear_in_labels_and_replace_leaves_and_spines() 
     text = resolved(one)
     assert "leaves" not in text and "spines" not in text and scenario_of(text).fabric == one.fabric
     swept = scenario(*ONE, "sweep.fabric.oversubscription=[1, [2, 3]]")
-    assert [point.label.split(", ")[3] for point in swept.settings()] == [
+    assert [point.label.split(", ")[3] for point in swept.configurations()] == [
         "oversubscription 1.0",
         "oversubscription [2.0",
     ]

@@ -25,7 +25,7 @@ class Scripted:
     """A testbed whose attempts at a collective end as scripted: None for success, or the error to raise."""
 
     def __init__(self, script: list[Exception | None], faults: tuple[Fault, ...] = ()) -> None:
-        self.setting, self.fabric = SimpleNamespace(faults=faults), build_fabric(FabricSpec())
+        self.config, self.fabric = SimpleNamespace(faults=faults), build_fabric(FabricSpec())
         self.network = SimpleNamespace(host_pids=[])
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()

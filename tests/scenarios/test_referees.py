@@ -75,7 +75,7 @@ def some_scenario(rng: np.random.Generator) -> Scenario:
         ],
     }
     keys["fabric.gpus"] = keys["fabric.gpus"][0] if len(keys["fabric.gpus"]) == 1 else keys["fabric.gpus"]
-    (found,) = scenario(**keys).settings()
+    (found,) = scenario(**keys).configurations()
     return found
 
 
@@ -171,7 +171,7 @@ def test_a_run_stores_the_best_ring_and_policy_with_every_time_and_draws_them(
     (tmp_path / "beside.toml").write_text(BESIDE.format(count=count))
     said, _ = ended("beside.toml", "--engine", engine, "--json", "--out", "run", cwd=tmp_path)
     found, points = rows(tmp_path / "run"), json.loads(said)["points"]
-    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).settings()
+    (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).configurations()
     best = totals(setting, count)
     for point, (mode, here) in zip(points, found.groupby("mode"), strict=True):
         assert here.best_policy_s.sum() == pytest.approx(best.optimum_s, rel=1e-12)
@@ -263,4 +263,4 @@ def test_a_referee_that_applies_to_no_configuration_is_refused() -> None:
         with pytest.raises(ScenarioError, match="no best schedule is known here; allowed: ring, policy, or whole"):
             scenario(**kept, **keys)
     swept = {"run.referees": ["ring"], "sweep.collective.algorithm": ["bruck", "ring"]}
-    assert [one.has_best_ring for one in scenario(**swept).settings()] == [False, True]
+    assert [one.has_best_ring for one in scenario(**swept).configurations()] == [False, True]

@@ -20,7 +20,7 @@ from topologies.fabric.fabric import Fabric
 POINTS = [
     pytest.param(setting, mode, id=f"{name} {setting.label} {mode}")
     for name in ("fig4a", "fig4b", "fig5a", "fig5b")
-    for setting in load_scenario(name).settings()
+    for setting in load_scenario(name).configurations()
     for mode in ("ccl", "joint")
 ]
 

@@ -41,7 +41,7 @@ def test_the_routing_appears_in_labels_survives_storing_and_can_be_swept() -> No
     with pytest.raises(ScenarioError, match="allowed: single, ecmp, spray"):
         scenario("fabric.routing=random")
     swept = scenario('sweep.fabric.routing=["single", "spray"]')
-    assert [point.label.rpartition(", ")[2] for point in swept.settings()] == ["routing single", "routing spray"]
+    assert [point.label.rpartition(", ")[2] for point in swept.configurations()] == ["routing single", "routing spray"]
     with pytest.raises(ScenarioError, match="sprayed over all paths, the workload has 8,192 channels; allowed: 5,000"):
         scenario("fabric.routing=spray", "fabric.grain=physical", "fabric.spines=32", "collective.channels=64")
 

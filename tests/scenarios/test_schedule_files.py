@@ -118,7 +118,9 @@ def test_a_chakra_trace_takes_the_same_time_alone_and_as_a_job_and_survives_writ
     assert (alone.workload.kind, alone.workload.algorithm) == ("trace", "it.*.et")
     assert load_scenario(str(tmp_path / "a.toml")) == scenario_of(resolved(alone))
     job = '[[job]]\nkind = "trace"\nschedule = "it.*.et"\n'
-    (one_s, job_s) = (times(one.settings(), Model())[0, "base"] for one in (alone, scenario(tmp_path, job, gpus=4)))
+    (one_s, job_s) = (
+        times(one.configurations(), Model())[0, "base"] for one in (alone, scenario(tmp_path, job, gpus=4))
+    )
     assert job_s == pytest.approx(one_s, rel=1e-12)
     ring, chain = (
         scenario(tmp_path, f'{job}algorithm = "{name}"\n', gpus=4).workload.schedule for name in ("ring", "chain")
@@ -172,7 +174,7 @@ def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path):
     out = tmp_path / "a.goal"
     arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
     assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", str(out)]) == 0
-    (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).settings()
+    (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).configurations()
     ring = [int(rank) for rank in plan_of(setting, "joint").decisions.placement[0]]
     assert ring != list(range(6))
     flows = files.read(out, kind="messages", gpus=6).flows

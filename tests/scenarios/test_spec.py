@@ -80,8 +80,8 @@ def test_the_bundled_figure_scenarios_have_the_papers_parameters(names, key, val
     for name, gpus in zip(names, (8, 16), strict=True):
         scenario = load_scenario(name)
         assert (scenario.gpus, scenario.collective.count) == (gpus, 100_000)
-        assert [setting.value(key) for setting in scenario.settings()] == values
-        first = scenario.settings()[0]
+        assert [setting.value(key) for setting in scenario.configurations()] == values
+        first = scenario.configurations()[0]
         assert first.collective.chunk_bytes == (64_000_000 if key == "conditions.wan_delay" else 8_000_000)
         assert first.conditions.wan_delay_s == 10e-6
 
@@ -120,7 +120,7 @@ def test_a_scenario_survives_being_written_as_toml_sent_as_json_and_stored(load,
     Path("again.toml").write_text(resolved(scenario))
     assert load_scenario("again.toml") == scenario
     stored = json.loads(json.dumps(settings_as_json(scenario)))
-    for setting, kept in zip(scenario.settings(), stored, strict=True):
+    for setting, kept in zip(scenario.configurations(), stored, strict=True):
         for again in (from_json(to_json(setting)), configuration(kept["values"], kept["swept"])):
             assert (again, again.at, again.label) == (setting, setting.at, kept["label"])
 
@@ -133,8 +133,8 @@ def test_a_stored_configuration_without_newer_keys_gets_their_defaults():
 
 def test_configurations_are_built_once_and_their_labels_name_the_swept_values(load):
     scenario = load('[sweep]\n"fabric.gpus" = [8, [3, 5]]\n"conditions.intra_delay" = ["1 us"]\n"run.seed" = [1, 2]')
-    first, *_, last = scenario.settings()
-    assert len(scenario.settings()) == 4 and scenario.settings()[0] is first
+    first, *_, last = scenario.configurations()
+    assert len(scenario.configurations()) == 4 and scenario.configurations()[0] is first
     assert (first.label, last.label) == (
         "8 GPUs, 8 MB, 10 us, intra delay 1 us, seed 1",
         "3+5 GPUs, 8 MB, 10 us, intra delay 1 us, seed 2",
@@ -163,10 +163,10 @@ count = 6
 def test_a_trace_path_is_relative_to_its_scenario_and_is_written_as_an_absolute_path(load, tmp_path, samplers):
     (tmp_path / "t.csv").write_text(trace_text(LINKS))
     scenario = load(TRACE, samplers)
-    traces = {s.conditions.sampler: s.conditions.trace for s in scenario.settings()}
+    traces = {s.conditions.sampler: s.conditions.trace for s in scenario.configurations()}
     assert traces.pop("trace") == tmp_path / "t.csv" and not any(traces.values())
     assert load(resolved(scenario)) == scenario
-    assert [from_json(to_json(setting)) for setting in scenario.settings()] == list(scenario.settings())
+    assert [from_json(to_json(setting)) for setting in scenario.configurations()] == list(scenario.configurations())
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_with_fifo_queues_retransmitted_bytes_are_recorded_per_collective(
     up: Any = bed()
     assert up.collective(MODES["base"], 0).retransmitted_bytes is None
     up = bed()
-    up.setting = up.setting.with_values({"transport.queue": "fifo", "fabric.buffer": size})
+    up.config = up.config.with_values({"transport.queue": "fifo", "fabric.buffer": size})
     found, joined = iter(totals), []
     up._communicator.retransmitted_bytes = lambda: next(found)
     up._communicator.connect = joined.append
@@ -72,7 +72,7 @@ def test_with_fifo_queues_retransmitted_bytes_are_recorded_per_collective(
 
 def test_without_a_controller_the_ring_is_still_chosen_and_paths_are_the_default_ones() -> None:
     up: Any = bed()
-    up.setting = replace(up.setting, faults=(SLOW,) * 3)
+    up.config = replace(up.config, faults=(SLOW,) * 3)
     up.controller = SimpleNamespace(alive=lambda: False)
     record = up.collective(MODES["joint"], 0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
     assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)

@@ -65,7 +65,7 @@ def test_one_stage_training_takes_its_computation_plus_one_allreduce() -> None:
         f"{common}[collective]\n{count}[training]\nreplicas = 8\nacross = 'data'\ngradient_size = '8 MB'\n"
     )
     alone = scenario(f"{common}[collective]\nkind = 'allreduce'\nsize = '8 MB'\n{count}")
-    found_s = [times(one.settings(), Model())[0, "base"] for one in (trained, alone)]
+    found_s = [times(one.configurations(), Model())[0, "base"] for one in (trained, alone)]
     assert found_s[0] == pytest.approx(8 * 30e-3 + found_s[1], rel=1e-12)
 
 
@@ -121,15 +121,15 @@ def test_training_is_no_faster_beside_another_job_and_changes_under_faults() -> 
         "[run]\nmodes = ['base']\n[collective]\ncount = 20\n[training]\nmicro_batches = 4\nactivations = '64 MB'\n"
         "[fabric]\ngrain = 'physical'\n"
     )
-    alone = times(scenario(base).settings(), Model())[0, "base"]
+    alone = times(scenario(base).configurations(), Model())[0, "base"]
     job = "[[job]]\nname = 'training'\nkind = 'training'\n"
     other = "[[job]]\nname = 'other'\nkind = 'alltoall'\nsize = '512 MB'\ncount = 4\n"
-    one = times(scenario(base + job).settings(), Model())[0, "base"]
+    one = times(scenario(base + job).configurations(), Model())[0, "base"]
     assert one == pytest.approx(alone, rel=1e-12)
-    both = times(scenario(base + job + other).settings(), Model())[0, "base"]
+    both = times(scenario(base + job + other).configurations(), Model())[0, "base"]
     assert (both >= alone * (1 - 1e-12)).all() and both.mean() > alone.mean()
     fault = "[[fault]]\nat = 'collective 3'\nwhat = 'link s0b0-s1b0 down'\nfor = '2 collectives'\n"
-    struck = times(scenario(base + fault).settings(), Model())[0, "base"]
+    struck = times(scenario(base + fault).configurations(), Model())[0, "base"]
     assert (struck != alone).any() and np.isfinite(struck).all()
 
 
@@ -149,12 +149,12 @@ def test_a_training_scenario_survives_writing_and_reading() -> None:
         "[training]\npipeline = 'overlapped'\nmemory = '80 MB'\n[sweep]\n'training.micro_batches' = [8, 16]\n"
     )
     assert scenario_of(resolved(asked)) == asked
-    assert [one.collective.kind for one in asked.settings()] == ["training"] * 2
+    assert [one.collective.kind for one in asked.configurations()] == ["training"] * 2
     sweep = "[sweep]\n'training.pipeline' = ['1f1b', 'zero-bubble']\n"
     split = scenario(f"[training]\nweights = '5 ms'\n{sweep}[[job]]\nkind = 'training'\n")
     assert scenario_of(resolved(split)) == split and split.training.weights_s == 5e-3
     labels = [f"8 GPUs, 1 job, 10 us, pipeline {name}" for name in ("1f1b", "zero-bubble")]
-    assert [one.label for one in split.settings()] == labels
+    assert [one.label for one in split.configurations()] == labels
     assert "training" not in resolved(scenario(""))
 
 

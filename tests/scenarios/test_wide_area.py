@@ -19,7 +19,7 @@ from tests.fakes.stored import write_run
 @pytest.mark.parametrize("name", ["wide-area", "wide-area-flows"])
 def test_the_modelled_time_of_a_pair_equals_the_alpha_beta_closed_form(name: str) -> None:
     """A ring of two ranks transfers two halves one after the other, each with the delay of the WAN."""
-    settings = load_scenario(name).settings()
+    settings = load_scenario(name).configurations()
     found = times(settings, Model())
     assert len(settings) == {"wide-area": 36, "wide-area-flows": 24}[name]
     for place, one in enumerate(settings):

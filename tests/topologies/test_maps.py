@@ -90,7 +90,7 @@ def test_every_sndlib_and_topology_zoo_map_within_the_size_limit_can_be_a_wan() 
 def test_a_resolved_scenario_with_a_map_loads_without_topohub(monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = [Override("fabric.wan", NOBEL, "set"), Override("fabric.sites", ["Houston", "Seattle"], "set")]
     asked = load_scenario("paper", overrides)
-    assert "nobel-us" in asked.settings()[0].label and "10 us" not in asked.settings()[0].label
+    assert "nobel-us" in asked.configurations()[0].label and "10 us" not in asked.configurations()[0].label
     text = resolved(asked)
     monkeypatch.setitem(sys.modules, "topohub", None)
     assert scenario_of(text) == asked
@@ -211,7 +211,7 @@ def test_a_graphml_file_sets_router_names_link_delays_and_rates(tmp_path: Path, 
     links = edge("0", "1", LinkSpeedRaw=1e10) + edge("1", "2", dist=204.2) + edge("2", "0", dist=100) + edge("0", "1")
     (tmp_path / "swiss.graphml").write_text(graphml(THREE, links))
     text = 'fabric.wan = "swiss.graphml"\nfabric.gpus = [2, 2]\nfabric.sites = ["zürich", "Genève"]\n'
-    asked = scenario_of(f'{text}fabric.grain = "{grain}"', path=tmp_path / "scenario.toml").settings()[0]
+    asked = scenario_of(f'{text}fabric.grain = "{grain}"', path=tmp_path / "scenario.toml").configurations()[0]
     fabric = build_fabric(asked.fabric)
     assert asked.fabric.wan.routers == ("Zurich", "Geneve", "Ns0b0") and asked.fabric.wan.places == ()
     names = [one.name for one in links_in_grain(fabric).all]
