@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
-from scenarios.table import aligned
+from scenarios.text_table import aligned
 from scenarios.tools import study
 
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
     from analysis.authors.study import VariationResult
-    from scenarios.experiment.place import RunFolder
+    from scenarios.experiment.run_folder import RunFolder
 
 COLLECTIVES, _LEAST_COLLECTIVES, _MOST_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
@@ -30,7 +30,7 @@ ANSWER, FIGURE = "authors.json", "authors"
 def main(arguments: Sequence[str]) -> int:
     """Print both tables and write the folder; return the exit status."""
     options = parser().parse_args(arguments)
-    from scenarios.experiment.place import FolderError, RunFolder
+    from scenarios.experiment.run_folder import FolderError, RunFolder
     from topologies.errors import one_line
 
     place: RunFolder | None = None
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> float:
     """Check the options and return the WAN delay in s; raises ValueError or a subclass."""
-    from scenarios.experiment.place import check
+    from scenarios.experiment.run_folder import check
     from topologies.units import parse_delay_s
 
     study.check(options, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")

@@ -193,7 +193,7 @@ def _lines(scenario: "Scenario", rows_by_engine: "Mapping[str, Mapping[tuple[int
 
 def _table(heading: str, lines: Sequence[Line]) -> str:
     """Return the lines as text in columns; the best algorithm of each size and mode is marked."""
-    from scenarios.table import aligned
+    from scenarios.text_table import aligned
 
     best: dict[tuple[int, str], float] = {}
     for line in lines:

@@ -227,7 +227,7 @@ def _by_grain(lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
 
 
 def _table(grain: str, lines: Sequence[Line]) -> str:
-    from scenarios.table import aligned
+    from scenarios.text_table import aligned
 
     heads = ["kind", "GPUs", "mode", "algorithm", "pieces", "predicted (us)", "/ the ring's", "95 % interval"]
     if lines[0].measured_s is not None:

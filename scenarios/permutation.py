@@ -373,7 +373,7 @@ def _title(experiment: Experiment) -> str:
 
 
 def _table(experiment: Experiment, optimum_s: float, lines: Sequence[Line]) -> str:
-    from scenarios.table import aligned
+    from scenarios.text_table import aligned
 
     heads = ["routing", "engine", "median", "99 %", "max", "last, mean"]
     rows = [

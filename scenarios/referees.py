@@ -18,7 +18,7 @@ from scenarios.experiment.options import DONE
 from scenarios.tools import study
 
 if TYPE_CHECKING:
-    from scenarios.engines.offline import Totals
+    from scenarios.engines.referees import Totals
     from scenarios.spec.scenario import Scenario
 
 _MOST_DRAWN = 20  # configurations in a figure
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace) -> int:
     from analysis.model.optimum import NotInstalledError
-    from scenarios.engines.offline import totals
+    from scenarios.engines.referees import totals
 
     scenario = _scenario(options)
     lines, totals_of = [], []
@@ -130,7 +130,7 @@ def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
     """
     from analysis.model.optimum import COPIED, MOST_GPUS
     from scenarios.engines import prediction
-    from scenarios.engines.offline import best_schedule_of, rings_of
+    from scenarios.engines.referees import best_schedule_of, rings_of
     from scenarios.policies.conditions import conditions_of
 
     conditions = conditions_of(config)
@@ -163,7 +163,7 @@ def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
 
 def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
     """Return the lines as text in columns."""
-    from scenarios.table import aligned
+    from scenarios.text_table import aligned
 
     def ms(seconds: float | None) -> str:
         return "" if seconds is None else f"{1e3 * seconds:,.3f}"

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the tables; return the exit status."""
     options = parser().parse_args(arguments)
     from analysis.sizing import PRECISIONS, TOKENS_PER_PARAMETER, rows
-    from scenarios.experiment.place import check_figure
+    from scenarios.experiment.run_folder import check_figure
 
     try:
         check_figure(options.figure)
@@ -139,7 +139,7 @@ def _check(option: str, value: float | None, most: float) -> None:
 
 def _table(rows: "Sequence[Row]") -> Iterator[str]:
     from analysis.sizing import AGREES
-    from scenarios.table import aligned
+    from scenarios.text_table import aligned
 
     yield f"the document: Gherghescu et al., arXiv 2407.12819; *: more than {100 * AGREES:g} % from its number"
     cells = [("part", "model", "", "", "here", "document", "difference", "")]

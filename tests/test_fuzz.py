@@ -25,7 +25,7 @@ from analysis.results import reader, schema
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, write_table
 from controller.api.protocol import ProtocolError, line_limit_bytes, parse_request, read_spec, write_spec
-from hosts.collectives import chakra, files
+from hosts.collectives import chakra, schedule_files
 from hosts.collectives.kinds import MESSAGES
 from hosts.collectives.schedule import ScheduleError
 from scenarios.spec import FOLDER, ScenarioError, load
@@ -256,7 +256,7 @@ def test_the_schedule_readers_accept_or_refuse_any_bytes(data: bytes) -> None:
     with bounded():
         for _ in range(2):  # the second time with the kind and GPUs that the error names
             try:
-                assert files.read(path, kind=kind, gpus=gpus).transfers
+                assert schedule_files.read(path, kind=kind, gpus=gpus).transfers
                 return
             except ScheduleError as error:
                 one_line(error)

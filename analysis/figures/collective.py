@@ -21,7 +21,7 @@ from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
-from analysis.statistics.measured import times_of
+from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import Fabric

@@ -35,7 +35,7 @@ from analysis.statistics.answer import Comparison, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
-from analysis.statistics.sharing import loss_notes, notes
+from analysis.statistics.notes import loss_notes, notes
 
 MOST_FIGURES = 6_000_000
 """Bytes of figures on one page; further figures are only files in the run's folder."""

@@ -58,7 +58,7 @@ def _payload(job: Job) -> Payload:
     """Return the payload of a job. Only sums need numpy, which takes long to import in the VM."""
     if not job.sums:
         return Payload(windows=job.windows, window_bytes=job.window_bytes)
-    from hosts.agent.sums import Sums
+    from hosts.agent.reduction import Sums
 
     return Sums(windows=job.windows, window_bytes=job.window_bytes)
 

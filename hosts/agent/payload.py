@@ -6,7 +6,7 @@ the piece, and no offset repeats before all have been used. Verification therefo
 an earlier collective, missing or reordered pieces, and a single wrong bit. No data is generated between collectives,
 and verification reads each byte once.
 
-Where sums are computed, a rank's data is the pool times that rank's multiplier (`hosts.agent.sums`).
+Where sums are computed, a rank's data is the pool times that rank's multiplier (`hosts.agent.reduction`).
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hosts.agent.program import Term
 
 if TYPE_CHECKING:
-    from hosts.agent.sums import Sums
+    from hosts.agent.reduction import Sums
 
 PIECE_BYTES = 1 << 18  # larger where a window would otherwise have more than _MAX_PIECES
 PART_BYTES = 1 << 20

@@ -34,11 +34,11 @@ from scenarios.engines.base import (
     Snapshot,
     none_stored,
 )
-from scenarios.engines.offline import best_s
 from scenarios.engines.pool import TRIES, Executors, FailedTask, results
 from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs_s, round_s
+from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.measured import readings
+from scenarios.policies.measured_knowledge import readings
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import capabilities, launch
 from scenarios.testbed.platform import VIRTUAL, Platform

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from analysis.results.rows import Rows
 from controller.routing.path_choice import NoPathError
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
-from scenarios.engines.offline import best_s
 from scenarios.engines.pool import Executors, FailedTask, processes, results
 from scenarios.engines.prediction import Plan, decisions_of, lower_bound
+from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.knowledge import Derived
 from scenarios.spec.faults import PLANNED_KINDS

@@ -17,15 +17,15 @@ from analysis.model import fluid
 from analysis.model.lower_bound import LowerBound, RoundBound, RoundJob
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
-from analysis.model.varying import PathChanges, TimeVaryingModel, TransferTimes
+from analysis.model.time_varying import PathChanges, TimeVaryingModel, TransferTimes
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import SELF_SIZED_KINDS, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
-from scenarios.policies.course import new_timeline, timeline_of
 from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of
+from scenarios.policies.decision_times import DecisionTimeline
 from scenarios.policies.knowledge import ENDS, PROBED
-from scenarios.policies.measured import (
+from scenarios.policies.measured_knowledge import (
     Demands,
     MeasuredChoices,
     Readings,
@@ -43,7 +43,7 @@ from scenarios.policies.measured import (
     tunnels_of,
 )
 from scenarios.policies.policy import Mode
-from scenarios.policies.timing import DecisionTimeline
+from scenarios.policies.timelines import new_timeline, timeline_of
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault

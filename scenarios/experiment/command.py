@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.sharing import greedy_notes, loss_notes, notes, searched_notes
+from analysis.statistics.notes import greedy_notes, loss_notes, notes, searched_notes
 from controller.routing.path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
@@ -19,7 +19,7 @@ from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
 from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
-from scenarios.experiment.place import FolderError, RunFolder
+from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError

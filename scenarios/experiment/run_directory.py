@@ -27,11 +27,11 @@ from analysis.results.rows import Point
 from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
-from scenarios.experiment.place import RunFolder
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.summary import ConfigResult, summary_csv
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.own import split_reference
 from scenarios.policies.policy import Mode
+from scenarios.policies.user_policy import split_reference
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import of_its_time, resolved, scenario_of
 from scenarios.spec.scenario import KEYS, Scenario, settings_as_json, values_of

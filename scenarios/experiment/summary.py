@@ -27,14 +27,14 @@ from analysis.statistics.claims import (
 )
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
-from analysis.statistics.measured import times_of
+from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
-from scenarios.table import aligned
+from scenarios.text_table import aligned
 from topologies.fabric.fabric import FabricSpec, LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort, links_in_grain
 from topologies.units import format_delay

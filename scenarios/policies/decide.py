@@ -24,8 +24,8 @@ from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
+from scenarios.policies.decision_times import DecisionTimeline, periodic
 from scenarios.policies.policy import Mode
-from scenarios.policies.timing import DecisionTimeline, periodic
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
 from topologies.fabric.failures import NO_CABLES, Cables, failed_links

@@ -11,7 +11,7 @@ from typing import Any
 
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import knowledge as knowing
-from scenarios.policies import own
+from scenarios.policies import user_policy
 from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
 from scenarios.spec.values import NAME, Kind, check_unique, name_of, quantity, read_tables, texts, whole
 from topologies import units
@@ -195,7 +195,7 @@ def _naming_value(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _loadable(value: str) -> str:
-    own.load(value)  # raises ValueError if it cannot be loaded
+    user_policy.load(value)  # raises ValueError if it cannot be loaded
     return value
 
 

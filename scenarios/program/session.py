@@ -27,7 +27,7 @@ from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
-from scenarios.experiment.place import RunFolder
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.program.ranks import describe_status
 from scenarios.program.watchdog import ClockWatchdog, watched
 from scenarios.spec.scenario import Scenario, to_json
@@ -165,7 +165,7 @@ def run(config: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
     try:
         with watched(partial(_watch, state, watchdog, began_s)) as on_start:
             status = vm.run(
-                [sys.executable, "-m", "scenarios.program.inside", json.dumps(request)],
+                [sys.executable, "-m", "scenarios.program.guest", json.dumps(request)],
                 clock="wall" if config.run.is_real else "virtual",
                 memory_bytes=memory_bytes,
                 results=place.path,

@@ -520,7 +520,7 @@ class OutputPrinter:
         self._problems: list[str] = []
 
     def __call__(self, **line: Any) -> None:
-        """Process one record of `program.inside`, given by its fields."""
+        """Process one record of `program.guest`, given by its fields."""
         if "stream" in line:
             key = line["rank"], line["stream"]
             *whole, rest = (self._unprinted.get(key, b"") + base64.b64decode(line["text"])).split(b"\n")

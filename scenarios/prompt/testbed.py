@@ -14,9 +14,9 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic
+from scenarios.policies.decision_times import DecisionTimeline
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
-from scenarios.policies.timing import DecisionTimeline
-from scenarios.program.inside import Run, fair_links, set_transport
+from scenarios.program.guest import Run, fair_links, set_transport
 from scenarios.prompt import text
 from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs

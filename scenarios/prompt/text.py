@@ -18,8 +18,8 @@ from controller.routing.paths import FabricPaths
 from scenarios.policies.policy import Mode, When
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.spec.admission import UNADMITTED, Transfer
-from scenarios.table import aligned
 from scenarios.testbed.testbed import CollectiveRecord
+from scenarios.text_table import aligned
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
 from topologies.shaping.rate_scale import RateScale

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from controller.routing.multipath import SUBSTITUTES, multipath
 from hosts.collectives import chakra
-from hosts.collectives.files import read
 from hosts.collectives.kinds import (
     ALGORITHMS,
     MESSAGES,
@@ -20,6 +19,7 @@ from hosts.collectives.kinds import (
     workload,
 )
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
+from hosts.collectives.schedule_files import read
 from hosts.collectives.spraying import over_planes, sprayed
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.rate_scale import FULL_SCALE, RateScale

@@ -33,7 +33,6 @@ from hosts.collectives.kinds import Workload
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, probe, throughput_bps
 from scenarios.policies.conditions import Conditions, conditions_of
-from scenarios.policies.course import decision_times_of, new_timeline
 from scenarios.policies.decide import (
     Chooser,
     channels,
@@ -45,8 +44,9 @@ from scenarios.policies.decide import (
     traffic,
     ways_of,
 )
+from scenarios.policies.decision_times import DecisionTimeline, DecisionTimes
 from scenarios.policies.knowledge import PROBED
-from scenarios.policies.measured import (
+from scenarios.policies.measured_knowledge import (
     Demands,
     counted_alone,
     is_observed,
@@ -62,17 +62,17 @@ from scenarios.policies.measured import (
     updated_rates,
 )
 from scenarios.policies.policy import NEVER, Mode
-from scenarios.policies.timing import DecisionTimeline, DecisionTimes
+from scenarios.policies.timelines import decision_times_of, new_timeline
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, scaled_workload
 from scenarios.spec.faults import Fault, dead_cables
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
+from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.platform import VIRTUAL, Platform, restored_settings
 from scenarios.testbed.port_watch import Counters, PortWatch
 from scenarios.testbed.rate_changes import RateChanges
-from scenarios.testbed.warming import warm
 from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import waking_vswitchd
 from topologies.errors import SpecError

@@ -12,9 +12,9 @@ from importlib import metadata, util
 from pathlib import Path
 
 from scenarios import vm
-from scenarios.table import aligned
 from scenarios.testbed import capabilities
 from scenarios.testbed.capabilities import Lack
+from scenarios.text_table import aligned
 from scenarios.vm.errors import SETUP
 
 CAN, CANNOT = 0, 3

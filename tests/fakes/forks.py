@@ -24,7 +24,7 @@ _MODULES = (
     "scenarios.experiment.runner",
     "analysis.report.__main__",
     "analysis.model.fluid_kernel",
-    "analysis.model.varying_kernel",
+    "analysis.model.time_varying_kernel",
 )
 
 

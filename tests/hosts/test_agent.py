@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hosts.agent import messages
 from hosts.agent.handshake import BACKLOG, Listener
 from hosts.agent.payload import PIECE_BYTES, Payload
-from hosts.agent.sums import Sums
+from hosts.agent.reduction import Sums
 from hosts.agent.transport import MAX_BUFFER_BYTES, Transport, limits
 from tests.conftest import PROJECT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hosts.collectives import files, goal, msccl, text_file
+from hosts.collectives import goal, msccl, schedule_files, text_file
 from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import ScheduleError
 from tests.conftest import PROJECT
@@ -18,11 +18,11 @@ def test_the_format_of_a_schedule_file_is_detected_from_its_contents_not_its_nam
     path = tmp_path / "schedule.txt"
     ring = schedule("allgather", "ring", sites=(2, 2))
     path.write_text("\n" + goal.text(ring, placement=range(4), slot_bytes=7))
-    assert {transfer.size for transfer in files.read(path, kind="messages", gpus=4).transfers} == {7}
+    assert {transfer.size for transfer in schedule_files.read(path, kind="messages", gpus=4).transfers} == {7}
     path.write_text("\n" + msccl.text(ring, kind="allgather", placement=range(4)).strip())
-    assert files.read(path, kind="allgather", gpus=4).slots == 4
+    assert schedule_files.read(path, kind="allgather", gpus=4).slots == 4
     path.write_text(" " + (DATA / "teccl_mesh_4.json").read_text())
-    assert files.read(path, kind="allgather", gpus=16).slots == 16
+    assert schedule_files.read(path, kind="allgather", gpus=16).slots == 16
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_schedule_file_for_another_kind_or_number_of_gpus_is_refused(
     name: str, kind: str, gpus: int, words: str
 ) -> None:
     with pytest.raises(ScheduleError, match=words) as refused:
-        files.read(DATA / name, kind=kind, gpus=gpus)
+        schedule_files.read(DATA / name, kind=kind, gpus=gpus)
     assert str(refused.value).startswith(str(DATA / name))
 
 
@@ -52,11 +52,11 @@ def test_a_pipe_socket_or_device_is_refused_without_blocking(tmp_path: Path) -> 
         listening.bind(str(tmp_path / "socket"))
         for path in (tmp_path / "pipe", tmp_path / "socket", Path("/dev/zero")):
             with pytest.raises(ScheduleError, match=f"^{path}: "):
-                files.read(path, kind="messages", gpus=2)
+                schedule_files.read(path, kind="messages", gpus=2)
 
 
 def test_a_schedule_file_over_the_size_limit_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ScheduleError, match=f"allowed: {text_file.MOST_BYTES:,} bytes"):
-        files.read(tmp_path / "large", kind="messages", gpus=2)
+        schedule_files.read(tmp_path / "large", kind="messages", gpus=2)

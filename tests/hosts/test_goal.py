@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model.max_plus import times
-from hosts.collectives import files, goal, operations
+from hosts.collectives import goal, operations, schedule_files
 from hosts.collectives.kinds import ALGORITHMS, schedule
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream
 from tests.conftest import PROJECT
@@ -121,13 +121,13 @@ def model_ns(found: Schedule) -> float:
 # In an alltoall every rank sends several messages at once. LogGOPSim sends them one by one; the model here does not.
 @pytest.mark.parametrize("name", [name for name in SCHEDGEN_NS if name != "alltoall_linear"])
 def test_a_schedgen_file_takes_the_time_that_loggopsim_reports(name: str) -> None:
-    found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
+    found = schedule_files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
     assert model_ns(found) == pytest.approx(max(SCHEDGEN_NS[name]), rel=1e-3)
 
 
 @pytest.mark.parametrize("name", SCHEDGEN_NS)
 def test_with_one_port_per_rank_every_rank_ends_when_loggopsim_reports(name: str) -> None:
-    found = files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
+    found = schedule_files.read(DATA / f"{name}.goal", kind="messages", gpus=len(SCHEDGEN_NS[name]))
     assert one_port_ns(found) == SCHEDGEN_NS[name]
 
 

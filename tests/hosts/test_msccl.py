@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosts.collectives import files, msccl
+from hosts.collectives import msccl, schedule_files
 from hosts.collectives.kinds import ROOTED, schedule
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError
 from tests.conftest import PROJECT
@@ -38,13 +38,13 @@ def same(a: Schedule, b: Schedule) -> bool:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_msccl_tools_does_its_collective_and_survives_a_round_trip(name: str, tmp_path: Path) -> None:
     kind, gpus, messages = PROGRAMS[name]
-    found = files.read(DATA / f"{name}.xml", kind=kind, gpus=gpus)
+    found = schedule_files.read(DATA / f"{name}.xml", kind=kind, gpus=gpus)
     assert len(found.transfers) == messages
     for seed in range(10):
         carried_out(found, kind, (gpus,), seed)
     path = tmp_path / "again.xml"
     path.write_text(msccl.text(found, kind=kind, placement=range(gpus)))
-    assert same(files.read(path, kind=kind, gpus=gpus), found)
+    assert same(schedule_files.read(path, kind=kind, gpus=gpus), found)
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)

@@ -17,7 +17,7 @@ from hosts.agent.clock import now_ns
 from hosts.agent.execution import Execution
 from hosts.agent.payload import Payload
 from hosts.agent.program import Program, Receive
-from hosts.agent.sums import Sums
+from hosts.agent.reduction import Sums
 from hosts.agent.transport import allow_lending
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
 from hosts.collectives.program import flow_bytes, has_sums, message_bytes, moves, programs, windows

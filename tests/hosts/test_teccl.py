@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.model.max_plus import times
-from hosts.collectives import files
+from hosts.collectives import schedule_files
 from hosts.collectives.schedule import ScheduleError
 from tests.conftest import PROJECT
 
@@ -16,7 +16,7 @@ DATA = PROJECT / "tests" / "data"  # its README names the sources of the files
 @pytest.mark.parametrize(("side", "seconds"), [(4, 8.0), (6, 18.0)])
 def test_te_ccls_mesh_schedule_is_an_allgather_that_takes_its_stated_time(side: int, seconds: float) -> None:
     path = DATA / f"teccl_mesh_{side}.json"
-    found = files.read(path, kind="allgather", gpus=side * side)
+    found = schedule_files.read(path, kind="allgather", gpus=side * side)
     flows = len(found.flows), 1  # a chunk occupies a link for 1 s, without delay
     took_s = times(found.transfers, np.zeros(flows), np.ones(flows)).arrives_s.max()
     assert took_s == json.loads(path.read_text())["4-Collective_Finish_Time"] == seconds
@@ -41,6 +41,6 @@ def test_an_invalid_te_ccl_file_is_refused_in_one_sentence(tmp_path, text: str, 
     path = tmp_path / "schedule.json"
     path.write_text(text)
     with pytest.raises(ScheduleError, match=words) as refused:
-        files.read(path, kind="allgather", gpus=2)
+        schedule_files.read(path, kind="allgather", gpus=2)
     assert str(refused.value).startswith(str(path))
     assert "\n" not in str(refused.value)

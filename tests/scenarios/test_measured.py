@@ -13,7 +13,7 @@ from scenarios.engines.prediction import Plan, PointPredictor, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.cost import probing_s
 from scenarios.policies.knowledge import PORTS
-from scenarios.policies.measured import (
+from scenarios.policies.measured_knowledge import (
     Readings,
     counted_alone,
     is_observed,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.engines.offline import totals
 from scenarios.engines.prediction import lower_bound
+from scenarios.engines.referees import totals
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.referees import main

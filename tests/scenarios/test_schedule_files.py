@@ -3,14 +3,14 @@
 import pytest
 
 from analysis.statistics.bandwidth import busbw_factor
-from hosts.collectives import files
+from hosts.collectives import schedule_files
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import Flow
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
-from scenarios.experiment.place import RunFolder
 from scenarios.experiment.run_directory import RunDirectory, recorded
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from tests.conftest import PROJECT
@@ -158,7 +158,7 @@ def test_an_exported_schedule_of_every_algorithm_can_be_read_again(tmp_path, kin
         asked = [word for key in keys for word in ("--set", key)]
         out = tmp_path / f"{algorithm}.{form}"
         assert command.run(["paper", "--modes", "base", *asked, "--export", form, str(out)]) == 0
-        found = files.read(out, kind=kind if form == "msccl" else "messages", gpus=8)
+        found = schedule_files.read(out, kind=kind if form == "msccl" else "messages", gpus=8)
         if form == "msccl":
             continue
         # The busiest rank sends or receives at least the bytes that nccl-tests counts for the bus bandwidth.
@@ -177,7 +177,7 @@ def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path):
     (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).configurations()
     ring = [int(rank) for rank in plan_of(setting, "joint").decisions.placement[0]]
     assert ring != list(range(6))
-    flows = files.read(out, kind="messages", gpus=6).flows
+    flows = schedule_files.read(out, kind="messages", gpus=6).flows
     assert {(flow.src, flow.dst) for flow in flows if isinstance(flow, Flow)} == {
         (ring[place], ring[(place + 1) % 6]) for place in range(6)
     }

@@ -16,7 +16,6 @@ from analysis.model.max_plus import Times
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 from scenarios.policies.conditions import Conditions, chooser_of
-from scenarios.policies.course import decision_times_of, new_timeline
 from scenarios.policies.decide import (
     Decisions,
     channels,
@@ -27,6 +26,7 @@ from scenarios.policies.decide import (
 )
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
+from scenarios.policies.timelines import decision_times_of, new_timeline
 from scenarios.spec.faults import CABLE_KINDS, Fault, dead_cables, lacks_controller
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import TeSpec

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.path_choice import Router
-from scenarios.policies import timing
+from scenarios.policies import decision_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.course import decision_times_of
 from scenarios.policies.policy import NEVER, Mode, When
+from scenarios.policies.timelines import decision_times_of
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
@@ -87,12 +87,12 @@ class Course:
         self._conditions = conditions_of(config)
         self._believed = self._conditions.believed(self._mode.knowledge)
         self._every_ns = None if config.conditions.every_s is None else round(config.conditions.every_s * 1e9)
-        self._course: timing.DecisionTimeline | None = None
+        self._course: decision_times.DecisionTimeline | None = None
         if not self._mode.is_periodic:
             exchange = Exchange(
                 Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes
             )
-            self._course = timing.DecisionTimeline(
+            self._course = decision_times.DecisionTimeline(
                 self._mode, exchange, self._believed, reembed_every=config.collective.reembed_every
             )
         self._row = self.count = self.rerouted = 0

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
-from scenarios.policies.timing import DecisionTimeline, DecisionTimes, periodic
+from scenarios.policies.decision_times import DecisionTimeline, DecisionTimes, periodic
 from scenarios.spec.scenario import Scenario
 
 

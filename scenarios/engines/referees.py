@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.model.best_policy import offline_optimum
 from analysis.model.lower_bound import LowerBound
-from analysis.model.offline import offline_optimum
 from analysis.model.optimum import Best, GpuPath, best_schedule, blocks_of
 from controller.routing.path_choice import Router
 from scenarios.engines.prediction import Plan, decisions_of

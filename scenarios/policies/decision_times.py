@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.policies.own import Situation, ask
 from scenarios.policies.policy import Mode, When
+from scenarios.policies.user_policy import Situation, ask
 from topologies.conditions.sampler import Sampler
 
 Floats = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""A program's run inside the VM, as root: ``python -m scenarios.program.inside REQUEST``.
+"""A program's run inside the VM, as root: ``python -m scenarios.program.guest REQUEST``.
 
 REQUEST is JSON: the configuration (`to_json`), the run folder, the working directory, and the environment and the user
 of the program. Brings the network up, starts the ranks, and prints one JSON object per line as it goes: {"doing":
@@ -27,16 +27,16 @@ import numpy.typing as npt
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.course import Course, rows_as_collectives
 from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
+from scenarios.program.timeline import Course, rows_as_collectives
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
 from scenarios.testbed.capture import Capture, CaptureError
+from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
-from scenarios.testbed.warming import warm
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
