@@ -42,7 +42,7 @@ def test_drops_retransmissions_and_fairness_are_in_rows_summary_json_and_report(
     assert len(warnings) == 1 and "8 drops and 0.1 MB retransmitted" in warnings[0]
     assert f"least fair on {point['fairness_link']} " in warnings[0] and answer["fidelity"]["holds"] is False
     page = Path("run/report.html").read_text()
-    assert "<h2>Fifo queues</h2>" in page and "the model does not hold in fifo queues" in page
+    assert "<h2>FIFO queues</h2>" in page and "the model does not hold in fifo queues" in page
     run("--resume", "run")
     printed = capsys.readouterr().out
     assert "retransmitted (MB)" in printed and f"{point['fairness_link']} {point['fairness']:.2f}" in printed
@@ -61,7 +61,7 @@ def test_runs_with_fair_queues_report_no_fairness_and_no_retransmissions(testbed
     answer = json.loads(capsys.readouterr().out)
     assert "fifo" not in answer["fidelity"] and "fairness" not in answer["points"][0]
     assert load("run").retransmitted_bytes.isna().all()
-    assert "Fifo queues" not in Path("run/report.html").read_text()
+    assert "FIFO queues" not in Path("run/report.html").read_text()
 
 
 # --- measured in VMs ------------------------------------------------------------------------------------------------

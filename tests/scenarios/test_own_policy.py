@@ -22,7 +22,7 @@ def page_example() -> str:
     return str(text)
 
 
-def decisions_of(folder, program, count=40):
+def decisions_by(folder, program, count=40):
     (folder / "mine.py").write_text(program)
     text = f'[collective]\ncount = {count}\n[[policy]]\nname = "mine"\nfunction = "mine.py:mine"'
     (setting,) = scenario_of(text, path=folder / "scenario.toml").configurations()
@@ -50,7 +50,7 @@ def mine(now):
     assert now.anew_s > 0 and now.kept_s >= 0.999 * min(now.kept_s, now.rerouted_s)
     return now.number % 2 == 0, now.number % 4 == 0
 """
-    decisions = decisions_of(tmp_path, program)
+    decisions = decisions_by(tmp_path, program)
     assert decisions.reembedded.nonzero()[0].tolist() == list(range(0, 40, 4))
     assert decisions.rerouted.nonzero()[0].tolist() == list(range(0, 40, 2))
 
@@ -65,7 +65,7 @@ def mine(now):
 )
 def test_an_error_in_a_policy_function_names_the_function_and_the_collective(tmp_path, program, said):
     with pytest.raises(SpecError, match=re.escape(said)):
-        decisions_of(tmp_path, program)
+        decisions_by(tmp_path, program)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_an_error_in_a_policy_function_names_the_function_and_the_collective(tmp
 )
 def test_a_policy_file_without_the_function_or_with_errors_is_refused(tmp_path, program, said):
     with pytest.raises(ScenarioError, match=re.escape(said)):
-        decisions_of(tmp_path, program)
+        decisions_by(tmp_path, program)
 
 
 def test_a_policy_function_without_parameter_is_named_without_a_foreign_line_number(tmp_path):
     with pytest.raises(SpecError) as raised:
-        decisions_of(tmp_path, "def mine(): return True, True")
+        decisions_by(tmp_path, "def mine(): return True, True")
     said = str(raised.value)
     assert "mine.py:mine, before collective 0: TypeError: mine() takes 0 positional arguments but 1 was given" in said
     assert "line" not in said

@@ -357,7 +357,7 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         ),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
-        (["--exec", "true", "--gpus", "4,8"], "--exec: the scenario has 2 settings"),
+        (["--exec", "true", "--gpus", "4,8"], "--exec: 2 configurations, but a program runs in one"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
         (["--exec", "true", "--set", "program.env={A = 1}"], "A is 1; allowed: a table"),
