@@ -79,7 +79,7 @@ class Request:
 
     def ends(self, end_s: float) -> list[float]:
         """Return when each tunnel sends its last bit if the request ends at `end_s`."""
-        return [end_s - sooner_s for sooner_s in self.stops_early_s or (0.0,) * len(self.tunnels)]
+        return [end_s - early_s for early_s in self.stops_early_s or (0.0,) * len(self.tunnels)]
 
     def until(self, end_s: float) -> "Request":
         """Return the request with another end: the window of a rate moves, the window of an amount grows or shrinks."""
@@ -157,7 +157,7 @@ def decide(capacities: Capacities, kept: Sequence[Request], request: Request, *,
 def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> Calendar | None:
     """Return a calendar that keeps all of these requests, or None if there is none.
 
-    It sends as soon as possible and, among equally soon ways, over the shortest tunnels.
+    It sends as soon as possible and, among equally early calendars, over the shortest tunnels.
     """
     if not requests:
         return Calendar(requests=(), edges_s=np.zeros(1), bps=())
@@ -195,7 +195,7 @@ def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request,
         instants |= {promise.begin_s, *promise.ends(promise.end_s)}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
-    instants |= {at_s + sooner_s for sooner_s in request.stops_early_s for at_s in (*instants, request.begin_s)}
+    instants |= {at_s + early_s for early_s in request.stops_early_s for at_s in (*instants, request.begin_s)}
     first_s = max(request.begin_s, request.end_s)
     breaks_s = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
 
@@ -368,17 +368,17 @@ class _Programme:
         return csr_array((value, (row, column)), shape=(len(rows), self._columns))
 
     @property
-    def _asked(self) -> float:
-        """The amount that the request asks for, in units of its column."""
+    def _requested(self) -> float:
+        """The whole amount of the request, in units of its column."""
         return self.requests[-1].bits / self._unit[-1]
 
     def most(self) -> float:
         """Return the largest amount that would fit for the request."""
         cost = np.zeros(self._columns)
         cost[_SHARE] = -1.0
-        solution = self._solve_with_tolerance(cost, (0.0, self._asked))
+        solution = self._solve_with_tolerance(cost, (0.0, self._requested))
         assert solution is not None, "the promises that are kept fit"
-        return max(0.0, float(solution.x[_SHARE])) / self._asked * self.requests[-1].amount
+        return max(0.0, float(solution.x[_SHARE])) / self._requested * self.requests[-1].amount
 
     def soonest(self) -> float | None:
         """Return the earliest end at which the request fits, or None if it fits at no end within `ends_s`."""
@@ -394,7 +394,7 @@ class _Programme:
         most = max(len(links) for request in self.requests for links in request.tunnels) if self._sent else 1
         for (r, i, p), column in self._sent.items():
             cost[column] = waits[i] + _SPREAD * len(self.requests[r].tunnels[p]) / most
-        solution = self._solve(cost, (self._asked, self._asked))
+        solution = self._solve(cost, (self._requested, self._requested))
         if solution is None:
             return None
         bps = tuple(np.zeros((len(self._spans), len(request.tunnels))) for request in self.requests)

@@ -23,17 +23,17 @@ class ControllerError(RuntimeError):
 class RouteReply:
     """The result of a route request, which all switches have confirmed.
 
-    `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `ways` has the `FlowPath` of
-    each flow in the request: the path, -1 within a site, and two spines. `limits_bps`, [classes, paths], is the rate of
-    each class in each path's tunnel, empty if tunnels have no limits. `messages` is the number of OpenFlow messages
-    sent, `took_s` the duration by the controller's clock. Switches may follow cached decisions for a moment longer
+    `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `flow_paths` has the fields of
+    the `FlowPath` of every flow in the request. `limits_bps`, [classes, paths], is the rate of each class in each
+    path's tunnel, empty if tunnels have no limits. `messages` is the number of OpenFlow messages sent, `took_s` the
+    duration by the controller's clock. Switches may follow cached decisions for a moment longer
     (Open vSwitch for 5 ms).
     """
 
     paths: tuple[int, ...]
     messages: int
     took_s: float
-    ways: tuple[tuple[int, int, int], ...] = ()
+    flow_paths: tuple[tuple[int, int, int], ...] = ()
     limits_bps: Sequence[Sequence[float]] = ()
 
 
@@ -123,7 +123,7 @@ class Controller:
             paths=tuple(reply["paths"]),
             messages=reply["messages"],
             took_s=reply["took_s"],
-            ways=tuple((path, up, down) for path, up, down in reply["ways"]),
+            flow_paths=tuple((path, up, down) for path, up, down in reply["ways"]),
             limits_bps=reply["limits"],
         )
 
