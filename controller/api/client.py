@@ -140,8 +140,8 @@ class Controller:
     def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:
         """Return OpenFlow's port statistics of every switch that is not down.
 
-        For each switch: when the question was sent and the answer was complete (CLOCK_MONOTONIC, ns), and the number
-        of bytes sent so far by port number.
+        For each switch: when the request was sent and when the answer was complete (CLOCK_MONOTONIC, ns), and the
+        bytes that each port has sent so far, by port number.
         """
         ports = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
         return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in ports.items()}

@@ -181,7 +181,7 @@ class _Union:
             for flow in schedule.flows
         ]
         self._pinned_channels |= {
-            flow: way for flow, way in zip(flows, workload.pinned_channels, strict=False) if way >= 0
+            flow: pin for flow, pin in zip(flows, workload.pinned_channels, strict=False) if pin >= 0
         }
         slot_sizes = [self._whole(workload.bytes_of(index)) for index in range(schedule.slots)]
         begun_flows: set[int] = set()

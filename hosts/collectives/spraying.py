@@ -90,16 +90,16 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
 def _flows(whole: Workload, pieces: Sequence[int], *, width: int, period: int) -> list[Flow | Stream]:
     """Return the flows of all pieces; `period` is the number of channels after which paths repeat."""
     flows = whole.schedule.flows
-    ways = whole.pinned_channels or (-1,) * len(flows)
-    free = [flow.channel for flow, way in zip(flows, ways, strict=True) if isinstance(flow, Flow) and way < 0]
+    pins = whole.pinned_channels or (-1,) * len(flows)
+    free = [flow.channel for flow, pin in zip(flows, pins, strict=True) if isinstance(flow, Flow) and pin < 0]
     first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
-    taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
+    taken: Counter[tuple[int, int, int]] = Counter()  # pinned flows so far, by (source, destination, channel)
     split: list[Flow | Stream] = []
-    for flow, way, count in zip(flows, ways, pieces, strict=True):
-        if isinstance(flow, Flow) and way >= 0:
-            channel = first + (way - first) % period + taken[flow.src, flow.dst, way] * period
+    for flow, pin, count in zip(flows, pins, pieces, strict=True):
+        if isinstance(flow, Flow) and pin >= 0:
+            channel = first + (pin - first) % period + taken[flow.src, flow.dst, pin] * period
             split.append(replace(flow, channel=channel))
-            taken[flow.src, flow.dst, way] += 1
+            taken[flow.src, flow.dst, pin] += 1
         elif isinstance(flow, Flow):
             split += [replace(flow, channel=flow.channel * width + piece) for piece in range(count)]
         else:

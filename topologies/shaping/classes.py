@@ -28,8 +28,8 @@ of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's rate times
 4. A class whose turn is delayed by a segment of another class would lose that time. A class with an assured part or a
    ceiling has a burst of the longest segment to catch up; its messages are early by that at most.
 
-*Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which tells them apart
-by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
+*Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which distinguishes
+them by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
 1. fq with a `maxrate`: otherwise it sends up to 8 packets in the order of arrival after it has been empty.
 2. Acknowledgements (IP packets of 52 bytes) that bypass the shaper: otherwise those of a flow in the opposite direction
    would take a share.
@@ -86,7 +86,7 @@ FQ = (
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
-NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/TELLING of the timer lateness cannot be distinguished from none
+NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/100 of the timer lateness cannot be distinguished from none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -241,7 +241,7 @@ class RtNetlink(_Socket):
         return dict(_held_rates(_tc_object(body)) for _, body in answers)
 
     def change_netems(self, netems: Mapping[ClassId, Netem], *, limit_packets: int) -> None:
-        """Set the parameters of existing netems: MINOR+1: under each class 1:MINOR, or the root 1: if MINOR is 0.
+        """Set the parameters of existing netems: handle MINOR+1: beneath class 1:MINOR, or the root 1: if MINOR is 0.
 
         Raises OSError for the first netem that the kernel refuses.
         """
@@ -253,7 +253,7 @@ class RtNetlink(_Socket):
                 raise OSError(code, f"{where} refuses {netem.delay_ns} ns: {os.strerror(code)}")
 
     def change_marks(self, marks_us: Mapping[ClassId, int]) -> None:
-        """Set the waiting time, in microseconds, above which the existing fq_codel under each class marks a packet.
+        """Set the waiting time, in microseconds, above which the existing fq_codel beneath each class marks a packet.
 
         Raises OSError for the first queue that the kernel refuses.
         """
