@@ -26,8 +26,7 @@ class RouteReply:
     `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `flow_paths` has the fields of
     the `FlowPath` of every flow in the request. `limits_bps`, [classes, paths], is the rate of each class in each
     path's tunnel, empty if tunnels have no limits. `messages` is the number of OpenFlow messages sent, `took_s` the
-    duration by the controller's clock. Switches may follow cached decisions for a moment longer
-    (Open vSwitch for 5 ms).
+    duration by the controller's clock. Switches may follow cached decisions for a moment longer (Open vSwitch: 5 ms).
     """
 
     paths: tuple[int, ...]

@@ -71,8 +71,7 @@ class Traffic:
         self, wanted_bps: Floats, src: Integers, dst: Integers, current_path: Sequence[int] = ()
     ) -> "Traffic":
         """Return the traffic with the rates that demands want, [C, sites, sites] bit/s, divided equally among their
-        flows; for NaN, the flows keep the rates that they want. `src` and `dst`, [F], are the flows' sites.
-        """
+        flows; for NaN, the flows keep the rates that they want. `src` and `dst`, [F], are the flows' sites."""
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)

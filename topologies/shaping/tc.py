@@ -89,12 +89,15 @@ class Shaper:
         """
         wanted = self.shaping.wanted(rates_bps)
         rates = {(self._ifindex[name], minor): rate for (name, minor), rate in wanted.items()}
-        inner = {(self._ifindex[name], minor): one for (name, minor), one in self.shaping.inner(rates_bps).items()}
+        children = {
+            (self._ifindex[name], minor): child
+            for (name, minor), child in self.shaping.child_classes(rates_bps).items()
+        }
         marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
             self._netlink.change_marks({(self._ifindex[name], minor): us for (name, minor), us in marks_us.items()})
-            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, inner=inner)
+            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, children=children)
         except OSError as error:
             raise TcError(error.strerror) from None
         self._compare(rates_bps, held)
@@ -106,7 +109,7 @@ class Shaper:
 
     def _compare(self, rates_bps: Floats, held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
         held_by_key = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
-        problem = mismatch(self.shaping.wanted(rates_bps), held_by_key, self.shaping.inner(rates_bps))
+        problem = mismatch(self.shaping.wanted(rates_bps), held_by_key, self.shaping.child_classes(rates_bps))
         if problem:
             raise TcError(problem)
 
