@@ -217,7 +217,7 @@ class Multipath:
         rails, number = self.fabric.spec.rails, up.sum(axis=-1)
         hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
-            rank, piece = np.divmod(np.asarray(channel), self.width)
+            of_message, piece = np.divmod(np.asarray(channel), self.width)
             selector = piece // self._spines if hop == _OVER else piece % self._spines
         elif hashes:
             selector = hashed(self._seed, src, dst, hop, channel)
@@ -229,7 +229,7 @@ class Multipath:
         elif self.sprays:
             own = selector % np.maximum(exists.sum(axis=-1), 1)
             down_before = np.take_along_axis(np.cumsum(exists & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
-            selector = np.maximum(down_before - 1, 0) + rank % SUBSTITUTES
+            selector = np.maximum(down_before - 1, 0) + of_message % SUBSTITUTES
         chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
         up_first = np.argsort(~up, axis=-1, kind="stable")
         index = np.take_along_axis(up_first, chosen[..., None], axis=-1)[..., 0]

@@ -138,8 +138,8 @@ class JobSpan:
 class Workload:
     """A collective ready to be executed: its schedule, the bytes of a slot, and the initial contents of the slots.
 
-    `kind` is "messages" if messages have sizes but no contents. `is_ring`: the places form a ring, and each sends only
-    to the next or only to the previous place. `is_rooted`: place 0 is rank 0.
+    `kind` is "messages" if messages have sizes but no contents. `is_ring`: the places form a ring, and on each channel
+    all send to the next place or all to the previous one. `is_rooted`: place 0 is rank 0.
 
     For several simultaneous jobs `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` has the transfers of each. For
     jobs, training and traces, slots have the bytes of `slot_sizes`; `slot_bytes` is 1, so that a transfer's amount
