@@ -266,12 +266,12 @@ class _Programme:
         self._spans = np.diff(self._edges, axis=0)
         middle_s = (self._edges[:-1] + self._edges[1:]) @ (0.5, 0.5 * half_s)
         self._middle_s = middle_s
-        self._within = [
+        self._within = [  # for each request and tunnel, the intervals in which it may send
             [np.flatnonzero((at_half(begin) < middle_s) & (middle_s < at_half(end))).tolist() for end in ends]
             for begin, *ends in windows
         ]
-        self._slot = np.maximum(np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1, 0)
-        self._bps = self.capacities.bps[self._slot]  # [I, links]
+        self._capacity_row = np.maximum(np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1, 0)
+        self._bps = self.capacities.bps[self._capacity_row]  # [I, links]
 
     def _add_columns_and_rows(self) -> None:
         last = self.requests[-1]
@@ -294,7 +294,7 @@ class _Programme:
             moved = self._loads([request.tunnels_after_failure[f] for request in self.requests])
             # A link that has not failed and carries no additional tunnel has room already, by the rows above.
             more = {at: row for at, row in moved.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
-            self._add_capacity_rows(more, self.capacities.without(links).bps[self._slot])
+            self._add_capacity_rows(more, self.capacities.without(links).bps[self._capacity_row])
 
     def _loads(self, tunnels: Sequence[Sequence[Sequence[int]]]) -> dict[tuple[int, int], dict[int, float]]:
         """Return the load in bits on each link in each interval, keyed by (interval, link), when each request uses

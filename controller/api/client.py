@@ -16,7 +16,7 @@ _MAX_REPLY = 1 << 22  # bytes
 
 
 class ControllerError(RuntimeError):
-    """The controller is not running, does not answer in time, or refuses: one sentence with its socket."""
+    """Raised if the controller is not running, does not answer in time, or refuses; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ _SHOWN = 60  # most characters of an offending value in an error
 
 
 class ProtocolError(ValueError):
-    """A message is malformed or cannot be served: one sentence with the offending value."""
+    """Raised for a request or reply that is malformed or cannot be served; the message has the offending value."""
 
 
 @dataclass(frozen=True, kw_only=True)

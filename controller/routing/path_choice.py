@@ -34,7 +34,7 @@ _CELLS = 1 << 20  # size of the arrays in which combinations are compared
 
 
 class NoPathError(ValueError):
-    """A crossing has no path: one sentence that names the crossing."""
+    """Raised for a crossing without a path; the message is one sentence that names its ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ byte.
 
 
 class ScheduleError(ValueError):
-    """A schedule is invalid. The text is one sentence with the place, the slot and the task."""
+    """Raised for an invalid schedule; the message is one sentence with the place, slot and task at fault."""
 
 
 @dataclass(frozen=True, order=True)
