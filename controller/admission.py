@@ -188,7 +188,8 @@ def decide_after_failure(
 def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> float | None:
     """Return the earliest end at which a request fits, not before its own end; None if there is none.
 
-    The order of all instants changes only at certain ends. Between two of these, a linear programme finds the earliest.
+    The order of all instants changes only at certain ends of the request. Between two of these ends, a linear programme
+    finds the earliest end.
     """
     instants = set(capacities.from_s)
     for promise in kept:
