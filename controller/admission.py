@@ -79,7 +79,7 @@ class Request:
 
     def ends(self, end_s: float) -> list[float]:
         """Return when each tunnel sends its last bit if the request ends at `end_s`."""
-        return [end_s - sooner_s for sooner_s in self.stops_early_s or (0.0,) * len(self.tunnels)]
+        return [end_s - early_s for early_s in self.stops_early_s or (0.0,) * len(self.tunnels)]
 
     def until(self, end_s: float) -> "Request":
         """Return the request with another end: the window of a rate moves, the window of an amount grows or shrinks."""
@@ -157,7 +157,7 @@ def decide(capacities: Capacities, kept: Sequence[Request], request: Request, *,
 def calendar_of(capacities: Capacities, requests: Sequence[Request], *, protects: bool) -> Calendar | None:
     """Return a calendar that keeps all of these requests, or None if there is none.
 
-    It sends as soon as possible and, among equally soon ways, over the shortest tunnels.
+    It sends as soon as possible and, among equally early calendars, over the shortest tunnels.
     """
     if not requests:
         return Calendar(requests=(), edges_s=np.zeros(1), bps=())
@@ -188,14 +188,15 @@ def decide_after_failure(
 def _earliest(capacities: Capacities, kept: Sequence[Request], request: Request, *, protects: bool) -> float | None:
     """Return the earliest end at which a request fits, not before its own end; None if there is none.
 
-    The order of all instants changes only at certain ends. Between two of these, a linear programme finds the earliest.
+    The order of all instants changes only at certain ends of the request. Between two of these ends, a linear programme
+    finds the earliest end.
     """
     instants = set(capacities.from_s)
     for promise in kept:
         instants |= {promise.begin_s, *promise.ends(promise.end_s)}
     if request.is_rate:
         instants |= {at_s + request.end_s - request.begin_s for at_s in instants}
-    instants |= {at_s + sooner_s for sooner_s in request.stops_early_s for at_s in (*instants, request.begin_s)}
+    instants |= {at_s + early_s for early_s in request.stops_early_s for at_s in (*instants, request.begin_s)}
     first_s = max(request.begin_s, request.end_s)
     breaks_s = [first_s, *sorted(at_s for at_s in instants if at_s > first_s), math.inf]
 
@@ -266,12 +267,12 @@ class _Programme:
         self._spans = np.diff(self._edges, axis=0)
         middle_s = (self._edges[:-1] + self._edges[1:]) @ (0.5, 0.5 * half_s)
         self._middle_s = middle_s
-        self._within = [
+        self._within = [  # for each request and tunnel, the intervals in which it may send
             [np.flatnonzero((at_half(begin) < middle_s) & (middle_s < at_half(end))).tolist() for end in ends]
             for begin, *ends in windows
         ]
-        self._slot = np.maximum(np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1, 0)
-        self._bps = self.capacities.bps[self._slot]  # [I, links]
+        self._capacity_row = np.maximum(np.searchsorted(self.capacities.from_s, middle_s, side="right") - 1, 0)
+        self._bps = self.capacities.bps[self._capacity_row]  # [I, links]
 
     def _add_columns_and_rows(self) -> None:
         last = self.requests[-1]
@@ -294,7 +295,7 @@ class _Programme:
             moved = self._loads([request.tunnels_after_failure[f] for request in self.requests])
             # A link that has not failed and carries no additional tunnel has room already, by the rows above.
             more = {at: row for at, row in moved.items() if at[1] in links or row.keys() - usual.get(at, {}).keys()}
-            self._add_capacity_rows(more, self.capacities.without(links).bps[self._slot])
+            self._add_capacity_rows(more, self.capacities.without(links).bps[self._capacity_row])
 
     def _loads(self, tunnels: Sequence[Sequence[Sequence[int]]]) -> dict[tuple[int, int], dict[int, float]]:
         """Return the load in bits on each link in each interval, keyed by (interval, link), when each request uses
@@ -368,17 +369,17 @@ class _Programme:
         return csr_array((value, (row, column)), shape=(len(rows), self._columns))
 
     @property
-    def _asked(self) -> float:
-        """The amount that the request asks for, in units of its column."""
+    def _requested(self) -> float:
+        """The whole amount of the request, in units of its column."""
         return self.requests[-1].bits / self._unit[-1]
 
     def most(self) -> float:
         """Return the largest amount that would fit for the request."""
         cost = np.zeros(self._columns)
         cost[_SHARE] = -1.0
-        solution = self._solve_with_tolerance(cost, (0.0, self._asked))
+        solution = self._solve_with_tolerance(cost, (0.0, self._requested))
         assert solution is not None, "the promises that are kept fit"
-        return max(0.0, float(solution.x[_SHARE])) / self._asked * self.requests[-1].amount
+        return max(0.0, float(solution.x[_SHARE])) / self._requested * self.requests[-1].amount
 
     def soonest(self) -> float | None:
         """Return the earliest end at which the request fits, or None if it fits at no end within `ends_s`."""
@@ -394,7 +395,7 @@ class _Programme:
         most = max(len(links) for request in self.requests for links in request.tunnels) if self._sent else 1
         for (r, i, p), column in self._sent.items():
             cost[column] = waits[i] + _SPREAD * len(self.requests[r].tunnels[p]) / most
-        solution = self._solve(cost, (self._asked, self._asked))
+        solution = self._solve(cost, (self._requested, self._requested))
         if solution is None:
             return None
         bps = tuple(np.zeros((len(self._spans), len(request.tunnels))) for request in self.requests)

@@ -163,7 +163,7 @@ class RouteApp(App):
         Called after every change of either. A failure is logged, and retried at the next event or request.
         """
         forwarding, dead = self._forwarding, self._outages.dead()
-        outage = self._outages.begin(forwarding.ways.dead, dead) if dead != forwarding.ways.dead else None
+        outage = self._outages.begin(forwarding.paths.dead, dead) if dead != forwarding.paths.dead else None
         if outage is None:
             self._outages.nothing_new()
             if forwarding.state is State.CONFIRMED:
@@ -190,7 +190,7 @@ class RouteApp(App):
     def _choose_again(self, dead: Cables) -> tuple[dict[tuple[int, int], int], FlowPaths, Limits]:
         """Choose again for the last request, under its conditions and with these cables dead.
 
-        Return the path of every crossing and the way of every flow that has one, and the limits of tunnels.
+        Return the path of every crossing and the `FlowPath` of every flow that has one, and the limits of tunnels.
         """
         if (request := self._request) is None:
             return {}, NO_FLOWS, []
@@ -245,12 +245,12 @@ class RouteApp(App):
             "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port is not None],
             "limits": self._limits,
             "outages": self._outages.recent(),
-            "dead": sorted(sorted(cable) for cable in self._forwarding.ways.dead),
+            "dead": sorted(sorted(cable) for cable in self._forwarding.paths.dead),
         }
 
     def _counters(self) -> dict[str, Any]:
         with self._one_at_a_time:
-            names, dead = [switch.name for switch in self._fabric.switches], self._forwarding.ways.dead
+            names, dead = [switch.name for switch in self._fabric.switches], self._forwarding.paths.dead
             if dead:
                 names = [name for name in names if not cables_of(self._fabric, name) <= dead]
             counts = self._switches.port_bytes(names, deadline_s=DEADLINE_S)
@@ -261,19 +261,19 @@ class RouteApp(App):
         with self._one_at_a_time:
             waiting = self._not_ready()
             self._reconcile()
-            ways = self._forwarding.ways
+            current = self._forwarding.paths
             for name in waiting:  # only a switch with no live cable and no GPU may be missing
-                if ways.switches[name].kind == "leaf" or not cables_of(self._fabric, name) <= ways.dead:
+                if current.switches[name].kind == "leaf" or not cables_of(self._fabric, name) <= current.dead:
                     raise SwitchError(f"the switch {name} is not connected")
-            paths = choose(self._fabric, request, ways.dead)
+            paths = choose(self._fabric, request, current.dead)
             of_flows, limits = choose_flow_paths(
-                self._fabric, request, ways.dead, paths, self._forwarding.paths_of_flows()
+                self._fabric, request, current.dead, paths, self._forwarding.paths_of_flows()
             )
-            messages = self._forwarding.reconcile(ways, dict(zip(request.crossings, paths, strict=True)), of_flows)
+            messages = self._forwarding.reconcile(current, dict(zip(request.crossings, paths, strict=True)), of_flows)
             self._request, self._limits = request, limits
         return {
             "paths": paths,
-            "ways": [[way.path, way.up, way.down] for way in [*of_flows.values()][: len(request.flows)]],
+            "ways": [[flow.path, flow.up, flow.down] for flow in [*of_flows.values()][: len(request.flows)]],
             "limits": limits,
             "messages": messages,
             "took_s": time.monotonic() - started,
@@ -281,7 +281,7 @@ class RouteApp(App):
 
     def _spine_up(self, route: Route) -> int:
         """Return the index of the spine that a route's leaf sends to."""
-        return self._forwarding.ways.spines(self._fabric.gpus[route.src].site).index(route.spine)
+        return self._forwarding.paths.spines(self._fabric.gpus[route.src].site).index(route.spine)
 
     def _not_ready(self) -> list[str]:
         """Return the switches that lack their default rules or have disconnected."""

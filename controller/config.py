@@ -19,7 +19,7 @@ COUNTS = ("gpus", "leaves", "spines", "border_routers", "wan")
 
 
 class DeclarationError(ValueError):
-    """A fabric cannot be built, or a token file cannot be used: one sentence with the reason."""
+    """Raised for a fabric that cannot be built or a token file that cannot be used; the message is one sentence."""
 
 
 def fabric_of(file: Path | None, counts: Mapping[str, str]) -> Fabric:

@@ -46,7 +46,7 @@ _GRACE_S = 5.0  # added to the agents' own deadline
 
 
 class CollectiveError(Exception):
-    """Connections or a collective failed. The text names the rank; `seen_ns` is the time of detection."""
+    """Raised if connections or a collective failed; the message names the rank, `seen_ns` is the time of detection."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence)

@@ -16,24 +16,23 @@ _MAX_REPLY = 1 << 22  # bytes
 
 
 class ControllerError(RuntimeError):
-    """The controller is not running, does not answer in time, or refuses: one sentence with its socket."""
+    """Raised if the controller is not running, does not answer in time, or refuses; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteReply:
     """The result of a route request, which all switches have confirmed.
 
-    `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `ways` has the `FlowPath` of
-    each flow in the request: the path, -1 within a site, and two spines. `limits_bps`, [classes, paths], is the rate of
-    each class in each path's tunnel, empty if tunnels have no limits. `messages` is the number of OpenFlow messages
-    sent, `took_s` the duration by the controller's clock. Switches may follow cached decisions for a moment longer
-    (Open vSwitch for 5 ms).
+    `paths` has the path of every crossing in the request, as indices in `Fabric.paths`. `flow_paths` has the fields of
+    the `FlowPath` of every flow in the request. `limits_bps`, [classes, paths], is the rate of each class in each
+    path's tunnel, empty if tunnels have no limits. `messages` is the number of OpenFlow messages sent, `took_s` the
+    duration by the controller's clock. Switches may follow cached decisions for a moment longer (Open vSwitch: 5 ms).
     """
 
     paths: tuple[int, ...]
     messages: int
     took_s: float
-    ways: tuple[tuple[int, int, int], ...] = ()
+    flow_paths: tuple[tuple[int, int, int], ...] = ()
     limits_bps: Sequence[Sequence[float]] = ()
 
 
@@ -123,7 +122,7 @@ class Controller:
             paths=tuple(reply["paths"]),
             messages=reply["messages"],
             took_s=reply["took_s"],
-            ways=tuple((path, up, down) for path, up, down in reply["ways"]),
+            flow_paths=tuple((path, up, down) for path, up, down in reply["ways"]),
             limits_bps=reply["limits"],
         )
 
@@ -140,8 +139,8 @@ class Controller:
     def counters(self) -> dict[str, tuple[int, int, dict[int, int]]]:
         """Return OpenFlow's port statistics of every switch that is not down.
 
-        For each switch: when the question was sent and the answer was complete (CLOCK_MONOTONIC, ns), and the number
-        of bytes sent so far by port number.
+        For each switch: when the request was sent and when the answer was complete (CLOCK_MONOTONIC, ns), and the
+        bytes that each port has sent so far, by port number.
         """
         ports = self._ask({"ask": "counters"}, deadline_s=self._deadline_s)["ports"]
         return {name: (asked_ns, answered_ns, dict(sent)) for name, (asked_ns, answered_ns, sent) in ports.items()}

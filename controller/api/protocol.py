@@ -25,7 +25,7 @@ _SHOWN = 60  # most characters of an offending value in an error
 
 
 class ProtocolError(ValueError):
-    """A message is malformed or cannot be served: one sentence with the offending value."""
+    """Raised for a request or reply that is malformed or cannot be served; the message has the offending value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +259,9 @@ def _probes(value: Any, fabric: Fabric) -> tuple[tuple[int, int, int, int], ...]
 def _quadruples(kind: str, value: Any, most: int, third: str) -> Sequence[Sequence[int]]:
     """Check a list of at most `most` distinct quadruples: two ranks, a `third` number and a TCP source port."""
     _check(isinstance(value, list) and len(value) <= most, f"{kind}s", value, f"a list of at most {most} {kind}s")
-    for one in value:
-        if not (isinstance(one, list) and len(one) == 4 and all(_is_int(number) for number in one)):
-            raise ProtocolError(f"the {kind} {show(one)} is not two ranks, {third} and a port")
+    for entry in value:
+        if not (isinstance(entry, list) and len(entry) == 4 and all(_is_int(number) for number in entry)):
+            raise ProtocolError(f"the {kind} {show(entry)} is not two ranks, {third} and a port")
     if len({(src, dst, port) for src, dst, _, port in value}) < len(value):
         raise ProtocolError(f"a {kind} is given twice; allowed: each TCP source port once for a pair of ranks")
     checked: Sequence[Sequence[int]] = value

@@ -28,7 +28,7 @@ Answer = Callable[[bytes], Mapping[str, Any]]
 
 
 class SocketTakenError(OSError):
-    """The socket is in use or cannot be created: one sentence with its path."""
+    """Raised if the socket is in use or cannot be created; the message is one sentence with its path."""
 
 
 class Server(socketserver.ThreadingUnixStreamServer):

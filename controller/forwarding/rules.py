@@ -34,8 +34,8 @@ from topologies.fabric.addressing import Switch
 
 @dataclass(frozen=True, kw_only=True)
 class FlowPath:
-    """The way of a flow, as indices: its WAN `path`, -1 within a site, and the spine that it takes `up` in the source's
-    site and `down` in the destination's site, -1 for the spine that the default rules take."""
+    """The path of a flow, as indices: its WAN `path`, -1 within a site, and the spine that it takes `up` in the
+    source's site and `down` in the destination's site, -1 for the spine that the default rules take."""
 
     path: int
     up: int = -1
@@ -82,26 +82,26 @@ class Change:
     tunnels: frozenset[int]
 
 
-def default_rules(ways: FabricPaths, switch: str) -> tuple[Rule, ...]:
+def default_rules(paths: FabricPaths, switch: str) -> tuple[Rule, ...]:
     """Return the default rules of a switch, for all pairs of GPUs in one site or in two sites that the WAN joins."""
-    here = ways.switches[switch]
+    here = paths.switches[switch]
     outwards = _outwards if here.kind in ("leaf", "spine") else _over_wan
-    return (*_inwards(ways, here), *outwards(ways, here))
+    return (*_inwards(paths, here), *outwards(paths, here))
 
 
-def tunnel_rules(ways: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ...]:
+def tunnel_rules(paths: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ...]:
     """Return the rules of a tunnel, given its number, at a switch.
 
     There is one rule at every spine of the source's site, at every router of the path except the last, and at the last
     router if the tunnel fixes the spine after it. The rules do not depend on which cables are dead.
     """
     index, spine = flows.path_and_spine(tunnel)
-    path = ways.fabric.paths[index]
-    here, routers = ways.switches[switch], ways.routers_of(path)
+    path = paths.fabric.paths[index]
+    here, routers = paths.switches[switch], paths.routers_of(path)
     if switch in routers[:-1]:
         peer = routers[routers.index(switch) + 1]
     elif switch == routers[-1] and spine >= 0:
-        peer = ways.spines(path.dst_site)[spine]
+        peer = paths.spines(path.dst_site)[spine]
     elif here.kind == "spine" and here.site == path.src_site:
         peer = routers[0]
     else:
@@ -110,13 +110,13 @@ def tunnel_rules(ways: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ...
         priority=flows.TUNNEL_PRIORITY,
         cookie=flows.TUNNEL_COOKIE,
         match=Match(eth_dst=tunnel_tag(tunnel)),
-        out_port=ways.port(switch, peer),
+        out_port=paths.port(switch, peer),
     )
     return (rule,)
 
 
 def change(
-    ways: FabricPaths,
+    paths: FabricPaths,
     old: Collection[Route],
     wanted: Mapping[tuple[int, int], int],
     *,
@@ -126,7 +126,7 @@ def change(
 ) -> Change:
     """Return the change from the routes in force, `old`, to the `wanted` path of each pair of ranks.
 
-    All other pairs return to the default path. `of_flows` are the ways of flows, by ranks and TCP source port; other
+    All other pairs return to the default path. `of_flows` are the paths of flows, by ranks and TCP source port; other
     flows take their pair's path. `tunnels` are those whose rules are installed. A change is one stage, preceded by
     another if it needs more tunnels. A route that does not change keeps its generation and its rule; a pair on the
     default path needs no route. New routes get `generation`, which no route in force may have.
@@ -135,15 +135,15 @@ def change(
     stay, fresh = list[Route](), list[Route]()
     for (src, dst), path in wanted.items():
         current = before.get((src, dst, None))
-        spine = ways.spine(ways.fabric.gpus[src], ways.routers_of(ways.fabric.paths[path])[0])
+        spine = paths.spine(paths.fabric.gpus[src], paths.routers_of(paths.fabric.paths[path])[0])
         if current is not None and (current.path, current.spine) == (path, spine):
             stay.append(current)
-        elif path != ways.default(src, dst):
+        elif path != paths.default(src, dst):
             fresh.append(Route(src=src, dst=dst, path=path, spine=spine, generation=generation))
-    for key, way in of_flows.items():
-        if way.path < 0 and way.up < 0:  # both GPUs at one leaf, or one is cut off
+    for key, flow_path in of_flows.items():
+        if flow_path.path < 0 and flow_path.up < 0:  # both GPUs at one leaf, or one is cut off
             continue
-        route = _route_of_flow(ways, key, way, generation)
+        route = _route_of_flow(paths, key, flow_path, generation)
         current = before.get(key)
         if current is not None and replace(current, generation=generation) == route:
             stay.append(current)
@@ -151,11 +151,11 @@ def change(
             fresh.append(route)
     keys = {route.key for route in (*stay, *fresh)}
     new_tunnels = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
-    moves = tuple(install(ways, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels)
-    leaves: list[Message] = [install(ways, route) for route in fresh]
-    leaves += [_removal(ways, route) for route in old if route.key not in keys]
-    switches = [switch.name for switch in ways.fabric.switches]
-    first = tuple(message for switch in switches for message in _tunnel_installs(ways, switch, new_tunnels))
+    moves = tuple(install(paths, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels)
+    leaves: list[Message] = [install(paths, route) for route in fresh]
+    leaves += [_removal(paths, route) for route in old if route.key not in keys]
+    switches = [switch.name for switch in paths.fabric.switches]
+    first = tuple(message for switch in switches for message in _tunnel_installs(paths, switch, new_tunnels))
     return Change(
         stages=tuple(stage for stage in (first, tuple(leaves)) if stage),
         moves=moves,
@@ -164,14 +164,16 @@ def change(
     )
 
 
-def _route_of_flow(ways: FabricPaths, key: tuple[int, int, int], way: FlowPath, generation: int) -> Route:
+def _route_of_flow(paths: FabricPaths, key: tuple[int, int, int], flow_path: FlowPath, generation: int) -> Route:
     src, dst, port = key
-    gpu = ways.fabric.gpus[src]
-    if way.up >= 0:
-        spine = ways.spines(gpu.site)[way.up]
+    gpu = paths.fabric.gpus[src]
+    if flow_path.up >= 0:
+        spine = paths.spines(gpu.site)[flow_path.up]
     else:
-        spine = ways.spine(gpu, ways.routers_of(ways.fabric.paths[way.path])[0])
-    return Route(src=src, dst=dst, path=way.path, spine=spine, generation=generation, port=port, down=way.down)
+        spine = paths.spine(gpu, paths.routers_of(paths.fabric.paths[flow_path.path])[0])
+    return Route(
+        src=src, dst=dst, path=flow_path.path, spine=spine, generation=generation, port=port, down=flow_path.down
+    )
 
 
 def detour(old: FabricPaths, new: FabricPaths, switch: str) -> Stage:
@@ -188,92 +190,94 @@ def detour(old: FabricPaths, new: FabricPaths, switch: str) -> Stage:
 
 
 def greeting(
-    ways: FabricPaths, switch: str, routes: Collection[Route], tunnels: Collection[int]
+    paths: FabricPaths, switch: str, routes: Collection[Route], tunnels: Collection[int]
 ) -> tuple[Stage, Stage, Stage]:
     """Return the messages to a switch that has connected, which may hold any rules: they install the default rules and
     the rules of these tunnels, and replace all routes by these.
 
     Between the second stage and the third its packets follow the default rules; none is lost.
     """
-    own_routes = tuple(message for message in (install(ways, route) for route in routes) if message.switch == switch)
-    rules = default_rules(ways, switch)
+    own_routes = tuple(message for message in (install(paths, route) for route in routes) if message.switch == switch)
+    rules = default_rules(paths, switch)
     defaults = tuple(Install(switch=switch, rule=rule) for rule in rules)
     no_routes = Remove(switch=switch, cookie=flows.ROUTES_COOKIE, mask=flows.ROUTES_MASK)
-    permanent = (*defaults, *_tunnel_installs(ways, switch, tunnels))
-    return permanent, (*_obsolete_turns(ways, switch, rules), no_routes), own_routes
+    permanent = (*defaults, *_tunnel_installs(paths, switch, tunnels))
+    return permanent, (*_obsolete_turns(paths, switch, rules), no_routes), own_routes
 
 
-def _obsolete_turns(ways: FabricPaths, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
+def _obsolete_turns(paths: FabricPaths, switch: str, rules: Collection[Rule]) -> Iterator[Remove]:
     """Yield the removal of every rule that sends packets back out of their input port, except those in `rules`; other
     old rules are harmless (see `detour`)."""
     kept = {rule.match for rule in rules}
-    for a, b in ways.fabric.paths_between:
-        for port in ways.switches[switch].ports:
-            match = Match(src=ways.networks[a], dst=ways.networks[b], in_port=port.number)
+    for a, b in paths.fabric.paths_between:
+        for port in paths.switches[switch].ports:
+            match = Match(src=paths.networks[a], dst=paths.networks[b], in_port=port.number)
             if match not in kept:
                 yield Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match)
 
 
-def install(ways: FabricPaths, route: Route) -> Install:
+def install(paths: FabricPaths, route: Route) -> Install:
     """Return the message that installs a route's rule, at the source's leaf."""
-    src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
+    src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
     of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
     rule = Rule(
         priority=flows.FLOW_PRIORITY if of_flow else flows.ROUTE_PRIORITY,
         cookie=flows.route_cookie(route.generation, of_flow=of_flow),
         match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port),
-        out_port=ways.port(src.leaf, route.spine),
+        out_port=paths.port(src.leaf, route.spine),
         eth_dst=tag,
         eth_src=tag,
     )
     return Install(switch=src.leaf, rule=rule)
 
 
-def _removal(ways: FabricPaths, route: Route) -> Remove:
+def _removal(paths: FabricPaths, route: Route) -> Remove:
     """Return the message that removes a route's rule and keeps other routes of its generation."""
-    src, dst = ways.fabric.gpus[route.src], ways.fabric.gpus[route.dst]
+    src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
     cookie = flows.route_cookie(route.generation, of_flow=route.port is not None)
     return Remove(switch=src.leaf, cookie=cookie, match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port))
 
 
-def _tunnel_installs(ways: FabricPaths, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
-    return tuple(Install(switch=switch, rule=rule) for tunnel in tunnels for rule in tunnel_rules(ways, switch, tunnel))
+def _tunnel_installs(paths: FabricPaths, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:
+    return tuple(
+        Install(switch=switch, rule=rule) for tunnel in tunnels for rule in tunnel_rules(paths, switch, tunnel)
+    )
 
 
-def _inwards(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
+def _inwards(paths: FabricPaths, here: Switch) -> Iterator[Rule]:
     """Yield the rules to every GPU of the switch's site, if it has one; a GPU's leaf restores the MAC address."""
-    for gpu in (gpu for gpu in ways.fabric.gpus if gpu.site == here.site):
+    for gpu in (gpu for gpu in paths.fabric.gpus if gpu.site == here.site):
         if gpu.leaf == here.name:
-            yield _default_rule(Match(dst=gpu.ip), ways.port(here.name, gpu.name), eth_dst=gpu.mac)
+            yield _default_rule(Match(dst=gpu.ip), paths.port(here.name, gpu.name), eth_dst=gpu.mac)
         else:
-            peer = gpu.leaf if here.kind == "spine" else ways.spine(gpu, here.name)
-            yield _default_rule(Match(dst=gpu.ip), ways.port(here.name, peer))
+            peer = gpu.leaf if here.kind == "spine" else paths.spine(gpu, here.name)
+            yield _default_rule(Match(dst=gpu.ip), paths.port(here.name, peer))
 
 
-def _outwards(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
+def _outwards(paths: FabricPaths, here: Switch) -> Iterator[Rule]:
     """Yield the rules of a leaf or a spine towards the first border router of the default path to every other site."""
     assert here.site is not None
-    for site, network in enumerate(ways.networks):
-        if not ways.joined(here.site, site):
+    for site, network in enumerate(paths.networks):
+        if not paths.joined(here.site, site):
             continue
-        first = ways.routers_of(ways.fixed(here.site, site))[0]
+        first = paths.routers_of(paths.fixed(here.site, site))[0]
         if here.kind == "spine":
-            match = Match(src=ways.networks[here.site], dst=network)
-            yield _default_rule(match, ways.port(here.name, first), eth_dst=NO_TUNNEL)
-        for gpu in (gpu for gpu in ways.fabric.gpus if gpu.leaf == here.name):
-            port = ways.port(here.name, ways.spine(gpu, first))
+            match = Match(src=paths.networks[here.site], dst=network)
+            yield _default_rule(match, paths.port(here.name, first), eth_dst=NO_TUNNEL)
+        for gpu in (gpu for gpu in paths.fabric.gpus if gpu.leaf == here.name):
+            port = paths.port(here.name, paths.spine(gpu, first))
             rule = _default_rule(Match(src=gpu.ip, dst=network), port, eth_dst=NO_TUNNEL)
             yield replace(rule, eth_src=NO_TUNNEL)
 
 
-def _over_wan(ways: FabricPaths, here: Switch) -> Iterator[Rule]:
-    for a, b in ways.fabric.paths_between:
-        peer = ways.fallback(a, b).get(here.name)
+def _over_wan(paths: FabricPaths, here: Switch) -> Iterator[Rule]:
+    for a, b in paths.fabric.paths_between:
+        peer = paths.fallback(a, b).get(here.name)
         if peer is None:
             continue
-        port, match = ways.port(here.name, peer), Match(src=ways.networks[a], dst=ways.networks[b])
+        port, match = paths.port(here.name, peer), Match(src=paths.networks[a], dst=paths.networks[b])
         yield _default_rule(match, port, eth_dst=NO_TUNNEL)
-        # A packet that has lost its route may have to go back the way it came.
+        # A packet that has lost its route may have to go back to the router that sent it.
         back = _default_rule(replace(match, in_port=port), flows.IN_PORT, eth_dst=NO_TUNNEL)
         yield replace(back, priority=flows.TURN_PRIORITY)
 

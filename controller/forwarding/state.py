@@ -26,7 +26,7 @@ _STANDING_TUNNELS = 4096
 """In a fabric with more tunnels than this, a tunnel is installed when first wanted, instead of all at the start."""
 
 FlowPaths = Mapping[tuple[int, int, int], rules.FlowPath]
-"""The ways of flows, by (source rank, destination rank, TCP source port)."""
+"""The paths of flows, by (source rank, destination rank, TCP source port)."""
 
 NO_FLOWS: FlowPaths = MappingProxyType({})
 
@@ -43,7 +43,7 @@ class State(Enum):
 
 
 class Forwarding:
-    """The forwarding of one fabric: default rules along `ways`, `tunnels` and `routes`. One change at a time.
+    """The forwarding of one fabric: default rules along `paths`, `tunnels` and `routes`. One change at a time.
 
     `tunnels` are the numbers of the tunnels that every ready switch has; none is ever removed. `ready` are the names of
     the switches that have their default rules. Only these get changes; others get all rules on connecting (`greet`).
@@ -51,7 +51,7 @@ class Forwarding:
 
     def __init__(self, fabric: Fabric, switches: Switches) -> None:
         self._fabric, self._switches = fabric, switches
-        self.ways = FabricPaths(fabric)
+        self.paths = FabricPaths(fabric)
         self.routes: tuple[rules.Route, ...] = ()
         tunnels = _tunnels(fabric)
         self.tunnels = frozenset(tunnels if len(tunnels) <= _STANDING_TUNNELS else ())
@@ -66,31 +66,29 @@ class Forwarding:
         """
         connection = self._switches.connection(switch)
         try:
-            stages = rules.greeting(self.ways, switch, self.routes, self.tunnels)
+            stages = rules.greeting(self.paths, switch, self.routes, self.tunnels)
             self._switches.send(stages, deadline_s=DEADLINE_S)
         except SwitchError:
             self._switches.drop(connection)
             raise
         self.ready.add(switch)
 
-    def reconcile(
-        self, ways: FabricPaths, wanted: Mapping[tuple[int, int], int], of_flows: FlowPaths = NO_FLOWS
-    ) -> int:
-        """Install the default rules of `ways`, and put each pair of ranks in `wanted` on its path and each flow in
-        `of_flows` on its way.
+    def reconcile(self, new: FabricPaths, wanted: Mapping[tuple[int, int], int], of_flows: FlowPaths = NO_FLOWS) -> int:
+        """Install the default rules of `new`, and put each pair of ranks in `wanted` on its path and each flow in
+        `of_flows` on its own.
 
         Acknowledgements that the default rules would lose get routes, too. Return the number of messages of the change.
         Raises SwitchError; the state is then IN_DOUBT.
         """
-        crossings = (*wanted, *((src, dst) for (src, dst, _), way in of_flows.items() if way.path >= 0))
-        wanted = {**return_paths(ways, crossings), **wanted}
-        detours = () if ways == self.ways else [rules.detour(self.ways, ways, s.name) for s in self._fabric.switches]
+        crossings = (*wanted, *((src, dst) for (src, dst, _), flow_path in of_flows.items() if flow_path.path >= 0))
+        wanted = {**return_paths(new, crossings), **wanted}
+        detours = () if new == self.paths else [rules.detour(self.paths, new, s.name) for s in self._fabric.switches]
         if self.state is State.IN_DOUBT:
-            greetings = [rules.greeting(self.ways, s.name, (), self.tunnels) for s in self._fabric.switches]
+            greetings = [rules.greeting(self.paths, s.name, (), self.tunnels) for s in self._fabric.switches]
             self._send(tuple(itertools.chain(*stages)) for stages in zip(*greetings, strict=True))
             self.routes, self.state = (), State.CONFIRMED
         generation = self.generation % LAST_GENERATION + 1
-        change = rules.change(ways, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
+        change = rules.change(new, self.routes, wanted, generation=generation, tunnels=self.tunnels, of_flows=of_flows)
         moves = change.moves if detours else ()  # traffic of a dead cable is moved in the first stage
         early = set(moves)
         later = (tuple(message for message in stage if message not in early) for stage in change.stages)
@@ -98,13 +96,13 @@ class Forwarding:
         if stages:
             self.generation, self.state = generation, State.IN_DOUBT
             self._send(stages, settle_s=SETTLE_S)
-        self.routes, self.tunnels, self.ways, self.state = change.routes, change.tunnels, ways, State.CONFIRMED
+        self.routes, self.tunnels, self.paths, self.state = change.routes, change.tunnels, new, State.CONFIRMED
         return sum(len(stage) for stage in stages)
 
     def path(self, src: int, dst: int) -> int:
         """Return the index of the path that a pair of ranks in two sites is on."""
         routed = {route.key: route.path for route in self.routes}
-        return routed.get((src, dst, None), self.ways.default(src, dst))
+        return routed.get((src, dst, None), self.paths.default(src, dst))
 
     def paths_of_flows(self) -> dict[tuple[int, int, int], int]:
         """Return the path index of every flow that has its own route over the WAN, by ranks and TCP source port."""
@@ -140,13 +138,13 @@ def choose_flow_paths(
     request: RouteRequest,
     dead: Cables,
     paths: Sequence[int] = (),
-    has: Mapping[tuple[int, int, int], int] = MappingProxyType({}),
+    current: Mapping[tuple[int, int, int], int] = MappingProxyType({}),
 ) -> tuple[dict[tuple[int, int, int], rules.FlowPath], Limits]:
-    """Choose the ways of the request's flows by the fabric's routing, avoiding dead cables.
+    """Choose the paths of the request's flows by the fabric's routing, avoiding dead cables.
 
-    Return the ways by ranks and TCP source port, first those of flows, then those of probes; and the limits of tunnels.
-    `paths` are the paths of the request's crossings, which flows of these crossings take; `has` are the current path
-    indices of flows. Raises NoPathError if a flow has no path.
+    Return them by ranks and TCP source port, followed by those of probes; and the limits of tunnels. `paths` are the
+    paths of the request's crossings, which their flows take; `current` are the current path indices of flows.
+    Raises NoPathError if a flow has no path.
     """
     routing, failed = multipath(fabric), set(failed_links(fabric, dead))
     probes = {
@@ -170,8 +168,8 @@ def choose_flow_paths(
         priority, wanted_bps = zip(*request.asks, strict=True)
         traffic = Traffic(priority=priority, wanted_bps=wanted_bps, kept=request.kept)
         crossing = np.flatnonzero(fabric.gpu_sites[src] != fabric.gpu_sites[dst])
-        if request.stay and all(keys[flow] in has for flow in crossing):
-            traffic = replace(traffic, current_path=tuple(has.get(key, -1) for key in keys))
+        if request.stay and all(keys[flow] in current for flow in crossing):
+            traffic = replace(traffic, current_path=tuple(current.get(key, -1) for key in keys))
         plan = allocate_flows(fabric, np.array(request.delays_s), rates_bps, (src, dst), traffic)
         path, limits = plan.path, plan.limits_bps.tolist()
     else:

@@ -32,7 +32,7 @@ class PortBytes:
 
 
 class SwitchError(RuntimeError):
-    """A switch is not connected, does not answer in time or refuses a rule: one sentence that names the switch."""
+    """Raised if a switch is not connected, is late to answer or refuses a rule; the message names the switch."""
 
 
 class Switches:

@@ -1,18 +1,18 @@
-"""Multipath routing: the way of each flow of a collective, over WAN paths and spines, in fabrics that spread flows.
+"""Multipath routing: the path of each flow of a collective, over the WAN and spines, in fabrics that spread flows.
 
-    ecmp     a hash of the flow (its ranks and its channel) and the fabric's seed chooses the way
-    spray    every message is cut into pieces, one for each way, each on its own channel (`hosts.collectives.spraying`)
+    ecmp     a hash of the flow (its ranks and its channel) and the fabric's seed chooses the path
+    spray    every message is cut into pieces, one for each path, each on its own channel (`hosts.collectives.spraying`)
     te       every message over the WAN is cut into `pieces` of the fabric, which are assigned to tunnels
              (`controller.routing.traffic_engineering`); spines are chosen by channel number
 
 Over R rails, a flow of the routing "single" takes the fixed path, or the path that its mode chooses, and the plane with
 the number of its channel modulo R (`hosts.collectives.spraying.over_planes`). A message is sprayed over R planes in
-R (R - 1) pieces for each path, at most 3 R. Where a plane is down, only its channels and pieces move: they are spread
-over the remaining planes.
+R (R - 1) pieces for each WAN path, at most 3 R. Where a plane is down, only its channels and pieces move: they are
+spread over the remaining planes.
 
-In the logical grain, ways differ only in their WAN path, because every two GPUs of a site have their own link. In the
-physical grain they also differ in the spine of each site, even within a site. Only ways that are up are used. A hash
-selects among these; a piece keeps its way while that is up, and the pieces of failed ways are distributed over the
+In the logical grain, paths differ only over the WAN, because every two GPUs of a site have their own link. In the
+physical grain they also differ in the spine of each site, even within a site. Only paths that are up are used. A hash
+selects among these; a piece keeps its path while that is up, and the pieces of failed paths are distributed over the
 others. The controller and the plan call the same functions.
 """
 
@@ -32,8 +32,8 @@ Flags = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.integer[Any]]
 
 SUBSTITUTES = 4
-"""Number of substitutes for a failed way among which the channels of a piece are distributed: channel c takes
-substitute c // width % RANKS."""
+"""Number of substitutes for a failed path among which the channels of a piece are distributed: channel c takes
+substitute c // width % SUBSTITUTES."""
 
 _UP, _OVER, _DOWN = range(3)  # the hops that choose: the leaf, the spine, and the border router after the WAN
 _HOP_BITS = 8
@@ -55,7 +55,7 @@ def hashed(seed: int, src: Integers, dst: Integers, hop: int, channel: Integers 
 
 @lru_cache(maxsize=16)
 def multipath(fabric: Fabric) -> "Multipath | None":
-    """Return the multipath routing of a fabric, or None if each pair of GPUs has a single way."""
+    """Return the multipath routing of a fabric, or None if each pair of GPUs has a single path."""
     spec = fabric.spec
     return Multipath(fabric, sprays=spec.routing == "spray") if spec.routing != "single" or spec.has_planes else None
 
@@ -173,7 +173,7 @@ class Multipath:
         return shared.of(src, dst, path)
 
     def every_link(self, src: Integers, dst: Integers) -> npt.NDArray[np.int32]:
-        """Return the logical links or ports of every way from rank to rank, [..., width, H], while all are up."""
+        """Return the logical links or ports of every path from rank to rank, [..., width, H], while all are up."""
         piece = np.arange(self.width)
         src, dst, piece = np.broadcast_arrays(src[..., None], dst[..., None], piece)
         every = self if self.sprays else Multipath(self.fabric, sprays=True)
@@ -212,12 +212,12 @@ class Multipath:
     def _select(
         self, up: Flags, exists: Flags, src: Integers, dst: Integers, channel: Integers | int, *, hop: int
     ) -> npt.NDArray[np.intp]:
-        """Return the index of the way that each flow takes at a hop, -1 if none is up. `up` and `exists`, [..., W], are
-        whether each way is up, and whether there is one with this index."""
+        """Return the index of the candidate, a WAN path or a spine, that each flow takes at a hop, -1 if none is up.
+        `up` and `exists`, [..., W], are whether each candidate is up, and whether there is one with this index."""
         rails, number = self.fabric.spec.rails, up.sum(axis=-1)
         hashes = not self.sprays and self.fabric.spec.routing == "ecmp"
         if self.sprays:
-            rank, piece = np.divmod(np.asarray(channel), self.width)
+            of_message, piece = np.divmod(np.asarray(channel), self.width)
             selector = piece // self._spines if hop == _OVER else piece % self._spines
         elif hashes:
             selector = hashed(self._seed, src, dst, hop, channel)
@@ -229,7 +229,7 @@ class Multipath:
         elif self.sprays:
             own = selector % np.maximum(exists.sum(axis=-1), 1)
             down_before = np.take_along_axis(np.cumsum(exists & ~up, axis=-1), own[..., None], axis=-1)[..., 0]
-            selector = np.maximum(down_before - 1, 0) + rank % SUBSTITUTES
+            selector = np.maximum(down_before - 1, 0) + of_message % SUBSTITUTES
         chosen = (selector % np.maximum(number, 1).astype(selector.dtype)).astype(int)
         up_first = np.argsort(~up, axis=-1, kind="stable")
         index = np.take_along_axis(up_first, chosen[..., None], axis=-1)[..., 0]

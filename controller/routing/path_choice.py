@@ -5,8 +5,8 @@ a GPU there. Border routers and transit routers are cut-through, so a path costs
 transmission time of the chunk on its slowest link: sum(alpha) + max(beta), where beta = 8 chunk_bytes / rate. A link
 that is down has rate 0. The fixed path is the first in the fabric's order without such a link.
 
-The paths of one collective's crossings are chosen together (`Router.together`); a link that n of them take gives each
-1/n of its rate. This is a bottleneck routing game, in which best responses in turn converge (Banner and Orda,
+The paths of one collective's crossings are chosen together (`Router.choose_jointly`); a link that n of them take gives
+each 1/n of its rate. This is a bottleneck routing game, in which best responses in turn converge (Banner and Orda,
 "Bottleneck Routing Games in Communication Networks", IEEE JSAC 25(6), 2007), but not always if paths differ in delay.
 """
 
@@ -34,7 +34,7 @@ _CELLS = 1 << 20  # size of the arrays in which combinations are compared
 
 
 class NoPathError(ValueError):
-    """A crossing has no path: one sentence that names the crossing."""
+    """Raised for a crossing without a path; the message is one sentence that names its ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,7 @@ class _Links:
 class _Group:
     """C crossings that can share links, each with up to P paths.
 
-    `_paths` [C, P] are indices in `Fabric.paths`, -1 after the last path; `_ways` [C, P, H] are the paths' links and
+    `_paths` [C, P] are indices in `Fabric.paths`, -1 after the last path; `_links` [C, P, H] are the paths' links and
     `_delays_s` [C, P] their delays. A choice, [..., C], is one column of these for each crossing. Loads,
     [..., links + 1], are the numbers of crossings on each link. Rates are [R, links + 1], infinite in the last column.
     """
@@ -264,9 +264,9 @@ class _Group:
         for crossing, paths in enumerate(candidates):
             self._paths[crossing, : len(paths)] = paths
         missing, ends = self._paths < 0, (src[:, None], dst[:, None])
-        self._ways = np.where(missing[..., None], links.none, links.of(self._paths, *ends))
+        self._links = np.where(missing[..., None], links.none, links.of(self._paths, *ends))
         self._delays_s = np.where(missing, np.inf, router.delay_s(self._paths, *ends))
-        self._links = links.none + 1
+        self._width = links.none + 1
         self._each = np.arange(len(candidates))
 
     @property
@@ -289,13 +289,13 @@ class _Group:
         choices = np.indices(self._counts).reshape(self._each.size, -1).T
         loads = self._loads(choices)
         best = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
-        step = max(1, _CELLS // (self._ways.shape[2] * len(choices)))
+        step = max(1, _CELLS // (self._links.shape[2] * len(choices)))
         for start in range(0, len(rates_bps), step):
             rates = rates_bps[start : start + step]
             largest, total = np.zeros((len(rates), len(choices))), np.zeros((len(rates), len(choices)))
             for crossing, columns in enumerate(choices.T):
-                way = self._ways[crossing, columns]
-                share_bps = rates[:, way] / np.take_along_axis(loads, way, axis=1)
+                links = self._links[crossing, columns]
+                share_bps = rates[:, links] / np.take_along_axis(loads, links, axis=1)
                 time_s = self._delays_s[crossing, columns] + bits / share_bps.min(axis=-1)
                 largest, total = np.maximum(largest, time_s), total + time_s
             total[largest > largest.min(axis=1, keepdims=True)] = np.inf
@@ -316,32 +316,32 @@ class _Group:
     def _settled(self, rates_bps: Floats, bits: int, order: Indices) -> Indices:
         """Return the choice, [R, C], after all crossings, in this order, took their best paths until none gains."""
         row = np.arange(len(rates_bps))
-        loads = np.zeros((row.size, self._links), dtype=np.intp)
+        loads = np.zeros((row.size, self._width), dtype=np.intp)
         choice = np.full((row.size, order.size), -1)
         for turn in range(_MAX_TURNS):
             before = choice.copy()
             for crossing in order:
-                ways, now = self._ways[crossing], choice[:, crossing]
+                links, now = self._links[crossing], choice[:, crossing]
                 if turn:
-                    loads[row[:, None], ways[now]] -= 1
-                time_s = self._delays_s[crossing] + bits / (rates_bps[:, ways] / (loads[:, ways] + 1)).min(axis=-1)
+                    loads[row[:, None], links[now]] -= 1
+                time_s = self._delays_s[crossing] + bits / (rates_bps[:, links] / (loads[:, links] + 1)).min(axis=-1)
                 column = time_s.argmin(axis=1)
                 if turn:
                     column = np.where(time_s[row, column] < time_s[row, now], column, now)
                 choice[:, crossing] = column
-                loads[row[:, None], ways[column]] += 1
+                loads[row[:, None], links[column]] += 1
             if (choice == before).all():
                 break
         return choice
 
     def _cost(self, choice: Indices, rates_bps: Floats, bits: int) -> tuple[Floats, Floats]:
         """Return the largest time and the sum of the times of one choice per row of rates, [R] each."""
-        ways, row = self._ways[self._each, choice].reshape(len(choice), -1), np.arange(len(choice))[:, None]
-        share_bps = (rates_bps[row, ways] / self._loads(choice)[row, ways]).reshape(*choice.shape, -1).min(axis=-1)
+        links, row = self._links[self._each, choice].reshape(len(choice), -1), np.arange(len(choice))[:, None]
+        share_bps = (rates_bps[row, links] / self._loads(choice)[row, links]).reshape(*choice.shape, -1).min(axis=-1)
         times_s = self._delays_s[self._each, choice] + bits / share_bps
         return times_s.max(axis=1), times_s.sum(axis=1)
 
     def _loads(self, choice: Indices) -> Indices:
-        used = self._ways[self._each, choice].reshape(len(choice), -1)
-        cells = used + self._links * np.arange(len(choice))[:, None]
-        return np.bincount(cells.ravel(), minlength=len(choice) * self._links).reshape(len(choice), self._links)
+        used = self._links[self._each, choice].reshape(len(choice), -1)
+        cells = used + self._width * np.arange(len(choice))[:, None]
+        return np.bincount(cells.ravel(), minlength=len(choice) * self._width).reshape(len(choice), self._width)

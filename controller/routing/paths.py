@@ -130,11 +130,11 @@ class FabricPaths:
         return tuple(link.src for link in links if self.alive(link.src, router))
 
 
-def return_paths(ways: FabricPaths, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def return_paths(paths: FabricPaths, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
     """Return the index of the first usable path back of every crossing that has one; empty if no cable is dead.
 
     The default rules have one path for all GPUs of a site, and a GPU may be cut off from just that path: TCP data would
     then arrive, but its acknowledgements would not.
     """
-    back = {(dst, src): ways.first(dst, src) for src, dst in crossings} if ways.dead else {}
+    back = {(dst, src): paths.first(dst, src) for src, dst in crossings} if paths.dead else {}
     return {pair: path.index for pair, path in back.items() if path is not None}

@@ -67,18 +67,17 @@ class Traffic:
     kept: tuple[float, ...] = (0.0,)
     current_path: tuple[int, ...] = ()
 
-    def with_demands(self, wanted_bps: Floats, src: Integers, dst: Integers, has: Sequence[int] = ()) -> "Traffic":
+    def with_demands(
+        self, wanted_bps: Floats, src: Integers, dst: Integers, current_path: Sequence[int] = ()
+    ) -> "Traffic":
         """Return the traffic with the rates that demands want, [C, sites, sites] bit/s, divided equally among their
-        flows; for NaN, the flows keep what they ask for.
-
-        `src` and `dst`, [F], are the flows' sites; `current_path` is set as given.
-        """
+        flows; for NaN, the flows keep the rates that they want. `src` and `dst`, [F], are the flows' sites."""
         demand = np.array(self.priority), src, dst
         flows = np.zeros(wanted_bps.shape)
         np.add.at(flows, demand, 1)
         each_bps = wanted_bps[demand] / flows[demand]
         wanted = tuple(np.where(np.isnan(each_bps), self.wanted_bps, each_bps).tolist())
-        return replace(self, wanted_bps=wanted, current_path=tuple(has))
+        return replace(self, wanted_bps=wanted, current_path=tuple(current_path))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -31,7 +31,7 @@ _MOST_VIEWS = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
 
 
 class AgentError(Exception):
-    """An agent could not execute a command. The text is a sentence without its subject, which is "GPU n"."""
+    """Raised if an agent cannot execute a command; the message is a sentence without its subject, "GPU n"."""
 
 
 class Execution:

@@ -3,8 +3,8 @@
 A flow starts at line rate, as on an RDMA fabric, if three limits are large enough: the congestion window (the route to
 the receiver sets its initial value, see `RtNetlink.set_route`), the receiver's window (a Linux receiver first announces
 half its buffer, so the buffer is large from the start) and the sender's buffer. None of them takes memory until it is
-used: a message is in one place at a time, so the queues of a ring hold at most about two chunks per GPU. The functions
-that apply the settings are at the end of the module, and need root in the namespace.
+used: a message is queued at one GPU at a time, so the queues of a ring hold at most about two chunks per GPU. The
+functions that apply the settings are at the end of the module, and need root in the namespace.
 """
 
 import errno

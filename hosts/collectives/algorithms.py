@@ -19,10 +19,10 @@ def ring_allgather(places: int, *, channels: int = 1, backwards: bool = False) -
     builder = Builder(places=places, slots=places * channels)
     for step in range(1, places):
         for channel in range(channels):
-            way = 1 if (channel % 2 == 0) != backwards else -1
+            direction = 1 if (channel % 2 == 0) != backwards else -1
             for place in range(places):
-                block = (place - way * (step - 1)) % places
-                builder.send(place, (place + way) % places, [block * channels + channel], channel=channel)
+                block = (place - direction * (step - 1)) % places
+                builder.send(place, (place + direction) % places, [block * channels + channel], channel=channel)
     return builder.done()
 
 

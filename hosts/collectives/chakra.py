@@ -103,7 +103,7 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
 
 
 class _Malformed(Exception):
-    """A message is malformed. The text says how."""
+    """Raised for malformed content; the message lacks its beginning, the name of the file."""
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:

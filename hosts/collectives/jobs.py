@@ -1,10 +1,9 @@
 """Combines several simultaneous jobs into one workload, the union of their schedules; jobs may share GPUs.
 
 Jobs share only links: even between the same two GPUs they use different connections, and their slots and computation
-streams are separate. A place has a gate for each of its jobs, a computation on a stream of its own. The first gate
-lasts until the job's start; each later gate has length zero and separates two collectives of the job. A place's first
-message on each connection waits for the gate. So a place begins a collective once it has received the whole previous
-one.
+streams are separate. A place has gates for each of its jobs: computations on a separate stream. The first gate lasts
+until the job's start; each later gate has length zero and separates two collectives of the job. A place's first message
+on each connection waits for the gate. So a place begins a collective once it has received the whole previous one.
 """
 
 import math
@@ -181,7 +180,7 @@ class _Union:
             for flow in schedule.flows
         ]
         self._pinned_channels |= {
-            flow: way for flow, way in zip(flows, workload.pinned_channels, strict=False) if way >= 0
+            flow: pin for flow, pin in zip(flows, workload.pinned_channels, strict=False) if pin >= 0
         }
         slot_sizes = [self._whole(workload.bytes_of(index)) for index in range(schedule.slots)]
         begun_flows: set[int] = set()

@@ -122,8 +122,8 @@ def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
 class JobSpan:
     """One of several jobs in their common schedule: its transfers, its start, its places and its computations.
 
-    `computations` is the `Workload.computations` of a training job, of one collective after the other. A round does not
-    wait for a background job.
+    `computations` has the `Workload.computations` of a training job, repeated for each of its collectives. A round does
+    not wait for a background job.
     """
 
     name: str
@@ -138,8 +138,8 @@ class JobSpan:
 class Workload:
     """A collective ready to be executed: its schedule, the bytes of a slot, and the initial contents of the slots.
 
-    `kind` is "messages" if messages have sizes but no contents. `is_ring`: the places form a ring, and each sends only
-    to the next or only to the previous place. `is_rooted`: place 0 is rank 0.
+    `kind` is "messages" if messages have sizes but no contents. `is_ring`: the places form a ring, and on each channel
+    all send to the next place or all to the previous one. `is_rooted`: place 0 is rank 0.
 
     For several simultaneous jobs `kind` is "jobs" (`hosts.collectives.jobs`), and `jobs` has the transfers of each. For
     jobs, training and traces, slots have the bytes of `slot_sizes`; `slot_bytes` is 1, so that a transfer's amount
@@ -153,7 +153,7 @@ class Workload:
 
     Where the network chooses the path of a flow by its channel (`hosts.collectives.spraying`), `pinned_channels`
     confines flows to paths: for each flow a channel whose path it must take, or -1 for a flow to be spread. It is empty
-    if all are.
+    if no flow is confined.
 
     `before_spraying` is the workload from which spraying made this one, if it did.
     """

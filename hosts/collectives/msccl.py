@@ -588,7 +588,7 @@ class _Sum:
 
 
 class _Walk:
-    """Executes steps symbolically: each chunk stands for a slot, or for a sum whose slot is not known yet."""
+    """Executes steps symbolically: each chunk is an alias of a slot, or of a sum whose slot is not known yet."""
 
     def __init__(self, layout: Layout, listed: _Operations) -> None:
         self._layout, self._listed = layout, listed
@@ -671,7 +671,7 @@ class _Walk:
         self._aliases.pop((gpu, src), None)
 
     def _resolve(self, gpu: int, chunk: Chunk, operation: Operation) -> int | _Sum:
-        """Return the slot for which a chunk stands, or the sum whose slot is not known yet."""
+        """Return the slot of which a chunk is an alias, or the sum whose slot is not known yet."""
         meaning = self._aliases.get((gpu, chunk))
         if meaning is None and chunk[0] != "s":
             meaning = self._layout.slot(gpu, chunk)

@@ -14,7 +14,7 @@ from itertools import count
 from hosts.collectives.schedule import Flow, ScheduleError, Stream
 
 MOST_WAITS = 16_000_000
-"""Maximum number of dependencies that are examined; with many operations that each require many, it is the product."""
+"""Maximum number of dependencies that are examined, indirect ones included."""
 
 MOST_OPERATIONS = 200_000
 """Maximum number of operations of a file, or of all files of a trace; a message is two operations."""

@@ -21,7 +21,7 @@ byte.
 
 
 class ScheduleError(ValueError):
-    """A schedule is invalid. The text is one sentence with the place, the slot and the task."""
+    """Raised for an invalid schedule; the message is one sentence with the place, slot and task at fault."""
 
 
 @dataclass(frozen=True, order=True)
@@ -211,11 +211,10 @@ def final_contents(schedule: Schedule, holds: Contents) -> Contents:
     """
     now = [list(slots) for slots in holds]
     order = _Order()
-    # All by (place, slot), and as bits: the last copy and the adds after it; the index of the last copy; the sends
-    # after the last copy.
-    writers: dict[tuple[int, int], int] = {}
-    copied: dict[tuple[int, int], int] = {}
-    readers: dict[tuple[int, int], int] = {}
+    # By (place, slot), sets of transfers as bits:
+    writers: dict[tuple[int, int], int] = {}  # the last copy and the adds after it
+    copied: dict[tuple[int, int], int] = {}  # the index of the last copy
+    readers: dict[tuple[int, int], int] = {}  # the sends after the last copy
     arrived_by: dict[int, int] = {}  # per flow, as bits: the transfers that have arrived when its last one begins
     for index, transfer in enumerate(schedule.transfers):
         _check_indices(schedule, index, transfer)

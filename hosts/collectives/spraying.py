@@ -21,11 +21,11 @@ MOST_CONNECTIONS = 2**16
 _MOST_CHANNELS = 5_000  # so that two epochs have enough source ports
 
 
-def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -> Workload:
+def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, substitutes: int) -> Workload:
     """Return the workload with the messages of flow f cut into `pieces[f]` pieces; `pieces` is 1 for a stream.
 
     The pieces of channel c use channels c * width, c * width + 1, and so on. A flow that is confined to a path is one
-    piece, on a channel that is congruent to its `Workload.pinned_channels` modulo width * ranks.
+    piece, on a channel that is congruent to its `Workload.pinned_channels` modulo width * substitutes.
 
     Slots are cut into equal parts, each rounded up to a whole byte or word. Pieces of a message without slots differ by
     at most a byte or word; a message with fewer bytes or words than pieces has fewer pieces. Raises ScheduleError for
@@ -33,7 +33,7 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
     """
     schedule, unit = whole.schedule, whole.unit_bytes
     parts = lcm(*(number for number, flow in zip(pieces, schedule.flows, strict=True) if isinstance(flow, Flow)))
-    flows = _flows(whole, pieces, width=width, period=width * ranks)
+    flows = _flows(whole, pieces, width=width, period=width * substitutes)
     first_flow = [0, *accumulate(pieces)]
     # The exact number of transfers, checked below, is at least this one, which is cheap to compute.
     least = sum(pieces[transfer.flow] if transfer.slots else 1 for transfer in schedule.transfers)
@@ -90,16 +90,16 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, ranks: int) -
 def _flows(whole: Workload, pieces: Sequence[int], *, width: int, period: int) -> list[Flow | Stream]:
     """Return the flows of all pieces; `period` is the number of channels after which paths repeat."""
     flows = whole.schedule.flows
-    ways = whole.pinned_channels or (-1,) * len(flows)
-    free = [flow.channel for flow, way in zip(flows, ways, strict=True) if isinstance(flow, Flow) and way < 0]
+    pins = whole.pinned_channels or (-1,) * len(flows)
+    free = [flow.channel for flow, pin in zip(flows, pins, strict=True) if isinstance(flow, Flow) and pin < 0]
     first = (1 + max(free, default=-1)) * width  # the first channel that no unconfined flow uses
-    taken: Counter[tuple[int, int, int]] = Counter()  # channels in use, by (source, destination, path)
+    taken: Counter[tuple[int, int, int]] = Counter()  # pinned flows so far, by (source, destination, channel)
     split: list[Flow | Stream] = []
-    for flow, way, count in zip(flows, ways, pieces, strict=True):
-        if isinstance(flow, Flow) and way >= 0:
-            channel = first + (way - first) % period + taken[flow.src, flow.dst, way] * period
+    for flow, pin, count in zip(flows, pins, pieces, strict=True):
+        if isinstance(flow, Flow) and pin >= 0:
+            channel = first + (pin - first) % period + taken[flow.src, flow.dst, pin] * period
             split.append(replace(flow, channel=channel))
-            taken[flow.src, flow.dst, way] += 1
+            taken[flow.src, flow.dst, pin] += 1
         elif isinstance(flow, Flow):
             split += [replace(flow, channel=flow.channel * width + piece) for piece in range(count)]
         else:

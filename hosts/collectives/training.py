@@ -87,15 +87,15 @@ class Work(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def stage_order(training: Training, stage: int, stages: int, more: int = 0) -> tuple[Work, ...]:
-    """Return the work of a stage in an iteration, in order, with `more` additional forwards at the start."""
+def stage_order(training: Training, stage: int, stages: int, extra: int = 0) -> tuple[Work, ...]:
+    """Return the work of a stage in an iteration, in order, with `extra` additional forwards at the start."""
     count, chunks = training.micro_batches, training.chunks
     total, ahead = count * chunks, stages - 1 - stage
     if training.pipeline == "gpipe":
         ahead = total
     elif training.pipeline == "interleaved":
         ahead = 2 * ahead + (chunks - 1) * stages
-    first = min(total, ahead + more)
+    first = min(total, ahead + extra)
 
     def nth(what: str, number: int) -> Work:
         """Return the stage's `number`-th work of this kind: chunk by chunk, in groups of `stages` micro-batches."""
@@ -118,11 +118,11 @@ def stage_order(training: Training, stage: int, stages: int, more: int = 0) -> t
     return tuple(works)
 
 
-def in_flight(training: Training, stage: int, stages: int, more: int = 0) -> float:
+def in_flight(training: Training, stage: int, stages: int, extra: int = 0) -> float:
     """Return the largest number of micro-batches whose activations a stage keeps at once; a chunk counts as a part."""
     ends = "W" if training.pipeline == "zero-bubble" else "B"
     now = most = 0
-    for work in stage_order(training, stage, stages, more):
+    for work in stage_order(training, stage, stages, extra):
         if work.what == "F":
             now += 1
             most = max(most, now)
@@ -144,10 +144,10 @@ def cuts(training: Training, sites: Sites) -> tuple[int, ...]:
     )
 
 
-def extra_forwards_by_stage(training: Training, sites: Sites, more: int) -> tuple[int, ...]:
-    """Return the additional forwards of each stage, if stages before a cut have `more` than the stages after it."""
+def extra_forwards_by_stage(training: Training, sites: Sites, extra: int) -> tuple[int, ...]:
+    """Return the additional forwards of each stage if stages before a cut have `extra` more than those after it."""
     stages, after = training.stages(sum(sites)), cuts(training, sites)
-    return tuple(more * sum(stage <= cut for cut in after) for stage in range(stages))
+    return tuple(extra * sum(stage <= cut for cut in after) for stage in range(stages))
 
 
 def max_extra_forwards(training: Training, sites: Sites) -> int:
@@ -155,46 +155,46 @@ def max_extra_forwards(training: Training, sites: Sites) -> int:
     if not cuts(training, sites):
         return 0
     counts = range(1, training.micro_batches + 1)
-    return bisect_left(counts, True, key=lambda more: not _fits(training, sites, more))
+    return bisect_left(counts, True, key=lambda extra: not _fits(training, sites, extra))
 
 
-def _fits(training: Training, sites: Sites, more: int) -> bool:
-    return all(need <= have for need, have in _memory(training, sites, more))
+def _fits(training: Training, sites: Sites, extra: int) -> bool:
+    return all(need <= have for need, have in _memory(training, sites, extra))
 
 
-def _memory(training: Training, sites: Sites, more: int) -> Iterator[tuple[float, float]]:
+def _memory(training: Training, sites: Sites, extra: int) -> Iterator[tuple[float, float]]:
     """Yield, for each stage, the bytes of activations that it needs at most, and those that it has."""
     stages = training.stages(sum(sites))
     have = float("inf") if training.memory_bytes is None else training.memory_bytes
-    for stage, extra in enumerate(extra_forwards_by_stage(training, sites, more)):
-        yield training.kept_bytes * in_flight(training, stage, stages, extra), have
+    for stage, of_stage in enumerate(extra_forwards_by_stage(training, sites, extra)):
+        yield training.kept_bytes * in_flight(training, stage, stages, of_stage), have
 
 
 def _site_of(sites: Sites) -> list[int]:
     return [site for site, gpus in enumerate(sites) for _ in range(gpus)]
 
 
-def workload(training: Training, sites: Sites, *, more: int = 0) -> Workload:
-    """Return the iteration over the places of `sites` (GPUs per site, in order), with `more` forwards for each cut.
+def workload(training: Training, sites: Sites, *, extra: int = 0) -> Workload:
+    """Return the iteration over the places of `sites` (GPUs per site, in order), with `extra` forwards for each cut.
 
     Raises ScheduleError if replicas do not divide the GPUs, for chunks that the pipeline does not support, for
     micro-batches that do not fill the chunks, for a `weights_s` that is not below `backward_s`, for a single GPU, for
     too many transfers or slots, and if a stage's memory is too small.
     """
-    stages = _check(training, sites, more)
+    stages = _check(training, sites, extra)
     iteration = _Iteration(training, sites)
-    extra = extra_forwards_by_stage(training, sites, more)
+    of_stages = extra_forwards_by_stage(training, sites, extra)
     for number in range(training.every):
         for replica in range(training.replicas):
-            orders = [stage_order(training, stage, stages, extra[stage]) for stage in range(stages)]
+            orders = [stage_order(training, stage, stages, of_stages[stage]) for stage in range(stages)]
             iteration.pipeline(replica, orders, sums=training.replicas > 1 and number == training.every - 1)
     if training.replicas > 1:
         for stage in range(stages):
             iteration.sums(stage)
-    return iteration.workload(f"{training.pipeline} +{more}" if more else training.pipeline)
+    return iteration.workload(f"{training.pipeline} +{extra}" if extra else training.pipeline)
 
 
-def _check(training: Training, sites: Sites, more: int) -> int:
+def _check(training: Training, sites: Sites, extra: int) -> int:
     """Validate a training and return its number of stages; raises ScheduleError."""
     gpus, count, chunks = sum(sites), training.micro_batches, training.chunks
     stages = training.stages(gpus)
@@ -222,7 +222,7 @@ def _check(training: Training, sites: Sites, more: int) -> int:
             f"training of about {transfers:,} transfers and {slots:,} slots of all GPUs together; allowed: "
             f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
         )
-    for stage, (need, have) in enumerate(_memory(training, sites, more)):
+    for stage, (need, have) in enumerate(_memory(training, sites, extra)):
         if need > have:
             raise ScheduleError(
                 f"{training.pipeline} keeps {need:,.0f} bytes of activations in stage {stage}; allowed: "

@@ -51,7 +51,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosts.embedding.held_karp import FAR_PS, FastestPaths, Floats, Indices, Ints, ShortestPaths
-from hosts.embedding.search import SearchedRound, starting_at_rank_0
+from hosts.embedding.search import SearchedRings, starting_at_rank_0
 
 OBJECTIVES = ("slowest edge", "cycle time", "sum")
 """The objectives that the best ring can minimise."""
@@ -59,7 +59,7 @@ OBJECTIVES = ("slowest edge", "cycle time", "sum")
 MAX_EXACT_GPUS = 12
 """Maximum number of GPUs in a site for the exact choice, which considers every subset of a site's GPUs."""
 
-Walk = Callable[[Indices, Indices, Indices], Indices]
+Walk = Callable[[Indices, Indices, Indices], Indices]  # (first GPU, last GPU, instance) to the GPUs of a leg
 
 _PS = 1e12
 _MOST_BITS = 52  # of an edge's cost as an integer, so that the sum of twelve is below FAR_PS
@@ -133,11 +133,11 @@ def _ranks(gpus_per_site: tuple[int, ...]) -> list[npt.NDArray[np.intp]]:
     return np.split(np.arange(sum(gpus_per_site)), np.cumsum(gpus_per_site)[:-1])
 
 
-class ExactRound:
+class ExactRings:
     """The rings of least total over the edges' `weight`, `[n, n, K]` in ps, FAR_PS for a missing edge.
 
     `legs` has, for each site, the least total of a leg between any two of its GPUs, `[m, m, K]`, and a function that
-    returns such a leg; if not given, they are computed. The third argument, `SearchedRound`'s excess, is ignored.
+    returns such a leg; if not given, they are computed. The third argument, `SearchedRings`'s excess, is ignored.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class _SlowestEdgeChoice:
         slowest = np.min([self._slowest(cycle) for cycle in _cycles(len(self._ranks))], axis=0)
         _check_whole(np.isfinite(slowest))
         legs = [self._legs(site, slowest) for site in range(len(self._ranks))]
-        return ExactRound(np.where(self._cost <= slowest, self._delay, FAR_PS), self._gpus_per_site, legs=legs).rings()
+        return ExactRings(np.where(self._cost <= slowest, self._delay, FAR_PS), self._gpus_per_site, legs=legs).rings()
 
     def _slowest(self, cycle: tuple[int, ...]) -> Floats:
         """Return the cost of the slowest edge of the best ring through the sites in this order, `[K]`."""
@@ -260,15 +260,15 @@ class _TotalsChoice:
         self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
         self._cost, self._delay = self._ps(cost_s), self._ps(delay_s)
         self._slot = self._ps(np.maximum(cost_s - delay_s, 0))
-        self._round: type[ExactRound | SearchedRound] = (
-            SearchedRound if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRound
+        self._rings_of: type[ExactRings | SearchedRings] = (
+            SearchedRings if max(gpus_per_site) > MAX_EXACT_GPUS else ExactRings
         )
 
     def rings(self, objective: str, messages: float) -> npt.NDArray[np.int16]:
         """Return the best rings by an objective, `[K, n]`."""
         count = self._cost.shape[-1]
         if objective == "sum":
-            best = self._round(self._cost, self._gpus_per_site)
+            best = self._rings_of(self._cost, self._gpus_per_site)
         elif objective == "cycle time":
             best = self._within(self._cost, self._slot, self._slots_of_least_cycle_time(messages), np.arange(count))
         else:
@@ -283,10 +283,10 @@ class _TotalsChoice:
         ps[self._exists] = np.rint((seconds * (_PS / self._unit))[self._exists])
         return ps
 
-    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> ExactRound | SearchedRound:
+    def _within(self, weight: Ints, slot: Ints, limit: Ints, which: Indices) -> ExactRings | SearchedRings:
         """Return the rings of least weight, for the instances `which`, over edges with `slot` <= `limit`."""
         slots = slot[:, :, which]
-        return self._round(
+        return self._rings_of(
             np.where(slots <= limit, weight[:, :, which], FAR_PS), self._gpus_per_site, slots / np.maximum(1, limit)
         )
 
@@ -302,7 +302,7 @@ class _TotalsChoice:
             best: npt.NDArray[np.bool_] = total_of(which, limit) <= n * messages * limit
             return best
 
-        least = self._round(self._cost, self._gpus_per_site).totals()
+        least = self._rings_of(self._cost, self._gpus_per_site).totals()
         _check_whole(least < FAR_PS)
         # Find the first slot with n m slot >= least total; none may satisfy this.
         needed = _slots_needed(self._slot, self._gpus_per_site)
@@ -321,10 +321,10 @@ class _TotalsChoice:
         """Return the cost of the slowest edge of each instance's best ring, `[K]`."""
 
         def enough(which: Indices, limit: Ints) -> npt.NDArray[np.bool_]:
-            found: npt.NDArray[np.bool_] = (
+            has_ring: npt.NDArray[np.bool_] = (
                 self._within(self._delay, self._cost, limit, which).totals(np.full(which.size, float(FAR_PS))) < FAR_PS
             )
-            return found
+            return has_ring
 
         costs, edges = self._sorted(self._cost)
         needed = _slots_needed(self._cost, self._gpus_per_site)

@@ -1,4 +1,4 @@
-"""Searches rings for sites too large for the exact choice, with the same interface as `ring.ExactRound`.
+"""Searches rings for sites too large for the exact choice, with the same interface as `ring.ExactRings`.
 
 The search is an iterated local search (Johnson et al., "Experimental analysis of heuristics for the ATSP", 2002). From
 the ranks in order, it exchanges adjacent segments of a site's GPUs while that reduces the ring's total; this is the
@@ -30,7 +30,7 @@ def starting_at_rank_0(rings: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
     return np.take_along_axis(rings, (begin + np.arange(rings.shape[1])) % rings.shape[1], axis=1)
 
 
-class SearchedRound:
+class SearchedRings:
     """Rings of small total over the edges' `weight`, `[n, n, K]` in ps, FAR_PS for a missing edge.
 
     With `excess` `[n, n, K]`, the penalty of a missing edge grows with its excess.
@@ -94,4 +94,4 @@ class SearchedRound:
 
 
 if __name__ == "__main__":  # set-up runs this to fill numba's cache, so that no command has to wait for compilation
-    SearchedRound(np.ones((4, 4, 1), np.int64), (2, 2)).totals()
+    SearchedRings(np.ones((4, 4, 1), np.int64), (2, 2)).totals()

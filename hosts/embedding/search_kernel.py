@@ -95,9 +95,9 @@ def searched(rings: Indices, ends: Indices, weight: Floats, goal: Floats, kicks:
                 state ^= state >> np.uint64(7)
                 state ^= state << np.uint64(17)
                 drawn = np.intp(state >> np.uint64(20))
-                places = ends[site + 1] - ends[site] + 1
+                positions = ends[site + 1] - ends[site] + 1
                 for cut in range(3):
-                    cuts[cut], drawn = ends[site] + drawn % places, drawn // places
+                    cuts[cut], drawn = ends[site] + drawn % positions, drawn // positions
                 cuts.sort()
                 _exchange(ring, cuts[0], cuts[1], cuts[2])
             _descend(ring, ends, edges, first, last)

@@ -104,7 +104,7 @@ def routed(workload: Workload, spec: FabricSpec) -> Workload:
         workload,
         [1 if is_stream else n for is_stream, n in zip(streams, pieces, strict=True)],
         width=paths.width,
-        ranks=SUBSTITUTES,
+        substitutes=SUBSTITUTES,
     )
 
 

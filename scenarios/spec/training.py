@@ -67,9 +67,9 @@ def _planned_iteration(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int,
     most = min(max_extra_forwards(training, sites), hides)
     count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(iteration.schedule.transfers))
     tried = sorted({round(number) for number in np.linspace(0, most, min(most + 1, count)).tolist()})
-    times_s = [_iteration_s(workload(training, sites, more=more), plan, ranks) for more in tried]
+    times_s = [_iteration_s(workload(training, sites, extra=more), plan, ranks) for more in tried]
     more = tried[int(np.flatnonzero(np.array(times_s) <= min(times_s) * (1 + 1e-9))[0])]
-    return more, workload(training, sites, more=more)
+    return more, workload(training, sites, extra=more)
 
 
 def _iteration_s(iteration: Workload, plan: TrainingPlan, ranks: tuple[int, ...]) -> float:

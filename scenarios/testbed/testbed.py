@@ -960,7 +960,7 @@ class Testbed:
             probes=self._probes(mode) if mode and mode.knowledge.kind == PROBED and mode.reroutes else (),
         )
         self._limit(reply.limits_bps)
-        self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.ways, strict=True)}
+        self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.flow_paths, strict=True)}
         self._crossing_paths = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True
         return reply.messages

@@ -160,14 +160,14 @@ def test_routes_are_correct_after_an_update_that_follows_a_failed_update(
     assert forwarding.tunnels == set(paths)
     forwarding.ready = {switch.name for switch in FABRIC.switches}
     before = {(3, 4): 1, (7, 0): 5}
-    forwarding.reconcile(forwarding.ways, before)
+    forwarding.reconcile(forwarding.paths, before)
     around_it = FabricPaths(FABRIC, frozenset({cable("s0b0", "s1b0")}))
     switches.fails = fails
     with pytest.raises(SwitchError):
         forwarding.reconcile(around_it, {(3, 4): 2})
     assert forwarding.state is State.IN_DOUBT
     switches.fails = 10**6
-    whole_again = forwarding.ways
+    whole_again = forwarding.paths
     forwarding.reconcile(whole_again, {(3, 4): 3})
     assert forwarding.state is State.CONFIRMED
     check(FABRIC, network, whole_again, {(3, 4): 3})

@@ -48,7 +48,7 @@ def bubble(training, stages, **options):
 @pytest.mark.parametrize(("p", "m"), SIZES)
 def test_without_transfer_times_the_pipeline_bubble_equals_its_closed_form(p: int, m: int) -> None:
     for pipeline, more in (("gpipe", 0), ("1f1b", 0), ("overlapped", 0), ("overlapped", 3)):
-        found = bubble(Training(pipeline=pipeline, micro_batches=m), p, more=more)
+        found = bubble(Training(pipeline=pipeline, micro_batches=m), p, extra=more)
         assert found == pytest.approx((p - 1) / (m + p - 1), abs=1e-12)
     for v in (2, 4):
         found = bubble(Training(pipeline="interleaved", micro_batches=m, chunks=v), p)
@@ -187,7 +187,7 @@ def test_training_iteration_times_equal_an_independent_event_simulation(case, mo
         "interleaved": [2 * (p - 1 - stage) + (v - 1) * p + 1 for stage in range(p)],
         "overlapped": [p - stage + more * (stage < sites[0]) for stage in range(p)],
     }.get(training.pipeline, [p - stage for stage in range(p)])
-    found_s = time_s(workload(training, sites, more=more), delay_s, byte_s)
+    found_s = time_s(workload(training, sites, extra=more), delay_s, byte_s)
     assert found_s == pytest.approx(simulated_s(training, limits, delay_s, byte_s), rel=1e-12)
 
 

@@ -342,10 +342,10 @@ def _site_switches(fabric: Fabric) -> list[Switch]:
 
 
 def test_an_inner_class_is_compared_with_its_own_rate_and_its_ceiling() -> None:
-    wanted, inner = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): ChildClass(rate=250, parent=1, priority=0)}
+    wanted, children = {("p", 1): 1000, ("p", 2): 500}, {("p", 2): ChildClass(rate=250, parent=1, priority=0)}
     right = {("p", 1): (1000, 1000), ("p", 2): (250, 500)}
-    assert mismatch(wanted, right, inner) is None
-    found = mismatch(wanted, right | {("p", 2): (500, 500)}, inner)
+    assert mismatch(wanted, right, children) is None
+    found = mismatch(wanted, right | {("p", 2): (500, 500)}, children)
     assert found == "class 1:2 of port p should have 2000 bit/s but has 4000 bit/s"
 
 

@@ -16,7 +16,7 @@ Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
 _BLOCK_RATES, _MAX_BLOCKS = 1 << 14, 64  # rates in a block that is drawn at once, and blocks that are cached
-_MAX_UNUSED_ROWS = 64  # rows between the wanted ones that may be drawn in vain
+_MAX_UNUSED_ROWS = 64  # most rows between the wanted ones that are drawn without need
 
 
 class Source(Protocol):

@@ -100,7 +100,7 @@ def read_trace(
     """
     rows: dict[str, dict[int, int]] = {name: {} for name in links}
     mistakes: list[str] = []
-    unlisted_mistakes, end_ns = 0, 0
+    more_mistakes, end_ns = 0, 0
     try:
         for line, fields in _records(path):
             try:
@@ -109,11 +109,11 @@ def read_trace(
                 if len(mistakes) < _MAX_LISTED:
                     mistakes.append(f"{path}:{line}: {error}")
                 else:
-                    unlisted_mistakes += 1
+                    more_mistakes += 1
     except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, or a null byte in the file's name
         mistakes.append(f"{path}: cannot be read as a trace: {getattr(error, 'strerror', None) or error}")
-    if unlisted_mistakes:
-        mistakes.append(f"{path}: and {unlisted_mistakes:,} more mistakes")
+    if more_mistakes:
+        mistakes.append(f"{path}: and {more_mistakes:,} more mistakes")
     optional = () if any(rows[name] for name in within_sites) else within_sites
     unset = [name for name, taken in rows.items() if 0 not in taken and name not in optional]
     if unset and not mistakes:

@@ -67,7 +67,7 @@ def wire(
 
     GPUs are cabled to their site's leaves in contiguous blocks of ranks, every leaf to every spine of its site, and
     every spine to every border router. Switches are listed tier by tier within each site, then transit routers; ports
-    are numbered in the order of their cables. With `nics`, leaves stand for the GPUs' NICs and have names of NICs.
+    are numbered in the order of their cables. With `nics`, the leaves are the GPUs' NICs, named s0n0, s0n1 ...
     Raises FabricError if an interface's name would be too long.
     """
     leaf = "n" if nics else "l"

@@ -71,7 +71,7 @@ def write_wan(wan: WanSpec) -> str | dict[str, Any]:
         "km": list(wan.km),
         "rates": [format_rate(rate_bps) if rate_bps else "" for rate_bps in wan.rates_bps],
     }
-    return {key: found for key, found in table.items() if found or key in ("routers", "links")}
+    return {key: value for key, value in table.items() if value or key in ("routers", "links")}
 
 
 def _error(text: str) -> FabricError:

@@ -214,8 +214,8 @@ def shares_of_rate(fabric: Fabric) -> Floats:
     """Return the rate of each port as a fraction of its declared rate, [ports].
 
     Without rails and oversubscription all fractions are 1. With R rails, every port of a plane has 1/R. In a tier that
-    is oversubscribed r to 1, the ports up together have 1/r of the rate of the ports down; for leaves, those of the
-    site's leaf with the most GPUs.
+    is oversubscribed r to 1, the ports up together have 1/r of the rate of the ports down (of leaves: of the ports down
+    of the site's leaf with the most GPUs).
     """
     spec, below = fabric.spec, Counter(gpu.leaf for gpu in fabric.gpus)
     site_of = {switch.name: switch.site for switch in fabric.switches if switch.site is not None}

@@ -114,8 +114,8 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
     """
     if spec.preset is None:
         mistakes = list(_site_mistakes(spec, sites, len(border_routers)))
-        at = [spec.router(name) for name in sites] if not mistakes else []
-        access = tuple((br, router) for brs, router in zip(border_routers, at, strict=False) for br in brs if router)
+        nodes = [spec.router(name) for name in sites] if not mistakes else []
+        access = tuple((br, router) for brs, router in zip(border_routers, nodes, strict=False) for br in brs if router)
         km = (*spec.km, *[0.0] * len(access)) if spec.km else ()
         rates = zip(spec.links, spec.rates_bps, strict=True) if spec.rates_bps else ()
         capacity_bps = {name: bps for ends, bps in rates if bps for name in _directions(*ends)}

@@ -28,8 +28,8 @@ of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's rate times
 4. A class whose turn is delayed by a segment of another class would lose that time. A class with an assured part or a
    ceiling has a burst of the longest segment to catch up; its messages are early by that at most.
 
-*Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which tells them apart
-by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
+*Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which distinguishes
+them by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
 1. fq with a `maxrate`: otherwise it sends up to 8 packets in the order of arrival after it has been empty.
 2. Acknowledgements (IP packets of 52 bytes) that bypass the shaper: otherwise those of a flow in the opposite direction
    would take a share.
@@ -86,7 +86,7 @@ FQ = (
 """The fair queue in tc's syntax: flows send by turns and get equal shares in bytes, whatever the size of segments."""
 _PURE_ACK = f"protocol ip prio 1 u32 match u16 {_HEADER_BYTES:#06x} 0xffff at 2 flowid 1:0"
 _ROUNDED = 1e-6  # relative rounding error of the sum of tunnels' rates
-NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/TELLING of the timer lateness cannot be distinguished from none
+NEGLIGIBLE_DELAY_RATIO = 100  # a delay below 1/100 of the timer lateness cannot be distinguished from none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +271,7 @@ class Shaping:
         The ifbs must exist, and the ports must be without a queueing discipline, as new interfaces are. Bursts and
         delays are not exact yet: tc (iproute2 6.1) cuts both to whole microseconds.
         """
-        wanted, inner = self.wanted(rates_bps), self.inner(rates_bps)
+        wanted, children = self.wanted(rates_bps), self.child_classes(rates_bps)
         lines: list[str] = []
         for interface, group in groupby(self.classes, key=lambda htb: htb.interface):
             classes = list(group)
@@ -282,7 +282,7 @@ class Shaping:
             if self.fair:
                 lines.append(f"filter add dev {interface} parent 1: {_PURE_ACK}")
             for htb in classes:
-                lines += self._class_lines(htb, wanted[htb.key], inner.get(htb.key))
+                lines += self._class_lines(htb, wanted[htb.key], children.get(htb.key))
         return "".join(line + "\n" for line in lines)
 
     def removal(self) -> str:
@@ -303,11 +303,9 @@ class Shaping:
         parts = {htb.key: ceilings[htb.service] if htb.parent and ceilings else 1 for htb in self.classes}
         return {htb.key: max(1, round(wire[htb.link] * parts[htb.key])) for htb in self.classes}
 
-    def inner(self, rates_bps: Floats) -> dict[ClassKey, ChildClass]:
-        """Return the parameters of the classes below others under these rates; `wanted` has their ceilings.
-
-        With tunnels they include those of the classes above.
-        """
+    def child_classes(self, rates_bps: Floats) -> dict[ClassKey, ChildClass]:
+        """Return the parameters, under these rates, of the classes below others and, with tunnels, of the classes above
+        these; `wanted` has their ceilings."""
         ceilings = self.wanted(rates_bps)
         children = [(htb, ceilings[htb.interface, htb.parent]) for htb in self.classes if htb.parent]
         if self.services:
@@ -335,9 +333,9 @@ class Shaping:
         has_part = self.services and self.services[htb.service].has_part
         return round(1e9 * self.segment_bytes / port) if has_part else 0
 
-    def _class_lines(self, htb: HtbClass, ceiling: int, inner: ChildClass | None) -> Iterator[str]:
+    def _class_lines(self, htb: HtbClass, ceiling: int, child: ChildClass | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
-        rate, parent, priority, _ = inner or (ceiling, 0, 0, 0)
+        rate, parent, priority, _ = child or (ceiling, 0, 0, 0)
         burst, cburst = (max(1, round(each * self.late_s)) for each in (rate, ceiling))
         limits = f"rate {8 * rate}bit ceil {8 * ceiling}bit burst {burst} cburst {cburst} quantum {QUANTUM_BYTES}"
         parent_id = f"1:{parent:x}" if parent else "1:"
@@ -425,18 +423,18 @@ def class_name(key: ClassKey) -> str:
 def mismatch(
     wanted: Mapping[ClassKey, int],
     held: Mapping[ClassKey, tuple[int, int]],
-    inner: Mapping[ClassKey, ChildClass] | None = None,
+    children: Mapping[ClassKey, ChildClass] | None = None,
 ) -> str | None:
     """Describe the first class that differs from its wanted parameters in one sentence; None if there is none.
 
-    `wanted` are ceilings in bytes/s, and also the rates of classes not in `inner`; `held` are (rate, ceiling).
+    `wanted` are ceilings in bytes/s, and also the rates of classes not in `children`; `held` are (rate, ceiling).
     """
     for key in sorted(wanted.keys() | held.keys()):
         if key not in held:
             return f"{class_name(key)} should have {8 * wanted[key]} bit/s but does not exist"
         if key not in wanted:
             return f"{class_name(key)} should not exist but has {8 * held[key][0]} bit/s"
-        rate = wanted[key] if inner is None or key not in inner else inner[key].rate
+        rate = wanted[key] if children is None or key not in children else children[key].rate
         for right, actual in zip((rate, wanted[key]), held[key], strict=True):
             if actual != right:
                 return f"{class_name(key)} should have {8 * right} bit/s but has {8 * actual} bit/s"

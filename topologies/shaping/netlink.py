@@ -210,12 +210,12 @@ class RtNetlink(_Socket):
     def rates(self, interface: int) -> dict[ClassId, tuple[int, int]]:
         """Return rate and ceiling, bytes/s of frames, of an interface's HTB classes; empty if it does not exist."""
         dump = self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0))
-        return dict(_held_rates(one) for one in map(_tc_object, dump) if one.kind == "htb")
+        return dict(_held_rates(htb) for htb in map(_tc_object, dump) if htb.kind == "htb")
 
     def sent_bytes(self, interface: int) -> dict[ClassId, int]:
         """Return the bytes of frames that an interface's HTB classes have sent; empty if it does not exist."""
         classes = map(_tc_object, self._dump(_RTM_GETTCLASS, _TCMSG.pack(0, interface, 0, 0, 0)))
-        return {(one.interface, one.handle & 0xFFFF): _sent_bytes(one) for one in classes if one.kind == "htb"}
+        return {(htb.interface, htb.handle & 0xFFFF): _sent_bytes(htb) for htb in classes if htb.kind == "htb"}
 
     def change_rates(
         self,
@@ -223,16 +223,16 @@ class RtNetlink(_Socket):
         *,
         burst_ns: int,
         quantum_bytes: int,
-        inner: Mapping[ClassId, ChildClass] | None = None,
+        children: Mapping[ClassId, ChildClass] | None = None,
     ) -> dict[ClassId, tuple[int, int]]:
         """Set the rates, bytes/s of frames, of existing HTB classes; return each one's new (rate, ceiling).
 
-        For a class in `inner`, `rates` has the ceiling and `inner` the rate. A burst is what the class sends in
-        `burst_ns`, or in the time of its `inner` if that is longer. Raises OSError, with the class's interface and
+        For a class in `children`, `rates` has the ceiling and `children` the rate. A burst is what the class sends in
+        `burst_ns`, or in its `ChildClass.burst_ns` if that is longer. Raises OSError, with the class's interface and
         number, for the first class that the kernel refuses; the classes after it are changed nevertheless.
         """
-        below = inner or {}
-        bodies = [_htb_body(one, rate, burst_ns, quantum_bytes, below.get(one)) for one, rate in rates.items()]
+        below = children or {}
+        bodies = [_htb_body(key, rate, burst_ns, quantum_bytes, below.get(key)) for key, rate in rates.items()]
         answers = self._batch(_RTM_NEWTCLASS, REQUEST_ECHO, bodies, what=f"the rates of {len(bodies)} classes")
         for ((interface, minor), rate), (code, _) in zip(rates.items(), answers, strict=True):
             if code:
@@ -241,11 +241,11 @@ class RtNetlink(_Socket):
         return dict(_held_rates(_tc_object(body)) for _, body in answers)
 
     def change_netems(self, netems: Mapping[ClassId, Netem], *, limit_packets: int) -> None:
-        """Set the parameters of existing netems: MINOR+1: under each class 1:MINOR, or the root 1: if MINOR is 0.
+        """Set the parameters of existing netems: handle MINOR+1: beneath class 1:MINOR, or the root 1: if MINOR is 0.
 
         Raises OSError for the first netem that the kernel refuses.
         """
-        bodies = [_netem_body(one, netem, limit_packets) for one, netem in netems.items()]
+        bodies = [_netem_body(key, netem, limit_packets) for key, netem in netems.items()]
         answers = self._batch(_RTM_NEWQDISC, REQUEST_ACK, bodies, what=f"the delays of {len(bodies)} netems")
         for ((interface, minor), netem), (code, _) in zip(netems.items(), answers, strict=True):
             if code:
@@ -253,11 +253,11 @@ class RtNetlink(_Socket):
                 raise OSError(code, f"{where} refuses {netem.delay_ns} ns: {os.strerror(code)}")
 
     def change_marks(self, marks_us: Mapping[ClassId, int]) -> None:
-        """Set the waiting time, in microseconds, above which the existing fq_codel under each class marks a packet.
+        """Set the waiting time, in microseconds, above which the existing fq_codel beneath each class marks a packet.
 
         Raises OSError for the first queue that the kernel refuses.
         """
-        bodies = [_marks_body(one, us) for one, us in marks_us.items()]
+        bodies = [_marks_body(key, us) for key, us in marks_us.items()]
         answers = self._batch(_RTM_NEWQDISC, REQUEST_ACK, bodies, what=f"the marks of {len(bodies)} queues")
         for ((interface, minor), us), (code, _) in zip(marks_us.items(), answers, strict=True):
             if code:
@@ -385,11 +385,11 @@ def _qdisc(qdisc: _TcObject) -> Qdisc:
 
 
 def _htb_body(
-    class_id: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, inner: ChildClass | None = None
+    class_id: ClassId, ceiling: int, burst_ns: int, quantum_bytes: int, child: ChildClass | None = None
 ) -> bytes:
-    rate, parent, priority, inner_burst_ns = inner or (ceiling, 0, 0, 0)
+    rate, parent, priority, child_burst_ns = child or (ceiling, 0, 0, 0)
     specs = [(0, _ETHERNET, 0, 0, 0, min(each, 0xFFFFFFFF)) for each in (rate, ceiling)]
-    ticks = max(1, max(burst_ns, inner_burst_ns) // _TICK_NS)
+    ticks = max(1, max(burst_ns, child_burst_ns) // _TICK_NS)
     options = attribute(_TCA_HTB_PARMS, _HTB_OPT.pack(*specs[0], *specs[1], ticks, ticks, quantum_bytes, 0, priority))
     exact = ((_TCA_HTB_RATE64, rate), (_TCA_HTB_CEIL64, ceiling))
     options += b"".join(attribute(kind, struct.pack("=Q", each)) for kind, each in exact)

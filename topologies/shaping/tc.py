@@ -89,12 +89,15 @@ class Shaper:
         """
         wanted = self.shaping.wanted(rates_bps)
         rates = {(self._ifindex[name], minor): rate for (name, minor), rate in wanted.items()}
-        inner = {(self._ifindex[name], minor): one for (name, minor), one in self.shaping.inner(rates_bps).items()}
+        children = {
+            (self._ifindex[name], minor): child
+            for (name, minor), child in self.shaping.child_classes(rates_bps).items()
+        }
         marks_us = self.shaping.marks_us(rates_bps)
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
             self._netlink.change_marks({(self._ifindex[name], minor): us for (name, minor), us in marks_us.items()})
-            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, inner=inner)
+            held = self._netlink.change_rates(rates, burst_ns=burst_ns, quantum_bytes=QUANTUM_BYTES, children=children)
         except OSError as error:
             raise TcError(error.strerror) from None
         self._compare(rates_bps, held)
@@ -105,8 +108,8 @@ class Shaper:
         self._compare(rates_bps, held)
 
     def _compare(self, rates_bps: Floats, held: Mapping[netlink.ClassId, tuple[int, int]]) -> None:
-        found = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
-        problem = mismatch(self.shaping.wanted(rates_bps), found, self.shaping.inner(rates_bps))
+        held_by_key = {(self._ports[index], minor): rates for (index, minor), rates in held.items()}
+        problem = mismatch(self.shaping.wanted(rates_bps), held_by_key, self.shaping.child_classes(rates_bps))
         if problem:
             raise TcError(problem)
 
@@ -176,11 +179,11 @@ class Shaper:
 
     def _check_delays(self) -> None:
         qdiscs = [qdisc for qdisc in self._netlink.qdiscs() if qdisc.interface in self._ports]
-        found = {(self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns for qdisc in qdiscs}
+        held = {(self._ports[qdisc.interface], qdisc.parent or 0): qdisc.delay_ns for qdisc in qdiscs}
         for key in (htb.key for htb in self.shaping.classes):
-            wanted_ns, found_ns = self.shaping.delays_ns.get(key, 0), found.get(key, 0)
-            if found_ns != wanted_ns:
-                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns but delays by {found_ns} ns")
+            wanted_ns, held_ns = self.shaping.delays_ns.get(key, 0), held.get(key, 0)
+            if held_ns != wanted_ns:
+                raise TcError(f"{class_name(key)} should delay by {wanted_ns} ns but delays by {held_ns} ns")
 
 
 class IfbDevices:
@@ -216,9 +219,9 @@ class IfbDevices:
         kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
         held = {qdisc.interface: qdisc.delay_ns for qdisc in kernel.qdiscs() if qdisc.parent is None}
         for ifb in with_netem:
-            if (found_ns := held.get(index[ifb.name])) != ifb.delay_ns:
+            if (held_ns := held.get(index[ifb.name])) != ifb.delay_ns:
                 where = f"{ifb.name}, the ifb of {ifb.interface},"
-                raise TcError(f"{where} should delay by {ifb.delay_ns} ns but delays by {found_ns} ns")
+                raise TcError(f"{where} should delay by {ifb.delay_ns} ns but delays by {held_ns} ns")
 
     def remove(self) -> None:
         """Remove the ifbs that still exist."""
