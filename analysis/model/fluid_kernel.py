@@ -606,7 +606,7 @@ def _complete(transfer: int, at: float, instance: Instance) -> None:
 
 @compiled_without_refcounts
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
-    """Note that one of the events that a transfer waits for happens at time `at`."""
+    """Record that one of the events that a transfer waits for happens at time `at`."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:

@@ -1,6 +1,6 @@
-"""The compiled part of `varying`: an event loop over one instance of a schedule, with changes of rates as events.
+"""The compiled part of `time_varying`: an event loop over one instance of a schedule; changes of rates are events.
 
-Importing this module imports numba, which takes longer than many commands; so `varying` imports it when it is called.
+Importing this module imports numba, which takes longer than many commands; so `time_varying` imports it when called.
 """
 
 from typing import NamedTuple
@@ -205,7 +205,7 @@ def _complete(transfer: int, at: float, instance: Instance, state: State) -> Non
 
 @compiled_without_refcounts
 def _release(transfer: int, at: float, state: State) -> None:
-    """Note that one of the events that a transfer waits for happens at time `at`."""
+    """Record that one of the events that a transfer waits for happens at time `at`."""
     state.begins[transfer] = max(state.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:
