@@ -109,7 +109,7 @@ _NEEDED = (
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
-_MOST_FACETS = 8  # a second swept key has panels in one figure if it has at most so many values
+_MOST_FACETS = 8  # values of a second swept key up to which it has panels in one figure
 
 
 class FigureError(ValueError):
@@ -391,7 +391,7 @@ class FigureGroup:
         """Whether the x axis is numeric."""
         return None not in self.ticks.values()
 
-    def place(self, one: Configuration) -> int:
+    def tick(self, one: Configuration) -> int:
         """Return the index of a configuration's tick."""
         return list(self.ticks).index(words(self.across, one.value(self.across)))
 
