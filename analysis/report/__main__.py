@@ -90,7 +90,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(list(_contests(every))),
+        answer=answer(list(_comparisons(every))),
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
@@ -130,8 +130,8 @@ def _scope(configurations: Sequence[Configuration], points: Sequence[PointRows])
     return f"{names}: {', '.join(parts)}"
 
 
-def _contests(points: Sequence[PointRows]) -> Iterator[Comparison]:
-    """Yield the modes of every configuration in each engine."""
+def _comparisons(points: Sequence[PointRows]) -> Iterator[Comparison]:
+    """Yield the comparison of the modes of every configuration in each engine."""
     for (engine, index), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
         times = {point.mode: point for point in group}
         one = next(iter(times.values())).configuration
