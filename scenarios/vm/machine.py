@@ -35,7 +35,7 @@ precedes the question, because a terminal delivers later than a pipe."""
 
 Answer = Callable[[bytes, bytearray, Callable[[], None]], bytes]
 """Function that answers a question: (question, keys typed so far, check) -> answer. It removes the keys that it uses.
-While it waits, it regularly calls `check`, which raises Gone once the VM has ended."""
+While it waits, it regularly calls `check`, which raises VMEnded once the VM has ended."""
 
 _CHUNK = 65536
 _LOG_BYTES = 65536
