@@ -462,12 +462,12 @@ def _spans(
     if not isinstance(timing, fluid.SharedTimes):
         return {}
     begins, leaves = timing.begins_s[:, 0], timing.leaves_s[:, 0]
-    moments = np.unique(np.concatenate([begins, leaves]))
-    if len(moments) > _MOST_SPANS:
+    instants = np.unique(np.concatenate([begins, leaves]))
+    if len(instants) > _MOST_SPANS:
         return {}
     links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
     spans: defaultdict[int, list[Span]] = defaultdict(list)
-    for start, end in pairwise(moments.tolist()):
+    for start, end in pairwise(instants.tolist()):
         served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
         own = classes and replace(classes, of_flow=np.array(classes.of_flow)[flow_of[served]].tolist())
         rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps, own)

@@ -33,7 +33,7 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
         handles = [Line2D([], [], label=model, **look) for model, look in looks.items()]
         handles += [Line2D([], [], label="no model", **_PLAIN), Line2D([], [], label="the document's", **_DOCUMENT)]
         legend(figure, handles)
-    caption = f"Sizing a datacenter for training, compared with the document's numbers: {title}."
+    caption = f"Sizing a datacenter for training, beside the document's numbers: {title}."
     return Picture(name="sizing", caption=caption, figure=figure, data=csv_text(_data(rows)))
 
 

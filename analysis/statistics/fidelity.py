@@ -148,8 +148,8 @@ def _is_near(median_ratio: float, p99_abs_error: float) -> bool:
     return abs(median_ratio - 1) <= TOLERANCE and p99_abs_error <= TOLERANCE
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _range(least: float, greatest: float) -> str:

@@ -131,43 +131,43 @@ def run(scenario: CampaignScenario, patience_s: float) -> list[Outcome]:
 
     A VM without output for `patience_s` seconds counts as hung. Raises vm.CannotRunError if this machine cannot run it.
     """
-    config, words, events = scenario_of(scenario.text), StderrTail(), list[EngineEvent]()
+    config, stderr, events = scenario_of(scenario.text), StderrTail(), list[EngineEvent]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
                 [to_json(config), scenario.mode, str(_COLLECTIVES)],
                 memory_bytes=memory_bytes(config),
                 stdout=Reader(Task(0, config, scenario.mode), events.append, watchdog.renew),
-                stderr=words,
+                stderr=stderr,
                 on_start=watchdog.guard,
             )
         except EmulationError as error:  # a ring or a path differs from the plan
-            trouble: tuple[str, str] | None = ("wrong data", str(error))
+            bad_outcome: tuple[str, str] | None = ("wrong data", str(error))
         except vm.CannotRunError:
             raise
         except vm.VMError as error:
-            trouble = ("VM lost", str(error))
+            bad_outcome = ("VM lost", str(error))
         else:
-            trouble = _trouble(status, words, sum(isinstance(event, Slice) for event in events))
+            bad_outcome = _bad_outcome(status, stderr, sum(isinstance(event, Slice) for event in events))
     if watchdog.stuck is not None:
-        trouble = ("hung", watchdog.sentence())
-    if trouble is not None:
-        outcome, sentence = trouble
+        bad_outcome = ("hung", watchdog.sentence())
+    if bad_outcome is not None:
+        outcome, sentence = bad_outcome
         return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in scenario.faults]
     accounts = [event.account for event in events if isinstance(event, FaultOutcome)]
-    return _outcomes(scenario, accounts, words.last() if status else "")
+    return _outcomes(scenario, accounts, stderr.last() if status else "")
 
 
-def _trouble(status: int, words: StderrTail, done: int) -> tuple[str, str] | None:
+def _bad_outcome(status: int, stderr: StderrTail, done: int) -> tuple[str, str] | None:
     """Return the bad outcome, with a sentence, of a testbed that ended with `status` after `done` collectives, or None.
 
     An error that the testbed reports in one sentence is not a bad outcome.
     """
-    if WRONG_DATA in words.last() or "Traceback" in words.text():
-        return "wrong data", words.last()
+    if WRONG_DATA in stderr.last() or "Traceback" in stderr.text():
+        return "wrong data", stderr.last()
     if status == 0 and done != _COLLECTIVES:
         return "hung", f"only {done} of {_COLLECTIVES} collectives were completed"
-    if status != 0 and not words.last():
+    if status != 0 and not stderr.last():
         return "hung", "it failed without an error message"
     return None
 
