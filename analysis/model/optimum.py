@@ -134,7 +134,7 @@ def assign_times(
 def _fits(
     path: GpuPath, span_s: tuple[float, float], peers: Sequence[tuple[ScheduledTransfer, GpuPath]], rates_bps: Floats
 ) -> bool:
-    """Whether a transfer over a path fits on each of its links for the whole span; `peers` use some of these links."""
+    """Return whether a transfer over a path fits on all of its links in a span, next to `peers` on some of them."""
     begins_s, ends_s = span_s
     concurrent = [(sent, other) for sent, other in peers if sent.begins_s < ends_s and sent.leaves_s > begins_s]
     instants_s = [begins_s, *(sent.begins_s for sent, _ in concurrent if sent.begins_s > begins_s)]
@@ -291,7 +291,7 @@ class _Problem:
         return exclusive
 
     def _excludes(self, a: int, b: int) -> bool:
-        """Whether some link lacks the capacity for both paths at once."""
+        """Return whether some link lacks the capacity for both paths at once."""
         common = {*self._paths[a].links} & {*self._paths[b].links}
         return any(self._shares[link][a] + self._shares[link][b] > _SHARES for link in common)
 

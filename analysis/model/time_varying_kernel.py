@@ -341,7 +341,7 @@ def _move_queues(now: float, instance: Instance, state: State) -> None:
 
 @compiled_without_refcounts
 def _queue_moves(flow: int, instance: Instance, state: State) -> bool:
-    """Whether a flow in service has a new bottleneck, and its old one is still on its path."""
+    """Return whether a flow in service has a new bottleneck, and its old one is still on its path."""
     was_passed = False
     for link in instance.links[flow]:
         was_passed = was_passed or link == state.queue[flow]

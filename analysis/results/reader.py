@@ -132,7 +132,7 @@ def jobs_in(tables: Tables) -> "pd.DataFrame":
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
-    """Whether every point of the run is finished and the tables of the run are written."""
+    """Return whether every point of the run is finished and the tables of the run are written."""
     return provenance["ended"] is not None
 
 

@@ -142,7 +142,7 @@ class Writer:
         return jobs
 
     def _has_all_files(self, part: reader.Part) -> bool:
-        """Whether all files that belong to the collectives of a part exist."""
+        """Return whether all files that belong to the collectives of a part exist."""
         required = _listed_files(part.collectives)
         if part.point.engine != "model":
             required.add(part.transfers.name)
@@ -151,11 +151,11 @@ class Writer:
         return required <= {file.name for file in part[3:] if file.exists()}
 
     def has(self, point: Point, stop: int) -> bool:
-        """Whether the first `stop` collectives of a point are on the disk."""
+        """Return whether the first `stop` collectives of a point are on the disk."""
         return self._points[point].written >= stop
 
     def finished(self, point: Point) -> bool:
-        """Whether every collective of a point is on the disk."""
+        """Return whether every collective of a point is on the disk."""
         return self.has(point, self._counts[point])
 
     def rows(self, point: Point) -> Iterator[Rows]:
