@@ -135,7 +135,7 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
     """Measure a schedule over two sites: its transfers, and the processor seconds to make it, to prepare its timing
     model, and to evaluate that once (over at least a tenth of a second).
 
-    Chains and trees have as many pieces as in grains.py. Every flow is alone on its links. Delays and rates are random.
+    Chains and trees have as many pieces as in grains.py. No flows share a link. Delays and rates are random.
     """
     from analysis.model.max_plus import CompiledSchedule
     from hosts.collectives.kinds import schedule

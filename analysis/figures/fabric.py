@@ -148,7 +148,7 @@ class Curves:
     def bend(self, link: Link) -> float:
         """Return the offset of the curve's control point from the middle of the link, in lengths of the link.
 
-        It is the first of `_BENDS` that keeps the curve clear of all other nodes, or else the one with most clearance.
+        It is the first of `_BENDS` that keeps the curve clear of all other nodes, or the one with the most clearance.
         """
         if link.index not in self._bends:
             others = self._nodes[[name not in (link.src, link.dst) for name in self._names]]

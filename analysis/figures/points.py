@@ -297,7 +297,7 @@ class PointRows:
 
 
 def _period(trigger: Sequence[str], every: int) -> int:
-    """Return the period of "every", "every N" or "every T ms" in collectives; for a time it is unknown, and 1."""
+    """Return the period of "every", "every N" or "every T ms" in collectives: 1 for a time, whose period is unknown."""
     if len(trigger) == 3:
         return 1
     return int(trigger[1]) if len(trigger) == 2 else every

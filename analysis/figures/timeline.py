@@ -107,7 +107,7 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
 
 
 def _rows(one: Collective) -> list[int]:
-    """Return the flows that have a row, in display order: at most `_MOST_ROWS`, those on the critical path first."""
+    """Return at most `_MOST_ROWS` flows that have a row, in display order; flows on the critical path are preferred."""
     critical = {timed.flow for timed in one.transfers if timed.is_critical}
     chosen = {*sorted(one.rows, key=lambda flow: flow not in critical)[:_MOST_ROWS]}
     return [flow for flow in one.rows if flow in chosen]

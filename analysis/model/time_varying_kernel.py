@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int32]
 _TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
 _NO_RATE = -1.0  # no rate yet
 _EQUAL = 1e-9  # relative difference up to which the shares of two links limit a flow alike
-_QUEUED = 2.0  # packets of a flow at its bottleneck
+_QUEUED = 2.0  # packets of a flow that are queued at its bottleneck
 
 
 class State(NamedTuple):
@@ -76,7 +76,7 @@ class Instance(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The rates of links by row, [n, links]: the first holds `until` this time, every other one for `every` seconds.
+    """The rates of links by row, [n, links]: the first row holds for `until` seconds, every other row for `every`.
 
     `left` [n, F] receives the bits left of each flow's current transfer as a row begins.
     """
@@ -306,8 +306,8 @@ def _move_queues(now: float, instance: Instance, state: State) -> None:
 
     A flow has two packets queued at its bottleneck. If the new bottleneck is nearer to the sender, they have passed it
     already. In addition to what is sent at the new rates, these packets cross the links from the old bottleneck to the
-    new one, or to the end of the path; flows that these links limit lose as much. And as its time begins, a new
-    bottleneck sends one packet of any of its flows at once.
+    new one, or to the end of the path; flows that these links limit lose as much. Each new bottleneck immediately sends
+    one packet of any of its flows.
     """
     for link in range(state.room.size):
         state.room[link] = 0.0  # from here on: the additional packets that cross the link
