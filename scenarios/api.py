@@ -30,8 +30,7 @@ from topologies.errors import format_value
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.figures.points import Configuration
-    from analysis.figures.points import PointRows as PointTimes
+    from analysis.figures.points import Configuration, PointRows
 
 ENGINES = ("model", "emulation")
 
@@ -63,12 +62,12 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.Data
     """
     runner, configurations = engine_for(scenario, engine, jobs=jobs)
     parts = []
-    with closing(runner.run(configurations)) as news:
-        for item in news:
-            if isinstance(item, Failed):
-                raise RunError(item.why)
-            if isinstance(item, Slice):
-                parts.append(item)
+    with closing(runner.run(configurations)) as events:
+        for event in events:
+            if isinstance(event, Failed):
+                raise RunError(event.why)
+            if isinstance(event, Slice):
+                parts.append(event)
     parts.sort(key=lambda part: (part.setting, scenario.run.modes.index(part.mode), part.rows.start))
     stored = settings_as_json(scenario)
     columns = collectives_schema(stored)
@@ -116,16 +115,16 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
 
     if against is None and baseline is None:
         raise ValueError("nothing to compare with: give another run as `against`, or a mode as `baseline`")
-    configurations, mine = _points(directory)
-    others_configurations, others = (configurations, mine) if against is None else _points(against)
-    if [one.swept for one in configurations] != [one.swept for one in others_configurations]:
+    configurations, points = _points(directory)
+    baseline_configurations, baseline_points = (configurations, points) if against is None else _points(against)
+    if [one.swept for one in configurations] != [one.swept for one in baseline_configurations]:
         raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
     rows = []
-    for (engine, config, mode), point in mine.items():
-        other = others.get((engine, config, baseline or mode))
-        pair = None if other is None else shared([other.series, point.series])
-        saved = None if pair is None else gain(*pair)
-        if other is None or pair is None or saved is None:
+    for (engine, config, mode), point in points.items():
+        baseline_point = baseline_points.get((engine, config, baseline or mode))
+        pair = None if baseline_point is None else shared([baseline_point.series, point.series])
+        saving = None if pair is None else gain(*pair)
+        if baseline_point is None or pair is None or saving is None:
             continue
         rows.append(
             {
@@ -133,13 +132,13 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
                 "setting": config,
                 "label": point.configuration.label,
                 "mode": mode,
-                "baseline": other.mode,
+                "baseline": baseline_point.mode,
                 "collectives": pair[0].number.size,
                 "mean_s": summarise(pair[1]).mean_s.value,
                 "baseline_mean_s": summarise(pair[0]).mean_s.value,
-                "gain": saved.value,
-                "gain_low": saved.low,
-                "gain_high": saved.high,
+                "gain": saving.value,
+                "gain_low": saving.low,
+                "gain_high": saving.high,
             }
         )
     if not rows:
@@ -148,7 +147,7 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     return pd.DataFrame(rows)
 
 
-def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointTimes]]":
+def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointRows]]":
     """Return the configurations of a run, and its points by engine, index of the configuration and mode."""
     from analysis.figures.points import FigureError, configurations_of, points_of  # imports Matplotlib
 

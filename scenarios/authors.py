@@ -33,20 +33,20 @@ def main(arguments: Sequence[str]) -> int:
     from scenarios.experiment.run_folder import FolderError, RunFolder
     from topologies.errors import one_line
 
-    place: RunFolder | None = None
+    folder: RunFolder | None = None
     try:
         delay_s = _check(options)
         shares = _shares(options)
-        place = RunFolder.dated("authors", datetime.now()) if options.out is None else RunFolder.new(options.out)
-        return _run(options, shares, delay_s, place, arguments)
+        folder = RunFolder.dated("authors", datetime.now()) if options.out is None else RunFolder.new(options.out)
+        return _run(options, shares, delay_s, folder, arguments)
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
     except ValueError as error:
         print(f"run.py authors: {one_line(str(error))}", file=sys.stderr)
     finally:
-        if place is not None:
-            place.abandon()  # removes the folder if nothing has been written
-            place.close()
+        if folder is not None:
+            folder.abandon()  # removes the folder if nothing has been written
+            folder.close()
     return BAD_USAGE
 
 
@@ -101,7 +101,7 @@ def _shares(options: argparse.Namespace) -> "Floats":
 
 
 def _run(
-    options: argparse.Namespace, shares: "Floats", delay_s: float, place: "RunFolder", arguments: Sequence[str]
+    options: argparse.Namespace, shares: "Floats", delay_s: float, folder: "RunFolder", arguments: Sequence[str]
 ) -> int:
     from analysis.authors.study import SIZES_MB, totals_s, variation_results
     from analysis.figures.authors import picture
@@ -120,21 +120,21 @@ def _run(
         "collectives": len(shares) - 1,
         "wan_delay_s": delay_s,
         "totals": list(_totals(totals, is_published=_is_published(len(shares) - 1, delay_s))),
-        "sensitivity": [_as_json(line) for line in variations],
+        "sensitivity": [_as_json(result) for result in variations],
     }
     text = json.dumps(answer, indent=1) + "\n"
     figure = picture(variations, title=_title(answer), name=FIGURE)
     provenance = {"name": "authors", "command": ["run.py", "authors", *arguments], "started": started, "ended": now()}
     try:
-        write_text(place.path / ANSWER, text)
-        (place.path / FIGURES).mkdir(exist_ok=True)
-        figure.write(place.path / FIGURES)
-        write_text(place.path / PROVENANCE, json.dumps(provenance | circumstances(), indent=1) + "\n")
+        write_text(folder.path / ANSWER, text)
+        (folder.path / FIGURES).mkdir(exist_ok=True)
+        figure.write(folder.path / FIGURES)
+        write_text(folder.path / PROVENANCE, json.dumps(provenance | circumstances(), indent=1) + "\n")
     except OSError as error:
-        print(f"run.py authors: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+        print(f"run.py authors: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED
     print(text if options.json else "\n\n".join(_tables(answer)), end="" if options.json else "\n")
-    print(f"run.py authors: {place.path}", file=sys.stderr)
+    print(f"run.py authors: {folder.path}", file=sys.stderr)
     return DONE
 
 
@@ -156,18 +156,18 @@ def _totals(totals: Mapping[int, Mapping[str, float]], *, is_published: bool) ->
             yield row | {"published_s": published_s, "difference": difference}
 
 
-def _as_json(line: "VariationResult") -> dict[str, Any]:
+def _as_json(result: "VariationResult") -> dict[str, Any]:
     gains = {}
-    for mode, gain in line.gain.items():
+    for mode, gain in result.gain.items():
         numbers = {"value": gain.value, "low": gain.low, "high": gain.high}
         gains[mode] = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
     return {
-        "variation": line.variation,
-        "size_mb": line.size_mb,
-        "collectives": line.collectives,
-        "total_s": dict(line.total_s),
+        "variation": result.variation,
+        "size_mb": result.size_mb,
+        "collectives": result.collectives,
+        "total_s": dict(result.total_s),
         "gain": gains,
-        "in_order": line.in_order,
+        "in_order": result.in_order,
     }
 
 
@@ -189,16 +189,16 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
         else:
             rows.append((*row, f"{one['published_s']:,.2f}", f"{one['difference']:.1e}"))
     yield "\n".join(aligned(rows, (0,)))
-    for size in dict.fromkeys(line["size_mb"] for line in answer["sensitivity"]):
-        variation_results = [line for line in answer["sensitivity"] if line["size_mb"] == size]
-        modes = [mode for mode in variation_results[0]["gain"] if mode != "base"]
+    for size in dict.fromkeys(result["size_mb"] for result in answer["sensitivity"]):
+        results = [result for result in answer["sensitivity"] if result["size_mb"] == size]
+        modes = [mode for mode in results[0]["gain"] if mode != "base"]
         rows = [("changed", "base (s)", *(f"gain of {mode} (%)" for mode in modes), "base > ccl > wan > joint")]
-        for line in variation_results:
-            order = "yes" if line["in_order"] else "no"
-            gains = (_gain(line["gain"][mode]) for mode in modes)
-            rows.append((line["variation"], f"{line['total_s']['base']:,.1f}", *gains, order))
+        for result in results:
+            order = "yes" if result["in_order"] else "no"
+            gains = (_gain(result["gain"][mode]) for mode in modes)
+            rows.append((result["variation"], f"{result['total_s']['base']:,.1f}", *gains, order))
         yield "\n".join((f"chunks of {size} MB, one thing changed at a time", *aligned(rows, (0,))))
-    own = [line for line in answer["sensitivity"] if "initial rings of other draws" in line["variation"]]
+    own = [result for result in answer["sensitivity"] if "initial rings of other draws" in result["variation"]]
     yield (
         f"For initial rings of other draws ({own[0]['collectives']:,} AllGathers) the gains are the median [least, "
         "greatest];\nfor all other lines they are the gain of the total [95 % interval]."

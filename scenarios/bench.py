@@ -2,7 +2,7 @@
 
 For the model, a separate process measures the speed and the memory of each mode at 8, 16 and 24 GPUs, on one core; then
 the timing model alone is measured over the schedules of several collectives. For the emulation, one VM, which has one
-CPU, runs each setting in mode joint, in which all kinds of work between two collectives are done; its times are
+CPU, runs each configuration in mode joint, in which all kinds of work between two collectives are done; its times are
 compared with the time to copy the same bytes.
 
 With `--hops`, a VM for each of several numbers of GPUs runs mode base over ports, and its times are compared with the
@@ -10,7 +10,7 @@ bytes that an AllGather sends, summed over ports. With `--jobs N`, one worker an
 from its first point to its last, without the tables, figures and report at the end of a run. With `--schedules N`,
 every algorithm of every collective is timed with N GPUs, each in a process of its own.
 
-Only ratios within one run of the benchmark tell something about the code rather than the machine.
+Only compare ratios within one run of the benchmark: absolute numbers depend on the machine.
 """
 
 import _signal  # the part of `signal` that takes no time to import
@@ -40,7 +40,7 @@ MAX_COLLECTIVES, MAX_JOBS, MAX_GPUS = 10_000_000, 8, 1024
 SEEDS = [1, 2]
 TURNS = 3
 DEFAULTS = {("model", False): 4000, ("emulation", False): 12, ("model", True): 500_000, ("emulation", True): 12}
-"""Collectives at a point, by the engine and by whether a sweep is measured (`--jobs`)."""
+"""Collectives of a point, by the engine and by whether a sweep is measured (`--jobs`)."""
 SCHEDULES = (
     ("allgather", "ring", 1),
     ("allreduce", "ring", 1),
@@ -51,9 +51,9 @@ SCHEDULES = (
 )
 """Kind, algorithm and pieces of the collectives with which the timing model alone is measured."""
 SCHEDULE_SIZES = (8, 16, 64)
-"""Their numbers of GPUs."""
+"""The numbers of GPUs with which these schedules are measured."""
 _FEW_AT_ONCE = 20  # collectives in a call of the timing model with `--schedules`, where more could need much memory
-_AT_ONCE = 2000  # collectives in other calls of it
+_AT_ONCE = 2000  # collectives in a call without `--schedules`
 _LEAST_SECONDS = 1.0  # a shorter measurement is repeated with more collectives
 
 
@@ -135,7 +135,7 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
     """Measure a schedule over two sites: its transfers, and the processor seconds to make it, to prepare its timing
     model, and to evaluate that once (over at least a tenth of a second).
 
-    Chains and trees have as many pieces as in grains.py. Every flow is alone on its links. Delays and rates are random.
+    Chains and trees have as many pieces as in grains.py. No flows share a link. Delays and rates are random.
     """
     from analysis.model.max_plus import CompiledSchedule
     from hosts.collectives.kinds import schedule

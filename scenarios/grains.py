@@ -43,7 +43,7 @@ _MOST_COLLECTIVES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """An algorithm with so many GPUs in a grain: its mean times in seconds, and divided by those of the ring.
+    """An algorithm for a number of GPUs in a grain: its mean times in seconds, and divided by those of the ring.
 
     `over_ring` is computed from predicted times; `low` and `high` are its 95 % interval (None for few collectives or
     the ring itself). Measured values are None with `--engine model`.
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace) -> int:
     with study.Progress("grains.py") as progress:
-        lines = run(options, lambda done, count: progress.say(f"{options.engine}: {done} of {count} algorithms"))
+        lines = run(options, lambda done, count: progress.show(f"{options.engine}: {done} of {count} algorithms"))
     text = json.dumps({grain: [asdict(line) for line in own] for grain, own in _by_grain(lines)}, indent=1)
     print(text if options.json else "\n\n".join(_table(grain, own) for grain, own in _by_grain(lines)))
     if options.figure is not None:
@@ -215,7 +215,7 @@ def _line(key: tuple[str, str, str], gpus: int, mode: str, point: _Point, ring: 
 
 
 def _shown(line: Line) -> tuple[float, float | None, float | None]:
-    """Return what the figure shows of a line: time / the ring's time, measured, or else predicted with its interval."""
+    """Return time / the ring's time for the figure: the measured one if there is one, else the predicted interval."""
     if line.measured_over_ring is not None:
         return line.measured_over_ring, None, None
     return line.over_ring, line.low, line.high

@@ -84,11 +84,11 @@ class Line:
     worst_completion: float | None = None
 
 
-class Ways(NamedTuple):
-    """The pieces of messages and their ways, [W] each.
+class Routes(NamedTuple):
+    """The routes of message pieces, [P] each.
 
     `message` is the message, by its source; `share` the piece's share of it; `path` its WAN path (-1 within a site);
-    `spine`, [W, 2], its spines in the sites of the source and of the destination.
+    `spine`, [P, 2], its spines in the sites of the source and of the destination.
     """
 
     message: "Ints"
@@ -184,7 +184,7 @@ def _paths(fabric: "Fabric", src: "Ints", dst: "Ints") -> "tuple[Ints, Ints]":
     return table[ends], number[ends]
 
 
-def ecmp(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints", *, seed: int) -> Ways:
+def ecmp(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints", *, seed: int) -> Routes:
     """Route every message whole, by three hashes: at its leaf, at the spine and at the destination's border router."""
     import numpy as np
 
@@ -194,10 +194,10 @@ def ecmp(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints", *, seed: int) 
     up, over, down = (hashed(seed, src, dst, hop) for hop in range(3))
     path = paths[np.arange(len(src)), (over % number.astype(np.uint64)).astype(np.int64)]
     spine = np.stack([up, np.where(path >= 0, down, up)], axis=-1) % np.uint64(spines)
-    return Ways(np.arange(len(src)), np.ones(len(src)), path, spine.astype(np.int64))
+    return Routes(np.arange(len(src)), np.ones(len(src)), path, spine.astype(np.int64))
 
 
-def spray(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints") -> Ways:
+def spray(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints") -> Routes:
     """Route every message in equal pieces: one for each spine (of the same index in both sites) and path.
 
     Raises ValueError for more pieces than allowed.
@@ -211,33 +211,33 @@ def spray(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints") -> Ways:
     message = np.repeat(np.arange(len(src)), pieces)
     piece = np.arange(len(message)) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # its index in the message
     spine = piece % spines
-    return Ways(message, 1 / pieces[message], paths[message, piece // spines], np.stack([spine, spine], axis=-1))
+    return Routes(message, 1 / pieces[message], paths[message, piece // spines], np.stack([spine, spine], axis=-1))
 
 
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
-def times_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", ways: Ways, size: int) -> "Floats":
+def times_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", routes: Routes, size: int) -> "Floats":
     """Predict when each message of `size` bytes has arrived whole, [n] s; message i is from host i to host `dst[i]`."""
     import numpy as np
 
     from analysis.model import fluid
     from hosts.collectives.schedule import Transfer
 
-    links = ports.of(ways.message, dst[ways.message], ways.path, ways.spine)
-    pieces = [Transfer(flow=flow, size=share) for flow, share in enumerate(ways.share.tolist())]
+    links = ports.of(routes.message, dst[routes.message], routes.path, routes.spine)
+    pieces = [Transfer(flow=flow, size=share) for flow, share in enumerate(routes.share.tolist())]
     times = fluid.times(pieces, links[None], capacity_bps[None], np.zeros((1, len(pieces))), slot_bytes=size)
     arrivals_s = np.zeros(len(dst))
-    np.maximum.at(arrivals_s, ways.message, times.arrives_s[:, 0])
+    np.maximum.at(arrivals_s, routes.message, times.arrives_s[:, 0])
     return arrivals_s
 
 
-def optimum_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", sprayed: Ways, size: int) -> float:
-    """Return the least time in which any cut of the messages over any ways delivers the last of them, s.
+def optimum_s(ports: "Ports", capacity_bps: "Floats", dst: "Ints", sprayed: Routes, size: int) -> float:
+    """Return the least time in which any cut of the messages over any routes delivers the last of them, s.
 
-    It is exact: the largest bits / capacity over all ports when messages are sprayed. Every way crosses the same tiers
-    of ports (such as those from a leaf to the spines), and spraying loads all ports of a tier equally, so no cut is
-    faster. That time is also enough, because rates proportional to the pieces then exceed no capacity.
+    It is exact: the largest bits / capacity over all ports when messages are sprayed. Every route crosses the same
+    tiers of ports (such as those from a leaf to the spines), and spraying loads all ports of a tier equally, so no cut
+    is faster. That time is also enough, because rates proportional to the pieces then exceed no capacity.
     """
     import numpy as np
 
@@ -301,9 +301,9 @@ def run(experiment: Experiment, progress: Callable[[int], None] = lambda _: None
     for draw in range(experiment.draws):
         dst, hash_seed = _drawn(experiment, draw)
         sprayed = spray(fabric, experiment.spines, src, dst)
-        ways = {ECMP: ecmp(fabric, experiment.spines, src, dst, seed=hash_seed), SPRAY: sprayed}
+        routes = {ECMP: ecmp(fabric, experiment.spines, src, dst, seed=hash_seed), SPRAY: sprayed}
         optimum[draw] = optimum_s(ports, capacity_bps, dst, sprayed, experiment.size)
-        for routing, own in ways.items():
+        for routing, own in routes.items():
             ratios[routing][draw] = times_s(ports, capacity_bps, dst, own, experiment.size) / optimum[draw]
         progress(draw + 1)
     return ratios, optimum
@@ -322,10 +322,10 @@ def _study(options: argparse.Namespace) -> int:
     experiment, measured = _experiment(options), dict[str, Any]()
     with study.Progress("permutation.py") as progress, ExitStack() as stack:
         measure = stack.enter_context(prepared(experiment)) if options.engine == "both" else None
-        predicted, optimum = run(experiment, lambda done: progress.say(f"{done} of {experiment.draws} draws"))
+        predicted, optimum = run(experiment, lambda done: progress.show(f"{done} of {experiment.draws} draws"))
         if measure is not None:
             points = 2 * experiment.draws
-            times_s = measure(lambda done: progress.say(f"{done} of {points} points measured"), options.jobs)
+            times_s = measure(lambda done: progress.show(f"{done} of {points} points measured"), options.jobs)
             ratios = times_s.reshape(2, *predicted[ECMP].shape) / optimum[:, None]
             measured = dict(zip((ECMP, SPRAY), ratios, strict=True))
     lines = [_line(routing, "model", ratios) for routing, ratios in predicted.items()]
@@ -422,7 +422,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
 
 
 def _power_of_two_near_root(hosts: int) -> int:
-    """Return a number of leaves that is about the number of hosts on each of them."""
+    """Return the number of leaves: the power of two just below the square root of the hosts, 1 or more."""
     return int(1 << max(0, (hosts.bit_length() - 1) // 2))
 
 

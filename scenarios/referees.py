@@ -31,8 +31,8 @@ class Line:
 
     `ring_s` is the time of the fastest ring, known for an AllGather whose edges share no link; `ring_bound_s` is a
     lower bound on the time of any ring. `schedule_s` is the time of the best schedule of whole blocks found, and
-    `schedule_bound_s` a lower bound on that of any; `proven` if they agree. `bound_s` is a lower bound on the time of
-    any schedule.
+    `schedule_bound_s` a lower bound on the time of any such schedule; `proven` means that they agree. `bound_s` is a
+    lower bound on the time of any schedule.
     """
 
     setting: str
@@ -126,7 +126,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
 def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
     """Return a line for each of a configuration's first `count` collectives.
 
-    `seconds` limits each search for a best schedule; with 0 there is none.
+    `seconds` limits each search for a best schedule; 0 means no search.
     """
     from analysis.model.optimum import COPIED, MOST_GPUS
     from scenarios.engines import prediction

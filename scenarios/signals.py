@@ -131,8 +131,8 @@ def _supervised(command: Callable[[], int]) -> int:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of the child become children of this process
     ended_by, deadline, status = 0, time.monotonic() + _NEVER_S, None
     while status is None:
-        found = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
-        number = found.si_signo if found else signal.SIGKILL
+        received = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))
+        number = received.si_signo if received else signal.SIGKILL
         if number == signal.SIGCHLD:
             pid, ended = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(ended) if pid else None

@@ -141,7 +141,7 @@ def _per_collective(first: Sample, second: Sample) -> tuple[float, float, float]
 
 
 def soak(collectives: int) -> int:
-    """Run so many collectives in a VM, print the table, return the exit status."""
+    """Run this number of collectives in a VM, print the table, return the exit status."""
     from scenarios import vm
     from scenarios.spec.load import Override, load_scenario
     from scenarios.spec.scenario import to_json

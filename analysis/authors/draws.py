@@ -1,8 +1,7 @@
 """Link capacities for each collective: the authors' own, read from the files of their repository, or drawn at random.
 
 The authors' files are pickles of a NetworkX graph. Unpickling would execute code from the file, so `read` interprets
-only the opcodes that build dictionaries, tuples, numbers and text, and records
-objects without constructing them.
+only the opcodes that build dictionaries, tuples, numbers and text, and records objects without constructing them.
 """
 
 import os

@@ -61,7 +61,7 @@ def best_rings(weights_s: Floats) -> Rings:
 
     A link costs the same in both directions. Both bridges therefore use the cheapest WAN path, in opposite directions,
     and share no directed link. Reversing a chain changes the cost of a ring only by the rounding of the sum, and that
-    rounding decides which way round the chains are. Costs are therefore added link by link in the authors' order, so
+    rounding decides the direction of the chains. Costs are therefore added link by link in the authors' order, so
     that the ring is theirs unless two paths cost the same.
     """
     rows = np.arange(len(weights_s))
@@ -105,11 +105,11 @@ def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
     nodes[:, :, 1] = np.roll(flat, -1, axis=1)
     for path, routers in enumerate(WAN_PATHS):
         rows = np.flatnonzero(rings.paths == path)
-        for site, routers_on_way in ((0, routers), (1, routers[::-1])):
-            other, last = 1 - site, len(routers_on_way) + 3
+        for site, routers_on_path in ((0, routers), (1, routers[::-1])):
+            other, last = 1 - site, len(routers_on_path) + 3
             bridge = nodes[rows, _SEGMENTS * (site + 1) - 1]
             bridge[:, 1] = BORDERS[site][rings.borders[rows, site, 1]]
-            bridge[:, 2 : last - 1] = routers_on_way
+            bridge[:, 2 : last - 1] = routers_on_path
             bridge[:, last - 1] = BORDERS[other][rings.borders[rows, other, 0]]
             bridge[:, last] = chains[rows, other, 0]
             nodes[rows, _SEGMENTS * (site + 1) - 1] = bridge
@@ -119,7 +119,7 @@ def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
 def by_mode(rings: Rings, initial: Rings, *, stale: int = 0) -> dict[str, Rings]:
     """Return the rings that each mode uses for collectives 1 to n - 1, given the best rings of draws 0 to n - 1.
 
-    `initial` is the one ring to start with. A decision for collective c knows draw c - `stale`, at the earliest draw 0.
+    `initial` is the single initial ring. A decision for collective c uses the capacities of draw max(0, c - `stale`).
     """
     collectives = np.arange(1, len(rings.paths))
     known = np.maximum(collectives - stale, 0)
@@ -145,8 +145,8 @@ def times_s(
 def _times(nodes: npt.NDArray[np.int8], sending_s: Floats, delay_s: Floats, link: Ints, semantics: Semantics) -> Floats:
     """Run an event loop for each collective: of all chunks waiting at GPUs, the one that arrived first is sent next.
 
-    Sending reserves all hops of a segment at once, each from the time when the chunk is there and the hop is free. A
-    chunk goes all the way round to its owner, who has it already: nothing waits for this last step on the links.
+    Sending reserves all hops of a segment at once, each from the time when the chunk is there and the hop is free. In
+    the last step chunks return to their owners, which have them already: this uses links, but no transfer waits for it.
     """
     hops = nodes.shape[2] - 1
     completion_s = np.empty(nodes.shape[0])

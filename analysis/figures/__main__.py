@@ -44,7 +44,7 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
 _PR_SET_PDEATHSIG = 1
-_MOST_JOBS = 12  # the jobs, or transfers, of at most so many configurations of a sweep are drawn
+_MOST_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
 _QUIET_S = 2.0  # between two lines of progress
 
 Task = Callable[[], Picture | None]

@@ -18,7 +18,7 @@ from analysis.figures.style import INK, MODE_STYLES, time_unit
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#E0A800", "D"), ("#4C8C4A", "v"), ("#8E5EA2", "P"))
 _LATE = "#D00000"
 _MODEL: Mapping[str, Any] = MappingProxyType({"color": "#CFCFCF", "linewidth": 6})  # wide: seen below measured lines
-_APART = 1.12  # of points at a tick whose times are closer than this factor, only the first gets a number
+_APART = 1.12  # among points at one tick whose times differ by less than this factor, only the first gets a number
 
 
 class Row(NamedTuple):
@@ -100,7 +100,7 @@ def _rows(group: FigureGroup, points: Points) -> Iterator[Row]:
                 point = points.get((engine, one.index, mode))
                 if budget_s is not None and point is not None:
                     line = ", ".join([*_others(group, one), *[mode] * (len(modes) > 1)]) or mode
-                    yield Row(group, panels[one.index], group.place(one), line, point, budget_s)
+                    yield Row(group, panels[one.index], group.tick(one), line, point, budget_s)
 
 
 def _others(group: FigureGroup, one: Configuration) -> Iterator[str]:

@@ -42,7 +42,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     is_promised = any(one["rates_bps"] for one in transfers)
     last_s = max(
         *(end_s for one in transfers for end_s in (one["due_s"], *one["edges_s"])),
-        *(move.end_s for one in collectives for move in one.moves),
+        *(timed.end_s for one in collectives for timed in one.transfers),
     )
     unit_s, unit = time_unit(last_s)
     edges_s = np.linspace(0.0, last_s, _PARTS + 1)
@@ -83,8 +83,8 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     )
 
 
-class Kept(NamedTuple):
-    """The arrival of a transfer in a mode: the latest over all rounds of a configuration, s; NaN if it was not sent."""
+class Arrival(NamedTuple):
+    """When a transfer arrived in a mode, `there_s`: the latest of all rounds of a configuration, NaN if not sent."""
 
     setting: int
     engine: str
@@ -100,12 +100,12 @@ class Kept(NamedTuple):
         return self.there_s <= self.due_s
 
 
-_Column = tuple[str, list[Kept]]
-"""The label of a column and its transfers."""
+_Column = tuple[str, list[Arrival]]
+"""The label of a column and the arrivals of its transfers."""
 
 
-def kept_of(run: Run, configuration: Configuration) -> list[Kept]:
-    """Return the transfers of a configuration in each mode, measured if it was measured, otherwise predicted."""
+def arrivals_of(run: Run, configuration: Configuration) -> list[Arrival]:
+    """Return the arrivals of a configuration's transfers in each mode: measured if there are any, else predicted."""
     rows = run.jobs[run.jobs["setting"] == configuration.index]
     is_measured = rows["engine"] == "emulation"
     rows, arrivals = (rows[is_measured] if is_measured.any() else rows), []
@@ -113,7 +113,7 @@ def kept_of(run: Run, configuration: Configuration) -> list[Kept]:
         there_s = (here["start_s"] + here["completion_s"]).groupby(here["job"]).max()
         for one in configuration.admission:
             at_s = float(there_s.get(one["job"], math.nan))
-            arrivals.append(Kept(configuration.index, engine, mode, one["job"], one["outcome"], one["due_s"], at_s))
+            arrivals.append(Arrival(configuration.index, engine, mode, one["job"], one["outcome"], one["due_s"], at_s))
     return arrivals
 
 
@@ -123,14 +123,14 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
     A panel compares the values of `fabric.routing` if it was swept, otherwise all configurations.
     """
     groups = [
-        (one, mode, [kept for kept in arrivals if kept.mode == mode])
+        (one, mode, [arrival for arrival in arrivals if arrival.mode == mode])
         for one in configurations
-        if (arrivals := kept_of(run, one))
-        for mode in dict.fromkeys(kept.mode for kept in arrivals)
+        if (arrivals := arrivals_of(run, one))
+        for mode in dict.fromkeys(arrival.mode for arrival in arrivals)
     ]
     if not groups:
         return None
-    jobs = dict.fromkeys(kept.job for *_, arrivals in groups for kept in arrivals)
+    jobs = dict.fromkeys(arrival.job for *_, arrivals in groups for arrival in arrivals)
     looks: dict[str, dict[str, Any]] = {
         job: {"facecolor": _SHADES[index % len(_SHADES)], "hatch": _HATCHES[index % len(_SHADES) // 2]}
         for index, job in enumerate(jobs)
@@ -145,18 +145,18 @@ def deadlines(name: str, run: Run, configurations: Sequence[Configuration]) -> P
         handles: list[Any] = [Patch(edgecolor=INK, linewidth=0.6, label=job, **look) for job, look in looks.items()]
         handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
-        is_measured = any(kept.engine == "emulation" for *_, arrivals in groups for kept in arrivals)
+        is_measured = any(arrival.engine == "emulation" for *_, arrivals in groups for arrival in arrivals)
         heading(figure, f"Arrival time / deadline of each transfer ({'measured' if is_measured else 'predicted'})")
     return Picture(
         name=f"{name}-deadlines",
         caption="Arrival time of each transfer as a share of its deadline, in each configuration.",
         figure=figure,
-        data=csv_text({**kept._asdict(), "in_time": kept.in_time} for *_, arrivals in groups for kept in arrivals),
+        data=csv_text({**one._asdict(), "in_time": one.in_time} for *_, arrivals in groups for one in arrivals),
     )
 
 
-def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Kept]]]) -> dict[str, list[_Column]]:
-    """Return the columns of each panel by the panel's title, from the transfers of configurations and modes."""
+def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Arrival]]]) -> dict[str, list[_Column]]:
+    """Return the columns of each panel by the panel's title, given the arrivals of each configuration and mode."""
     modes = {mode for _, mode, _ in groups}
     by_panel: dict[str, list[_Column]] = {}
     for configuration, mode, arrivals in groups:
@@ -168,8 +168,8 @@ def _columns_by_panel(groups: Sequence[tuple[Configuration, str, list[Kept]]]) -
             label, title = [*swept.values()] or [configuration.label], ""
         if len(modes) > 1:
             label.append(mode)
-        label.append("without admission" if all(kept.outcome == "sent" for kept in arrivals) else "with admission")
-        label.append(f"{sum(kept.in_time for kept in arrivals)} of {len(arrivals)} in time")
+        label.append("without admission" if all(one.outcome == "sent" for one in arrivals) else "with admission")
+        label.append(f"{sum(arrival.in_time for arrival in arrivals)} of {len(arrivals)} in time")
         by_panel.setdefault(title, []).append(("\n".join(label), arrivals))
     return by_panel
 
@@ -178,14 +178,14 @@ def _draw_arrivals(axes: Axes, columns: Sequence[_Column], looks: Mapping[str, d
     """Draw a bar for each transfer of each column, with the look of its job; write the outcome of those not sent."""
     jobs = list(looks)
     for column, (_, arrivals) in enumerate(columns):
-        for kept in arrivals:
-            x = column + ((jobs.index(kept.job) + 0.5) / len(jobs) - 0.5) * 0.84
-            if math.isnan(kept.there_s):
+        for arrival in arrivals:
+            x = column + ((jobs.index(arrival.job) + 0.5) / len(jobs) - 0.5) * 0.84
+            if math.isnan(arrival.there_s):
                 look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": CRITICAL, "fontsize": 8}
-                axes.text(x, 0.02, kept.outcome, rotation=90, **look)
+                axes.text(x, 0.02, arrival.outcome, rotation=90, **look)
                 continue
-            look = {"edgecolor": INK if kept.in_time else CRITICAL, "linewidth": 0.6 if kept.in_time else 1.8}
-            axes.bar(x, kept.there_s / kept.due_s, 0.84 / len(jobs), **looks[kept.job], **look)
+            look = {"edgecolor": INK if arrival.in_time else CRITICAL, "linewidth": 0.6 if arrival.in_time else 1.8}
+            axes.bar(x, arrival.there_s / arrival.due_s, 0.84 / len(jobs), **looks[arrival.job], **look)
     axes.axhline(1.0, color=CRITICAL, linestyle="--", linewidth=1.2)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_xticks(range(len(columns)), [label for label, _ in columns])
@@ -208,12 +208,12 @@ def _delivered_bps(collective: Collective, transfer: Mapping[str, Any], edges_s:
     arrived = np.zeros(len(edges_s))
     for index, flow in enumerate(collective.flows):
         before_s = 0.0
-        for move in collective.moves_over(index) if flow.links else ():
-            if first <= move.transfer < last:
+        for timed in collective.transfers_over(index) if flow.links else ():
+            if first <= timed.transfer < last:
                 # A message that queues at a link left early; it arrives after the previous message of its flow.
-                begins_s = min(max(move.leaves_s + flow.delay_s, before_s), move.end_s - 1e-9)
-                arrived += 8.0 * move.size * np.clip((edges_s - begins_s) / (move.end_s - begins_s), 0.0, 1.0)
-                before_s = move.end_s
+                begins_s = min(max(timed.leaves_s + flow.delay_s, before_s), timed.end_s - 1e-9)
+                arrived += 8.0 * timed.size * np.clip((edges_s - begins_s) / (timed.end_s - begins_s), 0.0, 1.0)
+                before_s = timed.end_s
     return np.asarray(np.diff(arrived) / np.diff(edges_s), dtype=np.float64)
 
 

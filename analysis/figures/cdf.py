@@ -28,10 +28,10 @@ Floats = npt.NDArray[np.float64]
 def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, Sequence[Configuration]]]:
     """Yield the name of each figure of a group and the configurations in it, which have a panel each."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
-    every = group.configurations
-    for first in range(0, len(every), MOST_PANELS):
-        number = "" if len(every) <= MOST_PANELS else f"-{first // MOST_PANELS + 1}"
-        yield stem + number, every[first : first + MOST_PANELS]
+    configurations = group.configurations
+    for first in range(0, len(configurations), MOST_PANELS):
+        number = "" if len(configurations) <= MOST_PANELS else f"-{first // MOST_PANELS + 1}"
+        yield stem + number, configurations[first : first + MOST_PANELS]
 
 
 def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], points: Points) -> Picture:
@@ -105,9 +105,9 @@ def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
 
 
 def _handles(by_panel: Sequence[Sequence[PointRows]]) -> list[Line2D]:
-    every = [point for points in by_panel for point in points]
-    modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in every)]
-    engines = {point.engine for point in every}
+    shown = [point for points in by_panel for point in points]
+    modes = [mode for mode in MODE_STYLES if any(point.mode == mode for point in shown)]
+    engines = {point.engine for point in shown}
     look = {mode: marker(mode, measured=True) if "emulation" in engines else {} for mode in modes}
     handles = [Line2D([], [], label=MODE_STYLES[mode].label, **look[mode] | line(mode)) for mode in modes]
     if "emulation" in engines:
@@ -115,7 +115,7 @@ def _handles(by_panel: Sequence[Sequence[PointRows]]) -> list[Line2D]:
         handles.append(Line2D([], [], linestyle="none", label="markers: measured", **plain))
         handles.append(Line2D([], [], color=INK, linewidth=1.8, label="thick: predicted, the same collectives"))
     longest = {
-        engine: max((len(point.rows) for point in every if point.engine == engine), default=0) for engine in ENGINES
+        engine: max((len(point.rows) for point in shown if point.engine == engine), default=0) for engine in ENGINES
     }
     if 0 < longest["emulation"] < longest["model"]:
         handles.append(Line2D([], [], color=INK, linewidth=0.9, label="thin: predicted, all collectives"))

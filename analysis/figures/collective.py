@@ -29,7 +29,7 @@ from topologies.fabric.ports import links_in_grain
 
 Floats = npt.NDArray[np.float64]
 
-_MOST_SPANS = 4000  # intervals of constant rates; the rates of all flows in so many take about a second to compute
+_MOST_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
 _SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
@@ -94,7 +94,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """A flow from one rank to another, with the logical links or ports on its way (by index).
+    """A flow from one rank to another, with the indices of the logical links or ports on its path.
 
     `rate_bps` is the rate of its slowest link, `delay_s` the sum of their delays; `crosses` whether it crosses the WAN.
     A stream has the same rank at both ends, no links, an infinite rate and no delay.
@@ -137,9 +137,9 @@ Span = tuple[float, float, float]
 class Collective:
     """A collective in one mode; `flows` are in the order of the schedule, `rates_bps` and `delays_s` per link or port.
 
-    `measured` tells whether `completion_s`, `moves` and the critical path were measured or predicted. `costs` are the
-    seconds of the critical path by link, largest first. `rows` are the indices of the flows in display order. `spans`
-    are the predicted rates over time of each transfer, by its index, if flows share links.
+    `measured` tells whether `completion_s`, the times of `transfers` and the critical path were measured or predicted.
+    `costs` are the seconds of the critical path by link, largest first. `rows` are the indices of the flows in display
+    order. `spans` are the predicted rates over time of each transfer, by its index, if flows share links.
     """
 
     configuration: Configuration
@@ -150,7 +150,7 @@ class Collective:
     predicted_s: float
     flows: tuple[Flow, ...]
     rows: tuple[int, ...]
-    moves: tuple[TimedTransfer, ...]
+    transfers: tuple[TimedTransfer, ...]
     spans: Mapping[int, Sequence[Span]]
     costs: Mapping[str, Cost]
     rates_bps: Floats
@@ -179,19 +179,19 @@ class Collective:
         several = any(other.channel for other in self.flows if other.links)
         return f"{self.gpu(flow.src)} → {self.gpu(flow.dst)}" + (f" #{flow.channel}" if several else "")
 
-    def moves_over(self, flow: int) -> list[TimedTransfer]:
-        """Return the moves over the flow with this index, in the order in which they leave."""
-        return sorted(self._moves_by_flow[flow], key=lambda move: (move.leaves_s, move.transfer))
+    def transfers_over(self, flow: int) -> list[TimedTransfer]:
+        """Return the transfers over the flow with this index, in the order in which they leave."""
+        return sorted(self._transfers_by_flow[flow], key=lambda timed: (timed.leaves_s, timed.transfer))
 
     @cached_property
-    def _moves_by_flow(self) -> Mapping[int, list[TimedTransfer]]:
-        moves = defaultdict(list)
-        for move in self.moves:
-            moves[move.flow].append(move)
-        return moves
+    def _transfers_by_flow(self) -> Mapping[int, list[TimedTransfer]]:
+        transfers = defaultdict(list)
+        for timed in self.transfers:
+            transfers[timed.flow].append(timed)
+        return transfers
 
     def via(self, flow: Flow) -> str:
-        """Return the nodes on a flow's way in order, "g3>s0b1>s1b0>g4"; for a stream its GPU."""
+        """Return the nodes on a flow's path in order, "g3>s0b1>s1b0>g4"; for a stream its GPU."""
         links = links_in_grain(self.configuration.fabric).all
         return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
 
@@ -280,9 +280,9 @@ def _collective(
     path = critical_path(schedule.transfers[:last], shown)
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
-    moves = _moves(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
+    timed_transfers = _timed_transfers(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
     if measured:  # ordered by step and rank, like the table of transfers
-        moves.sort(key=lambda move: (move.step, flows[move.flow].src))
+        timed_transfers.sort(key=lambda timed: (timed.step, flows[timed.flow].src))
     return Collective(
         configuration=configuration,
         mode=mode,
@@ -292,7 +292,7 @@ def _collective(
         predicted_s=predicted_s,
         flows=flows,
         rows=tuple(schedule.rows),
-        moves=tuple(moves),
+        transfers=tuple(timed_transfers),
         spans=_spans(schedule, flows, conditions[0], classes, fitting[0]) if fitting else {},
         costs=seconds_by_link(schedule.transfers, path, hops, limits),
         rates_bps=conditions[0],
@@ -300,17 +300,17 @@ def _collective(
     )
 
 
-def _moves(
+def _timed_transfers(
     schedule: Schedule,
     flows: Sequence[Flow],
     placement: Sequence[int],
-    found: Times,
+    timing: Times,
     *,
     handed_s: Sequence[float],
     critical: Set[int],
 ) -> list[TimedTransfer]:
-    """Return the moves of all transfers in program order; `critical` are the indices of those on the critical path."""
-    leaves_s, ends_s = found.begins_s[:, 0].tolist(), found.arrives_s[:, 0].tolist()
+    """Return all transfers with times, in program order; `critical` are the indices of those on the critical path."""
+    leaves_s, ends_s = timing.begins_s[:, 0].tolist(), timing.arrives_s[:, 0].tolist()
     return [
         TimedTransfer(
             transfer=index,
@@ -328,7 +328,7 @@ def _moves(
 
 
 def schedule_of(configuration: Configuration, ranks: int) -> Schedule:
-    """Return the schedule of a configuration over so many ranks; early versions stored none, it is a ring AllGather.
+    """Return the schedule of a configuration over `ranks` ranks: a ring AllGather if an early version stored none.
 
     Raises ValueError, TypeError or KeyError if the stored schedule is malformed.
     """
@@ -403,7 +403,7 @@ def _flows(
 
 
 def _hops(fabric: Fabric, flow: Flow, rates_bps: Floats, delays_s: Floats) -> list[Hop]:
-    """Return the hops on a flow's way: its links, or for a stream its GPU."""
+    """Return the hops on a flow's path: its links, or for a stream its GPU."""
     links = links_in_grain(fabric).all
     hops = [Hop(links[index].name, float(rates_bps[index]), float(delays_s[index])) for index in flow.links]
     return hops or [Hop(fabric.gpus[flow.src].name, math.inf, 0.0)]
@@ -456,18 +456,18 @@ def _predicted(
 
 
 def _spans(
-    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, found: Times
+    schedule: Schedule, flows: Sequence[Flow], rates_bps: Floats, classes: fluid.Classes | None, timing: Times
 ) -> dict[int, list[Span]]:
     """Return the predicted rates of transfers over time; none if flows share no link or rates change too often."""
-    if not isinstance(found, fluid.SharedTimes):
+    if not isinstance(timing, fluid.SharedTimes):
         return {}
-    begins, leaves = found.begins_s[:, 0], found.leaves_s[:, 0]
-    moments = np.unique(np.concatenate([begins, leaves]))
-    if len(moments) > _MOST_SPANS:
+    begins, leaves = timing.begins_s[:, 0], timing.leaves_s[:, 0]
+    instants = np.unique(np.concatenate([begins, leaves]))
+    if len(instants) > _MOST_SPANS:
         return {}
     links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
     spans: defaultdict[int, list[Span]] = defaultdict(list)
-    for start, end in pairwise(moments.tolist()):
+    for start, end in pairwise(instants.tolist()):
         served = np.flatnonzero((begins <= start) & (leaves >= end) & (links[flow_of, 0] >= 0))
         own = classes and replace(classes, of_flow=np.array(classes.of_flow)[flow_of[served]].tolist())
         rates, _ = fluid.fair_rates(links[flow_of[served]], rates_bps, own)
@@ -484,16 +484,16 @@ def _links(flows: Sequence[Flow]) -> npt.NDArray[np.int32]:
     return links
 
 
-def lanes(moves: Sequence[TimedTransfer], *, touching: float = 0.0) -> list[int]:
-    """Return for each move the first lane that is free when it leaves; the moves must be in the order of leaving.
+def lanes(transfers: Sequence[TimedTransfer], *, touching: float = 0.0) -> list[int]:
+    """Return for each transfer, in the order of leaving, the index of the first lane that is free when it leaves.
 
-    A move may leave up to the share `touching` of its own length before its lane is free.
+    A transfer may leave up to the share `touching` of its own length before its lane is free.
     """
     free: list[float] = []
     chosen = []
-    for move in moves:
-        least = move.leaves_s + touching * (move.end_s - move.leaves_s)
+    for timed in transfers:
+        least = timed.leaves_s + touching * (timed.end_s - timed.leaves_s)
         lane = next((lane for lane, until_s in enumerate(free) if until_s <= least), len(free))
-        free[lane : lane + 1] = [move.end_s]
+        free[lane : lane + 1] = [timed.end_s]
         chosen.append(lane)
     return chosen

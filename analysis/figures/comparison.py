@@ -66,8 +66,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     drawn = []  # the band and the column of each panel, and its contents
     for index, comparison in enumerate(comparisons):
         for facet, (title, here) in enumerate(group.facets.items()):
-            place = (index * rows + facet // columns, facet % columns) if is_faceted else (0, index)
-            drawn.append((place, comparison, title, here))
+            panel = (index * rows + facet // columns, facet % columns) if is_faceted else (0, index)
+            drawn.append((panel, comparison, title, here))
     width = columns * max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
     is_base = all(estimate.mode == "base" for one in comparisons for estimate in one.estimates)
     with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
@@ -92,7 +92,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                 for right in (times, gains):
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
-        _hide_empty(axes, {place for place, *_ in drawn})
+        _hide_empty(axes, {panel for panel, *_ in drawn})
         note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
         legend(figure, _handles(comparisons, lines=group.is_numeric), note)
         heading(figure, group.title)
@@ -197,12 +197,12 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, means
 
 def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, unit_s: float) -> None:
     """Draw a line for each mode; where both engines are shown, predictions have no markers."""
-    places, is_log = _axis(group)
+    coordinates, is_log = _axis(group)
     for engine in reversed(shown.engines):
         is_first = engine == shown.engines[0]
         for mode in MODE_STYLES:
             estimates = [one for one in shown.estimates if (one.engine, one.mode) == (engine, mode)]
-            x = [places[group.place(one.configuration)] for one in estimates]
+            x = [coordinates[group.tick(one.configuration)] for one in estimates]
             look = marker(mode, measured=engine == "emulation") if is_first else {}
             if engine == "model" or len(shown.engines) == 1:
                 look |= line(mode)
@@ -212,14 +212,14 @@ def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup,
     if is_log:
         gains.set_xscale("log")
     gains.xaxis.set_minor_locator(NullLocator())
-    scaled = [math.log(place) for place in places] if is_log else places
+    scaled = [math.log(x) for x in coordinates] if is_log else coordinates
     character = (max(scaled) - min(scaled)) / 56  # width of one
     labels = list(group.ticks)
     chosen: list[int] = []  # ticks whose labels do not overlap
     for index in sorted(range(len(scaled)), key=scaled.__getitem__):
         if not chosen or scaled[index] - scaled[chosen[-1]] >= character * len(labels[index]):
             chosen.append(index)
-    gains.set_xticks([places[index] for index in chosen], [labels[index] for index in chosen])
+    gains.set_xticks([coordinates[index] for index in chosen], [labels[index] for index in chosen])
     gains.set_xlabel(group.x_label)
     for axes in (times, gains):
         axes.grid(True, axis="both")
@@ -245,8 +245,8 @@ def _plot(
     order = sorted(range(len(x)), key=x.__getitem__)
     axes.plot([x[i] for i in order], [y[i].value * scale for i in order], zorder=3, **look)
     if whiskers:
-        for place, interval in zip(x, y, strict=True):
-            _whisker(axes, place, interval, scale)
+        for at, interval in zip(x, y, strict=True):
+            _whisker(axes, at, interval, scale)
 
 
 def _whisker(axes: Axes, x: float, interval: Interval, scale: float) -> None:
@@ -268,7 +268,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
     sign = " %" if is_alone or len(modes) * len(group.ticks) <= 2 * _MOST_GAINS else ""  # only if there is room
     for one in shown.estimates:
         style, side, index = MODE_STYLES[one.mode], shown.engines.index(one.engine), modes.index(one.mode)
-        middle = index if is_alone else group.place(one.configuration) + (index - (len(modes) - 1) / 2) * width * sides
+        middle = index if is_alone else group.tick(one.configuration) + (index - (len(modes) - 1) / 2) * width * sides
         x = middle + (side - (sides - 1) / 2) * width
         look: dict[str, Any] = {"hatch": style.hatch, "edgecolor": INK, "linewidth": 0.6}
         face = paler(style.colour) if side else style.colour

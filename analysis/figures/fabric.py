@@ -27,7 +27,7 @@ from topologies.fabric.failures import spines
 from topologies.fabric.ports import DirectedPort, links_in_grain
 
 Floats = npt.NDArray[np.float64]
-Places = Mapping[str, tuple[float, float]]
+Positions = Mapping[str, tuple[float, float]]
 Link = LogicalLink | DirectedPort
 
 _WIDTH = 5.3  # inches of a panel
@@ -35,7 +35,7 @@ _BETWEEN = 1.1  # from a site to the centre if sites are connected directly, twi
 _APART = 0.36  # the least distance between neighbours on a circle
 NODE = 0.15  # the radius of a node
 _BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # tried offsets of a control point to the right, / length
-_MOST_LINKS = 600  # unused links within sites are drawn if there are at most so many
+_MOST_LINKS = 600  # with more unused links within sites, these are not drawn
 _MANY = 24  # with more WAN links, unused ones are drawn fainter
 _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
 
@@ -45,7 +45,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     first = collectives[0]
     fabric, label = first.configuration.fabric, first.configuration.label
     placed = positions(fabric)
-    across, upward = (np.ptp([place[axis] for place in placed.values()]) + 0.54 for axis in (0, 1))
+    across, upward = (np.ptp([point[axis] for point in placed.values()]) + 0.54 for axis in (0, 1))
     columns = min(2, len(collectives))
     height = _WIDTH * upward / across + 0.35
     scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False)}
@@ -101,7 +101,7 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
     return placed
 
 
-def _inner_positions(fabric: Fabric, site: int, placed: Places, centre: Floats, radius: float) -> Places:
+def _inner_positions(fabric: Fabric, site: int, placed: Positions, centre: Floats, radius: float) -> Positions:
     """Return the coordinates of a site's leaves, each halfway to its GPUs, and of its spines, in a vertical row."""
     placed_inside = {}
     leaves = dict.fromkeys(gpu.leaf for gpu in fabric.gpus if gpu.site == site)
@@ -124,7 +124,7 @@ def _scale(fabric: Fabric, rates_bps: Floats, *, is_wan: bool) -> ScalarMappable
 class Curves:
     """The curve of every link: a parabola (quadratic Bézier curve) with the first offset that avoids all nodes."""
 
-    def __init__(self, fabric: Fabric, placed: Places) -> None:
+    def __init__(self, fabric: Fabric, placed: Positions) -> None:
         self.fabric, self.placed = fabric, placed
         self.shows_all = sum(link.kind != "wan" for link in links_in_grain(fabric).all) <= _MOST_LINKS
         self._names = list(placed)
@@ -148,7 +148,7 @@ class Curves:
     def bend(self, link: Link) -> float:
         """Return the offset of the curve's control point from the middle of the link, in lengths of the link.
 
-        It is the first of `_BENDS` that keeps the curve clear of all other nodes, or else the one with most clearance.
+        It is the first of `_BENDS` that keeps the curve clear of all other nodes, or the one with the most clearance.
         """
         if link.index not in self._bends:
             others = self._nodes[[name not in (link.src, link.dst) for name in self._names]]
@@ -213,7 +213,7 @@ def _arrows(axes: Axes, used: Sequence[Link], curves: Curves, colours: Sequence[
 
 def _write_rates(axes: Axes, one: Collective, used: Sequence[Link], curves: Curves, unit_pt: float) -> None:
     """Write the rate of every WAN link in use on its curve, or next to it if there is no room."""
-    taken = [(*place, NODE, NODE) for place in curves.placed.values()]
+    taken = [(*point, NODE, NODE) for point in curves.placed.values()]
     for link in used:
         gbps = one.rates_bps[link.index] / 1e9
         text = f"{gbps:.3g}" if gbps < 999.5 else f"{gbps:,.0f}"

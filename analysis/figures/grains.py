@@ -14,7 +14,7 @@ from analysis.figures.style import INK
 
 
 class Row(NamedTuple):
-    """An algorithm with so many GPUs in a grain: its time / the ring's, with the ends of an interval or None."""
+    """An algorithm for a number of GPUs in a grain: its time / the ring's, with the ends of an interval or None."""
 
     grain: str
     kind: str
@@ -35,9 +35,9 @@ def picture(rows: Sequence[Row], *, title: str) -> Picture:
     grains, kinds = (list(dict.fromkeys(row[part] for row in others)) for part in (0, 1))
     sizes = sorted({row.gpus for row in others})
     with canvas(max(5.2, 4.0 * len(grains)), 2.6 * len(kinds) + 0.9) as figure:
-        places = [(kind, grain) for kind in kinds for grain in grains]
+        cells = [(kind, grain) for kind in kinds for grain in grains]
         for axes, (kind, grain) in zip(
-            panels(figure, len(places), columns=len(grains), sharey=True), places, strict=True
+            panels(figure, len(cells), columns=len(grains), sharey=True), cells, strict=True
         ):
             _draw(axes, [row for row in others if (row.kind, row.grain) == (kind, grain)], sizes)
             axes.set_title(f"{kind}, {grain} grain")

@@ -18,7 +18,7 @@ from analysis.results.reader import Run
 
 
 class Bar(NamedTuple):
-    """The mean and the percentiles (s) of one job's times in one mode, measured or predicted, over so many rounds."""
+    """The mean and the percentiles (s) of one job's times in one mode, measured or predicted, over `rounds` rounds."""
 
     job: str
     mode: str

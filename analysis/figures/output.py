@@ -91,7 +91,7 @@ def canvas(width: float, height: float) -> Iterator[Figure]:
 
 
 def panels(figure: Figure, count: int, *, columns: int, **options: Any) -> list[Axes]:
-    """Return `count` axes, row by row in at most so many columns; the rest of the last row stays empty."""
+    """Return `count` axes, row by row in at most `columns` columns; the rest of the last row stays empty."""
     columns = min(columns, count)
     grid = list(figure.subplots(-(-count // columns), columns, squeeze=False, **options).ravel())
     for axes in grid[count:]:
@@ -119,13 +119,13 @@ def explain(figure: Figure, text: str) -> None:
 
 
 def _wrapped(text: str, figure: Figure, *, per_inch: float) -> str:
-    """Wrap each line of a text to the width of the figure, at so many characters per inch."""
+    """Wrap each line of a text to the width of the figure, at `per_inch` characters per inch."""
     room = int(per_inch * figure.get_figwidth())
     return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, room))
 
 
 def colour_bar(figure: Figure, grid: Sequence[Axes], scale: ScalarMappable, label: str) -> None:
-    """Add a bar that explains a colour scale, beside all panels."""
+    """Add a bar that explains a colour scale, next to all panels."""
     bar = figure.colorbar(scale, ax=list(grid), shrink=0.85, pad=0.01, aspect=34)
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=8)

@@ -37,8 +37,8 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
     yield _meta(pid, 0, "process_sort_index", "sort_index", pid)
     tid, computed = 0, computations(one)
     for index in one.rows:
-        flow, moves = one.flows[index], one.moves_over(index)
-        lane_of = lanes(moves)
+        flow, transfers = one.flows[index], one.transfers_over(index)
+        lane_of = lanes(transfers)
         for lane in range(max(lane_of, default=0) + 1):
             tid += 1
             crossing = " over the WAN" if flow.crosses else ""
@@ -46,8 +46,8 @@ def _process(pid: int, one: Collective) -> Iterator[dict[str, Any]]:
             yield _meta(pid, tid, "thread_name", "name", f"{one.name(flow)}{crossing}{further}")
             yield _meta(pid, tid, "thread_sort_index", "sort_index", tid)
             yield from (
-                _transfer(pid, tid, one, move, computed.get(move.transfer, "computation"))
-                for move, own in zip(moves, lane_of, strict=True)
+                _transfer(pid, tid, one, timed, computed.get(timed.transfer, "computation"))
+                for timed, own in zip(transfers, lane_of, strict=True)
                 if own == lane
             )
 
@@ -56,19 +56,19 @@ def _meta(pid: int, tid: int, name: str, key: str, value: object) -> dict[str, A
     return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": {key: value}}
 
 
-def _transfer(pid: int, tid: int, one: Collective, move: TimedTransfer, computed: str) -> dict[str, Any]:
-    flow = one.flows[move.flow]
-    start_us, end_us = round(move.leaves_s * 1e6, _DECIMALS), round(move.end_s * 1e6, _DECIMALS)
+def _transfer(pid: int, tid: int, one: Collective, timed: TimedTransfer, computed: str) -> dict[str, Any]:
+    flow = one.flows[timed.flow]
+    start_us, end_us = round(timed.leaves_s * 1e6, _DECIMALS), round(timed.end_s * 1e6, _DECIMALS)
     category = "wan" if flow.crosses else "site"
     if not flow.links:
         name, category = computed, "computation"
-    elif move.block >= 0:
-        name = f"{'chunk' if one.configuration.is_ring_allgather else 'block'} {move.block}"
+    elif timed.block >= 0:
+        name = f"{'chunk' if one.configuration.is_ring_allgather else 'block'} {timed.block}"
     else:
         name = "message"
     about: dict[str, Any] = {
-        "step": move.step,
-        "handed_over_us": round(move.start_s * 1e6, _DECIMALS),
+        "step": timed.step,
+        "handed_over_us": round(timed.start_s * 1e6, _DECIMALS),
         "from": one.gpu(flow.src),
         "to": one.gpu(flow.dst),
         "via": one.via(flow),
@@ -76,7 +76,7 @@ def _transfer(pid: int, tid: int, one: Collective, move: TimedTransfer, computed
     if flow.links:
         about |= {"rate_bps": int(flow.rate_bps), "delay_us": round(flow.delay_s * 1e6, _DECIMALS)}
     if not one.configuration.is_ring_allgather:
-        about |= {"transfer": move.transfer} | ({"bytes": round(move.size)} if flow.links else {})
+        about |= {"transfer": timed.transfer} | ({"bytes": round(timed.size)} if flow.links else {})
     return {
         "ph": "X",
         "pid": pid,
@@ -85,5 +85,5 @@ def _transfer(pid: int, tid: int, one: Collective, move: TimedTransfer, computed
         "dur": round(end_us - start_us, _DECIMALS),
         "name": name,
         "cat": category,
-        "args": about | {"critical": move.is_critical},
+        "args": about | {"critical": timed.is_critical},
     }

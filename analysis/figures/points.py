@@ -109,7 +109,7 @@ _NEEDED = (
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
-_MOST_FACETS = 8  # a second swept key has panels in one figure if it has at most so many values
+_MOST_FACETS = 8  # values of a second swept key up to which it has panels in one figure
 
 
 class FigureError(ValueError):
@@ -297,7 +297,7 @@ class PointRows:
 
 
 def _period(trigger: Sequence[str], every: int) -> int:
-    """Return the period of "every", "every N" or "every T ms" in collectives; for a time it is unknown, and 1."""
+    """Return the period of "every", "every N" or "every T ms" in collectives: 1 for a time, whose period is unknown."""
     if len(trigger) == 3:
         return 1
     return int(trigger[1]) if len(trigger) == 2 else every
@@ -391,7 +391,7 @@ class FigureGroup:
         """Whether the x axis is numeric."""
         return None not in self.ticks.values()
 
-    def place(self, one: Configuration) -> int:
+    def tick(self, one: Configuration) -> int:
         """Return the index of a configuration's tick."""
         return list(self.ticks).index(words(self.across, one.value(self.across)))
 

@@ -1,4 +1,4 @@
-"""The distance of each mode from the best: its mean time beside those of referees and the bound on any schedule.
+"""The distance of each mode from the best: its mean time next to those of referees and the bound on any schedule.
 
 Referees are solutions that modes are compared with: the fastest ring, the best schedule and the best policy.
 """
@@ -48,7 +48,7 @@ def picture(
 ) -> Picture:
     """Draw configurations, by their labels, in a panel each: the times of modes, those of referees, and the bound.
 
-    All times are means over so many collectives.
+    All times are means over `collectives` collectives.
     """
     name_modes([mode for modes_s, _, _ in settings.values() for mode in modes_s])
     bars = max(len(modes_s) + len(referees_s) for modes_s, referees_s, _ in settings.values())

@@ -38,7 +38,7 @@ _NUMBERS = {  # the meaning of the number and the shade of a bar, by kind of col
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     """Draw the timeline of a collective in each mode, for the run called `name`."""
     first = collectives[0]
-    longest_s = max(max(one.completion_s, *(move.end_s for move in one.moves)) for one in collectives)
+    longest_s = max(max(one.completion_s, *(timed.end_s for timed in one.transfers)) for one in collectives)
     links = min(_MOST_LINKS, max(len(one.costs) for one in collectives))
     columns = min(2, len(collectives))
     bands = -(-len(collectives) // columns)  # each has a row of timelines and a row of links
@@ -90,7 +90,7 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
             "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
             critical,
         ]
-    has_blocks = configuration.kind in _NUMBERS and any(move.block >= 0 for move in one.moves)
+    has_blocks = configuration.kind in _NUMBERS and any(timed.block >= 0 for timed in one.transfers)
     numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if has_blocks else ""
     lines = [
         f"A bar: a message in transit, from the first bit sent to the last received.{numbers}",
@@ -107,8 +107,8 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
 
 
 def _rows(one: Collective) -> list[int]:
-    """Return the flows that have a row, in display order: at most `_MOST_ROWS`, those on the critical path first."""
-    critical = {move.flow for move in one.moves if move.is_critical}
+    """Return at most `_MOST_ROWS` flows that have a row, in display order; flows on the critical path are preferred."""
+    critical = {timed.flow for timed in one.transfers if timed.is_critical}
     chosen = {*sorted(one.rows, key=lambda flow: flow not in critical)[:_MOST_ROWS]}
     return [flow for flow in one.rows if flow in chosen]
 
@@ -124,27 +124,27 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
     numbers: dict[int, list[tuple[float, float]]] = {}
     rows = _rows(one)
     for row, index in enumerate(rows):
-        flow, moves = one.flows[index], one.moves_over(index)
+        flow, transfers = one.flows[index], one.transfers_over(index)
         if flow.crosses:
             axes.axhspan(row - 0.5, row + 0.5, color="#E4E4E4", linewidth=0, zorder=0)
-        lane_of = lanes(moves, touching=_TOUCHING)
+        lane_of = lanes(transfers, touching=_TOUCHING)
         height = 0.8 / (max(lane_of, default=0) + 1)
-        for move, lane in zip(moves, lane_of, strict=True):
-            left, width = move.leaves_s / scale, (move.end_s - move.leaves_s) / scale
-            top, colour = row - 0.4 + lane * height, block_colour(move.block, ranks)
+        for timed, lane in zip(transfers, lane_of, strict=True):
+            left, width = timed.leaves_s / scale, (timed.end_s - timed.leaves_s) / scale
+            top, colour = row - 0.4 + lane * height, block_colour(timed.block, ranks)
             bars.append([(left, top), (left + width, top), (left + width, top + height), (left, top + height)])
             colours.append(colour)
-            spans = one.spans.get(move.transfer, ())
-            propagation = [(spans[-1][1], move.end_s, 0.0)] if spans else []  # of its last bits
+            spans = one.spans.get(timed.transfer, ())
+            propagation = [(spans[-1][1], timed.end_s, 0.0)] if spans else []  # of its last bits
             for start_s, end_s, share in (*spans, *propagation):
                 unfilled = max(0.0, 1 - share) * height
                 x, end = (min(max(at_s / scale, left), left + width) for at_s in (start_s, end_s))
                 empty.append([(x, top), (end, top), (end, top + unfilled), (x, top + unfilled)])
-            if move.is_critical:
+            if timed.is_critical:
                 outlined.append(bars[-1])
-            has_room = width * scale / longest_s > _WIDE * len(str(move.block)) and height > 0.3
-            if has_room and move.block >= 0:
-                numbers.setdefault(move.block, []).append((left + width / 2, top + height / 2))
+            has_room = width * scale / longest_s > _WIDE * len(str(timed.block)) and height > 0.3
+            if has_room and timed.block >= 0:
+                numbers.setdefault(timed.block, []).append((left + width / 2, top + height / 2))
         weight = "bold" if flow.rate_bps == slowest else "normal"
         rate = f"{flow.rate_bps / 1e9:.3g} Gbit/s" if flow.links else ""
         axes.annotate(rate, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=6.5, weight=weight)
@@ -210,16 +210,16 @@ def _number_shape(number: int) -> Path:
 def _data(collectives: Sequence[Collective]) -> str:
     configuration, rows = collectives[0].configuration, []
     for one in collectives:
-        for move in one.moves:
-            flow = one.flows[move.flow]
-            transfer: dict[str, object] = {"step": move.step, "chunk": move.block}
+        for timed in one.transfers:
+            flow = one.flows[timed.flow]
+            transfer: dict[str, object] = {"step": timed.step, "chunk": timed.block}
             if not configuration.is_ring_allgather:
-                block = move.block if move.block >= 0 else ""
-                transfer = {"transfer": move.transfer, "step": move.step, "block": block}
-                transfer |= {"bytes": round(move.size) if flow.links else "", "channel": flow.channel}
+                block = timed.block if timed.block >= 0 else ""
+                transfer = {"transfer": timed.transfer, "step": timed.step, "block": block}
+                transfer |= {"bytes": round(timed.size) if flow.links else "", "channel": flow.channel}
             names = {"src": one.gpu(flow.src), "dst": one.gpu(flow.dst), "via": one.via(flow)}
             conditions = {"rate_bps": int(flow.rate_bps) if flow.links else "", "delay_s": flow.delay_s}
-            times = {"start_s": move.start_s, "leaves_s": move.leaves_s, "end_s": move.end_s}
+            times = {"start_s": timed.start_s, "leaves_s": timed.leaves_s, "end_s": timed.end_s}
             rows.append(one.which | {"measured": one.measured} | transfer | names | conditions | times)
-            rows[-1]["critical"] = move.is_critical
+            rows[-1]["critical"] = timed.is_critical
     return csv_text(rows)

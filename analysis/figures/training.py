@@ -46,13 +46,13 @@ class Trained(NamedTuple):
     """A training in a collective: all of it (`job` is ""), or a job of a round.
 
     `start_s` is when it starts and `transfers` are the indices of its transfers. `works` are the computations of each
-    of its `places` (positions of the schedule), in order: "F2" is the forward pass of micro-batch 2.
+    of its `positions` in the schedule, in order: "F2" is the forward pass of micro-batch 2.
     """
 
     job: str
     start_s: float
     transfers: range
-    places: Sequence[int]
+    positions: Sequence[int]
     works: Sequence[Sequence[str]]
 
 
@@ -77,7 +77,7 @@ def diagram(
     bars_of = [list(_bars(one, training)) for one in both]
     if not both or not all(0 < len(bars) <= _MOST_BARS for bars in bars_of):
         return None
-    longest_s = max(move.end_s for one in both for move in one.moves if move.transfer in training.transfers)
+    longest_s = max(timed.end_s for one in both for timed in one.transfers if timed.transfer in training.transfers)
     gpus = len(training.works)
     with canvas(11.0, (0.8 + 0.24 * gpus) * len(both) + 0.9) as figure:
         for axes, one, bars in zip(figure.subplots(len(both), 1, squeeze=False)[:, 0], both, bars_of, strict=True):
@@ -129,17 +129,17 @@ def computations(one: Collective) -> dict[int, str]:
 def _bars(one: Collective, training: Trained) -> Iterator[_Bar]:
     """Yield the computations of a training, position by position, in order."""
     schedule = one.configuration.schedule or {}
-    own = {move.flow for move in one.moves if move.transfer in training.transfers}
+    own = {timed.flow for timed in one.transfers if timed.transfer in training.transfers}
     streams = sorted(  # a job has a stream for its starts, with a lower channel than that of its computations
-        (channel, place, flow)
-        for flow, (place, channel, *more) in enumerate(schedule["flows"])
+        (channel, position, flow)
+        for flow, (position, channel, *more) in enumerate(schedule["flows"])
         if flow in own and not more
     )
-    flow_of = {place: flow for _, place, flow in streams}
-    for row, (place, works) in enumerate(zip(training.places, training.works, strict=True)):
-        moves = sorted(one.moves_over(flow_of[place]), key=lambda move: move.transfer)
-        for move, work in zip(moves, works, strict=True):
-            yield _Bar(row, one.flows[move.flow].src, move.transfer, str(work), move.leaves_s, move.end_s)
+    flow_of = {position: flow for _, position, flow in streams}
+    for row, (position, works) in enumerate(zip(training.positions, training.works, strict=True)):
+        transfers = sorted(one.transfers_over(flow_of[position]), key=lambda timed: timed.transfer)
+        for timed, work in zip(transfers, works, strict=True):
+            yield _Bar(row, one.flows[timed.flow].src, timed.transfer, str(work), timed.leaves_s, timed.end_s)
 
 
 def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], longest_s: float) -> None:
@@ -157,13 +157,13 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
             ink = "white" if bar.work[0] == "B" else INK
             if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
                 axes.text(x, bar.row, bar.work[1:], ha="center", va="center", fontsize=5.5, color=ink)
-    moves = [move for move in one.moves if move.transfer in training.transfers]
-    crossing = [move for move in moves if one.flows[move.flow].crosses]
+    transfers = [timed for timed in one.transfers if timed.transfer in training.transfers]
+    crossing = [timed for timed in transfers if one.flows[timed.flow].crosses]
     if crossing:
-        first = np.array([[row[one.flows[move.flow].src] for move in crossing]])
-        last = np.array([[row[one.flows[move.flow].dst] for move in crossing]])
-        start = np.array([[move.leaves_s / scale for move in crossing]])
-        end = np.array([[move.end_s / scale for move in crossing]])
+        first = np.array([[row[one.flows[timed.flow].src] for timed in crossing]])
+        last = np.array([[row[one.flows[timed.flow].dst] for timed in crossing]])
+        start = np.array([[timed.leaves_s / scale for timed in crossing]])
+        end = np.array([[timed.end_s / scale for timed in crossing]])
         stage = _stages(one.configuration, len(training.works))
         look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
         look["color"] = [  # messages between replicas of a stage are gradients
@@ -179,7 +179,7 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
     axes.grid(True, axis="x")
     axes.grid(False, axis="y")
     how = "measured" if one.measured else "predicted"
-    took_s = max(move.end_s for move in moves) - training.start_s if training.job else one.completion_s
+    took_s = max(timed.end_s for timed in transfers) - training.start_s if training.job else one.completion_s
     idle = 1 - sum(bar.end_s - bar.start_s for bar in bars) / (len(ranks) * took_s)
     title = f"{MODE_STYLES[one.mode].label}, {how}: {took_s / scale:.5g} {unit}, bubble {idle:.1%}"
     axes.set_title(title, fontsize=8.5)
@@ -190,12 +190,12 @@ def _has_gradients(configuration: Configuration) -> bool:
     return int(configuration.value("training.replicas")) > 1 and configuration.value("training.across") == "data"
 
 
-def _stages(configuration: Configuration, places: int) -> list[int]:
-    """Return the pipeline stage of each of so many positions."""
+def _stages(configuration: Configuration, positions: int) -> list[int]:
+    """Return the pipeline stage of each position."""
     replicas = int(configuration.value("training.replicas"))
     if configuration.value("training.across") == "pipeline":
-        return [place // replicas for place in range(places)]
-    return [place % (places // replicas) for place in range(places)]
+        return [position // replicas for position in range(positions)]
+    return [position % (positions // replicas) for position in range(positions)]
 
 
 class Axis(NamedTuple):

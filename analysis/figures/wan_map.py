@@ -69,9 +69,9 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
 def utilisation(one: Collective) -> Mapping[int, float]:
     """Return the utilisation of each WAN link, by index: the bits sent over it / (its rate x the completion time)."""
     bits: dict[int, float] = defaultdict(float)
-    for move in one.moves:
-        for link in one.flows[move.flow].links:
-            bits[link] += 8 * move.size
+    for timed in one.transfers:
+        for link in one.flows[timed.flow].links:
+            bits[link] += 8 * timed.size
     links = [link.index for link in links_in_grain(one.configuration.fabric).all if link.kind == "wan"]
     return {link: bits[link] / (float(one.rates_bps[link]) * one.completion_s) for link in links}
 
@@ -106,7 +106,7 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
 
 
 def _nodes(axes: Axes, fabric: Fabric, placed: Mapping[str, tuple[float, float]], inches: float) -> None:
-    """Draw the nodes, each with its title on the side where it overlaps least; a degree is so many inches."""
+    """Draw the nodes, each with its title on the side where it overlaps least; a degree is `inches` long."""
     titles = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.titles or fabric.spec.wan.routers, strict=True))
     sites = sites_at(fabric)
     marks = {name: (inches * x, inches * y, 0.05, 0.05) for name, (x, y) in placed.items()}

@@ -409,7 +409,7 @@ def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
 
 @compiled_without_refcounts
 def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
-    """Move the room of each class, by a whole or partial step, to what the others leave; True if all converged."""
+    """Move each class's room, by a whole or partial step, to what other classes leave; return whether all converged."""
     sharing.total[:] = 0.0
     for index in range(state.size[_ACTIVE]):
         flow = state.active[index]
@@ -518,7 +518,7 @@ def _smallest_share(state: State) -> int:
 
 @compiled_without_refcounts
 def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
-    """Set a flow's rate and finish time, and subtract the rate from what is left of its links."""
+    """Set a flow's rate and finish time, and subtract the rate from the capacity left on its links."""
     state.has_no_rate[flow] = False
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -594,7 +594,7 @@ def _settle(instance: Instance) -> None:
 
 @compiled_without_refcounts
 def _complete(transfer: int, at: float, instance: Instance) -> None:
-    """Set when a transfer leaves and arrives, and release the transfers that wait for this."""
+    """Set when a transfer leaves and arrives, and release the transfers that wait for these events."""
     program, rows, state = instance.program, instance.rows, instance.state
     rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
     rows.arrives[transfer] = arrives
@@ -606,7 +606,7 @@ def _complete(transfer: int, at: float, instance: Instance) -> None:
 
 @compiled_without_refcounts
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
-    """Note that one of the events that a transfer waits for happens at time `at`."""
+    """Record that one of the events that a transfer waits for happens at time `at`."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:

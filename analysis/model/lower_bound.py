@@ -64,7 +64,7 @@ class LowerBound:
         self._set(limits)
 
     def _set(self, limits: "Sequence[_Limit]") -> None:
-        """Store the limits as arrays, with the links of all limits one after another."""
+        """Store the limits as arrays, with the links of all limits concatenated."""
         self._after_s = np.array([limit.after_s for limit in limits])
         self._bits = np.array([limit.bits for limit in limits])
         self._links = np.concatenate([limit.links for limit in limits])
@@ -88,8 +88,8 @@ class _Limit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Need:
-    """The number of blocks that must enter a set X; they depend on data that started at the GPUs `sources`, and the
-    GPUs `sinks` need them. With `all_each`, each sink needs all of them."""
+    """The number of blocks that must enter a set X. They depend on data that started at the GPUs `sources` and are
+    needed by the GPUs `sinks`; with `all_each`, each sink needs all of them."""
 
     blocks: int
     sources: Indices
@@ -98,7 +98,7 @@ class _Need:
 
 
 def _crossing(kind: str, inside: Bools) -> _Need | None:
-    """Return what must enter the set of the GPUs `inside`, [n], in a collective of a kind; None if nothing must."""
+    """Return the blocks that must enter the set of the GPUs `inside`, [n], in a collective of a kind; None if none."""
     outer, inner, root = np.flatnonzero(~inside), np.flatnonzero(inside), np.zeros(1, dtype=np.intp)
     if not outer.size or not inner.size:
         return None

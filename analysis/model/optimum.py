@@ -33,7 +33,7 @@ _ROUNDING = 1e-9  # tolerance, as a share of a link's rate
 COPIED = ("allgather", "broadcast", "alltoall", "scatter", "gather")
 """The kinds of collectives that only copy blocks and make no sums."""
 MOST_GPUS = 16
-"""With more GPUs the search for the best schedule is hopeless."""
+"""The largest number of GPUs for which a search for the best schedule is practical."""
 
 
 class NotInstalledError(ImportError):
@@ -64,7 +64,7 @@ class ScheduledTransfer:
     """A transfer of a schedule: the indices of its block and path, and when it begins, leaves and arrives, in s."""
 
     block: int
-    way: int
+    path: int
     begins_s: float
     leaves_s: float
     arrives_s: float
@@ -104,52 +104,52 @@ def blocks_of(kind: str, gpus: int) -> tuple[Block, ...]:
 
 
 def assign_times(
-    sending: Sequence[tuple[int, int]], ways: Sequence[GpuPath], blocks: Sequence[Block], rates_bps: Floats, bits: float
+    order: Sequence[tuple[int, int]], paths: Sequence[GpuPath], blocks: Sequence[Block], rates_bps: Floats, bits: float
 ) -> tuple[ScheduledTransfer, ...]:
-    """Assign times to the transfers (block, path) in the given order: each begins at the earliest time when its sender
-    has the block and its links have enough rate left next to the transfers before it in the order.
+    """Assign times to the transfers (block, path) in this order: each begins at the earliest time when its sender has
+    the block and its links have enough rate left next to the transfers before it in the order.
 
     `rates_bps` [links]. Raises ValueError if a GPU sends a block that it has not received before.
     """
     has_s = {(index, block.source): 0.0 for index, block in enumerate(blocks)}
     scheduled: list[ScheduledTransfer] = []
-    for block, index in sending:
-        way = ways[index]
-        if (block, way.src) not in has_s:
-            raise ValueError(f"GPU {way.src} sends block {block}, which it does not have")
-        lasts_s = bits / way.rate_bps
-        beside = [(sent, ways[sent.way]) for sent in scheduled if set(ways[sent.way].links) & set(way.links)]
-        ready_s = has_s[block, way.src]
-        times_s = sorted({ready_s, *(sent.leaves_s for sent, _ in beside if sent.leaves_s > ready_s)})
-        begins_s = next(at_s for at_s in times_s if _fits(way, (at_s, at_s + lasts_s), beside, rates_bps))
+    for block, index in order:
+        path = paths[index]
+        if (block, path.src) not in has_s:
+            raise ValueError(f"GPU {path.src} sends block {block}, which it does not have")
+        lasts_s = bits / path.rate_bps
+        peers = [(sent, paths[sent.path]) for sent in scheduled if set(paths[sent.path].links) & set(path.links)]
+        ready_s = has_s[block, path.src]
+        times_s = sorted({ready_s, *(sent.leaves_s for sent, _ in peers if sent.leaves_s > ready_s)})
+        begins_s = next(at_s for at_s in times_s if _fits(path, (at_s, at_s + lasts_s), peers, rates_bps))
         leaves_s = begins_s + lasts_s
         sent = ScheduledTransfer(
-            block=block, way=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + way.delay_s
+            block=block, path=index, begins_s=begins_s, leaves_s=leaves_s, arrives_s=leaves_s + path.delay_s
         )
         scheduled.append(sent)
-        has_s[block, way.dst] = min(sent.arrives_s, has_s.get((block, way.dst), math.inf))
+        has_s[block, path.dst] = min(sent.arrives_s, has_s.get((block, path.dst), math.inf))
     return tuple(scheduled)
 
 
 def _fits(
-    way: GpuPath, span_s: tuple[float, float], beside: Sequence[tuple[ScheduledTransfer, GpuPath]], rates_bps: Floats
+    path: GpuPath, span_s: tuple[float, float], peers: Sequence[tuple[ScheduledTransfer, GpuPath]], rates_bps: Floats
 ) -> bool:
-    """Whether a transfer over a path fits on each of its links during the whole span, next to those `beside`."""
+    """Return whether a transfer over a path fits on all of its links in a span, next to `peers` on some of them."""
     begins_s, ends_s = span_s
-    concurrent = [(sent, other) for sent, other in beside if sent.begins_s < ends_s and sent.leaves_s > begins_s]
+    concurrent = [(sent, other) for sent, other in peers if sent.begins_s < ends_s and sent.leaves_s > begins_s]
     instants_s = [begins_s, *(sent.begins_s for sent, _ in concurrent if sent.begins_s > begins_s)]
-    for link in way.links:
+    for link in path.links:
         on_link = [(sent, other.rate_bps) for sent, other in concurrent if link in other.links]
         for at_s in instants_s:
             used_bps = sum(rate_bps for sent, rate_bps in on_link if sent.begins_s <= at_s < sent.leaves_s)
-            if used_bps + way.rate_bps > rates_bps[link] * (1 + _ROUNDING):
+            if used_bps + path.rate_bps > rates_bps[link] * (1 + _ROUNDING):
                 return False
     return True
 
 
 def best_schedule(
     blocks: Sequence[Block],
-    ways: Sequence[GpuPath],
+    paths: Sequence[GpuPath],
     rates_bps: Floats,
     *,
     block_bytes: float,
@@ -166,14 +166,14 @@ def best_schedule(
     (block, path) in the order of `assign_times`; `least_s` is a time that no schedule can beat. Raises
     NotInstalledError without OR-Tools, and ValueError if `known` is not a complete schedule.
     """
-    first = assign_times(known, ways, blocks, rates_bps, 8 * block_bytes)
-    received = {(sent.block, ways[sent.way].dst) for sent in first}
+    first = assign_times(known, paths, blocks, rates_bps, 8 * block_bytes)
+    received = {(sent.block, paths[sent.path].dst) for sent in first}
     for index, block in enumerate(blocks):
         if missing := [gpu for gpu in block.sinks if (index, gpu) not in received]:
             raise ValueError(f"in the initial schedule block {index} does not reach GPU {missing[0]}")
-    problem = _Problem(blocks, ways, rates_bps, first, bits=8 * block_bytes, least_s=least_s)
-    order, bound_s = problem.solved(seconds=seconds, search=search, workers=workers)
-    best = min(first, assign_times(order, ways, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
+    problem = _Problem(blocks, paths, rates_bps, first, bits=8 * block_bytes, least_s=least_s)
+    order, bound_s = problem.solve(seconds=seconds, search=search, workers=workers)
+    best = min(first, assign_times(order, paths, blocks, rates_bps, 8 * block_bytes), key=_end_s) if order else first
     return Best(sent=best, completion_s=_end_s(best), bound_s=min(max(bound_s, least_s), _end_s(best)))
 
 
@@ -193,13 +193,13 @@ class _User(NamedTuple):
 class _Problem:
     """The constraint model of all schedules in ticks, with `first` as the initial schedule.
 
-    For every block and path, one variable says whether the block takes the path, and another one when it begins.
+    Every block and path has a variable for whether the block takes the path, and one for when it begins.
     """
 
     def __init__(
         self,
         blocks: Sequence[Block],
-        ways: Sequence[GpuPath],
+        paths: Sequence[GpuPath],
         rates_bps: Floats,
         first: Sequence[ScheduledTransfer],
         *,
@@ -211,16 +211,16 @@ class _Problem:
         except ImportError:
             raise NotInstalledError("OR-Tools is not installed: pip install 'longhaul[optimum]'") from None
         self._cp, self._model = cp_model, cp_model.CpModel()
-        self._blocks, self._ways, self._rates_bps = blocks, ways, rates_bps
+        self._blocks, self._paths, self._rates_bps = blocks, paths, rates_bps
         self._tick_s = _end_s(first) / _TICKS
-        self._lasts = [int(bits / way.rate_bps / self._tick_s) for way in ways]
-        self._delays = [int(way.delay_s / self._tick_s) for way in ways]
+        self._lasts = [int(bits / path.rate_bps / self._tick_s) for path in paths]
+        self._delays = [int(path.delay_s / self._tick_s) for path in paths]
         self._end = self._model.new_int_var(min(int(least_s / self._tick_s), _TICKS), _TICKS, "end")
         self._begin: dict[tuple[int, int], Any] = {}
         self._used: dict[tuple[int, int], Any] = {}
-        self._on_way: dict[int, list[_User]] = {}
+        self._on_path: dict[int, list[_User]] = {}
         self._shares: dict[int, dict[int, int]] = {}  # for each link, the share of its rate by path
-        hints = {(one.block, one.way): int(one.begins_s / self._tick_s) for one in first}
+        hints = {(one.block, one.path): int(one.begins_s / self._tick_s) for one in first}
         for number, block in enumerate(blocks):
             self._add_block(number, block, hints)
         for link in self._shares:
@@ -230,29 +230,29 @@ class _Problem:
     def _add_block(self, number: int, block: Block, hints: Mapping[tuple[int, int], int]) -> None:
         """Add the paths that a block can take: at most one into a GPU, and out of a GPU only once it has the block."""
         model = self._model
-        gpus = {block.source, *(gpu for way in self._ways for gpu in (way.src, way.dst))}
+        gpus = {block.source, *(gpu for path in self._paths for gpu in (path.src, path.dst))}
         has = {gpu: model.new_int_var(0, 0 if gpu == block.source else _TICKS, "") for gpu in gpus}
         into: dict[int, list[Any]] = {gpu: [] for gpu in gpus}
         out: dict[int, list[Any]] = {gpu: [] for gpu in gpus}
-        for index, way in enumerate(self._ways):
+        for index, path in enumerate(self._paths):
             lasts, delay = self._lasts[index], self._delays[index]
             latest = _TICKS - lasts - delay
-            if way.dst == block.source or latest < 0:
+            if path.dst == block.source or latest < 0:
                 continue
             key = number, index
             begin, used = model.new_int_var(0, latest, ""), model.new_bool_var("")
             interval = model.new_optional_fixed_size_interval_var(begin, lasts, used, "")
-            self._on_way.setdefault(index, []).append(_User(used, interval, lasts, delay))
-            for link in way.links:
-                share = int(_SHARES * way.rate_bps / self._rates_bps[link] * (1 - _ROUNDING))
+            self._on_path.setdefault(index, []).append(_User(used, interval, lasts, delay))
+            for link in path.links:
+                share = int(_SHARES * path.rate_bps / self._rates_bps[link] * (1 - _ROUNDING))
                 self._shares.setdefault(link, {})[index] = share
-            model.add(begin >= has[way.src]).only_enforce_if(used)
-            model.add(has[way.dst] == begin + lasts + delay).only_enforce_if(used)
+            model.add(begin >= has[path.src]).only_enforce_if(used)
+            model.add(has[path.dst] == begin + lasts + delay).only_enforce_if(used)
             model.add_hint(used, key in hints)
             model.add_hint(begin, min(hints.get(key, 0), latest))
             self._begin[key], self._used[key] = begin, used
-            into[way.dst].append(used)
-            out[way.src].append(used)
+            into[path.dst].append(used)
+            out[path.src].append(used)
         for gpu in gpus - {block.source}:
             if gpu in block.sinks:
                 model.add_exactly_one(into[gpu])
@@ -263,39 +263,39 @@ class _Problem:
                     model.add(sum(into[gpu]) >= used)
 
     def _add_link(self, link: int) -> None:
-        """Limit what a link carries at once, and add what follows for the end, as this helps to prove bounds."""
+        """Limit what a link carries at once, and add the implied constraints on the end, which help to prove bounds."""
         model, shares = self._model, self._shares[link]
         exclusive = self._one_at_a_time(link)
-        users = [user for way in exclusive for user in self._on_way[way]]
+        users = [user for path in exclusive for user in self._on_path[path]]
         model.add_no_overlap([user.interval for user in users])
         if not shares.keys() <= exclusive:  # otherwise the solver derives this itself
             self._add_busy([user.lasts for user in users], users, 1)
-            users = [user for way in shares for user in self._on_way[way]]
-            demands = [share for way, share in shares.items() for _ in self._on_way[way]]
+            users = [user for path in shares for user in self._on_path[path]]
+            demands = [share for path, share in shares.items() for _ in self._on_path[path]]
             model.add_cumulative([user.interval for user in users], demands, _SHARES)
             carried = [share * user.lasts // _COARSE for share, user in zip(demands, users, strict=True)]
             self._add_busy(carried, users, _SHARES // _COARSE)
 
     def _add_busy(self, carried: Sequence[int], users: Sequence[_User], at_once: int) -> None:
-        """Require the end to come after all that is carried, `at_once` at a time, and the least delay after it."""
+        """Require the end to be after the link has carried everything, `at_once` at a time, and the least delay."""
         tail = at_once * min((user.delay for user in users), default=0)
         total = sum(amount * user.used for amount, user in zip(carried, users, strict=True))
         self._model.add(total + tail <= at_once * self._end)
 
     def _one_at_a_time(self, link: int) -> set[int]:
-        """Return paths over a link no two of which fit at once: all that take more than half of it, others greedily."""
-        exclusive = {way for way, share in self._shares[link].items() if 2 * share > _SHARES}
-        for way in sorted(self._shares[link], key=lambda way: -self._lasts[way]):
-            if all(way == other or self._excludes(way, other) for other in exclusive):
-                exclusive.add(way)
+        """Return paths over a link of which no two fit at once: all above half of its rate, and others greedily."""
+        exclusive = {path for path, share in self._shares[link].items() if 2 * share > _SHARES}
+        for path in sorted(self._shares[link], key=lambda path: -self._lasts[path]):
+            if all(path == other or self._excludes(path, other) for other in exclusive):
+                exclusive.add(path)
         return exclusive
 
     def _excludes(self, a: int, b: int) -> bool:
-        """Whether some link lacks the capacity for both paths at once."""
-        common = {*self._ways[a].links} & {*self._ways[b].links}
+        """Return whether some link lacks the capacity for both paths at once."""
+        common = {*self._paths[a].links} & {*self._paths[b].links}
         return any(self._shares[link][a] + self._shares[link][b] > _SHARES for link in common)
 
-    def solved(self, *, seconds: float, search: float, workers: int) -> tuple[list[tuple[int, int]], float]:
+    def solve(self, *, seconds: float, search: float, workers: int) -> tuple[list[tuple[int, int]], float]:
         """Solve; return the best schedule's (block, path) in order, empty if none was found, and a bound in s."""
         solver = self._cp.CpSolver()
         solver.parameters.num_workers, solver.parameters.random_seed = workers, 1
@@ -313,7 +313,7 @@ class _Problem:
         needed = {(number, gpu) for number, block in enumerate(self._blocks) for gpu in block.sinks}
         in_use = []
         for number, index in reversed(order):
-            if (number, self._ways[index].dst) in needed:
-                needed.add((number, self._ways[index].src))
+            if (number, self._paths[index].dst) in needed:
+                needed.add((number, self._paths[index].src))
                 in_use.append((number, index))
         return in_use[::-1]

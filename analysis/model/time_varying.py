@@ -51,7 +51,7 @@ class TimeVaryingModel:
         until_s: float,
         every_s: float,
         delay_s: Floats,
-        moves: Callable[[int], PathChanges] | None = None,
+        changes: Callable[[int], PathChanges] | None = None,
     ) -> TransferTimes:
         """Return when each transfer of one instance of the schedule begins, leaves and arrives.
 
@@ -62,13 +62,13 @@ class TimeVaryingModel:
         change and the end of a transfer are simultaneous if they differ by less than 1e-12 of the time since the start;
         the end then comes first.
 
-        `moves(n)` returns the changes of paths during the first n rows; they may be at the beginning of a row or within
+        `changes(n)` returns the changes of paths in the first n rows; they may be at the beginning of a row or within
         it, from the second row on. The rest of a transfer is then served over the new links. The messages of a flow
         arrive in order and entirely: none before everything that its flow sent over the old path.
 
         Raises ValueError for a rate, `until_s` or `every_s` that is not above 0.
         """
-        return self.progress(links, rates_bps, until_s=until_s, every_s=every_s, delay_s=delay_s, moves=moves)[0]
+        return self.progress(links, rates_bps, until_s=until_s, every_s=every_s, delay_s=delay_s, changes=changes)[0]
 
     def progress(
         self,
@@ -78,7 +78,7 @@ class TimeVaryingModel:
         until_s: float,
         every_s: float,
         delay_s: Floats,
-        moves: Callable[[int], PathChanges] | None = None,
+        changes: Callable[[int], PathChanges] | None = None,
     ) -> tuple[TransferTimes, Floats]:
         """Return `times`, and the bits left of each flow's current transfer as each row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
@@ -92,8 +92,8 @@ class TimeVaryingModel:
             rates = np.require(rates_bps(rows), np.float64, ("C", "W"))
             if not (rates > 0).all():
                 raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
-            at_s, paths, delays_s = moves(rows) if moves else (np.empty(0), links[None][:0], delay_s[None][:0])
-            moved = time_varying_kernel.Moves(
+            at_s, paths, delays_s = changes(rows) if changes else (np.empty(0), links[None][:0], delay_s[None][:0])
+            moved = time_varying_kernel.PathChanges(
                 np.require(at_s, np.float64, ("C", "W")),
                 np.require(paths, np.int32, ("C", "W")),
                 np.require(delays_s, np.float64, ("C", "W")),

@@ -1,6 +1,6 @@
-"""The compiled part of `varying`: an event loop over one instance of a schedule, with changes of rates as events.
+"""The compiled part of `time_varying`: an event loop over one instance of a schedule; changes of rates are events.
 
-Importing this module imports numba, which takes longer than many commands; so `varying` imports it when it is called.
+Importing this module imports numba, which takes longer than many commands; so `time_varying` imports it when called.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int32]
 _TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
 _NO_RATE = -1.0  # no rate yet
 _EQUAL = 1e-9  # relative difference up to which the shares of two links limit a flow alike
-_QUEUED = 2.0  # packets of a flow at its bottleneck
+_QUEUED = 2.0  # packets of a flow that are queued at its bottleneck
 
 
 class State(NamedTuple):
@@ -55,7 +55,7 @@ class State(NamedTuple):
 _STACK, _PENDING, _ACTIVE = range(3)
 
 
-class Moves(NamedTuple):
+class PathChanges(NamedTuple):
     """Changes of flows' paths: the instants `at` [M] in ascending order, the new links [M, F, H] and delays [M, F]."""
 
     at: Floats
@@ -72,11 +72,11 @@ class Instance(NamedTuple):
     delay: Floats
     slot_bits: float
     packet_bits: float
-    moves: Moves
+    path_changes: PathChanges
 
 
 class Rates(NamedTuple):
-    """The rates of links by row, [n, links]: the first holds `until` this time, every other one for `every` seconds.
+    """The rates of links by row, [n, links]: the first row holds for `until` seconds, every other row for `every`.
 
     `left` [n, F] receives the bits left of each flow's current transfer as a row begins.
     """
@@ -91,7 +91,7 @@ class Rates(NamedTuple):
 def run(start: Instance, rates: Rates, seconds: Floats) -> bool:
     """Compute when all transfers begin, leave and arrive, `seconds` [3, T]; False if that takes more rows of rates."""
     instance = Instance(
-        start.program, start.links.copy(), start.delay.copy(), start.slot_bits, start.packet_bits, start.moves
+        start.program, start.links.copy(), start.delay.copy(), start.slot_bits, start.packet_bits, start.path_changes
     )
     flows, links, transfers = len(instance.links), rates.rows.shape[1], instance.program.flow.size
     seconds[0], seconds[1], seconds[2] = 0.0, np.inf, np.inf
@@ -126,24 +126,24 @@ def _run(instance: Instance, rates: Rates, state: State) -> bool:
     row, change, moved = 0, rates.until, 0
     while state.size[_ACTIVE] > 0 or state.size[_PENDING] > 0:
         now = change
-        if moved < instance.moves.at.size:
-            now = min(now, instance.moves.at[moved])
+        if moved < instance.path_changes.at.size:
+            now = min(now, instance.path_changes.at[moved])
         for index in range(state.size[_PENDING]):
             now = min(now, state.begins[state.pending[index]])
         for index in range(state.size[_ACTIVE]):
             now = min(now, state.finish[state.active[index]])
-        together = now * (1.0 + _TIE)
-        _end(together, instance, state)
+        latest = now * (1.0 + _TIE)
+        _end(latest, instance, state)
         _settle(instance, state)
-        _begin(together, instance, state)
-        is_changed = change <= together
+        _begin(latest, instance, state)
+        is_changed = change <= latest
         if is_changed:
             row += 1
             change = rates.until + row * rates.every
             if row == len(rates.rows):
                 return False
             _record_left(now, rates.left[row], instance, state)
-        while moved < instance.moves.at.size and instance.moves.at[moved] <= together:
+        while moved < instance.path_changes.at.size and instance.path_changes.at[moved] <= latest:
             is_changed = True
             _change_paths(now, moved, instance, state)
             moved += 1
@@ -184,7 +184,7 @@ def _settle(instance: Instance, state: State) -> None:
         is_stream = True
         for link in instance.links[program.flow[transfer]]:
             is_stream = is_stream and link < 0
-        if (program.amount[transfer] > 0.0 or instance.moves.at.size > 0) and not is_stream:
+        if (program.amount[transfer] > 0.0 or instance.path_changes.at.size > 0) and not is_stream:
             _append(transfer, _PENDING, state.pending, state)
         else:
             _complete(transfer, state.begins[transfer] + program.amount[transfer], instance, state)
@@ -192,7 +192,7 @@ def _settle(instance: Instance, state: State) -> None:
 
 @compiled_without_refcounts
 def _complete(transfer: int, at: float, instance: Instance, state: State) -> None:
-    """Set when a transfer leaves and arrives, and release the transfers that wait for this."""
+    """Set when a transfer leaves and arrives, and release the transfers that wait for these events."""
     program = instance.program
     flow = program.flow[transfer]
     state.leaves[transfer], arrives = at, max(at + instance.delay[flow], state.arrived[flow])
@@ -205,7 +205,7 @@ def _complete(transfer: int, at: float, instance: Instance, state: State) -> Non
 
 @compiled_without_refcounts
 def _release(transfer: int, at: float, state: State) -> None:
-    """Note that one of the events that a transfer waits for happens at time `at`."""
+    """Record that one of the events that a transfer waits for happens at time `at`."""
     state.begins[transfer] = max(state.begins[transfer], at)
     state.waits[transfer] -= 1
     if state.waits[transfer] == 0:
@@ -213,12 +213,12 @@ def _release(transfer: int, at: float, state: State) -> None:
 
 
 @compiled_without_refcounts
-def _end(together: float, instance: Instance, state: State) -> None:
-    """End the transfers that have been served by then; in the list the last flow takes the place of a removed one."""
+def _end(latest: float, instance: Instance, state: State) -> None:
+    """End the transfers served by `latest`; in the list of active flows the last one replaces a removed one."""
     index = 0
     while index < state.size[_ACTIVE]:
         flow = state.active[index]
-        if state.finish[flow] > together:
+        if state.finish[flow] > latest:
             index += 1
             continue
         transfer, state.serving[flow] = state.serving[flow], -1
@@ -228,12 +228,12 @@ def _end(together: float, instance: Instance, state: State) -> None:
 
 
 @compiled_without_refcounts
-def _begin(together: float, instance: Instance, state: State) -> None:
-    """Begin the pending transfers whose time has come."""
+def _begin(latest: float, instance: Instance, state: State) -> None:
+    """Begin the pending transfers whose begin is at `latest` or before."""
     index = 0
     while index < state.size[_PENDING]:
         transfer = state.pending[index]
-        if state.begins[transfer] > together:
+        if state.begins[transfer] > latest:
             index += 1
             continue
         flow = instance.program.flow[transfer]
@@ -251,9 +251,9 @@ def _change_paths(now: float, moved: int, instance: Instance, state: State) -> N
         if state.begins[state.serving[flow]] < now:
             state.arrived[flow] = max(state.arrived[flow], now + instance.delay[flow])
     for flow in range(len(instance.links)):
-        instance.delay[flow] = instance.moves.delay[moved, flow]
+        instance.delay[flow] = instance.path_changes.delay[moved, flow]
         for hop in range(instance.links.shape[1]):
-            instance.links[flow, hop] = instance.moves.links[moved, flow, hop]
+            instance.links[flow, hop] = instance.path_changes.links[moved, flow, hop]
 
 
 @compiled_without_refcounts
@@ -306,8 +306,8 @@ def _move_queues(now: float, instance: Instance, state: State) -> None:
 
     A flow has two packets queued at its bottleneck. If the new bottleneck is nearer to the sender, they have passed it
     already. In addition to what is sent at the new rates, these packets cross the links from the old bottleneck to the
-    new one, or to the end of the path; flows that these links limit lose as much. And as its time begins, a new
-    bottleneck sends one packet of any of its flows at once.
+    new one, or to the end of the path; flows that these links limit lose as much. Each new bottleneck immediately sends
+    one packet of any of its flows.
     """
     for link in range(state.room.size):
         state.room[link] = 0.0  # from here on: the additional packets that cross the link
@@ -341,7 +341,7 @@ def _move_queues(now: float, instance: Instance, state: State) -> None:
 
 @compiled_without_refcounts
 def _queue_moves(flow: int, instance: Instance, state: State) -> bool:
-    """Whether a flow in service has a new bottleneck, and its old one is still on its path."""
+    """Return whether a flow in service has a new bottleneck, and its old one is still on its path."""
     was_passed = False
     for link in instance.links[flow]:
         was_passed = was_passed or link == state.queue[flow]

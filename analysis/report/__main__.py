@@ -82,15 +82,15 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
 
     loader = FileSystemLoader(Path(__file__).parent)
     page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
-    every = list(points.values())
-    orders, paper = _orders(every)
-    summary = [_line(point, points) for point in every]
-    queued = [line for point in every for line in _fifo_line(point)]
-    rows = [_download(point, rows_a_point(every)) for point in every]
+    all_points = list(points.values())
+    orders, paper = _orders(all_points)
+    summary = [_line(point, points) for point in all_points]
+    queued = [line for point in all_points for line in _fifo_line(point)]
+    rows = [_download(point, rows_a_point(all_points)) for point in all_points]
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(list(_contests(every))),
+        answer=answer(list(_comparisons(all_points))),
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
@@ -98,7 +98,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
             *notes((one.label, one.shared_links) for one in configurations),
             *loss_notes((one.label, one.values.get("fabric.wan_loss", 0.0)) for one in configurations),
         ),
-        scope=_scope(configurations, every),
+        scope=_scope(configurations, all_points),
         provenance=run.provenance,
         joined=lambda command: shlex.join(map(str, command)),
         dumps=lambda value: json.dumps(value, indent=2),
@@ -112,7 +112,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         orders=orders,
         paper=paper,
         claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},
-        rule=rule(every),
+        rule=rule(all_points),
         rows=rows,
         scenario=run.scenario_text,
     )
@@ -130,8 +130,8 @@ def _scope(configurations: Sequence[Configuration], points: Sequence[PointRows])
     return f"{names}: {', '.join(parts)}"
 
 
-def _contests(points: Sequence[PointRows]) -> Iterator[Comparison]:
-    """Yield the modes of every configuration in each engine."""
+def _comparisons(points: Sequence[PointRows]) -> Iterator[Comparison]:
+    """Yield the comparison of the modes of every configuration in each engine."""
     for (engine, index), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
         times = {point.mode: point for point in group}
         one = next(iter(times.values())).configuration

@@ -31,7 +31,7 @@ _OF_PARTS = COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
 PROGRAM = "program"
-"""Stands for the engines of a run that executed a user's program, which has no collectives."""
+"""In place of the engines of a run that executed a user's program and has no collectives."""
 
 _PART = re.compile(r"([a-z]+)-(\d{1,9})-([A-Za-z0-9][A-Za-z0-9_.-]*)-(\d{1,9})\.collectives\.parquet")
 _OLD_PARTS = "points"  # journals of rows in unfinished runs of earlier versions
@@ -132,7 +132,7 @@ def jobs_in(tables: Tables) -> "pd.DataFrame":
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
-    """Whether every point of the run is finished and the tables of the run are written."""
+    """Return whether every point of the run is finished and the tables of the run are written."""
     return provenance["ended"] is not None
 
 

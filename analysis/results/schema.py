@@ -216,7 +216,7 @@ def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array
 
 
 def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = None) -> pa.Table:
-    """Read all columns of the table in a file, or only `columns`; columns of ADDED that the file lacks are added.
+    """Read all columns of the table in a file, or only `columns`; LATER_COLUMNS that the file lacks are added.
 
     Raises pyarrow's errors and OSError if the file is damaged, missing, or has other columns than `wanted`.
     """

@@ -23,8 +23,8 @@ from analysis.results.reader import ResultsError
 from analysis.results.rows import Point, Rows, joined
 
 PART_S = 5.0
-_PART_ROWS = 200_000  # a part is also written when so many rows wait
-_BESIDE = b"beside"  # metadata key in the collectives of a part: the names of the files that belong to them
+_PART_ROWS = 200_000  # waiting rows at which a part is also written
+_FILES_KEY = b"beside"  # metadata key in the collectives of a part: the names of the files that belong to them
 _KEPT_BYTES = 1 << 29  # limit of the parts that are kept in memory for the end of the run
 
 _UNIQUE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "end_s", "rate_bps")
@@ -85,9 +85,9 @@ def write_table(path: Path, columns: pa.Schema, parts: Iterable[pa.Table]) -> No
             writer.write_table(part)
 
 
-def _files_beside(path: Path) -> set[str]:
+def _listed_files(path: Path) -> set[str]:
     """Return the names of the files that belong to the collectives of a part; empty for parts of earlier versions."""
-    return set((pq.read_schema(path).metadata or {}).get(_BESIDE, b"").decode(errors="replace").split())
+    return set((pq.read_schema(path).metadata or {}).get(_FILES_KEY, b"").decode(errors="replace").split())
 
 
 @dataclass
@@ -142,8 +142,8 @@ class Writer:
         return jobs
 
     def _has_all_files(self, part: reader.Part) -> bool:
-        """Whether all files that belong to the collectives of a part exist."""
-        required = _files_beside(part.collectives)
+        """Return whether all files that belong to the collectives of a part exist."""
+        required = _listed_files(part.collectives)
         if part.point.engine != "model":
             required.add(part.transfers.name)
         if self._jobs(part.point):
@@ -151,11 +151,11 @@ class Writer:
         return required <= {file.name for file in part[3:] if file.exists()}
 
     def has(self, point: Point, stop: int) -> bool:
-        """Whether the first `stop` collectives of a point are on the disk."""
+        """Return whether the first `stop` collectives of a point are on the disk."""
         return self._points[point].written >= stop
 
     def finished(self, point: Point) -> bool:
-        """Whether every collective of a point is on the disk."""
+        """Return whether every collective of a point is on the disk."""
         return self.has(point, self._counts[point])
 
     def rows(self, point: Point) -> Iterator[Rows]:
@@ -193,18 +193,18 @@ class Writer:
     def _write(self, point: Point, progress: _Progress) -> None:
         rows = joined(progress.ready)
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
-        beside = list[tuple[Path, pa.Table]]()  # written first: a part exists once its collectives do
+        others = list[tuple[Path, pa.Table]]()  # written first: a part exists once its collectives do
         if rows.transfers is not None:
-            beside.append((part.transfers, schema.measured_table(rows.transfers, columns, schema.TRANSFERS)))
+            others.append((part.transfers, schema.measured_table(rows.transfers, columns, schema.TRANSFERS)))
         if rows.job_completion_s is not None:
-            beside.append((part.jobs, schema.jobs_table(rows, columns, self._jobs(point))))
+            others.append((part.jobs, schema.jobs_table(rows, columns, self._jobs(point))))
         if rows.counters is not None:
-            beside.append((part.counters, schema.measured_table(rows.counters, columns, schema.COUNTERS)))
+            others.append((part.counters, schema.measured_table(rows.counters, columns, schema.COUNTERS)))
         if rows.probes is not None:
-            beside.append((part.probes, schema.measured_table(rows.probes, columns, schema.PROBES)))
-        for path, table in beside:
+            others.append((part.probes, schema.measured_table(rows.probes, columns, schema.PROBES)))
+        for path, table in others:
             self._write_part(path, table.schema, table)
-        collectives = self._schema.with_metadata({_BESIDE: " ".join(path.name for path, _ in beside)})
+        collectives = self._schema.with_metadata({_FILES_KEY: " ".join(path.name for path, _ in others)})
         self._write_part(part.collectives, collectives, schema.collectives_table(rows, columns, self._schema))
         progress.written, progress.ready = rows.stop, []
 

@@ -42,34 +42,35 @@ class Comparison:
         return min(series.number.size for series in self.times.values())
 
 
-def answer(contests: Sequence[Comparison]) -> str:
-    """Return the sentence for one or more contests, whether or not they have the same modes.
+def answer(comparisons: Sequence[Comparison]) -> str:
+    """Return the sentence for one or more comparisons, whether or not they have the same modes.
 
-    Of a configuration that both engines ran, the measured times count, unless the model has more collectives.
+    If both engines ran a configuration, the measured times count, unless the model has more collectives.
     """
     largest: dict[int, Comparison] = {}
-    for one in sorted(contests, key=lambda one: one.is_measured):
+    for one in sorted(comparisons, key=lambda one: one.is_measured):
         if one.index not in largest or one.collectives >= largest[one.index].collectives:
             largest[one.index] = one
-    contests = [largest[index] for index in sorted(largest)]
-    if len(contests) == 1 and len(contests[0].times) == 1:
-        ((mode, times),) = contests[0].times.items()
+    comparisons = [largest[index] for index in sorted(largest)]
+    if len(comparisons) == 1 and len(comparisons[0].times) == 1:
+        ((mode, times),) = comparisons[0].times.items()
         mean_s = summarise(times).mean_s
         text = f"{mean_s.value * 1e3:,.4g} ms{_interval(mean_s, 1e3, ' ms')}"
-        return f"{contests[0].label}: a mean of {text} in {mode} over {_counted(contests)}; no mode to compare it with."
+        over = f"in {mode} over {_counted(comparisons)}"
+        return f"{comparisons[0].label}: a mean of {text} {over}; no mode to compare it with."
     by_fastest: dict[tuple[str, ...], list[Comparison]] = {}
-    for contest in contests:
-        by_fastest.setdefault(_fastest(contest), []).append(contest)
+    for comparison in comparisons:
+        by_fastest.setdefault(_fastest(comparison), []).append(comparison)
     groups = sorted(by_fastest.items(), key=lambda item: -len(item[1]))
-    outcomes = [_outcome(fastest, group, len(contests)) for fastest, group in groups]
-    modes = list(dict.fromkeys(mode for contest in contests for mode in contest.times))
-    where = contests[0].label if len(contests) == 1 else f"{len(contests)} configurations"
-    return f"{list_all(modes)} compared over {_counted(contests)}, {where}: {'; '.join(outcomes)}."
+    outcomes = [_outcome(fastest, group, len(comparisons)) for fastest, group in groups]
+    modes = list(dict.fromkeys(mode for comparison in comparisons for mode in comparison.times))
+    where = comparisons[0].label if len(comparisons) == 1 else f"{len(comparisons)} configurations"
+    return f"{list_all(modes)} compared over {_counted(comparisons)}, {where}: {'; '.join(outcomes)}."
 
 
-def _fastest(contest: Comparison) -> tuple[str, ...]:
+def _fastest(comparison: Comparison) -> tuple[str, ...]:
     """Return the fastest mode, followed by the modes that do not differ from it significantly."""
-    tested = claims(contest.times)
+    tested = claims(comparison.times)
     best = [tested.order[-1]]
     for mode, relation in zip(reversed(tested.order[:-1]), reversed(tested.relations), strict=True):
         if relation == ">":
@@ -79,11 +80,11 @@ def _fastest(contest: Comparison) -> tuple[str, ...]:
 
 
 def _outcome(fastest: Sequence[str], group: Sequence[Comparison], total: int) -> str:
-    """Return the outcome of those of `total` contests in which the same modes are fastest."""
+    """Return the outcome of a group of comparisons, out of `total`, in which the same modes are fastest."""
     where = f" at all {total}" if len(group) == total else f" at {len(group)} of {total}"
     if total == 1:
         where = ""
-    gains = [gain(contest.times["base"], contest.times[fastest[0]]) for contest in group if "base" in contest.times]
+    gains = [gain(one.times["base"], one.times[fastest[0]]) for one in group if "base" in one.times]
     known = [interval for interval in gains if interval is not None]
     winner = f"{fastest[0]} is fastest{where}"
     if len(fastest) > 1:
@@ -106,12 +107,12 @@ def _interval(interval: Interval, scale: float, unit: str, word: str = "") -> st
     return f" (95 % interval{word} {interval.low * scale:{digits}} to {interval.high * scale:{digits}}{unit})"
 
 
-def _counted(contests: Sequence[Comparison]) -> str:
+def _counted(comparisons: Sequence[Comparison]) -> str:
     """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
-    counts = [contest.collectives for contest in contests]
+    counts = [comparison.collectives for comparison in comparisons]
     number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
-    engines = dict.fromkeys("measured" if contest.is_measured else "timing model" for contest in contests)
-    each = " each" if len(contests[0].times) > 1 or len(contests) > 1 else ""
-    names = {COLLECTIVE_NAMES.get(contest.kind, "collective") for contest in contests}
+    engines = dict.fromkeys("measured" if comparison.is_measured else "timing model" for comparison in comparisons)
+    each = " each" if len(comparisons[0].times) > 1 or len(comparisons) > 1 else ""
+    names = {COLLECTIVE_NAMES.get(comparison.kind, "collective") for comparison in comparisons}
     name = names.pop() if len(names) == 1 else "collective"
     return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({list_all(list(engines))})"

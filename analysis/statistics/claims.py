@@ -60,7 +60,7 @@ class ClaimResults:
 
 
 def is_paper_configuration(values: Mapping[str, Any], modes: Collection[str]) -> bool:
-    """Whether a configuration is one of the paper's, given the values of its keys (as in settings.json) and its modes.
+    """Return whether a configuration is one of the paper's, given its values (as in settings.json) and its modes.
 
     The paper's configurations have all four modes, two sites of 4 or 8 GPUs and two border routers each, joined in a
     mesh, with the paper's rates drawn uniformly, ring AllGathers of chunks of 8 to 64 MB, WAN delays of 10 us to 10 ms,
@@ -115,7 +115,7 @@ def _order_holds(times: Mapping[str, Series]) -> bool | None:
 
 
 def _about(gain: Interval) -> bool | None:
-    """Whether the interval is entirely about the paper's gain (True), entirely apart (False), or neither (None)."""
+    """Return True if the interval is entirely about the paper's gain, False if entirely apart, otherwise None."""
     least, most = PAPER_JOINT_GAIN - ABOUT, PAPER_JOINT_GAIN + ABOUT
     if least <= gain.low and gain.high <= most:
         return True

@@ -34,7 +34,7 @@ class Fifo:
 
     @property
     def holds(self) -> bool:
-        """Whether the time of every collective and every transfer is within NEAR of the model's."""
+        """Whether the time of every collective and every transfer is within TOLERANCE of the model's."""
         ratios = self.least_ratio, self.greatest_ratio, self.quickest_transfer, self.slowest_transfer
         return all(abs(ratio - 1) <= TOLERANCE for ratio in ratios)
 
@@ -107,8 +107,8 @@ class Fidelity:
 
     @property
     def holds(self) -> bool:
-        """Whether the median and the 99th percentile are within NEAR of the model's predictions, over all collectives
-        and for each job, and in fifo queues every transfer is."""
+        """Whether the median and the 99th percentile are within TOLERANCE of the model's predictions, over all
+        collectives and for each job, and in fifo queues every transfer is."""
         near = _is_near(self.median_ratio, self.p99_abs_error) and not self.jobs
         return near and (self.fifo is None or self.fifo.holds)
 
@@ -148,8 +148,8 @@ def _is_near(median_ratio: float, p99_abs_error: float) -> bool:
     return abs(median_ratio - 1) <= TOLERANCE and p99_abs_error <= TOLERANCE
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _range(least: float, greatest: float) -> str:

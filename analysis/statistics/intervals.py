@@ -24,8 +24,8 @@ Numbers = npt.NDArray[np.int64]
 LEAST_COLLECTIVES = 60
 LEAST_BLOCKS = 5
 LEAST_DIFFERENT = 10
-"""If two modes agree exactly in some blocks, the gain has an interval only if at least so many blocks differ: a gain
-from fewer could be an accident."""
+"""If two modes agree exactly in some blocks, the gain has an interval only if at least this many other blocks differ: a
+gain from fewer could be an accident."""
 
 _CORRELATION_TIMES_A_BLOCK = 30  # adjacent blocks then correlate by 2 %
 _TRACE_BLOCKS = 20  # limit of blocks for a trace, whose slow changes completion times may not show

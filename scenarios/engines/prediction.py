@@ -335,7 +335,7 @@ class Plan:
                 until_s=float(until_s[row]),
                 every_s=timed.every_ns / 1e9,
                 delay_s=self.decisions.alpha_s[row],
-                moves=self.row(row)._moves if reroutes else None,
+                changes=self.row(row)._moves if reroutes else None,
             )
             yield row, instants
 

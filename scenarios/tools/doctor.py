@@ -45,7 +45,7 @@ def table(lacks_of: dict[str, list[Lack]]) -> str:
 
 
 def _in_the_vm(clock: vm.Clock) -> Iterator[Lack]:
-    """Yield what keeps experiments in the VM from running; the VM is booted only if all of its parts exist."""
+    """Yield what experiments in the VM lack on this machine; the VM is booted only if all of its parts exist."""
     missing = list(_python())
     if programs := capabilities.missing_programs():
         missing.append(Lack(f"the programs {', '.join(programs)}", SETUP))
@@ -96,6 +96,6 @@ def _boot(clock: vm.Clock) -> Iterator[Lack]:
 
 
 def _lack(error: vm.VMError) -> Lack:
-    """Return what a VM that cannot run lacks and how to fix it; without a known remedy, the log that may show one."""
+    """Return what the VM lacks, given its error, and the remedy; if no remedy is known, the log that may show one."""
     unknown = "" if error.log is None else f"unknown: see the kernel's log, {error.log}"
     return Lack(error.what, error.remedy or unknown)

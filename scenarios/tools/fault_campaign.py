@@ -51,7 +51,7 @@ class CampaignScenario:
 
     text: str
     mode: str
-    whats: tuple[str, ...]
+    faults: tuple[str, ...]
 
 
 def fault_counts(count: int, seed: int) -> list[int]:
@@ -63,8 +63,8 @@ def fault_counts(count: int, seed: int) -> list[int]:
     return sizes
 
 
-def random_drill(number: int, seed: int, faults: int, *, policies: bool = False) -> CampaignScenario:
-    """Return scenario `number` of the campaign with this seed, with so many faults; the same arguments give the same.
+def random_scenario(number: int, seed: int, faults: int, *, policies: bool = False) -> CampaignScenario:
+    """Return scenario `number` of the campaign with this seed; equal arguments give equal scenarios.
 
     With `policies` it has a random policy in place of a built-in mode, and conditions that last two collectives on
     average.
@@ -93,7 +93,7 @@ def random_drill(number: int, seed: int, faults: int, *, policies: bool = False)
         overrides = [one for one in overrides if one.key not in given]
     scenario = scenario_of(_RINGS, [*overrides, *(Override(key, value, key) for key, value in given.items())])
     (mode,) = scenario.run.modes
-    return CampaignScenario(text=resolved(scenario), mode=mode, whats=tuple(fault.what for fault in scenario.faults))
+    return CampaignScenario(text=resolved(scenario), mode=mode, faults=tuple(fault.what for fault in scenario.faults))
 
 
 def _policy(chance: random.Random) -> dict[str, str]:
@@ -126,60 +126,60 @@ def _fault(chance: random.Random, fabric: Fabric) -> dict[str, str]:
     return table
 
 
-def run(drill: CampaignScenario, patience_s: float) -> list[Outcome]:
+def run(scenario: CampaignScenario, patience_s: float) -> list[Outcome]:
     """Run a scenario in a VM; return an outcome for each of its faults, and for each process that died unexpectedly.
 
     A VM without output for `patience_s` seconds counts as hung. Raises vm.CannotRunError if this machine cannot run it.
     """
-    config, words, events = scenario_of(drill.text), StderrTail(), list[EngineEvent]()
+    config, stderr, events = scenario_of(scenario.text), StderrTail(), list[EngineEvent]()
     with Watchdog(patience_s, waits_for="the VM's start") as watchdog:
         try:
             status = launch.testbed(
-                [to_json(config), drill.mode, str(_COLLECTIVES)],
+                [to_json(config), scenario.mode, str(_COLLECTIVES)],
                 memory_bytes=memory_bytes(config),
-                stdout=Reader(Task(0, config, drill.mode), events.append, watchdog.renew),
-                stderr=words,
+                stdout=Reader(Task(0, config, scenario.mode), events.append, watchdog.renew),
+                stderr=stderr,
                 on_start=watchdog.guard,
             )
         except EmulationError as error:  # a ring or a path differs from the plan
-            trouble: tuple[str, str] | None = ("wrong data", str(error))
+            bad_outcome: tuple[str, str] | None = ("wrong data", str(error))
         except vm.CannotRunError:
             raise
         except vm.VMError as error:
-            trouble = ("VM lost", str(error))
+            bad_outcome = ("VM lost", str(error))
         else:
-            trouble = _trouble(status, words, sum(isinstance(event, Slice) for event in events))
+            bad_outcome = _bad_outcome(status, stderr, sum(isinstance(event, Slice) for event in events))
     if watchdog.stuck is not None:
-        trouble = ("hung", watchdog.sentence())
-    if trouble is not None:
-        outcome, sentence = trouble
-        return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in drill.whats]
+        bad_outcome = ("hung", watchdog.sentence())
+    if bad_outcome is not None:
+        outcome, sentence = bad_outcome
+        return [Outcome(what=what, outcome=outcome, sentence=sentence) for what in scenario.faults]
     accounts = [event.account for event in events if isinstance(event, FaultOutcome)]
-    return _outcomes(drill, accounts, words.last() if status else "")
+    return _outcomes(scenario, accounts, stderr.last() if status else "")
 
 
-def _trouble(status: int, words: StderrTail, done: int) -> tuple[str, str] | None:
-    """Return the bad outcome of a testbed that ended with `status` after `done` collectives, with a sentence; or None.
+def _bad_outcome(status: int, stderr: StderrTail, done: int) -> tuple[str, str] | None:
+    """Return the bad outcome, with a sentence, of a testbed that ended with `status` after `done` collectives, or None.
 
-    An error message in a sentence of its own is no bad outcome.
+    An error that the testbed reports in one sentence is not a bad outcome.
     """
-    if WRONG_DATA in words.last() or "Traceback" in words.text():
-        return "wrong data", words.last()
+    if WRONG_DATA in stderr.last() or "Traceback" in stderr.text():
+        return "wrong data", stderr.last()
     if status == 0 and done != _COLLECTIVES:
         return "hung", f"only {done} of {_COLLECTIVES} collectives were completed"
-    if status != 0 and not words.last():
+    if status != 0 and not stderr.last():
         return "hung", "it failed without an error message"
     return None
 
 
-def _outcomes(drill: CampaignScenario, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
+def _outcomes(scenario: CampaignScenario, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
     """Return an outcome for each fault of the scenario, and for each process that died unexpectedly.
 
     A fault that was not injected counts as aborted if the run ended with `sentence`, and as ridden out otherwise.
     """
     declared = {account["fault"]: account for account in accounts}
     default = {"outcome": "aborted" if sentence else "ridden out", "collectives_lost": 0}
-    rows = [(what, declared.get(index, default), "") for index, what in enumerate(drill.whats)]
+    rows = [(what, declared.get(index, default), "") for index, what in enumerate(scenario.faults)]
     rows += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if one["fault"] < 0]
     outcomes = []
     for what, account, undeclared in rows:
@@ -210,13 +210,13 @@ def _kind(what: str) -> str:
 def campaign(scenarios: Sequence[CampaignScenario], jobs: int, patience_s: float) -> list[Outcome]:
     """Run the scenarios, `jobs` at a time, print a line on stderr for each outcome, and return the outcomes.
 
-    Processes and file descriptors that are left at the end are an outcome of their own.
+    Processes and file descriptors that are left at the end are a further outcome.
     """
     outcomes: list[Outcome] = []
     start, fds = time.monotonic(), psutil.Process().num_fds()
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            running = {pool.submit(run, drill, patience_s): number for number, drill in enumerate(scenarios)}
+            running = {pool.submit(run, scenario, patience_s): number for number, scenario in enumerate(scenarios)}
             for done, future in enumerate(as_completed(running), start=1):
                 for outcome in future.result():
                     outcomes.append(outcome)
@@ -253,11 +253,11 @@ def main() -> int:
     if options.show is not None:
         if not 0 <= options.show < len(sizes):
             parser.error(f"--show: {options.show} is not a scenario of this campaign; allowed: 0 to {len(sizes) - 1}")
-        print(random_drill(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
+        print(random_scenario(options.show, options.seed, sizes[options.show], policies=options.policies).text, end="")
         return 0
     try:
         scenarios = [
-            random_drill(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)
+            random_scenario(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)
         ]
         outcomes = campaign(scenarios, options.jobs, options.patience)
     except vm.CannotRunError as error:

@@ -55,7 +55,7 @@ class Progress:
     def __init__(self, name: str) -> None:
         self._name, self._start_s, self._is_shown = name, time.monotonic(), False
 
-    def say(self, done: str) -> None:
+    def show(self, done: str) -> None:
         """Replace the line's text."""
         if self._is_shown or time.monotonic() - self._start_s > _QUIET_S:
             self._is_shown = True

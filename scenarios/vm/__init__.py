@@ -101,7 +101,7 @@ def run(
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)
         if not use_terminal:
             return machine.wait(stdout, stderr, stdin=stdin)
-        with terminal.lent(machine.stdout.reader) as original_terminal:
+        with terminal.raw_mode(machine.stdout.reader) as original_terminal:
             return machine.wait(stdout, stderr, stdin=0)
 
 

@@ -35,7 +35,7 @@ precedes the question, because a terminal delivers later than a pipe."""
 
 Answer = Callable[[bytes, bytearray, Callable[[], None]], bytes]
 """Function that answers a question: (question, keys typed so far, check) -> answer. It removes the keys that it uses.
-While it waits, it regularly calls `check`, which raises Gone once the VM has ended."""
+While it waits, it regularly calls `check`, which raises VMEnded once the VM has ended."""
 
 _CHUNK = 65536
 _LOG_BYTES = 65536
@@ -159,9 +159,9 @@ class Machine:
     ) -> None:
         """Start the kernel, on one core or on all; raises OSError if the host cannot."""
         # A process that is ending ignores SIGTERM; without this, a child that it starts would inherit that.
-        heeding = ["env", "--default-signal=TERM"]
+        with_sigterm = ["env", "--default-signal=TERM"]
         pinned = [] if core is None else ["taskset", "--cpu-list", str(core)]
-        reaper = [*heeding, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(REAPER), str(os.getpid())]
+        reaper = [*with_sigterm, *pinned, "setpriv", "--pdeathsig", "TERM", "--", "sh", str(REAPER), str(os.getpid())]
         self._process = subprocess.Popen(
             [*reaper, str(kernel), *arguments],
             stdin=subprocess.DEVNULL,
@@ -344,11 +344,11 @@ def _is_traced(pid: int) -> bool:
 def _keep_log(log: str) -> Path | None:
     """Write the output of a kernel that died to LOG, replacing the last one; return None if that fails."""
     path = kernel.cache_folder(os.environ) / LOG
-    half = path.with_name(f".{LOG}.{os.getpid()}-{threading.get_ident()}")  # several VMs may die at the same time
+    temporary = path.with_name(f".{LOG}.{os.getpid()}-{threading.get_ident()}")  # several VMs may die at the same time
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        half.write_text(log)
-        half.replace(path)
+        temporary.write_text(log)
+        temporary.replace(path)
     except OSError:
         return None
     return path

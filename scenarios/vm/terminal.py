@@ -16,7 +16,7 @@ def is_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def lent(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+def raw_mode(master: int) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
     """Set standard input's terminal to raw mode within the context, and keep the pseudo-terminal `master` at its size.
 
     The context's value is a function that returns an inner context, in which the terminal has its original mode and

@@ -111,17 +111,17 @@ def test_timeline_rates_carry_every_message_in_full_and_exceed_no_link_rate(tmp_
     run = open_run(tmp_path / "run")
     (configuration,) = configurations_of(run)
     (one,) = collectives_of(run, points_of(run, [configuration]), configuration, number=1)
-    assert len(one.spans) == len(one.moves) == 30
-    carried = {move.transfer: 0.0 for move in one.moves}
+    assert len(one.spans) == len(one.transfers) == 30
+    carried = {timed.transfer: 0.0 for timed in one.transfers}
     used: dict[tuple[int, float], float] = {}
-    for move in one.moves:
-        flow = one.flows[move.flow]
-        for start_s, end_s, share in one.spans[move.transfer]:
+    for timed in one.transfers:
+        flow = one.flows[timed.flow]
+        for start_s, end_s, share in one.spans[timed.transfer]:
             assert 0 < share <= 1 + 1e-9
-            carried[move.transfer] += share * flow.rate_bps * (end_s - start_s) / 8
+            carried[timed.transfer] += share * flow.rate_bps * (end_s - start_s) / 8
             for link in flow.links:
                 used[link, start_s] = used.get((link, start_s), 0.0) + share * flow.rate_bps
-    assert carried == pytest.approx({move.transfer: move.size for move in one.moves}, rel=1e-6)
+    assert carried == pytest.approx({timed.transfer: timed.size for timed in one.transfers}, rel=1e-6)
     assert all(bps <= one.rates_bps[link] * (1 + 1e-9) for (link, _), bps in used.items())
     report.write(tmp_path / "run")
     assert "Filled: the predicted rate of a message over time" in words(tmp_path / "run")
@@ -142,7 +142,7 @@ def test_the_timeline_of_jobs_with_classes_shows_the_rates_their_classes_get(tmp
     (configuration,) = configurations_of(run)
     (one,) = collectives_of(run, points_of(run, [configuration]), configuration, number=1)
     assert one.measured == ("emulation" in engines)
-    shares = {(one.flows[move.flow].src, move.transfer): one.spans[move.transfer] for move in one.moves}
+    shares = {(one.flows[timed.flow].src, timed.transfer): one.spans[timed.transfer] for timed in one.transfers}
     # Both directions of both jobs at once: gold has three quarters until it ends; then bronze has all of the link.
     gold, bronze = ([spans for (src, _), spans in shares.items() if src in those] for those in ((0, 2), (1, 3)))
     assert all([round(share, 9) for _, _, share in spans] == [0.75] for spans in gold)

@@ -127,7 +127,7 @@ def allgather(fabric: Fabric, rates_bps: np.ndarray, seconds: float, delays: np.
     )[0]
     given = {"block_bytes": CHUNK, "seconds": seconds, "known": known, "least_s": float(bound_s)}
     found = best_schedule(blocks, ways, rates_bps, **given)
-    received = [(one.block, ways[one.way].dst) for one in found.sent]
+    received = [(one.block, ways[one.path].dst) for one in found.sent]
     assert sorted(received) == [(block, gpu) for block in range(n) for gpu in range(n) if gpu != block]
     return found, ring_s, float(bound_s)
 

@@ -43,7 +43,7 @@ def times(
 
     width = moved(1 << 20).links.shape[2]
     links = np.pad(links, ((0, 0), (0, width - links.shape[1])), constant_values=-1)
-    return model.times(links, rates, until_s=until, every_s=every, delay_s=delay, moves=moved if moves else None)
+    return model.times(links, rates, until_s=until, every_s=every, delay_s=delay, changes=moved if moves else None)
 
 
 @pytest.mark.parametrize(

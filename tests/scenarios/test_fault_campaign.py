@@ -14,24 +14,26 @@ from scenarios.spec.faults import KINDS
 from scenarios.spec.load import scenario_of
 from scenarios.testbed import launch
 from scenarios.tools import fault_campaign
-from scenarios.tools.fault_campaign import Outcome, fault_counts, random_drill, run
+from scenarios.tools.fault_campaign import Outcome, fault_counts, random_scenario, run
 from tests.conftest import PROJECT
 from tests.fakes.commands import row
 
 CAMPAIGN = [sys.executable, str(PROJECT / "scenarios" / "campaign.py")]
-DRILL = random_drill(0, 1, 1)  # one fault: "controller killed", in mode joint
-RECOVERED = {"fault": 0, "at_collective": 1, "what": DRILL.whats[0], "detected_s": 0.1, "recovered_s": 1.0,
+DRILL = random_scenario(0, 1, 1)  # one fault: "controller killed", in mode joint
+RECOVERED = {"fault": 0, "at_collective": 1, "what": DRILL.faults[0], "detected_s": 0.1, "recovered_s": 1.0,
         "collectives_lost": 2, "bytes_again": 0, "outcome": "recovered"}  # fmt: skip
 
 
 def test_the_same_seed_draws_the_same_scenarios_with_every_kind_of_fault() -> None:
     sizes = fault_counts(60, 7)
     assert sum(sizes) == 60 and set(sizes) == {1, 2}
-    found = [random_drill(number, 7, size) for number, size in enumerate(sizes)]
-    assert found == [random_drill(number, 7, size) for number, size in enumerate(sizes)]
-    assert [drill.text for drill in found] != [random_drill(number, 8, size).text for number, size in enumerate(sizes)]
-    assert [len(drill.whats) for drill in found] == sizes
-    words = {word for drill in found for what in drill.whats for word in what.split()}
+    found = [random_scenario(number, 7, size) for number, size in enumerate(sizes)]
+    assert found == [random_scenario(number, 7, size) for number, size in enumerate(sizes)]
+    assert [drill.text for drill in found] != [
+        random_scenario(number, 8, size).text for number, size in enumerate(sizes)
+    ]
+    assert [len(drill.faults) for drill in found] == sizes
+    words = {word for drill in found for what in drill.faults for word in what.split()}
     assert {word for kind in KINDS for word in kind.split()} <= words
     assert {drill.mode for drill in found} == {"base", "wan", "ccl", "joint"}
 
@@ -79,7 +81,7 @@ def test_every_way_a_drill_can_end_is_classified_with_its_reason(monkeypatch, sa
     monkeypatch.setattr(launch, "testbed", testbed)
     monkeypatch.setattr(emulation, "fault_outcomes", lambda events: events[-1]["outcomes"])
     found = run(DRILL, patience_s=60)
-    assert [one.what for one in found][:1] == list(DRILL.whats)
+    assert [one.what for one in found][:1] == list(DRILL.faults)
     assert [(one.outcome, one.lost) for one in found] == [(outcome, lost) for outcome, _, lost in ended]
     for one, (_, sentence, _) in zip(found, ended, strict=True):
         assert one.sentence == sentence if sentence is not None else one.sentence
@@ -94,9 +96,9 @@ def campaign(*arguments: str, status: int, **environment: str) -> "subprocess.Co
 
 def test_a_campaign_with_policies_draws_the_same_faults_as_one_with_modes() -> None:
     of_modes, of_policies = (
-        [random_drill(number, 1, 2, policies=some) for number in range(40)] for some in (False, True)
+        [random_scenario(number, 1, 2, policies=some) for number in range(40)] for some in (False, True)
     )
-    assert [drill.whats for drill in of_policies] == [drill.whats for drill in of_modes]
+    assert [drill.faults for drill in of_policies] == [drill.faults for drill in of_modes]
     found = [scenario_of(drill.text).policies for drill in of_policies]
     assert {drill.mode for drill in of_policies} == {"drawn"} == {one.name for (one,) in found}
     assert {one.reroute.kind for (one,) in found} == {"never", "every", "drift", "gain"}
@@ -104,7 +106,7 @@ def test_a_campaign_with_policies_draws_the_same_faults_as_one_with_modes() -> N
 
 
 def test_show_prints_one_scenario_of_a_campaign_and_refuses_an_unknown_number() -> None:
-    assert campaign("--show", "3", "--seed", "5", status=0).stdout == random_drill(3, 5, fault_counts(20, 5)[3]).text
+    assert campaign("--show", "3", "--seed", "5", status=0).stdout == random_scenario(3, 5, fault_counts(20, 5)[3]).text
     assert "--show: 99 " in campaign("--show", "99", status=2).stderr
 
 

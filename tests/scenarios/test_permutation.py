@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from controller.routing.multipath import hashed
 from scenarios.permutation import (
     Experiment,
-    Ways,
+    Routes,
     capacities,
     ecmp,
     main,
@@ -54,9 +54,9 @@ def test_two_messages_that_share_one_spine_take_twice_as_long() -> None:
     one = asked()
     ports, dst = Ports(network(one)), np.array([2, 3, 0, 1])
     capacity_bps, message, whole, within = capacities(one, ports), np.arange(4), np.ones(4), np.full(4, -1)
-    through_one = Ways(message, whole, within, np.zeros((4, 2), np.int64))
+    through_one = Routes(message, whole, within, np.zeros((4, 2), np.int64))
     assert times_s(ports, capacity_bps, dst, through_one, SIZE) == pytest.approx([2e-3] * 4)
-    apart = Ways(message, whole, within, np.array([[0, 0], [1, 1], [0, 0], [1, 1]]))
+    apart = Routes(message, whole, within, np.array([[0, 0], [1, 1], [0, 0], [1, 1]]))
     assert times_s(ports, capacity_bps, dst, apart, SIZE) == pytest.approx([1e-3] * 4)
     sprayed = spray(ports.fabric, 2, message, dst)
     assert times_s(ports, capacity_bps, dst, sprayed, SIZE) == pytest.approx([1e-3] * 4)
