@@ -43,7 +43,7 @@ def _by_rows(policy: Mode, every_s: float) -> Mode:
 
 
 class Exchange:
-    """The choices of a policy for a program (`timing.Choices`): the paths between every two GPUs in two sites.
+    """The choices of a policy for a program (`decision_times.Choices`): the paths between every two GPUs in two sites.
 
     A choice is rated by the time of an exchange: every GPU sends each GPU of another site a message, all at once.
     """
@@ -75,7 +75,7 @@ class Exchange:
 
 
 class ProgramTimeline:
-    """Applies the conditions and the WAN paths of a program's run; its configuration is from `rows_as_collectives`.
+    """Applies the conditions and the WAN paths of a program's run; `config` is from `rows_as_collectives`.
 
     The constructor puts the first paths into force. `count` is the number of rate changes since, `rerouted` how many of
     them re-routed, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.

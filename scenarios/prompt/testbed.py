@@ -201,7 +201,7 @@ class InteractiveTestbed:
         sized = replace(self._scenario_collective, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
-        with self._restarting_timeline():
+        with self._dropping_timeline_on_failure():
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
@@ -329,7 +329,7 @@ class InteractiveTestbed:
         return "best" if embeds else order, best
 
     @contextmanager
-    def _restarting_timeline(self) -> Iterator[None]:
+    def _dropping_timeline_on_failure(self) -> Iterator[None]:
         """Drop the timeline of a condition-dependent mode if the context fails: its choices may not be in force."""
         try:
             yield

@@ -161,7 +161,7 @@ def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]
 
 
 def ring(fabric: Fabric, order: Sequence[int]) -> str:
-    """Return a ring; if it crosses the WAN more often than necessary, also the model's limit for such a ring."""
+    """Return a ring; if it crosses the WAN more often than necessary, also what the model then assumes."""
     text = " > ".join(f"g{rank}" for rank in (*order, order[0]))
     crossings = sum(crosses(fabric, src, dst) for src, dst in edges(order))
     if crossings <= len(fabric.gpus_per_site):

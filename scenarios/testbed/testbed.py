@@ -220,7 +220,7 @@ class Testbed:
         self._rerouted = False  # since the last collective
         # With measured knowledge: the number of the last collective, and its update of the rates believed before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._last_belief: tuple[Conditions, DecisionTimeline | None] | None = None
+        self._last_belief: tuple[Conditions, DecisionTimeline | None] | None = None  # of `_believed`
         self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
         # With measured demands: the demands seen in each collective.
         self._demands_seen: dict[int, Floats] = {}
@@ -517,8 +517,8 @@ class Testbed:
         """Return the reader of counters during a collective: of tunnels if the mode measures demands, of ports if it
         measures links and `of_ports`, otherwise None.
 
-        If demands are measured, flows are assigned to tunnels again after every `te.readings` readings (0: never),
-        under these rates of logical links.
+        If demands are measured, tunnels get new rates after every `te.readings` readings (0: never), allocated under
+        these rates of logical links; flows keep their tunnels.
         """
         every_s, every, self._paths = mode.measure_every_s, self.config.te.readings, [self._flow_paths()]
         if not self.config.measures_demands(mode):
@@ -526,7 +526,7 @@ class Testbed:
                 return None
             return PortWatch(self._port_counters, every_s, lambda _: None)
 
-        def reassign(reading: int) -> None:
+        def reallocate(reading: int) -> None:
             if every and reading % every == 0 and self.controller.alive():
                 fabric, workload, read = self.fabric, self.config.workload, readings(self._counted(watch))
                 limits_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
@@ -536,7 +536,7 @@ class Testbed:
                 self.route(mode, rates_bps, best=False, stay=True)
                 self._paths.append(self._flow_paths())
 
-        watch = PortWatch(self._tunnel_counters, self.config.te.sample_s, reassign)
+        watch = PortWatch(self._tunnel_counters, self.config.te.sample_s, reallocate)
         return watch
 
     def _counted(self, watch: PortWatch) -> npt.NDArray[np.int64]:
