@@ -302,13 +302,13 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
         if rank["status"] != 0:
             by_status.setdefault(describe_status(rank["status"]), []).append(rank)
     for status, ranks in by_status.items():
-        which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
+        names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
         # A rank that failed has printed the reason last, and the first one made the others fail. The last line of a
         # rank that was killed has no such meaning.
         failed = [rank for rank in ranks if (rank["status"] or 0) > 0 and rank["last_line"]]
         first = min(failed, key=lambda rank: rank["end_s"], default=None)
         why = "" if first is None else f', rank {first["rank"]} after "{first["last_line"]}"'
-        sentences.append(f"{which} {status}{why}: {folder / OUTPUT} has the output")
+        sentences.append(f"{names} {status}{why}: {folder / OUTPUT} has the output")
     return sentences
 
 

@@ -68,15 +68,15 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     config, left_out = _supported(config)
-    which = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
-    which += "".join(f"without its {part}, " for part in left_out)
+    note = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
+    note += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:
-            return serve(config, own_kernel=True, folder=run_folder.path, where=f"{which}on this machine's own kernel")
-        where = f"{which}in the VM, in virtual time"
+            return serve(config, own_kernel=True, folder=run_folder.path, where=f"{note}on this machine's own kernel")
+        where = f"{note}in the VM, in virtual time"
         if not virtual:
             lack = lacks[0].what.partition(",")[0]
-            where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
+            where = f"{note}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
         caller = _caller()
         # Mininet imports distutils; setuptools' version of it takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}

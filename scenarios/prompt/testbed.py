@@ -242,7 +242,7 @@ class InteractiveTestbed:
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         if mistakes:
-            texts = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in mistakes]
+            texts = [m.text if m.key.startswith("job") else f"{m.key}: {m.text}" for m in mistakes]
             raise PromptError("; ".join(texts))
         return config
 

@@ -70,10 +70,10 @@ class PortWatch:
                 continue
             first_bytes = None
             for counters in self._readings:
-                at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
-                requested_ns = min(requested + delay for requested, _, _, _, delay in at) - self._start_ns
-                answered_ns = max(answered - delay for _, answered, _, _, delay in at) - self._start_ns
-                sent_bytes = sum(sent[port] for _, _, sent, port, _ in at)
+                samples = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
+                requested_ns = min(requested + delay for requested, _, _, _, delay in samples) - self._start_ns
+                answered_ns = max(answered - delay for _, answered, _, _, delay in samples) - self._start_ns
+                sent_bytes = sum(sent[port] for _, _, sent, port, _ in samples)
                 first_bytes = sent_bytes if first_bytes is None else first_bytes
                 rows.append((index, max(0, requested_ns), max(0, answered_ns), sent_bytes - first_bytes))
         return tuple(rows)
