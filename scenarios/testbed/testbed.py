@@ -187,8 +187,7 @@ class Testbed:
     `delays_s` are the delays of links or ports, [links or ports] s. New agents wait for each other for at most
     `deadline_s`. `placement` is the rank at each position of the schedule in the next collective: after setting it,
     call `connect` before the next collective, and `route` if it needs other paths. `keeps_fixed_paths` is whether
-    packets in no tunnel stay on the fixed paths, because nothing fails; `set_fair_links` and `reshape` shape the links
-    accordingly.
+    packets in no tunnel stay on the fixed paths, because nothing fails; `set_fair_links` and `reshape` apply it.
     """
 
     def __init__(
