@@ -1,1 +1,1 @@
-"""Runs a user's own program on the GPUs' hosts: `session` is the part outside the VM, `inside` the part within it."""
+"""Runs a user's own program on the GPUs' hosts: `session` is the part outside the VM, `guest` the part within it."""

@@ -15,44 +15,44 @@ from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
 
 
-def run_program(config: Scenario, place: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
+def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
     """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
     modes = config.run.modes
     if len(modes) > 1:
         _say(f"WAN paths are chosen by {modes[0]}, the first of the modes {', '.join(modes)}")
     try:
-        folder = RunDirectory.begun(place, config, engines=[PROGRAM], command=command)
+        directory = RunDirectory.begun(folder, config, engines=[PROGRAM], command=command)
     except OSError as error:
-        _say(f"{place.path} cannot be written to: {error.strerror or error}")
+        _say(f"{folder.path} cannot be written to: {error.strerror or error}")
         return FAILED
     began_s = time.monotonic()
     try:
-        state, why = session.run(config, place=place)
+        state, why = session.run(config, folder=folder)
     except VMError as error:
-        folder.discard()
+        directory.discard()
         _say(str(error))
         return BAD_USAGE if isinstance(error, VMUsageError) else error.status
     except BaseException:
-        folder.log("interrupted")
+        directory.log("interrupted")
         raise
     result = session.result_of(config, state, why, time.monotonic() - began_s)
-    failures = session.failures(result, config, place.path)
+    failures = session.failures(result, config, folder.path)
     notes = [*session.notes(result, config)]
     try:
         session.write_results(state, result)
         for line in [*failures, *notes]:
-            folder.log(line)
-        folder.end([], {})
+            directory.log(line)
+        directory.end([], {})
     except (OSError, ResultsError) as error:
-        _say(f"{place.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
+        _say(f"{folder.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
         return FAILED
     finally:
-        place.close()
-    print(json.dumps({**result, "folder": str(place.path)}) if as_json else _table(result))
+        folder.close()
+    print(json.dumps({**result, "folder": str(folder.path)}) if as_json else _table(result))
     for line in [*notes, *failures]:
         _say(line)
     if not as_json:
-        _say(f"the run is in {place.path}")
+        _say(f"the run is in {folder.path}")
     return FAILED if failures else DONE
 
 

@@ -28,7 +28,7 @@ from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
-from scenarios.program.timeline import Course, rows_as_collectives
+from scenarios.program.timeline import ProgramTimeline, rows_as_collectives
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -62,12 +62,12 @@ def main(arguments: list[str]) -> int:
     try:
         with Testbed(config, platform=platform, tell=tell, fair_links=fair_links(config), has_agents=False) as testbed:
             tell("the controller's paths")
-            course = Course(testbed, config)
-            if course.changes_paths:
+            timeline = ProgramTimeline(testbed, config)
+            if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
-            set_transport(testbed, course.rates_bps)
-            with Run(testbed, config.program, request, course=course) as run:
+            set_transport(testbed, timeline.rates_bps)
+            with Run(testbed, config.program, request, timeline=timeline) as run:
                 run.wait()
                 _emit(over=run.end())
             leave(platform)
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> int:
 class Run:
     """Runs the ranks of a program; as a context manager, starts them, and leaves no process of theirs behind.
 
-    `emit` is called with the fields of each record. Without a course, conditions and paths stay as they are.
+    `emit` is called with the fields of each record. Without a timeline, conditions and paths stay as they are.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Run:
         program: ProgramSpec,
         request: Mapping[str, Any],
         *,
-        course: Course | None,
+        timeline: ProgramTimeline | None,
         emit: Callable[..., object] | None = None,
     ) -> None:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
-        self._course, self._emit = course, emit or _emit
+        self._timeline, self._emit = timeline, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
@@ -230,19 +230,19 @@ class Run:
 
     def _apply_conditions(self, now_ns: int) -> int | None:
         """Put the conditions of this instant into force; return when they change next, None for never."""
-        if self._course is None:
+        if self._timeline is None:
             return None
-        if self._course.next_ns is not None and now_ns >= self._course.next_ns:
+        if self._timeline.next_ns is not None and now_ns >= self._timeline.next_ns:
             self._add_capacity()
-            self._course.advance(now_ns)
+            self._timeline.advance(now_ns)
             self._rates_bps = self._carried_bps()
-        return self._course.next_ns
+        return self._timeline.next_ns
 
     def _carried_bps(self) -> Any:
         """Return the rates of the WAN links as shaped (after rate scaling), [WAN links] bit/s."""
-        if self._course is None:
+        if self._timeline is None:
             return np.zeros(len(self._wan_links))
-        return self._testbed.platform.scale.rates_bps(self._course.rates_bps)[self._wan_links]
+        return self._testbed.platform.scale.rates_bps(self._timeline.rates_bps)[self._wan_links]
 
     def _add_capacity(self) -> int:
         """Add what the WAN links could have carried since the last call to their capacities; return the instant."""
@@ -264,14 +264,14 @@ class Run:
             unkept = ""
         except OSError as error:
             kept, lost, unkept = 0, 0, error.strerror or str(error)
-        course_fields: dict[str, Any] = {}
-        if self._course is not None:
-            course_fields = {
-                "openflow_messages": self._course.messages,
-                "changes": self._course.count,
-                "rerouted": self._course.rerouted,
+        timeline_fields: dict[str, Any] = {}
+        if self._timeline is not None:
+            timeline_fields = {
+                "openflow_messages": self._timeline.messages,
+                "changes": self._timeline.count,
+                "rerouted": self._timeline.rerouted,
             }
-        return course_fields | {
+        return timeline_fields | {
             "at_ns": at_ns,
             "captures": captures,
             "left_running": left,
@@ -350,7 +350,7 @@ def fair_links(config: Scenario) -> tuple[str, ...] | None:
     """Return the names of the links or ports that connections share fairly: all of them, or None with fifo queues."""
     if config.run.is_real or config.transport.queue == "fifo":
         return None
-    return tuple(one.name for one in links_in_grain(conditions_of(config).fabric).all)
+    return tuple(link.name for link in links_in_grain(conditions_of(config).fabric).all)
 
 
 def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:

@@ -1,6 +1,6 @@
 """Runs a user's program in a VM, watches it from outside, and writes its run folder.
 
-`inside` starts and confines the ranks and reads the ports' counters, in the VM.
+`guest` starts and confines the ranks and reads the ports' counters, in the VM.
 """
 
 import base64
@@ -56,7 +56,7 @@ _NO_SPINNING = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_T
 
 @dataclass
 class RunState:
-    """The state of a run as seen from outside, updated from the VM's JSON records (`inside` lists them).
+    """The state of a run as seen from outside, updated from the VM's JSON records (`guest` lists them).
 
     Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
     bytes. By rank too, `ended` is the exit status and the ns since the start. `samples` are samples of the WAN links:
@@ -148,17 +148,17 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(config: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
+def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
     """Run the program of a configuration; return its state, and the reason if the run was cut short, else None.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
-    spec, words = config.program, StderrTail()
+    spec, stderr_tail = config.program, StderrTail()
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
-    state = RunState(place.path, spec.ranks_of(config.gpus))
-    request = {"setting": to_json(config), **of_caller(), "folder": str(place.path.resolve()), "directory": directory}
+    state = RunState(folder.path, spec.ranks_of(config.gpus))
+    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.path.resolve()), "directory": directory}
     began_s = time.monotonic()
     memory_bytes = network_bytes(config) + spec.memory_bytes + spec.files_bytes
     watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
@@ -168,11 +168,11 @@ def run(config: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
                 [sys.executable, "-m", "scenarios.program.guest", json.dumps(request)],
                 clock="wall" if config.run.is_real else "virtual",
                 memory_bytes=memory_bytes,
-                results=place.path,
+                results=folder.path,
                 directory=launch.ROOT,
                 environment=launch.environment(),
                 stdout=state,
-                stderr=words,
+                stderr=stderr_tail,
                 on_start=on_start,
             )
     except vm.VMError as error:
@@ -186,7 +186,7 @@ def run(config: Scenario, *, place: RunFolder) -> tuple[RunState, str | None]:
         return state, watchdog.sentence
     finally:
         state.close()
-    return state, None if status == 0 else words.last() or "the testbed failed without a message"
+    return state, None if status == 0 else stderr_tail.last() or "the testbed failed without a message"
 
 
 def _watch(
@@ -302,13 +302,13 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
         if rank["status"] != 0:
             by_status.setdefault(describe_status(rank["status"]), []).append(rank)
     for status, ranks in by_status.items():
-        which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
+        names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
         # A rank that failed has printed the reason last, and the first one made the others fail. The last line of a
         # rank that was killed has no such meaning.
         failed = [rank for rank in ranks if (rank["status"] or 0) > 0 and rank["last_line"]]
         first = min(failed, key=lambda rank: rank["end_s"], default=None)
         why = "" if first is None else f', rank {first["rank"]} after "{first["last_line"]}"'
-        sentences.append(f"{which} {status}{why}: {folder / OUTPUT} has the output")
+        sentences.append(f"{names} {status}{why}: {folder / OUTPUT} has the output")
     return sentences
 
 
@@ -362,7 +362,7 @@ def links_csv(state: RunState) -> str:
 def ranks_csv(result: Mapping[str, Any]) -> str:
     """Return ranks.csv: the ranks of a run (a result of `result_of`)."""
     columns = ("rank", "gpu", "status", "start_s", "end_s", "retransmitted_segments", "discarded_bytes")
-    return _csv(columns, [[one[name] for name in columns] for one in result["ranks"]])
+    return _csv(columns, [[rank[name] for name in columns] for rank in result["ranks"]])
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -43,7 +43,7 @@ def _by_rows(policy: Mode, every_s: float) -> Mode:
 
 
 class Exchange:
-    """The choices of a policy for a program (`timing.Choices`): the paths between every two GPUs in two sites.
+    """The choices of a policy for a program (`decision_times.Choices`): the paths between every two GPUs in two sites.
 
     A choice is rated by the time of an exchange: every GPU sends each GPU of another site a message, all at once.
     """
@@ -74,8 +74,8 @@ class Exchange:
         return latest_s
 
 
-class Course:
-    """Applies the conditions and the WAN paths of a program's run; its configuration is from `rows_as_collectives`.
+class ProgramTimeline:
+    """Applies the conditions and the WAN paths of a program's run; `config` is from `rows_as_collectives`.
 
     The constructor puts the first paths into force. `count` is the number of rate changes since, `rerouted` how many of
     them re-routed, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
@@ -87,12 +87,12 @@ class Course:
         self._conditions = conditions_of(config)
         self._believed = self._conditions.believed(self._mode.knowledge)
         self._every_ns = None if config.conditions.every_s is None else round(config.conditions.every_s * 1e9)
-        self._course: decision_times.DecisionTimeline | None = None
+        self._timeline: decision_times.DecisionTimeline | None = None
         if not self._mode.is_periodic:
             exchange = Exchange(
                 Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes
             )
-            self._course = decision_times.DecisionTimeline(
+            self._timeline = decision_times.DecisionTimeline(
                 self._mode, exchange, self._believed, reembed_every=config.collective.reembed_every
             )
         self._row = self.count = self.rerouted = 0
@@ -126,4 +126,4 @@ class Course:
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
-        return int(decision_times_of(self._config, self._mode.name, self._row, 1, course=self._course).routed[0])
+        return int(decision_times_of(self._config, self._mode.name, self._row, 1, course=self._timeline).routed[0])

@@ -122,7 +122,7 @@ class ClockWatchdog:
             used_s = sum(kernel.cpu_times()[:4])  # with that of its children that have ended
             for process in processes:
                 used_s += sum(process.cpu_times()[:2])
-            self._used_s, self._processes = max(self._used_s, used_s), frozenset(one.pid for one in processes)
+            self._used_s, self._processes = max(self._used_s, used_s), frozenset(process.pid for process in processes)
         return (self._processes, self._most_bytes // _GRAIN_BYTES)
 
     def _busiest_command(self) -> str | None:
@@ -145,7 +145,7 @@ class ClockWatchdog:
 def watched(
     watch: Callable[[Callable[[], None], threading.Event], None],
 ) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Yields the `on_start` callback for `vm.run`, which runs `watch` in a thread until the context ends.
+    """Yield the `on_start` callback for `vm.run`, which runs `watch` in a thread until the context ends.
 
     `watch` is called with a function that ends the VM, and an event that is set when the context ends.
     """

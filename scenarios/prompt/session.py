@@ -63,24 +63,24 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     memory_bytes = _memory_bytes(config) if virtual else _VM_BYTES
     if virtual or lacks:
         vm.check(memory_bytes=memory_bytes)
-    place = RunFolder.new(out) if out is not None else RunFolder.dated(f"{scenario.name}-prompt", datetime.now())
+    run_folder = RunFolder.new(out) if out is not None else RunFolder.dated(f"{scenario.name}-prompt", datetime.now())
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))  # the terminal was closed
     # As in a shell: dying of Ctrl-\ would leave the terminal in the state that readline has set.
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     config, left_out = _supported(config)
-    which = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
-    which += "".join(f"without its {part}, " for part in left_out)
+    note = f"the first of {count} configurations of {scenario.name}, " if count > 1 else ""
+    note += "".join(f"without its {part}, " for part in left_out)
     try:
         if not virtual and not lacks:
-            return serve(config, own_kernel=True, folder=place.path, where=f"{which}on this machine's own kernel")
-        where = f"{which}in the VM, in virtual time"
+            return serve(config, own_kernel=True, folder=run_folder.path, where=f"{note}on this machine's own kernel")
+        where = f"{note}in the VM, in virtual time"
         if not virtual:
             lack = lacks[0].what.partition(",")[0]
-            where = f"{which}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
+            where = f"{note}in the VM (on this machine's own kernel it would need {lack}; --doctor shows more)"
         caller = _caller()
         # Mininet imports distutils; setuptools' version of it takes five times as long to load as Python's.
         inside = {"PYTHONPATH": str(_ROOT), "SETUPTOOLS_USE_DISTUTILS": "stdlib", "PYTHONHASHSEED": "0"}
-        at_terminal, folder = terminal.is_terminal(), str(place.path.resolve())
+        at_terminal, folder = terminal.is_terminal(), str(run_folder.path.resolve())
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
         lines = LineServer(build_fabric(config.fabric), at_terminal=at_terminal, history=history_file(os.environ))
         with lines.editing() if virtual else nullcontext(), _watched(lines, config, at_terminal) as on_start:
@@ -88,7 +88,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 [sys.executable, "-m", "scenarios.prompt.session", to_json(config), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
                 memory_bytes=memory_bytes,
-                results=place.path,
+                results=run_folder.path,
                 environment={**os.environ, **inside},
                 stdin=None if virtual or at_terminal else 0,
                 use_terminal=at_terminal,
@@ -97,9 +97,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 on_interrupt=lines.interrupt,
             )
     finally:
-        _keep_history(place.path)
-        place.abandon()
-        place.close()
+        _keep_history(run_folder.path)
+        run_folder.abandon()
+        run_folder.close()
 
 
 def _supported(config: Scenario) -> tuple[Scenario, list[str]]:
@@ -128,7 +128,7 @@ def _supported(config: Scenario) -> tuple[Scenario, list[str]]:
 
 @contextmanager
 def _watched(lines: LineServer, config: Scenario, at_terminal: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Yields the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
+    """Yield the `on_start` callback for `vm.run`, which starts a thread that watches the VM until the context ends.
 
     The thread reports when a command stops the clock. It kills a command that does not react to Ctrl-C. It ends the VM
     if that does not help, or if nobody can press Ctrl-C; the context then raises VMError. Without a terminal the prompt
@@ -217,20 +217,20 @@ def serve(
 
     try:
         with nullcontext() if virtual else checking_signals(), platform.files() as files:
-            on = replace(platform, folder=files)
+            platform = replace(platform, folder=files)
             if not virtual:
-                on = replace(on, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
-            with Testbed(replace(config, jobs=()), platform=on, tell=tell) as testbed:
+                platform = replace(platform, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
+            with Testbed(replace(config, jobs=()), platform=platform, tell=tell) as testbed:
                 interactive = InteractiveTestbed(testbed, config.jobs)
                 up.set()
-                banner = text.banner(testbed.fabric, on.scale, where=where, folder=str(folder))
+                banner = text.banner(testbed.fabric, platform.scale, where=where, folder=str(folder))
                 # Without a terminal, stdout has nothing but answers.
                 print(banner, file=sys.stdout if os.isatty(0) else sys.stderr, flush=True)
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 try:
                     earlier = history(history_file(os.environ), folder / _HISTORY)
                     with earlier if os.isatty(0) and not virtual else nullcontext():
-                        Prompt(interactive, folder=folder, asks=virtual, caller=caller)
+                        Prompt(interactive, folder=folder, lines_from_host=virtual, caller=caller)
                 finally:
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
                     _report("taking everything down again")

@@ -59,8 +59,8 @@ MININET = (
 class Prompt(CLI):  # type: ignore[misc]
     """A prompt on a testbed. As in Mininet, the constructor runs it, until exit or Ctrl-D.
 
-    If lines do not come from a terminal, only answers are printed, and no prompts. Captures go to `folder`. `asks`: the
-    lines come from the host, as in virtual time. `caller` holds the user and environment
+    If lines do not come from a terminal, only answers are printed, and no prompts. With `lines_from_host` the host
+    sends the lines, as in virtual time. Captures go to `folder`. `caller` holds the user and environment
     (`program.session.of_caller`) and the directory for programs of the verb `run`; with None, `run` is refused.
     """
 
@@ -69,19 +69,19 @@ class Prompt(CLI):  # type: ignore[misc]
         testbed: InteractiveTestbed,
         *,
         folder: Path,
-        asks: bool = False,
+        lines_from_host: bool = False,
         caller: Mapping[str, Any] | None = None,
     ) -> None:
         self._caller = caller
         self._testbed, self._fabric, self._folder = testbed, testbed.fabric, folder
         self._captures: list[Capture] = []
         lg.ch.stream = sys.stdout  # Mininet logs the answers of its verbs
-        self._client = LineClient(self._request) if asks else None
+        self._client = LineClient(self._request) if lines_from_host else None
         self._begun_ns = 0
         self._interrupts = -1
-        if asks or not os.isatty(0):
+        if lines_from_host or not os.isatty(0):
             self.prompt = ""
-        self.use_rawinput = not asks
+        self.use_rawinput = not lines_from_host
         try:
             super().__init__(testbed.testbed.network, stdin=self._client or sys.stdin)
         finally:

@@ -72,7 +72,7 @@ class State:
 
     @cached_property
     def logical_bps(self) -> Floats:
-        """The rates of the logical links, [links] bit/s; 0 if the failed cables cut every way along a link."""
+        """The rates of the logical links, [links] bit/s; 0 if the failed cables leave a link no path."""
         rates = self.shared.slowest_bps(self.set_bps).copy()
         rates[list(failed_links(self.fabric, self.dead))] = 0.0
         return rates
@@ -82,7 +82,7 @@ class State:
         return {(src, dst): path for src, dst, path, _ in self.status["routes"]}
 
     @cached_property
-    def _ways(self) -> FabricPaths:
+    def _fabric_paths(self) -> FabricPaths:
         return FabricPaths(self.fabric, self.dead)
 
     def path(self, src: int, dst: int) -> int:
@@ -93,7 +93,7 @@ class State:
         if not crosses(self.fabric, src, dst):
             return -1
         sites = self.fabric.gpus[src].site, self.fabric.gpus[dst].site
-        return self._installed_paths.get((src, dst), self._ways.fixed(*sites).index)
+        return self._installed_paths.get((src, dst), self._fabric_paths.fixed(*sites).index)
 
     def route(self, src: int, dst: int, path: int | None = None) -> Route:
         """Return the route between two ranks over the WAN path of this index (-1 within a site), or that in force."""

@@ -78,9 +78,7 @@ class InteractiveTestbed:
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._course: DecisionTimeline | None = (
-            None  # the decisions of a condition-dependent mode, under the rows of `_recorded`
-        )
+        self._timeline: DecisionTimeline | None = None  # of a condition-dependent mode, under the rates of `_recorded`
         self._recorded = RecordedRates()
         self._needs_agents = False  # whether the next collective needs new agents
         kinds = [link.kind for link in links_in_grain(self.fabric).all]
@@ -147,7 +145,7 @@ class InteractiveTestbed:
         except Failure:
             self.testbed.reshape(self.set_bps, delays_s=before)
             raise
-        self._course = None
+        self._timeline = None
         return self.testbed.platform.late_s / NEGLIGIBLE_DELAY_RATIO
 
     def set_mode(self, name: str) -> None:
@@ -159,12 +157,12 @@ class InteractiveTestbed:
         chooses = mode.is_periodic  # a condition-dependent mode chooses before the next collective
         order = "best" if chooses and mode.reembeds else "rank"
         self._arrange(mode, order, self.collective, best=chooses and mode.reroutes)
-        self.mode, self._since, self._course = mode, 0, None
+        self.mode, self._since, self._timeline = mode, 0, None
 
     def set_ring(self, order: str | Sequence[int]) -> None:
         """Use this ring, the "best" one under the current conditions, or the one in "rank" order."""
         self._arrange(self.mode, order, self.collective, best=self.mode.is_periodic and self.mode.reroutes)
-        self._course = None
+        self._timeline = None
         self._since = 1  # a mode that re-embeds keeps this placement until it is due again
 
     def scenario(self) -> Scenario:
@@ -203,7 +201,7 @@ class InteractiveTestbed:
         sized = replace(self._scenario_collective, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
-        with self._restarting_course():
+        with self._dropping_timeline_on_failure():
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
@@ -244,7 +242,7 @@ class InteractiveTestbed:
         except ScheduleError as error:
             raise PromptError(str(error)) from None
         if mistakes:
-            texts = [one.text if one.key.startswith("job") else f"{one.key}: {one.text}" for one in mistakes]
+            texts = [m.text if m.key.startswith("job") else f"{m.key}: {m.text}" for m in mistakes]
             raise PromptError("; ".join(texts))
         return config
 
@@ -258,12 +256,12 @@ class InteractiveTestbed:
             bed.config, bed.placement = config, tuple(range(config.gpus))
             try:
                 bed.set_fair_links(config.fair_links("base"), self.set_bps)
-                bed.deadline_s = max(bed.deadline_s, _PATIENT * max(one.due_s for one in config.transfers))
+                bed.deadline_s = max(bed.deadline_s, _PATIENT * max(transfer.due_s for transfer in config.transfers))
                 bed.renew()
                 bed.route(config.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
-                bed.config, bed.placement, self._needs_agents, self._course = before, placement, True, None
+                bed.config, bed.placement, self._needs_agents, self._timeline = before, placement, True, None
         spans = config.workload.jobs
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
@@ -272,7 +270,7 @@ class InteractiveTestbed:
     ) -> None:
         """Run a program on the GPUs' hosts over the network as it is; the next collective starts new agents.
 
-        `request` and `emit` are as for `program.inside.Run`. KeyboardInterrupt ends the program too.
+        `request` and `emit` are as for `program.guest.Run`. KeyboardInterrupt ends the program too.
         """
         bed = self.testbed
         program = replace(bed.config.program, command=command, ranks=tuple(ranks), capture=())
@@ -280,12 +278,12 @@ class InteractiveTestbed:
             raise PromptError(f"{mistake.key}: {mistake.text}")
         self._needs_agents = True
         if not bed.config.run.is_real:
-            bed.stays = False
+            bed.keeps_fixed_paths = False
             bed.set_fair_links(fair_links(bed.config), self.set_bps)
         bed.set_queues()
         set_transport(bed, self.set_bps)
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
-        with Run(bed, program, request, course=None, emit=emit) as run:
+        with Run(bed, program, request, timeline=None, emit=emit) as run:
             run.wait()
             emit(over=run.end())
 
@@ -304,25 +302,25 @@ class InteractiveTestbed:
     def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
         """Return `order` and `best` for `_arrange`, as a condition-dependent mode decides.
 
-        Its course begins with the current placement, if that fits the collective, and with the fixed paths.
+        Its timeline begins with the current placement, if that fits the collective, and with the fixed paths.
         """
         fits = self._fits_placement(wanted)
         order: str | Sequence[int] = self.testbed.placement if fits else "rank"
-        begins = self._course is None or wanted != self.collective
+        begins = self._timeline is None or wanted != self.collective
         if begins:
             delays_s = links_in_grain(self.fabric).delays_s(self.testbed.delays_s)
             chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
             placement = np.array(self.testbed.placement, np.int16) if fits else None
             every, self._recorded = self.reembed_every, RecordedRates()
-            self._course = DecisionTimeline(
+            self._timeline = DecisionTimeline(
                 self.mode, chooser, self._recorded, reembed_every=every, placement=placement
             )
-        assert self._course is not None
+        assert self._timeline is not None
         number = len(self._recorded.rows)
         # A failed link counts as 1 bit/s, so that predicted times are finite.
         self._recorded.rows.append(np.maximum(self.state().logical_bps, 1.0))
-        moments = self._course.moments(number, 1)
-        embeds, routes = moments.embedded[0] == number, moments.routed[0] == number
+        decision_times = self._timeline.moments(number, 1)
+        embeds, routes = decision_times.embedded[0] == number, decision_times.routed[0] == number
         best: bool | None = None
         if routes:
             best = True
@@ -331,12 +329,12 @@ class InteractiveTestbed:
         return "best" if embeds else order, best
 
     @contextmanager
-    def _restarting_course(self) -> Iterator[None]:
-        """Restart the course of a condition-dependent mode if the context fails: its choice may not be in force."""
+    def _dropping_timeline_on_failure(self) -> Iterator[None]:
+        """Drop the timeline of a condition-dependent mode if the context fails: its choices may not be in force."""
         try:
             yield
         except BaseException:
-            self._course = None
+            self._timeline = None
             raise
 
     def set_cable(self, a: str, b: str, *, up: bool) -> None:
@@ -371,8 +369,8 @@ class InteractiveTestbed:
 
     def _move_delays(self) -> None:
         """Once cables have failed, apply WAN delays after each link instead of at the receiver: paths may change."""
-        if self.testbed.stays and self.state().dead:
-            self.testbed.stays = False
+        if self.testbed.keeps_fixed_paths and self.state().dead:
+            self.testbed.keeps_fixed_paths = False
             self.testbed.reshape(self.set_bps)
 
     def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -425,14 +423,14 @@ class InteractiveTestbed:
             self.testbed.reshape(self.set_bps)
         with self._killing_agents_on_failure():
             self.testbed.placement = placement
-            if (fair_links, not state.dead) != (self.testbed.fair_links, self.testbed.stays):
-                self.testbed.stays = not state.dead
+            if (fair_links, not state.dead) != (self.testbed.fair_links, self.testbed.keeps_fixed_paths):
+                self.testbed.keeps_fixed_paths = not state.dead
                 self.testbed.set_fair_links(fair_links, self.set_bps)
             if renews:
                 self.testbed.renew(wanted)
                 self._needs_agents = False
             self.testbed.connect()
-            if best is not None or self.testbed.has_lost_ways(mode):
+            if best is not None or self.testbed.lacks_flow_paths(mode):
                 self._route(mode, best=mode.reroutes if best is None else best)
 
     def _route(self, mode: Mode, *, best: bool) -> None:
@@ -446,7 +444,7 @@ class InteractiveTestbed:
         if _PATIENT * seconds > self.testbed.deadline_s:
             self.testbed.deadline_s = _PATIENT * seconds
             self.testbed.renew()
-            if self.testbed.has_lost_ways(self.mode):
+            if self.testbed.lacks_flow_paths(self.mode):
                 self._route(self.mode, best=self.mode.reroutes)
 
     def _workload(self, wanted: CollectiveSpec) -> Workload:

@@ -67,7 +67,7 @@ def scale_note(scale: RateScale) -> list[str]:
 
 
 def banner(fabric: Fabric, scale: RateScale, *, where: str, folder: str) -> str:
-    """Return the lines above the first prompt: the network's size and place, the rate scale, and first hints."""
+    """Return the lines above the first prompt: the network's size and location, the rate scale, and first hints."""
     sites = " + ".join(str(count) for count in fabric.gpus_per_site)
     lines = (
         f"Longhaul: {len(fabric.gpus)} GPUs ({sites}), {len(fabric.switches)} switches, controller and agents are up",
@@ -161,7 +161,7 @@ def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]
 
 
 def ring(fabric: Fabric, order: Sequence[int]) -> str:
-    """Return a ring; if it crosses the WAN more often than necessary, also the model's limit for such a ring."""
+    """Return a ring; if it crosses the WAN more often than necessary, also what the model then assumes."""
     text = " > ".join(f"g{rank}" for rank in (*order, order[0]))
     crossings = sum(crosses(fabric, src, dst) for src, dst in edges(order))
     if crossings <= len(fabric.gpus_per_site):
@@ -178,19 +178,19 @@ def placement(fabric: Fabric, ranks: Sequence[int]) -> str:
 def mode(mode: Mode, reembed_every: int, routing: str) -> str:
     """Describe a mode: when it re-embeds and re-routes, and how the fabric routes flows if the mode does not."""
 
-    def moments(when: When) -> str:
+    def frequency(when: When) -> str:
         if not when.is_periodic:
             return f"by {when if mode.function is None else Path(mode.function).name}"
         every = when.period(reembed_every)
         return "for every collective" if every == 1 else f"for one collective in {every}, from the next on"
 
-    gpus = f"re-embedded {moments(mode.reembed)}" if mode.reembeds else "in a fixed placement"
-    paths = f"re-chosen {moments(mode.reroute)}" if mode.reroutes else _PATHS_BY_ROUTING[routing]
+    gpus = f"re-embedded {frequency(mode.reembed)}" if mode.reembeds else "in a fixed placement"
+    paths = f"re-chosen {frequency(mode.reroute)}" if mode.reroutes else _PATHS_BY_ROUTING[routing]
     return f"{mode.name}: the GPUs {gpus}, WAN paths {paths}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:
-    """Confirm a link's new rate, with the carried part of it; says also whether the link is down."""
+    """Confirm a link's new rate, with the carried part of it; the text also says whether the link is down."""
     carried = f" ({rate(scale.rate_bps(rate_bps))} at rate scale {scale})" if scale.divisor > 1 else ""
     return f"{link} has {rate(rate_bps)}{carried}{'; it is down now' if down else ''}"
 
@@ -269,16 +269,16 @@ def flows(dump: str, fabric: Fabric, switch: str) -> str:
 
     Addresses and ports are replaced by the fabric's names. Rules that are not the controller's are appended verbatim.
     """
-    ways = FabricPaths(fabric)
+    fabric_paths = FabricPaths(fabric)
     names = (
         {address: gpu.name for gpu in fabric.gpus for address in (gpu.ip, gpu.mac)}
-        | {network: f"site {site}" for site, network in enumerate(ways.networks)}
-        | {key: port.peer for port in ways.switches[switch].ports for key in (str(port.number), port.interface)}
+        | {network: f"site {site}" for site, network in enumerate(fabric_paths.networks)}
+        | {key: port.peer for port in fabric_paths.switches[switch].ports for key in (str(port.number), port.interface)}
         | {tunnel_tag(path.index): f"tagged {path.name}" for path in fabric.paths}
         | {
             tunnel_tag(tunnel_over(path.index, index)): f"tagged {path.name}>{spine}"
             for path in fabric.paths
-            for index, spine in enumerate(ways.spines(path.dst_site))
+            for index, spine in enumerate(fabric_paths.spines(path.dst_site))
         }
     )
     lines = [line.strip() for line in dump.splitlines() if "actions=" in line]  # without the heading

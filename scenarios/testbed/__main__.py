@@ -34,10 +34,10 @@ def main(arguments: list[str]) -> int:
             if mode == CAPACITY:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
-            _print({"before": testbed.seen()})
+            _print({"before": testbed.snapshot()})
             for result in Recovery(testbed, config.mode(mode)).run(count=int(count)):
                 _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
-            _print({"after": testbed.seen()})
+            _print({"after": testbed.snapshot()})
             tell("the shutdown of the network")
             leave(platform)
     except Failure as error:

@@ -35,16 +35,16 @@ class Frame(NamedTuple):
 def frames(fabric: Fabric, gpus: Sequence[int]) -> Iterator[Frame]:
     """Yield a frame for each candidate path between two of these GPUs (ranks), as the sender's leaf sends it once the
     pair is in the path's tunnel; frames that would match the same kernel flows are yielded once."""
-    ways, sent = FabricPaths(fabric), set[tuple[str, str, str]]()
+    paths, sent = FabricPaths(fabric), set[tuple[str, str, str]]()
     ends = [(fabric.gpus[a], fabric.gpus[b]) for a in gpus for b in gpus]
     for path, (src, dst) in product(fabric.paths, ends):
         if (src.site, dst.site) != (path.src_site, path.dst_site):
             continue
-        spine = ways.spine(src, ways.routers_of(path)[0])
-        rule = install(ways, Route(src=src.rank, dst=dst.rank, path=path.index, spine=spine, generation=1)).rule
-        interface = next(port.interface for port in ways.switches[src.leaf].ports if port.number == rule.out_port)
+        spine = paths.spine(src, paths.routers_of(path)[0])
+        rule = install(paths, Route(src=src.rank, dst=dst.rank, path=path.index, spine=spine, generation=1)).rule
+        interface = next(port.interface for port in paths.switches[src.leaf].ports if port.number == rule.out_port)
         # Routes put no pair into the tunnel of its default path.
-        address = NO_TUNNEL if path.index == ways.default(src.rank, dst.rank) else rule.eth_dst
+        address = NO_TUNNEL if path.index == paths.default(src.rank, dst.rank) else rule.eth_dst
         assert address is not None
         if (interface, address, dst.ip) not in sent:
             sent.add((interface, address, dst.ip))

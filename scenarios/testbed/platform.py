@@ -96,8 +96,8 @@ def _switch_setting(key: str) -> str:
     from topologies.mininet_nodes import NetworkError
 
     command = [*_VSCTL, "--if-exists", "get", "Open_vSwitch", ".", f"other_config:{key}"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # ovs-vsctl's is 10 s
-    if ended.returncode != 0:
-        lines = ended.stderr.strip().splitlines()
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)  # ovs-vsctl's is 10 s
+    if result.returncode != 0:
+        lines = result.stderr.strip().splitlines()
         raise NetworkError(f"Open vSwitch does not answer: {lines[-1] if lines else 'ovs-vsctl failed'}")
-    return ended.stdout.strip().strip('"')
+    return result.stdout.strip().strip('"')

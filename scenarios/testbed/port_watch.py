@@ -16,12 +16,12 @@ number. For tunnels the switch is "" and the numbers are those of tunnels."""
 class PortWatch:
     """Reads counters during one collective: before it begins, every `every_s` from then on in a thread, and at its end.
 
-    `ask` makes a reading, and returns None if nothing can be read. `then` is called after each reading of the thread
+    `read` makes a reading, and returns None if nothing can be read. `then` is called after each reading of the thread
     but the first, with its number from 1 on. Leaving the context ends the readings in any case.
     """
 
-    def __init__(self, ask: Callable[[], Counters | None], every_s: float, then: Callable[[int], object]) -> None:
-        self._ask, self._every_ns, self._then = ask, round(every_s * 1e9), then
+    def __init__(self, read: Callable[[], Counters | None], every_s: float, then: Callable[[int], object]) -> None:
+        self._read, self._every_ns, self._then = read, round(every_s * 1e9), then
         self._lock, self._is_over, self._start_ns = threading.Lock(), False, 0
         self._readings: list[Counters] = []
         self._error: Exception | None = None
@@ -48,7 +48,7 @@ class PortWatch:
 
     def _read_once(self) -> bool:
         """Read once; return whether anything was read."""
-        counters = self._ask()
+        counters = self._read()
         if counters is not None:
             self._readings.append(counters)
         return counters is not None
@@ -59,9 +59,9 @@ class PortWatch:
         """Return the readings as `CollectiveRecord.counters`, for links, ports or tunnels by index.
 
         `counted` maps each to the (switch, port) pairs whose counters are added up for it. `control_s` are the one-way
-        delays to switches: a switch is asked that much later, and answers that much earlier, than the controller sees.
-        Readings before the collective's beginning count as readings at the beginning, as nothing is sent until then. A
-        port of a switch that is missing in a reading is left out.
+        delays to switches: a request arrives there that much later, and the answer leaves that much earlier, than the
+        controller sees. Readings before the collective's beginning count as readings at the beginning, as nothing is
+        sent until then. A port of a switch that is missing in a reading is left out.
         """
         rows = []
         for index, all_ports in counted.items():
@@ -70,12 +70,12 @@ class PortWatch:
                 continue
             first_bytes = None
             for counters in self._readings:
-                at = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
-                asked_ns = min(asked + delay for asked, _, _, _, delay in at) - self._start_ns
-                answered_ns = max(answered - delay for _, answered, _, _, delay in at) - self._start_ns
-                sent_bytes = sum(sent[port] for _, _, sent, port, _ in at)
+                samples = [(*counters[switch], port, round(1e9 * control_s.get(switch, 0.0))) for switch, port in ports]
+                requested_ns = min(requested + delay for requested, _, _, _, delay in samples) - self._start_ns
+                answered_ns = max(answered - delay for _, answered, _, _, delay in samples) - self._start_ns
+                sent_bytes = sum(sent[port] for _, _, sent, port, _ in samples)
                 first_bytes = sent_bytes if first_bytes is None else first_bytes
-                rows.append((index, max(0, asked_ns), max(0, answered_ns), sent_bytes - first_bytes))
+                rows.append((index, max(0, requested_ns), max(0, answered_ns), sent_bytes - first_bytes))
         return tuple(rows)
 
     def _run(self) -> None:

@@ -72,7 +72,7 @@ class Recovery:
                 self._injector.after()
                 last = attempt == MOST_ATTEMPTS
                 if isinstance(error, ControllerError) and not last and self._testbed.controller.ends():
-                    continue  # the controller was ending when it was asked; the repair restarts it
+                    continue  # the controller was ending during the call; the repair restarts it
                 sent_bytes = self._sent_bytes() - self._sent_before
                 self._record_failure(error, lost=isinstance(error, CollectiveError), sent_bytes=sent_bytes)
                 if last:
@@ -117,10 +117,10 @@ class Recovery:
         return record
 
     def _settle(self) -> None:
-        """Wait until the controller knows which cables are down, and mark the ring's paths as to be chosen again.
+        """Wait until the controller knows which cables are down, and have the next attempt choose paths again.
 
-        If it knows others after `NOTICED_S`, its paths are used nevertheless, and a path that differs from the plan
-        ends the point.
+        If it reports other cables after `NOTICED_S`, its paths are used nevertheless, and a path that differs from the
+        plan ends the point.
         """
         self._reroute, self._in_force = True, self._injector.in_force()
         time.sleep(_SETTLE_S)

@@ -1,7 +1,7 @@
 """A snapshot of the machine that runs the collectives: kernel, Open vSwitch, every qdisc, and the kernel's settings.
 
 It is taken before the first collective and after the last one for a run's provenance, so that a changed setting can be
-found. It changes nothing, and runs inside the VM, where imports are slow.
+detected. It changes nothing, and runs inside the VM, where imports are slow.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _FOLDERS = ("net/core", "net/ipv4")
 _OTHERS = ("kernel/randomize_va_space", "kernel/sched_rt_runtime_us", "vm/overcommit_memory")
 
 
-def seen(host_pid: int) -> dict[str, object]:
+def take(host_pid: int) -> dict[str, object]:
     """Take a snapshot; `host_pid` is a process in a GPU's network namespace.
 
     `sysctls` has the settings of the switches' namespace by name, and under "gpu" those that differ in the GPU's.
@@ -39,37 +39,37 @@ def seen(host_pid: int) -> dict[str, object]:
 def sysctls() -> dict[str, str]:
     """Return the settings of this thread's network namespace for TCP and forwarding, and a few of the whole system."""
     names = [f"{folder}/{file.name}" for folder in _FOLDERS for file in os.scandir(_ROOT / folder) if file.is_file()]
-    configs = {}
+    settings = {}
     for name in [*sorted(names), *_OTHERS]:
         try:
             # This takes three system calls; a file object would take ten, and there are hundreds of settings.
-            config = os.open(_ROOT / name, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(_ROOT / name, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                text = os.read(config, _LONGEST)
+                text = os.read(fd, _LONGEST)
             finally:
-                os.close(config)
+                os.close(fd)
         except OSError:  # the setting is write-only, or this kernel lacks it
             continue
-        configs[name.replace("/", ".")] = " ".join(text.decode().split())
-    return configs
+        settings[name.replace("/", ".")] = " ".join(text.decode().split())
+    return settings
 
 
 def _sysctls_of(pid: int) -> dict[str, str]:
     """Return the settings of another process's network namespace, read by a thread that enters it and ends."""
-    configs: dict[str, str] = {}
+    settings: dict[str, str] = {}
 
     def read() -> None:
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) == 0:
-                configs.update(sysctls())
+                settings.update(sysctls())
         finally:
             os.close(namespace)
 
     thread = threading.Thread(target=read)
     thread.start()
     thread.join()
-    return configs
+    return settings
 
 
 def _output(command: list[str]) -> str:

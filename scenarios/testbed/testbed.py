@@ -101,10 +101,10 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reconfiguration:
-    """The changes before a collective: whether the mode re-embedded its ring and re-routed its paths, and their cost.
+    """The changes before a collective: whether the mode re-embedded and re-routed, and what that cost.
 
-    `took_ns` is the time from before the choice of the ring until the controller had installed the paths, `messages`
-    the number of OpenFlow messages; both are None if neither a ring nor paths were chosen.
+    `took_ns` is the time from the start of choosing the placement until the controller had installed the paths,
+    `messages` the number of OpenFlow messages; both are None if neither a placement nor paths were chosen.
     """
 
     reembedded: bool = False
@@ -132,7 +132,7 @@ class CollectiveRecord:
     - `moved`: rows of a change of conditions (from 0 on) at which paths were chosen, and the path of every flow, for
       modes that re-route during a collective; `reconfigure_messages` includes the messages for that.
     - `late`: whether timers were later than the shaping allows for.
-    - `faults`: the indices of the faults in force when ring and paths were chosen.
+    - `faults`: the indices of the faults in force when placement and paths were chosen.
     - `undisturbed`: whether nothing else happened to the collective, so that the model can predict it.
     """
 
@@ -186,8 +186,8 @@ class Testbed:
 
     `delays_s` are the delays of links or ports, [links or ports] s. New agents wait for each other for at most
     `deadline_s`. `placement` is the rank at each position of the schedule in the next collective: after setting it,
-    call `connect` before the next collective, and `route` if it needs other paths. `stays` is whether packets in no
-    tunnel stay on the fixed paths, because nothing fails; `set_fair_links` and `reshape` shape the links accordingly.
+    call `connect` before the next collective, and `route` if it needs other paths. `keeps_fixed_paths` is whether
+    packets in no tunnel stay on the fixed paths, because nothing fails; `set_fair_links` and `reshape` apply it.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class Testbed:
         # Queues are fair and there are no faults, so nothing is lost. At the prompt faults may come, but a prompt has
         # no fair links at first.
         self._is_lossless = fair_links is not None and not config.faults
-        self.stays = has_agents and not config.faults
-        # By collective, the faults under which ring and paths were chosen, in its last attempt.
+        self.keeps_fixed_paths = has_agents and not config.faults
+        # By collective, the faults under which placement and paths were chosen, in its last attempt.
         self._faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self._faults_under.get(number, ())) if config.faults else None
         self._conditions = conditions_of(config, in_force)
@@ -217,9 +217,9 @@ class Testbed:
         self._spread_paths: dict[int, int] = {}  # if the fabric spreads flows: the path of each flow, by its index
         self._limits_bps: Floats | None = None  # the rates of tunnels by class, [classes * paths], if there are any
         self._rerouted = False  # since the last collective
-        # With measured knowledge: by the last collective, its update of the believed rates before it.
+        # With measured knowledge: the number of the last collective, and its update of the rates believed before it.
         self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._last_belief: tuple[Conditions, DecisionTimeline | None] | None = None
+        self._last_belief: tuple[Conditions, DecisionTimeline | None] | None = None  # of `_believed`
         self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
         # With measured demands: the demands seen in each collective.
         self._demands_seen: dict[int, Floats] = {}
@@ -268,7 +268,7 @@ class Testbed:
                 self.set_queues()
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
-            self._watch = stack.enter_context(TimerLatency()) if self.platform.is_real else None
+            self._timer_latency = stack.enter_context(TimerLatency()) if self.platform.is_real else None
             self._stack = stack.pop_all()
         return self
 
@@ -278,7 +278,7 @@ class Testbed:
     def _shape(self, rates_bps: Floats) -> Shaper:
         """Shape the links with these rates and the present delays."""
         transport = self.config.transport
-        size, by_path = transport.buffer_bytes, self.stays and self.fair_links is not None
+        size, by_path = transport.buffer_bytes, self.keeps_fixed_paths and self.fair_links is not None
         shaping = Shaping(
             fabric=self.fabric,
             delays_s=self._router.delays_s,
@@ -295,7 +295,7 @@ class Testbed:
             segment_bytes=0 if self.fair_links is None else self._windows(self.fair_links).segment_bytes,
         )
         self._rates_bps = rates_bps
-        return Shaper(shaping, self.platform.scale.rates_bps(self._with_tunnels), self.network.host_pids)
+        return Shaper(shaping, self.platform.scale.rates_bps(self._rates_with_tunnels_bps), self.network.host_pids)
 
     @property
     def _tunnels(self) -> tuple[Tunnel, ...]:
@@ -312,7 +312,7 @@ class Testbed:
         )
 
     @property
-    def _with_tunnels(self) -> Floats:
+    def _rates_with_tunnels_bps(self) -> Floats:
         """The rates of links or ports, followed by those of tunnels.
 
         A tunnel that no flow uses has its port's rate, so that it sends the packets that flows left in its queue.
@@ -352,10 +352,10 @@ class Testbed:
     def _has_own_segments(self) -> bool:
         """Whether each connection's segment size follows from its own messages, instead of the largest of all.
 
-        It does not if a class or a tunnel has a part of a port, which would lose the time that it waits for longer
-        segments of others; nor if rates change by time.
+        It does not if a class or a tunnel has only a part of a port's rate: it would lose the time that it waits for
+        longer segments of others. Nor does it if rates change by time.
         """
-        has_parts = bool(self._tunnels) or any(one.share or one.ceiling < 1 for one in self.config.classes)
+        has_parts = bool(self._tunnels) or any(entry.share or entry.ceiling < 1 for entry in self.config.classes)
         return self.fair_links is not None and not has_parts and self._conditions.timed is None
 
     @property
@@ -399,7 +399,7 @@ class Testbed:
                 netlink.set_segment_bytes(gpu.interface, segment_bytes)
 
     @property
-    def _control_s(self) -> Mapping[str, float]:
+    def _control_delays_s(self) -> Mapping[str, float]:
         """The one-way delay from the controller to each switch, in seconds; empty if there is none."""
         of_sites = self.config.control_delays_s
         by_address = control_delay.delays_s(of_sites) if of_sites else {}
@@ -409,12 +409,12 @@ class Testbed:
     def _router(self) -> Router:
         return Router(self.fabric, links_in_grain(self.fabric).delays_s(self.delays_s))
 
-    def seen(self) -> dict[str, object]:
-        """Take a snapshot of the machine (`snapshot.seen`)."""
-        return snapshot.seen(self.network.host_pids[0])
+    def snapshot(self) -> dict[str, object]:
+        """Take a snapshot of the machine (`snapshot.take`)."""
+        return snapshot.take(self.network.host_pids[0])
 
     def run(self, mode: Mode, *, count: int) -> Iterator[CollectiveRecord]:
-        """Run the first `count` collectives of the configuration in one mode, in order; the first failure is raised."""
+        """Run the first `count` collectives of the configuration in one mode, in order; raises the first failure."""
         for number in range(count):
             yield self.collective(mode, number)
 
@@ -431,27 +431,27 @@ class Testbed:
     ) -> CollectiveRecord:
         """Run the collective of this number, after all earlier ones.
 
-        `in_force` are the indices of the faults under which ring and paths are chosen. With `reroute` the controller is
-        asked for paths even if the mode would not. A lost attempt changes nothing: the next `attempt` begins with the
-        ring and the paths of the collective before. While no controller is alive it is not asked for paths, and
-        forwarding stays as it is. `on_start` and `undisturbed` are as for `measure`. Raises CollectiveError if there is
-        no ring or the collective fails, WrongDataError if it delivers wrong data, ControllerError and TcError.
+        `in_force` are the indices of the faults under which placement and paths are chosen. With `reroute` the
+        controller chooses paths even if the mode would not re-route. A lost attempt changes nothing: the next `attempt`
+        begins with the placement and paths of the collective before. While no controller is alive, no paths are chosen,
+        and forwarding stays as it is. `on_start` and `undisturbed` are as for `measure`. Raises CollectiveError if no
+        placement exists or the collective fails, WrongDataError if it delivers wrong data, ControllerError and TcError.
         """
         self._tell(f"collective {number}: the shaping of the links")
         self.shape(number, in_force)
         self._faults_under[number] = self._faults(in_force)
         if attempt > 1:
             self.placement = self._completed_placement
-        believed, course = self._believed(mode)
+        believed, timeline = self._believed(mode)
         probed_ns, probes = None, tuple[tuple[int, ...], ...]()
         if self._conditions.are_probed(mode, number, 1, self.config.collective.reembed_every)[0]:
             probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
         (rates_bps,) = believed.held(self.config.collectives_per_rates(mode)).rates_bps(number, 1)
         try:
-            moments = decision_times_of(self.config, mode.name, number, 1, course=course)
+            decision_times = decision_times_of(self.config, mode.name, number, 1, course=timeline)
         except NoPathError as error:  # too many cables are down
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
-        change = self._reconfigure(mode, number, rates_bps, moments, reroute=reroute, probed_ns=probed_ns)
+        change = self._reconfigure(mode, number, rates_bps, decision_times, reroute=reroute, probed_ns=probed_ns)
         self._tell(f"collective {number}: the {'jobs' if self.config.jobs else self.config.collective.kind}")
         is_learnt = mode.knowledge.is_measured and is_observed(self.config.faults, self._faults_under[number], number)
         watch = self._counter_watch(mode, rates_bps, of_ports=is_learnt)
@@ -481,8 +481,8 @@ class Testbed:
             if watch is not None:
                 watch.end()
         if self._last_belief is not None:
-            self._last_belief = believed, course
-        self._completed_placement, routed = self.placement, int(moments.routed[0])
+            self._last_belief = believed, timeline
+        self._completed_placement, routed = self.placement, int(decision_times.routed[0])
         self._chosen_under = {at: rates for at, rates in self._chosen_under.items() if at == routed}
         if moved is not None:
             before = record.reconfigure_messages or 0
@@ -496,11 +496,11 @@ class Testbed:
         return record if mode.measure_every_s is None else replace(record, counters=())
 
     def _fill_flow_tables(self, mode: Mode, rates_bps: Floats) -> None:
-        """Fill the kernel's flow tables with all paths, and with the connections as switches with routes see them.
+        """Fill the kernel's flow tables for all paths, and for the connections while switches have routes.
 
         A switch matches more fields of a packet while it has routes, and the kernel then drops its flows with fewer
-        fields. So new connections are made once all crossings have routes, which lead off the fixed paths; the kernel's
-        flows of these connections stay.
+        fields. So new connections are made once all crossings have routes, none on the fixed paths; the kernel's flows
+        of these connections stay.
         """
         self.apply_rules_together()
         elsewhere_bps = rates_bps.copy()
@@ -516,8 +516,8 @@ class Testbed:
         """Return the reader of counters during a collective: of tunnels if the mode measures demands, of ports if it
         measures links and `of_ports`, otherwise None.
 
-        If demands are measured, flows are assigned to tunnels again after every `te.readings` readings (0: never),
-        under these rates of logical links.
+        If demands are measured, tunnels get new rates after every `te.readings` readings (0: never), allocated under
+        these rates of logical links; flows keep their tunnels.
         """
         every_s, every, self._paths = mode.measure_every_s, self.config.te.readings, [self._flow_paths()]
         if not self.config.measures_demands(mode):
@@ -525,22 +525,25 @@ class Testbed:
                 return None
             return PortWatch(self._port_counters, every_s, lambda _: None)
 
-        def then(reading: int) -> None:
+        def reallocate(reading: int) -> None:
             if every and reading % every == 0 and self.controller.alive():
-                of, read = (self.fabric, self.config.workload), readings(self._counted(watch))
-                had_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
-                self._wanted_bps = measured_demands_within(*of, read, reading // every, had_bps, spec=self.config.te)
+                fabric, workload, read = self.fabric, self.config.workload, readings(self._counted(watch))
+                limits_bps = np.zeros(0) if self._limits_bps is None else self._limits_bps
+                self._wanted_bps = measured_demands_within(
+                    fabric, workload, read, reading // every, limits_bps, spec=self.config.te
+                )
                 self.route(mode, rates_bps, best=False, stay=True)
                 self._paths.append(self._flow_paths())
 
-        watch = PortWatch(self._tunnel_counters, self.config.te.sample_s, then)
+        watch = PortWatch(self._tunnel_counters, self.config.te.sample_s, reallocate)
         return watch
 
     def _counted(self, watch: PortWatch) -> npt.NDArray[np.int64]:
         """Return the readings of the tunnels that flows used in this collective, as `CollectiveRecord.counters`."""
         path = np.array(self._paths)
         used = np.unique(tunnels_of(self.fabric, self.config.workload, path)[path >= 0]).tolist()
-        return np.array(watch.rows({one: [("", one)] for one in used}, control_s={}), dtype=np.int64).reshape(-1, 4)
+        rows = watch.rows({tunnel: [("", tunnel)] for tunnel in used}, control_s={})
+        return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
     def _port_counters(self) -> Counters | None:
         """Read the counters of ports; None if a fault has killed the controller. Raises ControllerError."""
@@ -566,25 +569,25 @@ class Testbed:
         return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
 
     def _believed(self, mode: Mode) -> tuple[Conditions, DecisionTimeline | None]:
-        """Return the conditions that a mode believes in, from measurements here, and its course, if it has one.
+        """Return the conditions that a mode believes in, from its own measurements, and its timeline, if it has one.
 
         Both are in the state after the last completed collective: a lost attempt does not change them.
         """
-        has_course = self.config.has_timeline(mode.name)
-        if not has_course and not mode.knowledge.is_measured:
+        has_timeline = self.config.has_timeline(mode.name)
+        if not has_timeline and not mode.knowledge.is_measured:
             return self._conditions.believed(mode.knowledge), None
         if self._last_belief is None:
             believed = self._conditions.believed(mode.knowledge, self._believed_after)
-            self._last_belief = believed, new_timeline(self.config, mode.name, believed) if has_course else None
-        believed, course = self._last_belief
-        return believed, course and course.copy()
+            self._last_belief = believed, new_timeline(self.config, mode.name, believed) if has_timeline else None
+        believed, timeline = self._last_belief
+        return believed, timeline and timeline.copy()
 
     def _believed_after(self, number: int, before_bps: Floats) -> Floats:
         """Return the believed rates after this collective or its probes; unchanged if it measured nothing."""
         return self._learnt[number](before_bps) if number in self._learnt else before_bps
 
     def _probe(self, mode: Mode, number: int, *, anew: bool) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """Probe the candidate paths of the present ring, and store the rates of links that the probes show.
+        """Probe the candidate paths of the present placement, and store the rates of links that the probes show.
 
         Returns the instant at which it began (CLOCK_MONOTONIC, ns) and the rows of `CollectiveRecord.probes`. Raises
         CollectiveError.
@@ -623,7 +626,7 @@ class Testbed:
         return begun_ns, tuple(rows)
 
     def _probes(self, mode: Mode) -> list[tuple[int, int, int, int]]:
-        """Return the probes of the present ring: source, destination, path, and a TCP source port for each path."""
+        """Return the probes of the present placement: source, destination, path, and a TCP source port by path."""
         placement = np.array(self.placement or rank_order_of(self.fabric, self.config.workload))
         dead = dead_cables(next(reversed(self._faults_under.values()), ()), self.fabric)
         probes = probes_of(self.fabric, mode, self.config.workload, placement, dead).tolist()
@@ -649,7 +652,7 @@ class Testbed:
         else:
             link = counted_alone(self.fabric, links)
             ports = {index: ports_of(self.fabric)[index] for index in link.tolist()}
-            record = replace(record, counters=watch.rows(ports, control_s=self._control_s))
+            record = replace(record, counters=watch.rows(ports, control_s=self._control_delays_s))
             assert record.counters is not None
             rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.fair_links is not None
             seen_bps = rates_from_counters(readings(rows), links=len(self.delays_s), fair=fair)
@@ -677,16 +680,16 @@ class Testbed:
         mode: Mode,
         number: int,
         rates_bps: Floats,
-        moments: DecisionTimes,
+        decision_times: DecisionTimes,
         *,
         reroute: bool,
         probed_ns: int | None,
     ) -> Reconfiguration:
-        """Choose and connect the ring, and let the controller choose the paths, if the collective needs new ones.
+        """Choose and connect the placement, and let the controller choose the paths, if the collective needs new ones.
 
         `probed_ns` is the beginning of the probes for these choices, if there were any: the time taken includes them.
         """
-        reembeds, reroutes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
+        reembeds, reroutes = bool(decision_times.embedded[0] == number), bool(decision_times.routed[0] == number)
         self._tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns() if probed_ns is None else probed_ns
         embeds = reembeds or not self.placement
@@ -697,7 +700,7 @@ class Testbed:
             except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.connect()
-        due = reroute or number == 0 or reembeds or reroutes or self.has_lost_ways(mode)
+        due = reroute or number == 0 or reembeds or reroutes or self.lacks_flow_paths(mode)
         due = due or (bool(self._tunnels) and not mode.reroutes and number % self.config.te.collectives == 0)
         routes = self.controller.alive() and due
         if routes:
@@ -705,7 +708,7 @@ class Testbed:
         self._wanted_bps = self._demands(number) if self.config.measures_demands(mode) else None
         if reroutes:
             self._chosen_under[number] = rates_bps
-        chosen_bps = self._chosen_under.get(int(moments.routed[0]))
+        chosen_bps = self._chosen_under.get(int(decision_times.routed[0]))
         messages = 0
         if routes:
             best = chosen_bps is not None
@@ -724,7 +727,7 @@ class Testbed:
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
     ) -> CollectiveRecord:
-        """Run the collective of this number on the present ring and paths; `change` is the change to them, to record.
+        """Run the collective of this number with the present placement and paths; record `change`, the change to them.
 
         `on_start` is called with the collective's beginning (CLOCK_MONOTONIC, ns) shortly before it, and `undisturbed`
         after its end for the record's field. Raises CollectiveError if it fails, WrongDataError if it delivers wrong
@@ -739,7 +742,7 @@ class Testbed:
         late = self._timer_overrun()
         if result.faults:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
-        again = self._retransmitted() if self.config.transport.queue == "fifo" else None
+        retransmitted_bytes = self._retransmitted() if self.config.transport.queue == "fifo" else None
         if self.config.transport.buffer_bytes is not None:
             self.disconnect()  # so that TCP's state after losses does not affect the next collective
         zero_ns = min(result.start_ns)
@@ -755,7 +758,7 @@ class Testbed:
             sent_ns=tuple(at - zero_ns for at in result.sent_ns),
             arrived_ns=tuple(at - zero_ns for at in result.arrived_ns),
             drops=self.drops(),
-            retransmitted_bytes=again,
+            retransmitted_bytes=retransmitted_bytes,
             late=late,
             faults=tuple(faults),
             undisturbed=undisturbed(),
@@ -854,7 +857,7 @@ class Testbed:
         """Set the rates of links or ports, [links or ports] bit/s, multiplied by the rate scale."""
         with self._shaping_lock:  # threads for changes by time and for faults may call this at once
             self._rates_bps = rates_bps
-            self._shaper.change(self.platform.scale.rates_bps(self._with_tunnels))
+            self._shaper.change(self.platform.scale.rates_bps(self._rates_with_tunnels_bps))
 
     def _limit(self, limits_bps: Sequence[Sequence[float]]) -> None:
         """Set the rates of tunnels, [classes, paths] bit/s; without any, tunnels have the rates of their ports."""
@@ -863,7 +866,7 @@ class Testbed:
             self.change(self._rates_bps)
 
     def await_tunnel_limits(self, dead: Cables) -> None:
-        """Wait until the controller has found these cables dead, at most NOTICED_S; then set the tunnels' rates to its
+        """Wait until the controller lists these cables as dead, at most NOTICED_S; then set the tunnels' rates to its
         limits. Collectives may be running. Raises ControllerError and TcError."""
         if not self._tunnels:
             return
@@ -899,7 +902,7 @@ class Testbed:
 
     def _timer_overrun(self) -> bool:
         """Return whether timers were later since the last call than the shaping allows for; False in virtual time."""
-        return self._watch is not None and self._watch.worst_s() > self.platform.late_s
+        return self._timer_latency is not None and self._timer_latency.worst_s() > self.platform.late_s
 
     def choose_placement(self, mode: Mode, rates_bps: Floats, workload: Workload) -> tuple[int, ...]:
         """Choose a mode's placement under these rates of logical links (0: failed); raises ValueError for none."""
@@ -911,7 +914,7 @@ class Testbed:
         """Let the controller choose and install the paths of the crossings; return the number of OpenFlow messages.
 
         With `best` they are the best paths under these rates of logical links, otherwise the fixed ones. If the mode
-        leaves paths to the fabric's routing, they are those of that routing, and with `stay` flows keep their paths.
+        leaves paths to the fabric's routing, that routing chooses them, and with `stay` flows keep their paths.
         """
         flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
@@ -965,7 +968,7 @@ class Testbed:
         self._rerouted = True
         return reply.messages
 
-    def has_lost_ways(self, mode: Mode) -> bool:
+    def lacks_flow_paths(self, mode: Mode) -> bool:
         """Return whether flows lack paths of the fabric's routing, because their connections are new."""
         return ways_of(self.fabric, mode) is not None and not self._spread_paths
 

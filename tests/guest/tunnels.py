@@ -70,7 +70,7 @@ def seen(scenario: str, from_s: float, until_s: float) -> dict[str, Any]:
         queued = Counter[str]()
         for _, (_, waits) in looks.found:
             queued |= Counter(waits)
-        limits_bps, wanted = testbed._limits_bps, shaping.wanted(testbed._with_tunnels)
+        limits_bps, wanted = testbed._limits_bps, shaping.wanted(testbed._rates_with_tunnels_bps)
         assert limits_bps is not None
         used = {f"{name} 1:{minor:x}": wanted[name, minor] for (name, minor), n in tunnels.items() if limits_bps[n]}
         before = testbed.status()["flows"]

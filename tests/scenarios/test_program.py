@@ -23,7 +23,7 @@ from controller.routing.path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.session import RunState, progress_table
-from scenarios.program.timeline import Course, rows_as_collectives
+from scenarios.program.timeline import ProgramTimeline, rows_as_collectives
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
@@ -229,10 +229,10 @@ def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
     keys |= {"program.message": "3 MB", "fabric.gpus": [2, 2]}
     setting = rows_as_collectives(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
     network, count = Network(), 40
-    course = Course(network, setting)  # type: ignore[arg-type]
+    timeline = ProgramTimeline(network, setting)  # type: ignore[arg-type]
     for number in range(1, count):
-        assert course.next_ns == number * 1_000_000
-        course.advance(course.next_ns)
+        assert timeline.next_ns == number * 1_000_000
+        timeline.advance(timeline.next_ns)
     conditions = conditions_of(setting)
     true, router = conditions.rates_bps(0, count), Router(conditions.fabric, conditions.delays_s)
     assert np.array_equal(network.changed, true[1:])
@@ -263,7 +263,7 @@ def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
     first = [] if chosen[:1] == [0] else [(true[0], False)]  # the fixed paths
     asked = [*first, *((rates, True) for rates in believed)]
     assert [(rates.tolist(), is_best) for rates, is_best in network.routed] == [(r.tolist(), one) for r, one in asked]
-    assert (course.rerouted, course.messages) == (len(asked) - 1, 2 * len(asked))
+    assert (timeline.rerouted, timeline.messages) == (len(asked) - 1, 2 * len(asked))
 
 
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def bed(*, drops: dict[str, int] | None = None, faults: tuple[WrongMessage, ...]
     arrived = tuple(at + 5 for at in ARRIVED_NS)
     result = Completed(collective=0, start_ns=(5,) * 8, sent_ns=(5,) * len(arrived), arrived_ns=arrived, faults=faults)
     found._communicator = SimpleNamespace(connect=lambda _: None, run=lambda **_: result)
-    found._drops, found._watch = SimpleNamespace(drops=lambda: drops or {}), None
+    found._drops, found._timer_latency = SimpleNamespace(drops=lambda: drops or {}), None
     return found  # type: ignore[no-any-return]
 
 
