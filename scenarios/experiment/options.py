@@ -45,7 +45,7 @@ _KEYS = {
 _COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
 """The tables that have no effect on a program."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
-"""The options whose several values are an axis of the sweep."""
+"""The options that accept several values, which form an axis of the sweep."""
 
 
 _EXCLUDED = {
@@ -138,7 +138,7 @@ class _Alone(argparse.Action):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a command line requests."""
+    """The parsed command line."""
 
     scenario: "Scenario"
     engines: tuple[str, ...]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Part = tuple[Engine, Sequence[Scenario]]
-"""An engine with its settings."""
+"""An engine with its configurations."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ class Run:
     def counts(self) -> dict[Point, int]:
         """Return every point with the number of its collectives."""
         return {
-            Point(engine.name, place, mode): config.collective.count
+            Point(engine.name, index, mode): config.collective.count
             for engine, configs in self.parts
-            for place, config in enumerate(configs)
+            for index, config in enumerate(configs)
             for mode in config.run.modes
         }
 
@@ -96,7 +96,7 @@ def run_in(directory: RunDirectory, run: Run) -> int:
             if directory.discard():
                 outcome = f"there are no results; {directory.path} was removed"
             print(f"run.py: {outcome}", file=sys.stderr)
-        directory.place.close()
+        directory.folder.close()
     return status
 
 
@@ -111,7 +111,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
                 print(f"run.py: {why}", file=sys.stderr)
         _print(run, directory, *results)
     finally:
-        directory.place.close()
+        directory.folder.close()
     return DONE
 
 
@@ -203,25 +203,25 @@ def _run_engine(
         for rows in writer.rows(point)
     )
     with (
-        closing(engine.run(configs, is_stored)) as news,
-        closing(progress.with_progress(_storing(news, engine.name, writer), engine.name, configs, before)) as shown,
+        closing(engine.run(configs, is_stored)) as events,
+        closing(progress.with_progress(_storing(events, engine.name, writer), engine.name, configs, before)) as shown,
     ):
-        for item in shown:
-            if is_first:  # only now, because the workers are forked before the first item
+        for event in shown:
+            if is_first:  # only now, because the workers are forked before the first event
                 import_begun()  # takes a second, in which this process mostly waits
                 is_first = False
-            point = Point(engine.name, item.setting, item.mode)
-            if isinstance(item, Failed):
-                failed[point] = item.why
-                directory.log(f"failed: {item.why}")
-            elif isinstance(item, Retrying):
-                directory.log(f"tried once more: {item.why}")
-            elif isinstance(item, Snapshot):
-                directory.record_snapshot(item)
-            elif isinstance(item, FaultOutcome):
-                directory.record_fault(engine.name, item)
-            elif not isinstance(item, Activity) and writer.finished(point):
-                directory.log(f"finished: {engine.name}, {configs[item.setting].label}, {item.mode}")
+            point = Point(engine.name, event.setting, event.mode)
+            if isinstance(event, Failed):
+                failed[point] = event.why
+                directory.log(f"failed: {event.why}")
+            elif isinstance(event, Retrying):
+                directory.log(f"tried once more: {event.why}")
+            elif isinstance(event, Snapshot):
+                directory.record_snapshot(event)
+            elif isinstance(event, FaultOutcome):
+                directory.record_fault(engine.name, event)
+            elif not isinstance(event, Activity) and writer.finished(point):
+                directory.log(f"finished: {engine.name}, {configs[event.setting].label}, {event.mode}")
     return failed
 
 
@@ -235,13 +235,13 @@ def _import(library: str) -> None:
         import_module(library)
 
 
-def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
+def _storing(events: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
     """Store the rows of events and pass events on, without rows stored before; complete points only once on disk."""
-    for item in news:
-        if not isinstance(item, Slice):
-            yield item
-        elif (rows := writer.add(Point(engine, item.setting, item.mode), item.rows)) is not None:
-            yield replace(item, rows=rows)
+    for event in events:
+        if not isinstance(event, Slice):
+            yield event
+        elif (rows := writer.add(Point(engine, event.setting, event.mode), event.rows)) is not None:
+            yield replace(event, rows=rows)
 
 
 def _print(run: Run, directory: RunDirectory, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:

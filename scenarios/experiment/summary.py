@@ -123,7 +123,7 @@ class BudgetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PointResult:
-    """One mode in one setting: its times, and its gain over base (None if base has none of its collectives).
+    """One mode in one configuration: its times, and its gain over base (None if they share no collectives).
 
     `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
     `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
@@ -145,13 +145,13 @@ class PointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigResult:
-    """The results of all modes in one configuration, whose index among the scenario's configurations is `place`.
+    """The results of all modes in one configuration, whose index among the scenario's configurations is `index`.
 
     `times` are the completion times by mode. The gain of base is zero.
     """
 
     engine: str
-    place: int
+    index: int
     config: Scenario
     points: tuple[PointResult, ...]
     claims: ClaimResults
@@ -182,7 +182,7 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """The first collective of a measured point: the rank at each position, and its messages as they are stored."""
+    """The first collective of a measured point: the rank at each place, and its messages as they are stored."""
 
     placement: Sequence[int]
     messages: "pd.DataFrame"
@@ -210,17 +210,17 @@ def results_of(
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
 ) -> Iterator[ConfigResult]:
-    """Yield the result of each setting that has modes with all their collectives stored, over these modes; `firsts` are
-    the first collectives of measured training points."""
-    for place, config in enumerate(configs):
-        rows_of = {mode: stored.get(Point(engine, place, mode)) for mode in config.run.modes}
+    """Yield the result of each configuration that has modes with all their collectives stored, over these modes.
+    `firsts` are the first collectives of measured training points."""
+    for index, config in enumerate(configs):
+        rows_of = {mode: stored.get(Point(engine, index, mode)) for mode in config.run.modes}
         count = config.collective.count
         finished = {mode: rows for mode, rows in rows_of.items() if rows is not None and len(rows) == count}
         if finished:
-            points = {mode: Point(engine, place, mode) for mode in finished}
-            of_modes = {mode: jobs.get(point, ()) for mode, point in points.items()}
-            of_firsts = {mode: firsts[point] for mode, point in points.items() if point in firsts}
-            yield _result(engine, place, config, finished, jobs=of_modes, firsts=of_firsts)
+            points = {mode: Point(engine, index, mode) for mode in finished}
+            jobs_by_mode = {mode: jobs.get(point, ()) for mode, point in points.items()}
+            firsts_by_mode = {mode: firsts[point] for mode, point in points.items() if point in firsts}
+            yield _result(engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode)
 
 
 def series_of(config: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
@@ -241,7 +241,7 @@ def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
 
 def _result(
     engine: str,
-    place: int,
+    index: int,
     config: Scenario,
     stored: Mapping[str, "pd.DataFrame"],
     *,
@@ -275,7 +275,7 @@ def _result(
         )
         for mode, times in series.items()
     )
-    return ConfigResult(engine=engine, place=place, config=config, points=points, claims=claims(series), times=series)
+    return ConfigResult(engine=engine, index=index, config=config, points=points, claims=claims(series), times=series)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -354,35 +354,36 @@ def as_json(
 def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """Return the object of `as_json` for a run that was not made: without a folder, and with all points without times.
 
-    `links` has the names of the logical links or ports, as traces use them, and the indices of the settings whose
-    fabric has them.
+    `links` has the names of the logical links or ports, as traces use them, and the indices of the
+    configurations whose fabric has them.
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
         _identity(engine, config, mode)
         | times
-        | _setting_fields(place, config)
+        | _setting_fields(index, config)
         | _transfer_fields(config)
         | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
         for engine, configs in plans
-        for place, config in enumerate(configs)
+        for index, config in enumerate(configs)
         if config.program.command is None  # a program has no points
         for mode in config.run.modes
     ]
     links = [
-        {"settings": places, "names": [link.name for link in links]} for links, places in links_of(plans[0][1]).items()
+        {"settings": indices, "names": [link.name for link in links]}
+        for links, indices in links_of(plans[0][1]).items()
     ]
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
 
 def links_of(configs: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
-    """Return the logical links or ports of these settings' fabrics, each with the indices of its settings."""
+    """Return the distinct lists of logical links or ports, each with the indices of the configurations that have it."""
     specs: dict[FabricSpec, list[int]] = {}
-    for place, config in enumerate(configs):
-        specs.setdefault(config.fabric, []).append(place)
+    for index, config in enumerate(configs):
+        specs.setdefault(config.fabric, []).append(index)
     settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
-    for spec, places in specs.items():
-        settings_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(places)
+    for spec, indices in specs.items():
+        settings_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(indices)
     return settings_of
 
 
@@ -401,7 +402,7 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     return (
         which
         | values
-        | _setting_fields(result.place, result.config)
+        | _setting_fields(result.index, result.config)
         | _interval_ends(point)
         | bound
         | _fifo_fields(point.fifo)
@@ -426,7 +427,7 @@ def _job_fields(config: Scenario, point: PointResult) -> dict[str, Any]:
 
 
 def _transfer_fields(config: Scenario, point: PointResult | None = None) -> dict[str, Any]:
-    """The transfers of a setting with outcomes, if any; for a point also when the latest of all rounds was complete."""
+    """The transfers of a configuration with outcomes, if any; of a point also when the latest round's was complete."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
     transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in config.transfers]
     return {"transfers": transfers} if transfers else {}
@@ -437,10 +438,10 @@ def _training_fields(point: PointResult) -> dict[str, Any]:
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
-def _setting_fields(place: int, config: Scenario) -> dict[str, Any]:
-    """The setting's index in the sweep, the GPUs of each site, and the grain."""
+def _setting_fields(index: int, config: Scenario) -> dict[str, Any]:
+    """The configuration's index in the sweep, the GPUs of each site, and the grain."""
     gpus_per_site = "+".join(map(str, config.fabric.gpus_per_site))
-    return {"setting": place, "gpus_per_site": gpus_per_site, "grain": config.fabric.grain}
+    return {"setting": index, "gpus_per_site": gpus_per_site, "grain": config.fabric.grain}
 
 
 def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
@@ -481,7 +482,7 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
     separated by spaces.
     """
     rows = [
-        {"setting": result.place}
+        {"setting": result.index}
         | {name: "" if value is None else value for name, value in _point_as_json(result, point).items()}
         | {
             f"job.{job.name}.{name}": value
@@ -520,7 +521,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     """Return the answer of a run in one sentence: which mode is fastest, by how much, and how sure that is."""
     contests = [
         Comparison(
-            index=result.place,
+            index=result.index,
             label=result.config.label,
             kind="jobs" if result.config.jobs else result.config.collective.kind,
             is_measured=result.engine != "model",
@@ -532,7 +533,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
 
 
 def as_text(results: Sequence[ConfigResult]) -> str:
-    """Return a table of the points, and each setting's order of the modes, with the paper's claims for its settings."""
+    """Return a table of the points and each configuration's order of the modes, with the paper's claims for its own."""
     points = [(result, point) for result in results for point in result.points]
     columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))

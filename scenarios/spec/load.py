@@ -1,4 +1,4 @@
-"""Reads scenarios from files and options, and writes them; mistakes are reported together, with their places."""
+"""Reads scenarios from files and options, and writes them; mistakes are reported together, with their locations."""
 
 import re
 import stat
@@ -99,8 +99,8 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
     If an override makes other keys of the file useless, such as those of another sampler, they are dropped. With
     `at_prompt` every mode may be run, whatever run.modes lists.
 
-    Raises ScenarioError with every mistake, one line each: ``place: what is wrong, what is allowed``, where the place
-    is ``file: key`` or the option that the value came from.
+    Raises ScenarioError with every mistake, one line each: ``location: what is wrong, what is allowed``, where the
+    location is ``file: key`` or the option that the value came from.
     """
     path = _scenario_path(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
@@ -159,8 +159,8 @@ def scenario_of(
 
     draft = checked(overrides)
     if draft.mistakes:
-        places = _blamed_places(draft, overrides, checked)
-        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(places, draft.mistakes, strict=True))
+        locations = _blamed_locations(draft, overrides, checked)
+        lines = (f"{where}: {one_line(mistake.text)}" for where, mistake in zip(locations, draft.mistakes, strict=True))
         raise ScenarioError(dict.fromkeys(lines))
     return draft.scenario
 
@@ -202,10 +202,10 @@ def _draft(
     return _Draft(scenario, given, (*mistakes, *wrong), unread, label)
 
 
-def _blamed_places(
+def _blamed_locations(
     draft: _Draft, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Draft]
 ) -> Iterator[str]:
-    """Yield the place of each mistake.
+    """Yield the location of each mistake.
 
     That is the option that gave the wrong value. If the value is from the file, it is every option without which the
     value would be allowed, and if there is no such option, the key in the file.
@@ -213,12 +213,12 @@ def _blamed_places(
     others = [[*overrides[:index], *overrides[index + 1 :]] for index in range(len(overrides))]
     mistakes_without: list[tuple[Mistake, ...]] | None = None
     for mistake in draft.mistakes:
-        place = f"{draft.label}: {one_line(mistake.key)}"
+        location = f"{draft.label}: {one_line(mistake.key)}"
         if (key := _given_key(mistake.key, draft.given)) is not None:
             part = mistake.key.removeprefix("sweep.").removeprefix(key.removeprefix("sweep."))
-            place = draft.given[key].where + one_line(part)
+            location = draft.given[key].where + one_line(part)
             if draft.given[key].by_option:
-                yield place
+                yield location
                 continue
         if mistakes_without is None:
             mistakes_without = [checked(options).mistakes for options in others]
@@ -227,7 +227,7 @@ def _blamed_places(
             for override, mistakes in zip(overrides, mistakes_without, strict=True)
             if mistake not in mistakes
         ]
-        yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else place
+        yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else location
 
 
 def of_its_time(text: str) -> str:
@@ -288,7 +288,7 @@ def _read_bytes(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _GivenValue:
-    """A value as the user gave it; `where` names the place in messages."""
+    """A value as the user gave it; `where` names the location in messages."""
 
     value: object
     where: str

@@ -17,7 +17,7 @@ LEAST_SAMPLE_S = 100e-6  # a reading takes half of that
 
 @dataclass(frozen=True, kw_only=True)
 class TeSpec:
-    """How often tunnel rates are computed, and for which demands.
+    """The [te] table: how often tunnel rates are computed, and for which demands.
 
     `every` is for how many collectives the rates are kept, or as a float for how many seconds from a collective's
     beginning; a link that fails or recovers ends this time early. `demand` is "requested" or "measured", which is a
