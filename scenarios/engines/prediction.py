@@ -247,7 +247,7 @@ class Plan:
             before=last,
             exchanges=chosen_by.reroutes,
             chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed,
-            parts=config.transport.buffer_bytes is not None,
+            reconnects=config.transport.buffer_bytes is not None,
             control_s=config.control_delays_s,
             probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
         )

@@ -52,7 +52,7 @@ _EXCLUDED = {
     "export": ("json", "no_report", "cli", "resume", "dask", "out"),
     "cli": ("json", "no_report", "dry_run", "resume", "dask"),
 }
-"""The options that each of these excludes."""
+"""For each of these options, the options that it excludes."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -257,7 +257,7 @@ def _program_clashes(
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
-    """Return the scenario and the engines of the run to resume; raises ScenarioError if the options ask for others."""
+    """Return the scenario and the engines of the run to resume; raises ScenarioError if the options differ."""
     from analysis.results.reader import ResultsError  # imports Parquet, which is slow
     from scenarios.experiment.run_directory import recorded
     from scenarios.spec.load import load_scenario, scenario_of

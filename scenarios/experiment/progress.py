@@ -22,7 +22,7 @@ from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slic
 from scenarios.experiment.summary import point_result, series_of
 from scenarios.spec.scenario import Scenario
 
-_SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen
+_CONFIGS_SHOWN = 4  # configurations in the live table at most, so that it fits a screen
 _REFRESH_S = 0.25
 _MIN_PACE_S = 2.0  # a pace measured over less time is not used
 _SILENT_S = 8.0  # users are promised a line every 15 s; a heartbeat may be a few seconds late
@@ -60,7 +60,7 @@ class _PointProgress:
         return self.start_work + self.count * self.collective_work - self.work_done
 
     def words(self) -> tuple[str, str, str, str, str]:
-        """Return collectives done, mean and gain over base (at last with 95 % intervals), prediction, ratio."""
+        """Return collectives done, mean and gain over base (once complete, with 95 % intervals), prediction, ratio."""
         done = f"{self.done:,} of {self.count:,}"
         if not self.done:
             return done, "", "", "", ""
@@ -86,7 +86,7 @@ class Progress:
         return sum(point.complete for point in self.points.values())
 
     def take(self, part: Slice) -> bool:
-        """Count a slice in; returns whether its point is now complete."""
+        """Add a slice; returns whether its point is now complete."""
         point, rows = self.points[part.setting, part.mode], part.rows
         point.times_s[rows.start] = rows.completion_s
         point.done += len(rows)
@@ -160,7 +160,7 @@ class Progress:
         table = Table("setting", "mode", title=title, title_justify="left")
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
             table.add_column(heading, justify="right")
-        for index in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
+        for index in range(max(0, last + 1 - _CONFIGS_SHOWN), last + 1):
             name = self.configs[index].label
             for mode in self.configs[index].run.modes:
                 table.add_row(name, mode, *self.points[index, mode].words())

@@ -48,7 +48,7 @@ Part = tuple[Engine, Sequence[Scenario]]
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its scenario, its engines, whether results are printed as JSON, and why nothing can be measured, if so.
+    """A run: its scenario and engines, whether results are printed as JSON, and the reason if nothing can be measured.
 
     With `unmeasured`, the emulation's points are not run, but recorded as failed for that reason. With `reports`,
     figures and a report are made.
@@ -133,7 +133,7 @@ def _results(
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
-    background = ThreadPoolExecutor(1)  # for work in the background, one task after the other
+    background = ThreadPoolExecutor(1)  # one task after the other
     try:
         failed = _run_engines(directory, run, writer, background)
         wrong = [f"failed: {why}" for why in failed.values()]
@@ -141,7 +141,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.heartbeat("report: making results, tables and figures"):
-            # Here, and not in this thread: two threads that import the same libraries can break each other.
+            # In the background thread: two threads that import the same libraries can break each other.
             background.submit(_import, run.library).result()
             tables = writer.tables()
             # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
@@ -184,13 +184,13 @@ def _run_engine(
     configs: Sequence[Scenario],
     directory: RunDirectory,
     writer: Writer,
-    import_begun: Callable[[], object],
+    start_import: Callable[[], object],
 ) -> Mapping[Point, str]:
     """Run an engine over the unfinished points; returns the failed ones with the reasons.
 
-    `import_begun` starts to import what the results need.
+    `start_import` starts to import the module that the results need.
     """
-    is_first = engine.name == "model"  # not for the emulation, which may run on the wall clock
+    may_import = engine.name == "model"  # not during the emulation, which may run on the wall clock
 
     def is_stored(config: int, mode: str, _start: int, stop: int) -> bool:
         return writer.has(Point(engine.name, config, mode), stop)
@@ -207,9 +207,9 @@ def _run_engine(
         closing(progress.with_progress(_storing(events, engine.name, writer), engine.name, configs, before)) as shown,
     ):
         for event in shown:
-            if is_first:  # only now, because the workers are forked before the first event
-                import_begun()  # takes a second, in which this process mostly waits
-                is_first = False
+            if may_import:  # only now, because the workers are forked before the first event
+                start_import()  # takes a second, in which this process mostly waits
+                may_import = False
             point = Point(engine.name, event.setting, event.mode)
             if isinstance(event, Failed):
                 failed[point] = event.why

@@ -101,7 +101,7 @@ class JobResult:
     training: TrainingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, including those of `training`."""
+        """Return the fields, including those of `training`."""
         fields = asdict(self)
         return fields | (fields.pop("training") or {})
 
@@ -115,7 +115,7 @@ class BudgetResult:
     fitting: int
 
     def words(self, collectives: int) -> str:
-        """The verdict over this number of collectives: "290 ms: fits, 154.009 ms left"."""
+        """Return the verdict on this number of collectives, such as "290 ms: fits, 154.009 ms left"."""
         fits = {0: "does not fit", collectives: "fits"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
         by = f"{abs(self.spare_s) * 1e3:,.3f} ms {'left' if self.spare_s >= 0 else 'late'}"
         return f"{format_delay(self.budget_s)}: {fits}, {by}"
@@ -381,10 +381,10 @@ def links_of(configs: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPo
     specs: dict[FabricSpec, list[int]] = {}
     for index, config in enumerate(configs):
         specs.setdefault(config.fabric, []).append(index)
-    settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
+    indices_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
     for spec, indices in specs.items():
-        settings_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(indices)
-    return settings_of
+        indices_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(indices)
+    return indices_of
 
 
 def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
@@ -410,7 +410,7 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
 
 
 def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
-    """The effect of fifo queues: drops, retransmitted bytes, extreme ratios of transfers, and the least fair link."""
+    """Return the effect of fifo queues: drops, retransmitted bytes, extreme ratios of transfers, least fair link."""
     if fifo is None:
         return {}
     names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
@@ -418,7 +418,7 @@ def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
 
 
 def _job_fields(config: Scenario, point: PointResult) -> dict[str, Any]:
-    """The jobs of a point, if it has any, with the bytes by link of training jobs."""
+    """Return the jobs of a point, if it has any, with the bytes by link of training jobs."""
     jobs = [
         job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(config, point.mode, job.name)})
         for job in point.jobs
@@ -427,19 +427,19 @@ def _job_fields(config: Scenario, point: PointResult) -> dict[str, Any]:
 
 
 def _transfer_fields(config: Scenario, point: PointResult | None = None) -> dict[str, Any]:
-    """The transfers of a configuration with outcomes, if any; of a point also when the latest round's was complete."""
+    """Return a configuration's transfers with outcomes, if any; for a point also their latest completion times."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
     transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in config.transfers]
     return {"transfers": transfers} if transfers else {}
 
 
 def _training_fields(point: PointResult) -> dict[str, Any]:
-    """The training iterations of a point, if it has any."""
+    """Return the training iterations of a point, if it has any."""
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
 def _setting_fields(index: int, config: Scenario) -> dict[str, Any]:
-    """The configuration's index in the sweep, the GPUs of each site, and the grain."""
+    """Return a configuration's index in the sweep, the GPUs of each site, and the grain."""
     gpus_per_site = "+".join(map(str, config.fabric.gpus_per_site))
     return {"setting": index, "gpus_per_site": gpus_per_site, "grain": config.fabric.grain}
 
@@ -460,13 +460,13 @@ def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
 
 
 def _sharing_fields(config: Scenario, mode: str) -> dict[str, Any]:
-    """The WAN links that flows can share, if any: predicted times can be too short there."""
+    """Return the links or ports that flows can share, if any."""
     links = config.shared_links(mode)
     return {"shared_links": list(links)} if links else {}
 
 
 def _clock_fields(config: Scenario) -> dict[str, Any]:
-    """On the wall clock, the clock, the rate scale and the bytes that are carried for a chunk."""
+    """Return the clock, the rate scale and the bytes that are carried for a chunk; empty in virtual time."""
     if not config.run.is_real:
         return {}
     scale = config.run.scale
@@ -509,7 +509,7 @@ _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "g
 
 
 def _interval_ends(point: PointResult) -> dict[str, float | None]:
-    """The ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
+    """Return the ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends: list[float] = []
     for interval in intervals:
@@ -665,8 +665,8 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
 
 
 def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    papers = [result for result in results if _is_paper_setting(result)]
-    others = [result for result in results if len(result.points) > 1 and not _is_paper_setting(result)]
+    papers = [result for result in results if _has_paper_values(result)]
+    others = [result for result in results if len(result.points) > 1 and not _has_paper_values(result)]
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
@@ -681,7 +681,7 @@ def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.config.label}: {order}; {gain_text}"
 
 
-def _is_paper_setting(result: ConfigResult) -> bool:
+def _has_paper_values(result: ConfigResult) -> bool:
     return is_paper_configuration(plain_values(result.config), [point.mode for point in result.points])
 
 

@@ -38,8 +38,8 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 _LEAST_S = 1e-9  # the resolution of the clocks
-ASKING_S = 47e-6
-"""How long the controller takes to read all switches' counters, besides its delay to them, as in the VM."""
+READING_S = 47e-6
+"""How long the controller takes to read all switches' counters, as measured in the VM, in addition to its delay."""
 HEADROOM = 1.1
 """The rate that a demand is taken to want, as a multiple of its highest measured rate."""
 _FULL_SHARE = 0.95  # a demand fills its tunnels if it sends at this share of their rate
@@ -205,7 +205,7 @@ def predicted_readings(
         part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _LEAST_S), 0.0, 1.0)
         sent[:, columns] += amount_bytes * part
     since = np.tile(at_s[:, None], link.size)
-    return Readings(link=link, since_s=since, until_s=since + ASKING_S, sent_bytes=np.round(sent).astype(np.int64))
+    return Readings(link=link, since_s=since, until_s=since + READING_S, sent_bytes=np.round(sent).astype(np.int64))
 
 
 def rates_from_counters(readings: Readings, *, links: int, fair: bool) -> Floats:

@@ -192,7 +192,7 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
 
 
 def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that a table must not or must have for its kind, which is not a transfer, for `read_tables`."""
+    """Yield the keys that a table of this kind, not a transfer, lacks or must not have, for `read_tables`."""
     for key in (key for key in _TRANSFER_KEYS if key in table):
         yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND

@@ -305,7 +305,7 @@ class Scenario:
         """The columns that results have for swept values, in addition to those that all results have."""
         columns = {}
         for key, value in self.at:
-            kind, is_number = KEYS[key].kind, key != "control.delay"  # whose values may be lists
+            kind, is_number = KEYS[key].kind, key != "control.delay"  # which may be a list
             if key in (*_OUTERMOST, "run.seed"):
                 continue
             is_plain = is_number and isinstance(value, bool | int | float | str)

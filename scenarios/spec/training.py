@@ -48,7 +48,7 @@ class TrainingPlan:
 
 
 def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
-    """Return how many consecutive ranks belong to one site: the sites as a job on these ranks sees them."""
+    """Return the sizes of the sites of a job on these ranks: of each run of consecutive ranks in the same site."""
     site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
     return tuple(len(list(row)) for _, row in groupby(site[rank] for rank in ranks if rank < len(site)))
 

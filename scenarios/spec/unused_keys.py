@@ -116,7 +116,7 @@ def _uses_tunnels(config: Scenario) -> bool:
 
 
 def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
-    """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
+    """Return a test whether replacing a rate range or delay by `other(value)` changes the rate or delay of any link."""
 
     def applies(config: Scenario) -> bool:
         conditions, wan = config.conditions, config.fabric.wan

@@ -46,28 +46,28 @@ def fitting(
     allowed: str,
     types: tuple[type, ...],
     fits: Callable[[Any], object],
-    kind: Callable[[Any], Any] = lambda value: value,
+    to_value: Callable[[Any], Any] = lambda value: value,
     write: Callable[[Any], Any] = lambda value: value,
     *,
     near: Collection[str] = (),
     is_object: bool = False,
 ) -> Kind:
-    """Return the kind of values for which `fits` is true, converted by `kind`; messages suggest texts of `near`."""
+    """Return the kind of values for which `fits` is true, converted by `to_value`; messages suggest texts of `near`."""
 
     def convert(value: Any) -> Any:
         if not fits(value):
             why = "not known" if near else "not allowed"
             raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
-        return kind(value)
+        return to_value(value)
 
     return Kind(allowed, types, convert, write, is_object=is_object)
 
 
 def texts(
-    allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Collection[str] = ()
+    allowed: str, fits: Callable[[str], object], to_value: Callable[[str], Any] = str, near: Collection[str] = ()
 ) -> Kind:
     """Return the kind of texts for which `fits` is true."""
-    return fitting(allowed, (str,), fits, kind, str, near=near, is_object=kind is not str)
+    return fitting(allowed, (str,), fits, to_value, str, near=near, is_object=to_value is not str)
 
 
 def one_of(*names: str) -> Kind:

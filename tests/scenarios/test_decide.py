@@ -251,7 +251,7 @@ def test_paths_chosen_jointly_are_on_average_no_slower_than_paths_chosen_one_by_
     fabric = SHARING[name]
     load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
     together = routed(fabric, load, 60)
-    monkeypatch.setattr(Router, "together", Router.best)
+    monkeypatch.setattr(Router, "choose_jointly", Router.best)
     alone = routed(fabric, load, 60)
     drawn = sampler(fabric, ConditionsSpec(), seed=1)
     rates = drawn.rates_bps(0, 60)
