@@ -358,7 +358,7 @@ class Reader:
         if spans := self._task.config.workload.jobs:
             completion_s = round_s(spans, arrived_s[:, None])
             job_completion_s = jobs_s(spans, arrived_s[:, None])
-        self._predictor.saw(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
+        self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         fifo_columns: dict[str, Any] = {}

@@ -133,7 +133,7 @@ class PointPredictor:
         sent, size_bytes = probes[:, :3].astype(np.int16), self._config.control.probe_bytes
         self._seen[collective] = rates_from_probes(self.conditions, collective, sent, took_s, size_bytes)
 
-    def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
+    def observed(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
 
         `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived; `readings` are

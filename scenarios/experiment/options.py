@@ -279,7 +279,7 @@ def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tu
 
 def _overrides(options: argparse.Namespace) -> list["Override"]:
     """Return the options that set keys of the scenario; an option with several values is an axis of its sweep."""
-    from scenarios.spec.load import Override, apart, cut, toml_or_text
+    from scenarios.spec.load import Override, shortened, split_at_commas, toml_or_text
 
     given = [text.partition("=")[::2] for text in options.set]
     clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
@@ -290,8 +290,8 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         if text is None:
             continue
         where = f"--{option.replace('_', '-')}"
-        typed = f"{where} {cut(text)}"
-        parts = apart(text) if option in (*_SWEPT, "modes") else [text]
+        typed = f"{where} {shortened(text)}"
+        parts = split_at_commas(text) if option in (*_SWEPT, "modes") else [text]
         values = (
             parts
             if option == "exec"

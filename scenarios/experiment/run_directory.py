@@ -68,9 +68,9 @@ class Recorded:
         if engines is not None and tuple(engines) != self.engines:
             what = f"{' and '.join(engines)} is requested, but the folder has {' and '.join(self.engines)}"
             yield f"--engine: {what}; allowed: the same"
-        then, these = (sha256(paths.values()) for paths in functions)
+        digests_before, digests = (sha256(paths.values()) for paths in functions)
         for name, path in functions[1].items():
-            if name in functions[0] and these[str(path)] != then[str(functions[0][name])]:
+            if name in functions[0] and digests[str(path)] != digests_before[str(functions[0][name])]:
                 yield f"--resume: {_changed_file(path)}"
         for file, digest in sha256(_input_files(scenario)).items():
             if self.sha256.get(file, digest) != digest:

@@ -236,7 +236,7 @@ def _import(library: str) -> None:
 
 
 def _storing(events: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
-    """Store the rows of events and pass events on, without rows stored before; complete points only once on disk."""
+    """Store the rows of slices and pass new rows and other events on; a point's last rows once all of it is on disk."""
     for event in events:
         if not isinstance(event, Slice):
             yield event

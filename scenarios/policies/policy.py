@@ -1,4 +1,4 @@
-"""Policies (modes): when placement and WAN paths are re-chosen, and what is known of the link rates at that time. Pure.
+"""Policies (modes): when placement and WAN paths are re-chosen, and which link rates are known then.
 
 The built-in policies are `MODES`; a scenario declares its own in [[policy]] tables.
 """

@@ -1,4 +1,4 @@
-"""Transfers over the WAN: the tables that declare them, and the decision which of them are admitted. Pure.
+"""Transfers over the WAN: the tables that declare them, and the decision which of them are admitted.
 
 [admission]
 protect = "link"           # promises hold whichever single WAN link fails

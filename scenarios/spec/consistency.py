@@ -1,4 +1,4 @@
-"""Checks of a scenario's values together; each value by itself is valid. Pure."""
+"""Checks of a scenario's values together; each value by itself is valid."""
 
 import math
 from collections.abc import Iterator, Set

@@ -1,4 +1,4 @@
-"""Jobs: read from a scenario's [[job]] tables, and the workload that all jobs are together. Pure.
+"""Jobs: read from a scenario's [[job]] tables, and the workload of all jobs together.
 
 [[job]]
 name = "training"

@@ -46,14 +46,14 @@ class Override:
 def assignment(text: str) -> Override:
     """Read ``table.key=value`` of the option --set; a value that is not TOML is text. Raises ScenarioError."""
     key, value = _split(text, "--set", "table.key=value")
-    return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {cut(text)}")
+    return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {shortened(text)}")
 
 
 def axis(text: str) -> Override:
     """Read ``table.key=a,b,c`` of the option --sweep; values are read as those of --set. Raises ScenarioError."""
     key, values = _split(text, "--sweep", "table.key=value,value")
-    axis_of = [toml_or_text(part) for part in apart(values)]
-    return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {cut(text)}")
+    axis_of = [toml_or_text(part) for part in split_at_commas(values)]
+    return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {shortened(text)}")
 
 
 def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
@@ -63,12 +63,12 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
     return key.strip().replace('"', ""), value
 
 
-def cut(text: str) -> str:
+def shortened(text: str) -> str:
     """Shorten typed text to what a message repeats."""
     return one_line(text if len(text) <= _MAX_TYPED else f"{text[:_MAX_TYPED]}…")
 
 
-def apart(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Split a text at its commas, except those in brackets and in quotation marks."""
     parts, depth, is_quoted = [""], 0, False
     for character in text[:MAX_BYTES]:

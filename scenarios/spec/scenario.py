@@ -357,9 +357,9 @@ class Scenario:
         GPUs, where each message takes one path that the search knows, under conditions that do not change by time."""
         spec, fabric = self.collective, self.fabric
         is_whole = spec.kind in COPIED and spec.schedule is None and (spec.channels, spec.pieces) == (1, 1)
-        has_ways = fabric.routing == "single" or (fabric.routing == "ecmp" and fabric.grain == "logical")
+        has_known_paths = fabric.routing == "single" or (fabric.routing == "ecmp" and fabric.grain == "logical")
         is_small = self.gpus <= MOST_GPUS and not fabric.has_planes
-        return is_whole and has_ways and is_small and self.conditions.every_s is None
+        return is_whole and has_known_paths and is_small and self.conditions.every_s is None
 
     @property
     def searches_schedules(self) -> bool:

@@ -1,4 +1,4 @@
-"""Training on a fabric: its workload, and how many more forwards than 1F1B the pipeline "overlapped" uses. Pure."""
+"""Training on a fabric: its workload, and how many more forwards than 1F1B the pipeline "overlapped" uses."""
 
 import math
 from collections.abc import Sequence

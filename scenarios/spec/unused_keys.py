@@ -1,4 +1,4 @@
-"""Keys without effect, by rules that define which configurations use a key. Pure.
+"""Keys without effect, by rules that define which configurations use a key.
 
 A key that no configuration of a scenario uses is refused if it is given, and left out when a scenario is written.
 """
