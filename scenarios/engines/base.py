@@ -48,7 +48,7 @@ class Snapshot(EngineEvent):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FaultOutcome(EngineEvent):
-    """The outcome of one fault: a row of `fault_outcomes`."""
+    """The outcome of one fault, as `analysis.statistics.fault_outcomes` returns it."""
 
     account: Mapping[str, Any]
 

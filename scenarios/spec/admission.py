@@ -129,7 +129,7 @@ class Transfer:
         return {"there_s": self.start_s + longest_s, "kept": self.start_s + longest_s <= self.due_s}
 
     def as_json(self) -> dict[str, object]:
-        """The outcome and the calendar as JSON can hold them, in seconds, bytes and bit/s."""
+        """Return the outcome and the calendar as JSON can hold them, in seconds, bytes and bit/s."""
         return {
             "job": self.job.name,
             "outcome": self.outcome,
@@ -211,7 +211,7 @@ def _check_ends(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> I
 
 
 def _check_other_jobs(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Yield what is wrong with other jobs, which may share only WAN links with transfers and are served after them."""
+    """Yield what is wrong with the transfers' class and with other jobs, which may share only WAN links with them."""
     others = [job for job in config.jobs if job.kind != TRANSFER]
     priorities = {each.name: each.priority for each in config.classes}
     ceilings = {each.name: each.ceiling for each in config.classes}
@@ -294,10 +294,10 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     connections = _connections(link_bps, calendar) if index_of else []
     case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    for job, of_job, of_tunnels_s, decision in zip(jobs, tunnels, np.split(lags_s, ends), decisions, strict=True):
+    for job, of_job, job_lags_s, decision in zip(jobs, tunnels, np.split(lags_s, ends), decisions, strict=True):
         last = broken.get(job.name, decision)
         request = last.promised or last.request
-        lag_s = float(of_tunnels_s.max() if request.is_rate else of_tunnels_s.min())
+        lag_s = float(job_lags_s.max() if request.is_rate else job_lags_s.min())
         edges_s, workload = np.zeros(1), None
         rates_bps: dict[str, Floats] = {}
         if (index := index_of.get(job.name)) is not None:

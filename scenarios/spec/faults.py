@@ -107,7 +107,7 @@ class Fault:
         return a, b
 
     def written(self) -> dict[str, str]:
-        """The table that declares the fault."""
+        """Return the [[fault]] table that declares this fault."""
         table = {"at": self.at, "what": self.what}
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 

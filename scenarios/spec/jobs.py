@@ -115,7 +115,7 @@ class JobSpec:
         return replace(spec, channels=self.channels or spec.channels, pieces=self.pieces or spec.pieces)
 
     def written(self) -> dict[str, Any]:
-        """The table that declares the job."""
+        """Return the [[job]] table that declares this job."""
         values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1}
         return {

@@ -125,7 +125,7 @@ def scenario_of(
     is_stored: bool = False,
     at_prompt: bool = False,
 ) -> Scenario:
-    """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file at `path` `label`.
+    """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file `label` (default: `path`).
 
     Relative paths in the text are relative to the file's folder, those in options to the working directory. With
     `is_stored` the text was stored by a run, and keys without effect are dropped, because earlier versions accepted
@@ -136,7 +136,7 @@ def scenario_of(
         document = tomllib.loads(text)
     except RecursionError:
         raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
-    except ValueError as error:  # also for numbers of thousands of digits, which are no TOMLDecodeError
+    except ValueError as error:  # not only TOMLDecodeError, because a number may have too many digits
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
 
     def checked(options: Sequence[Override]) -> _Draft:
