@@ -48,7 +48,7 @@ class Snapshot(EngineEvent):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FaultOutcome(EngineEvent):
-    """The outcome of one fault: a row of `fault_outcomes`."""
+    """The outcome of one fault, as `analysis.statistics.fault_outcomes` returns it."""
 
     account: Mapping[str, Any]
 
@@ -61,7 +61,7 @@ class Activity(EngineEvent):
 
 
 IsStored = Callable[[int, str, int, int], bool]
-"""(setting, mode, start, stop) -> whether the collectives start .. stop-1 of this point are stored already."""
+"""(configuration's index, mode, start, stop) -> whether collectives start .. stop-1 of this point are stored."""
 
 
 def none_stored(_config: int, _mode: str, _start: int, _stop: int) -> bool:
@@ -70,7 +70,7 @@ def none_stored(_config: int, _mode: str, _start: int, _stop: int) -> bool:
 
 
 class Engine(Protocol):
-    """A way to run collectives, computed or measured."""
+    """Computes or measures collectives."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class Engine(Protocol):
     def run(self, configs: Sequence[Scenario], is_stored: IsStored = none_stored) -> Generator[EngineEvent, None, None]:
         """Run all collectives of all modes of the configurations that are not stored; yields events in any order.
 
-        `settings` are configurations, that is scenarios without a sweep. Slices may have any size and may repeat stored
+        `configs` are configurations, that is scenarios without a sweep. Slices may have any size and may repeat stored
         collectives, because a point that ended early may be run from its start. A point that fails is tried once more,
         unless that would hide a wrong result; if it fails again, it is reported as Failed and the others continue.
         Closing the generator ends the run and all its processes.

@@ -91,7 +91,7 @@ class Task:
 
 
 def emulated(config: Scenario) -> Scenario:
-    """Return the part of a configuration that the emulation measures: its first collectives."""
+    """Return the configuration with only the collectives that the emulation measures, the first ones."""
     count = min(config.collective.count, config.collective.emulated)
     return replace(config, collective=replace(config.collective, count=count))
 
@@ -309,9 +309,9 @@ class Reader:
         self, task: Task, put: Callable[[EngineEvent], None], renew: Callable[[str | None], object] = lambda _: None
     ) -> None:
         self._task, self._put, self._renew = task, put, renew
-        self._expected = PointPredictor(task.config, task.mode)
+        self._predictor = PointPredictor(task.config, task.mode)
         count = task.config.collective.count
-        self._best_s = best_s(task.config, self._expected.conditions, start=0, count=count)
+        self._best_s = best_s(task.config, self._predictor.conditions, start=0, count=count)
         self._events: list[Event] = []
         self._unread = b""
         self.done = 0
@@ -344,10 +344,10 @@ class Reader:
         k, faults = row["collective"], row.get("faults", ())
         probes = None if "probes" not in row else np.array(row["probes"], dtype=np.int64).reshape(-1, 5)
         if probes is not None:
-            self._expected.probed(k, probes, faults)
+            self._predictor.probed(k, probes, faults)
         counters = None if "counters" not in row else np.array(row["counters"], dtype=np.int64).reshape(-1, 4)
         read = None if counters is None else readings(counters)
-        expected = self._expected.of(k, faults, read)
+        expected = self._predictor.of(k, faults, read)
         self._check_plan(row, expected)
         transfers = [
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
@@ -358,12 +358,12 @@ class Reader:
         if spans := self._task.config.workload.jobs:
             completion_s = round_s(spans, arrived_s[:, None])
             job_completion_s = jobs_s(spans, arrived_s[:, None])
-        self._expected.saw(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
+        self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         fifo_columns: dict[str, Any] = {}
         if "retransmitted_bytes" in row:
-            shares = self._expected.shares(k, sent_s=sent_s, arrived_s=arrived_s)
+            shares = self._predictor.shares(k, sent_s=sent_s, arrived_s=arrived_s)
             fifo_columns = {
                 "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),
                 "quickest_transfer": np.array([shares.quickest]),
@@ -384,7 +384,7 @@ class Reader:
             drops=np.array([row["drops"]], dtype=np.int64),
             late=np.array([row["late"]]) if self._task.config.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
-            bound_s=self._expected.bound_s(k),
+            bound_s=self._predictor.bound_s(k),
             **{name: times_s[k : k + 1] for name, times_s in self._best_s.items()},
             reconfigure_s=np.array([row.get("reconfigure_s", np.nan)], dtype=np.float64),
             reconfigure_messages=np.array([row.get("reconfigure_messages", 0)], dtype=np.int64),
@@ -407,7 +407,7 @@ class Reader:
                     where = f"{self._task.name}, collective {k}"
                     raise WrongError(f"{where}: the {name} {chosen} differs from the planned one, {planned}")
         moved = row.get("moved")
-        if moved is not None and moved != self._expected.moved(k, [change for change, *_ in moved]):
+        if moved is not None and moved != self._predictor.moved(k, [change for change, *_ in moved]):
             raise WrongError(f"{self._task.name}, collective {k}: the paths chosen while it ran differ from the plan")
 
 

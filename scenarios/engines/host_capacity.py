@@ -1,7 +1,7 @@
 """Checks whether this machine can run the emulation: memory for the VMs, a VM that boots, capacity on the wall clock.
 
-All GPUs of a ring send at once, so a ring demands the sum of its edges' rates. Half of the rate that hosts can send
-without shaping is allowed; the other half of the processor is needed to keep timers on time.
+All GPUs of a ring send at once, so a ring demands the sum of its edges' rates. It may be half of the rate that hosts
+can send without shaping; the other half of the processor time is needed to keep timers on time.
 """
 
 import io

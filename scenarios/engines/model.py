@@ -112,7 +112,7 @@ class Model:
 
 def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
     """Compute one batch in every mode, all under the same conditions, which are drawn once. If a user-defined policy
-    fails, or faults leave a flow without a path, only that mode is Lost."""
+    fails, or faults leave a flow without a path, only that mode's result is a FailedTask."""
     config, count = batch.config, batch.stop - batch.start
     conditions, bound = _conditions_and_bound(config)
     conditions = replace(conditions, drawn=_Cached(conditions.drawn))

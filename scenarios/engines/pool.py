@@ -48,7 +48,7 @@ def results(
 
     Tasks are taken from the iterable as executors become free. Each executor holds up to `ahead` tasks, so that it does
     not idle while a result is processed. A task that raises, or whose worker is killed, is tried once more; if that
-    fails, its result is Lost. A killed worker loses all tasks that it holds, so from the first failure on every
+    fails, its result is a FailedTask. A killed worker loses all tasks that it holds, so from the first failure on every
     executor holds only one.
     """
     if not executors:
@@ -122,7 +122,7 @@ class _Worker(Executor):
 
     A ProcessPoolExecutor is not used: it keeps the sending end of the result pipe open itself, so if a process is
     killed while sending a result, it waits for the rest forever. A task must not raise; if its result cannot be
-    pickled, it is Lost.
+    pickled, it is a FailedTask.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The plan (placement and paths) of collectives and the model's prediction of their times, with or without faults.
 
-Without faults the plan is the same for both engines. With faults it depends on those that were in force when an
+Without faults the plan is the same for both engines. With faults it depends on the faults that were in force when an
 emulated collective's placement and paths were chosen; the testbed records them with every collective.
 """
 
@@ -84,10 +84,10 @@ class PointPredictor:
         self._demands: Demands | None = None
         if config.measures_demands(config.mode(mode)):
             self._demands = Demands(config.te.collectives, self._seen.__getitem__)
-        self._course: DecisionTimeline | None = None
+        self._timeline: DecisionTimeline | None = None
         if config.faults and config.has_timeline(mode) and not self._choices:
             believed = self.conditions.believed(config.mode(mode).knowledge)
-            self._course = new_timeline(config, mode, believed)
+            self._timeline = new_timeline(config, mode, believed)
         self._planned = None if config.faults or self._choices or self._demands else plan_of(config, mode).decisions
         self._bound_s = lower_bound(config, self.conditions)
 
@@ -133,7 +133,7 @@ class PointPredictor:
         sent, size_bytes = probes[:, :3].astype(np.int16), self._config.control.probe_bytes
         self._seen[collective] = rates_from_probes(self.conditions, collective, sent, took_s, size_bytes)
 
-    def saw(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
+    def observed(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
 
         `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived; `readings` are
@@ -164,7 +164,7 @@ class PointPredictor:
                 users[link].append(position)
         names = [link.name for link in self.conditions.shared.all]
         shared = set(self._config.shared_links(self._mode))
-        links = {names[link]: places for link, places in users.items() if names[link] in shared and len(places) > 1}
+        links = {names[link]: uses for link, uses in users.items() if names[link] in shared and len(uses) > 1}
         return shares(measured_s[kept], fair_s[kept], links)
 
     def _plan(self, collective: int) -> "Plan":
@@ -177,9 +177,9 @@ class PointPredictor:
             return self._choices.decisions(collective, 1)
         if self._planned is not None:
             return self._planned.row(collective)
-        demands, course = self._demands, self._course
+        demands, timeline = self._demands, self._timeline
         return decisions_of(
-            self._config, self._mode, self.conditions, start=collective, count=1, demands=demands, course=course
+            self._config, self._mode, self.conditions, start=collective, count=1, demands=demands, timeline=timeline
         )
 
 
@@ -199,7 +199,7 @@ class Plan:
 
     @property
     def chosen_by(self) -> Mode:
-        """The policy of the mode."""
+        """The mode's policy."""
         return self.config.mode(self.mode)
 
     @cached_property
@@ -208,7 +208,7 @@ class Plan:
         return self.config.workload
 
     @cached_property
-    def choices(self) -> Chooser:
+    def chooser(self) -> Chooser:
         """The chooser of the mode's placements and paths."""
         return chooser_of(self.config, self.chosen_by, self.conditions)
 
@@ -236,18 +236,18 @@ class Plan:
             last = before.placement, before.path
         else:
             placement = decisions.placement[:1]
-            last = placement[:0], self.choices.paths(placement, conditions.rates_bps(0, 1), chosen=False)
+            last = placement[:0], self.chooser.paths(placement, conditions.rates_bps(0, 1), chosen=False)
         numbers, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
         is_probed = conditions.are_probed(chosen_by, start, numbers.size, config.collective.reembed_every)
         waits_s = cost.reconfiguring_s(
-            self.choices.router,
+            self.chooser.router,
             self.workload,
             placement=decisions.placement,
             path=decisions.path,
             before=last,
             exchanges=chosen_by.reroutes,
             chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed,
-            parts=config.transport.buffer_bytes is not None,
+            reconnects=config.transport.buffer_bytes is not None,
             control_s=config.control_delays_s,
             probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
         )
@@ -256,7 +256,7 @@ class Plan:
             probes = probed_before(config, chosen_by, conditions, start + row, previous)
             takes_s = probe_takes_s(conditions, start + row, probes, config.control.probe_bytes)
             in_force = None if previous is None else (previous.placement[0], previous.path[0])
-            waits_s[row] += cost.probing_s(self.choices.router, self.workload, probes, takes_s, in_force=in_force)
+            waits_s[row] += cost.probing_s(self.chooser.router, self.workload, probes, takes_s, in_force=in_force)
         return waits_s
 
     def completion_s(self, read: Readings | None = None) -> Floats:
@@ -313,8 +313,8 @@ class Plan:
         return actual
 
     def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, TransferTimes]]:
-        """Yield the row and the times of each collective in which conditions or tunnel rates change while it runs.
-        `steady_s` [K] are the completion times if nothing changed."""
+        """Yield the row and the times of each collective during which conditions or tunnel rates change. `steady_s` [K]
+        are the completion times without these changes."""
         te, timed = self.config.te, self.conditions.timed
         if te.readings and self.decisions.limits_bps.size:
             for row in np.flatnonzero(steady_s > te.every).tolist():
@@ -349,7 +349,7 @@ class Plan:
         path = np.concatenate([decisions.path, paths])
         links = links_passed(self.workload, placement, path, conditions, start=self.start, spreads=decisions.spreads)
         rates_bps = np.repeat(conditions.rates_bps(self.start, 1), len(path), axis=0)
-        delay_s, _ = self.choices.flows(placement, path, rates_bps)
+        delay_s, _ = self.chooser.flows(placement, path, rates_bps)
         begins, _ = self.workload.schedule.ends
         control_s = np.array(self.config.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
         waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
@@ -371,7 +371,7 @@ class Plan:
             return [], decisions.path[:0]
         rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, changes)
         placement = np.repeat(decisions.placement, len(changes), axis=0)
-        return changes, self.choices.paths(placement, rates_bps, chosen=True)
+        return changes, self.chooser.paths(placement, rates_bps, chosen=True)
 
     def _with_changing_tunnels(self, read: Readings | None) -> TransferTimes:
         """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
@@ -411,8 +411,8 @@ class Plan:
             )
             if wanted_bps is None:
                 return in_turn[known:]
-            path, limits_bps = self.choices.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
-            alpha_s, beta_s = self.choices.flows(placement, path, rates_bps)
+            path, limits_bps = self.chooser.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
+            alpha_s, beta_s = self.chooser.flows(placement, path, rates_bps)
             in_turn.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
 
     def _steady_times(self) -> Times:
@@ -650,7 +650,7 @@ def _hops(plan: Plan, links: npt.NDArray[np.int32]) -> list[list[Hop]]:
 
 def plan_of(config: Scenario, mode: str, count: int | None = None) -> Plan:
     """Return the plan of a point's first `count` collectives (default: all) without the scenario's faults."""
-    whole = replace(config, faults=())  # in the whole scenario, as the admission of transfers depends on faults, too
+    whole = replace(config, faults=())  # not only for the conditions: faults affect the admission of transfers, too
     conditions = conditions_of(whole)
     decisions = decisions_of(whole, mode, conditions, start=0, count=count or config.collective.count)
     return Plan(whole, mode, decisions, conditions)
@@ -664,18 +664,18 @@ def decisions_of(
     start: int,
     count: int,
     demands: Demands | None = None,
-    course: DecisionTimeline | None = None,
+    timeline: DecisionTimeline | None = None,
 ) -> Decisions:
     """Return the decisions for collectives start .. start+count-1 of a point under these conditions.
 
-    If demands are measured, `demands` supplies them; by default they follow from predicted readings. `course` replaces
-    the mode's `timeline_of`, which assumes that no collective is lost.
+    If demands are measured, `demands` supplies them; by default they follow from predicted readings. `timeline`
+    replaces the mode's `timeline_of`, which assumes that no collective is lost.
     """
     chosen_by = config.mode(mode)
     if config.measures_demands(chosen_by):
         demands = demands or _predicted_demands(config, mode)
     if chosen_by.knowledge.is_measured:
-        return _predicted_play(config, mode).decisions(start, count)
+        return _predicted_choices(config, mode).decisions(start, count)
     return decide(
         chooser_of(config, chosen_by, conditions),
         conditions,
@@ -683,7 +683,7 @@ def decisions_of(
         start=start,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(config.collectives_per_rates(chosen_by)),
-        course=course or (timeline_of(config, mode) if config.has_timeline(mode) else None),
+        timeline=timeline or (timeline_of(config, mode) if config.has_timeline(mode) else None),
         wanted=demands,
     )
 
@@ -707,7 +707,7 @@ def _predicted_demands(config: Scenario, mode: str) -> Demands:
 
 
 @lru_cache(maxsize=8)
-def _predicted_play(config: Scenario, mode: str) -> MeasuredChoices:
+def _predicted_choices(config: Scenario, mode: str) -> MeasuredChoices:
     """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
     conditions = conditions_of(config)
 

@@ -1,5 +1,5 @@
-"""Referees, with which modes are compared, computed by the timing model: the fastest ring and the best schedule of a
-collective, and the least total time of any policy."""
+"""Referees: references with which modes are compared, computed by the timing model. They are the fastest ring and the
+best schedule of each collective, and the least total time of any policy."""
 
 import math
 import threading
@@ -41,7 +41,7 @@ class Totals:
 
     @property
     def best(self) -> str:
-        """The mode with the least total."""
+        """The mode with the least total time."""
         return min(self.modes_s, key=self.modes_s.__getitem__)
 
     @property
@@ -96,16 +96,16 @@ def best_schedule_of(
     starts from the schedule that sends every block directly to each destination."""
     fabric, shared = conditions.fabric, conditions.shared
     (rates_bps,), delays_s = conditions.shared_bps(number, 1), conditions.shared_delays_s
-    ways: list[GpuPath] = []
-    direct: dict[tuple[int, int], int] = {}  # the index of the first way between two ranks
+    gpu_paths: list[GpuPath] = []
+    direct: dict[tuple[int, int], int] = {}  # the index of the first path between two ranks
     for a, b in permutations(fabric.gpus, 2):
         paths = [-1] if a.site == b.site else [path.index for path in fabric.paths_between[a.site, b.site]]
         for path in paths:
             passed = shared.of(np.array([a.rank]), np.array([b.rank]), np.array([path]))[0]
             links = passed[passed >= 0]
             rate_bps, delay_s = float(rates_bps[links].min()), float(delays_s[links].sum())
-            direct.setdefault((a.rank, b.rank), len(ways))
-            ways.append(
+            direct.setdefault((a.rank, b.rank), len(gpu_paths))
+            gpu_paths.append(
                 GpuPath(src=a.rank, dst=b.rank, links=tuple(links.tolist()), rate_bps=rate_bps, delay_s=delay_s)
             )
     kind, block_bytes = config.collective.kind, config.collective.chunk_bytes
@@ -113,7 +113,7 @@ def best_schedule_of(
     bound = LowerBound(fabric, delays_s=delays_s, kind=kind, block_bytes=block_bytes, at_once=True)
     return best_schedule(
         blocks,
-        ways,
+        gpu_paths,
         rates_bps,
         block_bytes=block_bytes,
         seconds=seconds,
@@ -165,8 +165,8 @@ def _times_s(config: Scenario, conditions: Conditions, candidate: Decisions, cou
     """Return the predicted times of the first collectives with a candidate's placement and paths, [K] s."""
     placement, path = np.tile(candidate.placement, (count, 1)), np.tile(candidate.path, (count, 1))
     never = np.zeros(count, dtype=bool)
-    choices, rates_bps = chooser_of(config, MODES["joint"], conditions), conditions.rates_bps(0, count)
-    decisions = choices.decisions(placement, path, rates_bps, new=(never, never))
+    chooser, rates_bps = chooser_of(config, MODES["joint"], conditions), conditions.rates_bps(0, count)
+    decisions = chooser.decisions(placement, path, rates_bps, new=(never, never))
     decisions = replace(decisions, spreads=candidate.spreads)
     # Take a mode whose flows may share links, if there is one: without sharing, it gives the same times.
     mode = next((mode for mode in (*config.run.modes, "joint") if config.shared_links(mode)), "joint")

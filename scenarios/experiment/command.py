@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
 _MAX_LINKS = 200  # links of a kind that are printed
-_MAX_SEARCHED, _DRAWS = 4, 2  # configurations, and draws of each, for which rings are compared with a bound
+_MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many configurations, and draws of each
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
-    """Yield what users should know of these configurations before they run; `searches` is about best schedules."""
+    """Yield notes for users on these configurations before they run; `searches` are the notes on best schedules."""
     yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
@@ -151,7 +151,7 @@ def _prompt(request: Request) -> int:
 
 
 def _program(request: Request, arguments: Sequence[str]) -> int:
-    """Run a program of the user and write its run folder; return the exit status."""
+    """Run the user's program and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
     (config,) = request.scenario.configurations()
@@ -159,40 +159,40 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
         if config.run.is_real:
             with progress.heartbeat("measuring the capacity of the VM"):
                 check_program(config)
-        place = _place(request)
+        folder = _run_folder(request)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
     except FolderError as error:
         print(f"--out: {error}", file=sys.stderr)
         return BAD_USAGE
-    return run_program(config, place, ["run.py", *arguments], as_json=request.json)
+    return run_program(config, folder, ["run.py", *arguments], as_json=request.json)
 
 
 def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
     """Run the engines that this machine supports, and write the results into the run folder; return the exit status."""
     try:
-        able, unmeasured = _usable(request, parts)
-        place = _place(request)
+        usable, unmeasured = _usable(request, parts)
+        folder = _run_folder(request)
     except VMError as error:
-        alone = " (to predict only: --engine model)" if isinstance(error, CannotRunError) else ""
-        print(f"run.py: {error}{alone}", file=sys.stderr)
+        remedy = " (to predict only: --engine model)" if isinstance(error, CannotRunError) else ""
+        print(f"run.py: {error}{remedy}", file=sys.stderr)
         return error.status
     except ValueError as error:
         option = "--resume: " if request.resume else "--out: "
         print(f"{option if isinstance(error, FolderError) else ''}{error}", file=sys.stderr)
         return BAD_USAGE
-    return _open_and_run(request, able, place, arguments, unmeasured=unmeasured)
+    return _open_and_run(request, usable, folder, arguments, unmeasured=unmeasured)
 
 
 def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], str | None]:
     """Return the engines, with as many jobs as this machine has room for, and why nothing can be measured, if so.
 
     On a machine without a VM, CannotRunError is raised for users who name an engine, choose the wall clock or resume a
-    run; users who do not choose an engine get the model. Raises ValueError for settings that cannot be emulated.
+    run; users who do not choose an engine get the model. Raises ValueError for configurations that cannot be emulated.
     """
     engine_is_open = not (request.engine_given or request.resume or request.scenario.run.is_real)
-    able: list[Part] = []
+    usable: list[Part] = []
     unmeasured = None
     for wanted_engine, configs in parts:
         engine = wanted_engine
@@ -215,8 +215,8 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
                     with progress.heartbeat("measuring the capacity of the VM"):
                         check_capacity(configs)
                     engine = _with_room(request, engine, configs)
-        able.append((engine, configs))
-    return able, unmeasured
+        usable.append((engine, configs))
+    return usable, unmeasured
 
 
 def _with_room(request: Request, engine: Emulation, configs: Sequence[Scenario]) -> Emulation:
@@ -231,7 +231,7 @@ def _with_room(request: Request, engine: Emulation, configs: Sequence[Scenario])
     return Emulation(jobs=jobs)
 
 
-def _place(request: Request) -> RunFolder:
+def _run_folder(request: Request) -> RunFolder:
     """Open or create the folder for the run; raises FolderError if that fails."""
     if request.resume is not None:
         return RunFolder(Path(request.resume))
@@ -241,7 +241,7 @@ def _place(request: Request) -> RunFolder:
 
 
 def _open_and_run(
-    request: Request, parts: Sequence["Part"], place: RunFolder, arguments: Sequence[str], *, unmeasured: str | None
+    request: Request, parts: Sequence["Part"], folder: RunFolder, arguments: Sequence[str], *, unmeasured: str | None
 ) -> int:
     # Parquet is slow to import, and most mistakes are found before this point.
     from analysis.results.reader import ResultsError
@@ -252,22 +252,22 @@ def _open_and_run(
     run = Run(request.scenario, parts, request.json, unmeasured, reports=not request.no_report)
     try:
         if request.resume is None:
-            folder = RunDirectory.begun(place, request.scenario, engines=request.engines, command=command)
+            directory = RunDirectory.begun(folder, request.scenario, engines=request.engines, command=command)
         else:
-            folder = RunDirectory.resumed(place, command=command)
-        return print_again(folder, run) if folder.complete else run_in(folder, run)
+            directory = RunDirectory.resumed(folder, command=command)
+        return print_again(directory, run) if directory.complete else run_in(directory, run)
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
     except OutputError:
         raise
     except OSError as error:
-        print(f"run.py: {place.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+        print(f"run.py: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED
 
 
 def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]:
-    """Return the chosen engines, each with its settings."""
+    """Return the chosen engines, each with its configurations."""
     configs = request.scenario.configurations()
     model: Part = (
         Model(jobs=request.jobs, executors=elsewhere or processes),
@@ -293,8 +293,8 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     if scenario.program.command is not None:
         ranks = len(scenario.program.ranks_of(scenario.gpus))
         lines = [f"the program on {ranks} GPUs, with the WAN paths of {modes[0]}"]
-    for links, places in links_of(plans[0][1]).items():
-        lines += _link_lines(links, plans[0][1][places[0]].label)
+    for links, indices in links_of(plans[0][1]).items():
+        lines += _link_lines(links, plans[0][1][indices[0]].label)
     lines.append(
         "nothing was run"
         if scenario.program.command

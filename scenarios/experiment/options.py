@@ -45,14 +45,14 @@ _KEYS = {
 _COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
 """The tables that have no effect on a program."""
 _SWEPT = ("gpus", "chunk", "wan_delay", "seed")
-"""The options whose several values are an axis of the sweep."""
+"""The options that accept several values, which form an axis of the sweep."""
 
 
 _EXCLUDED = {
     "export": ("json", "no_report", "cli", "resume", "dask", "out"),
     "cli": ("json", "no_report", "dry_run", "resume", "dask"),
 }
-"""The options that each of these excludes."""
+"""For each of these options, the options that it excludes."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,7 +138,7 @@ class _Alone(argparse.Action):
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a command line requests."""
+    """The parsed command line."""
 
     scenario: "Scenario"
     engines: tuple[str, ...]
@@ -257,7 +257,7 @@ def _program_clashes(
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
-    """Return the scenario and the engines of the run to resume; raises ScenarioError if the options ask for others."""
+    """Return the scenario and the engines of the run to resume; raises ScenarioError if the options differ."""
     from analysis.results.reader import ResultsError  # imports Parquet, which is slow
     from scenarios.experiment.run_directory import recorded
     from scenarios.spec.load import load_scenario, scenario_of
@@ -279,7 +279,7 @@ def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tu
 
 def _overrides(options: argparse.Namespace) -> list["Override"]:
     """Return the options that set keys of the scenario; an option with several values is an axis of its sweep."""
-    from scenarios.spec.load import Override, apart, cut, toml_or_text
+    from scenarios.spec.load import Override, shortened, split_at_commas, toml_or_text
 
     given = [text.partition("=")[::2] for text in options.set]
     clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
@@ -290,8 +290,8 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         if text is None:
             continue
         where = f"--{option.replace('_', '-')}"
-        typed = f"{where} {cut(text)}"
-        parts = apart(text) if option in (*_SWEPT, "modes") else [text]
+        typed = f"{where} {shortened(text)}"
+        parts = split_at_commas(text) if option in (*_SWEPT, "modes") else [text]
         values = (
             parts
             if option == "exec"

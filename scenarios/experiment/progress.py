@@ -22,7 +22,7 @@ from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slic
 from scenarios.experiment.summary import point_result, series_of
 from scenarios.spec.scenario import Scenario
 
-_SETTINGS_SHOWN = 4  # at most this many configurations stay in the live table, so that it fits a screen
+_CONFIGS_SHOWN = 4  # configurations in the live table at most, so that it fits a screen
 _REFRESH_S = 0.25
 _MIN_PACE_S = 2.0  # a pace measured over less time is not used
 _SILENT_S = 8.0  # users are promised a line every 15 s; a heartbeat may be a few seconds late
@@ -60,7 +60,7 @@ class _PointProgress:
         return self.start_work + self.count * self.collective_work - self.work_done
 
     def words(self) -> tuple[str, str, str, str, str]:
-        """Return collectives done, mean and gain over base (at last with 95 % intervals), prediction, ratio."""
+        """Return collectives done, mean and gain over base (once complete, with 95 % intervals), prediction, ratio."""
         done = f"{self.done:,} of {self.count:,}"
         if not self.done:
             return done, "", "", "", ""
@@ -76,7 +76,7 @@ class Progress:
 
     def __init__(self, engine: str, configs: Sequence[Scenario]) -> None:
         self.engine, self.configs = engine, configs
-        self.points = {(place, mode): _new_point(engine, s) for place, s in enumerate(configs) for mode in s.run.modes}
+        self.points = {(index, mode): _new_point(engine, s) for index, s in enumerate(configs) for mode in s.run.modes}
         self._base: dict[int, Series] = {}
         self._began_s, self._before = time.monotonic(), 0.0
 
@@ -86,7 +86,7 @@ class Progress:
         return sum(point.complete for point in self.points.values())
 
     def take(self, part: Slice) -> bool:
-        """Count a slice in; returns whether its point is now complete."""
+        """Add a slice; returns whether its point is now complete."""
         point, rows = self.points[part.setting, part.mode], part.rows
         point.times_s[rows.start] = rows.completion_s
         point.done += len(rows)
@@ -98,26 +98,26 @@ class Progress:
             self._complete(part.setting, part.mode, point)
         return point.complete
 
-    def _complete(self, place: int, mode: str, point: _PointProgress) -> None:
+    def _complete(self, index: int, mode: str, point: _PointProgress) -> None:
         times_s = np.concatenate([times for _, times in sorted(point.times_s.items())])
-        series = series_of(self.configs[place], mode, np.arange(point.count), times_s)
+        series = series_of(self.configs[index], mode, np.arange(point.count), times_s)
         if mode == "base":
-            self._base[place] = series
-        found = point_result(mode, series, None if mode == "base" else self._base.get(place))
-        point.mean = _format_interval(found.summary.mean_s, 1e3, " ms", 3)
-        point.gain = "" if found.gain is None else _format_interval(found.gain, 100, " %", 1)
+            self._base[index] = series
+        result = point_result(mode, series, None if mode == "base" else self._base.get(index))
+        point.mean = _format_interval(result.summary.mean_s, 1e3, " ms", 3)
+        point.gain = "" if result.gain is None else _format_interval(result.gain, 100, " %", 1)
         point.doing = None
         point.times_s.clear()
-        if all(self.points[place, other].complete for other in self.configs[place].run.modes):
-            self._base.pop(place, None)
+        if all(self.points[index, other].complete for other in self.configs[index].run.modes):
+            self._base.pop(index, None)
 
-    def note(self, item: EngineEvent) -> None:
-        """Note which point is active, and what it is doing."""
-        point = self.points[item.setting, item.mode]
-        if isinstance(item, Retrying | Failed):
+    def note(self, event: EngineEvent) -> None:
+        """Note the current step of the event's point, or that the point has ended."""
+        point = self.points[event.setting, event.mode]
+        if isinstance(event, Retrying | Failed):
             point.doing = None
-        elif isinstance(item, Activity) and not point.complete:
-            point.doing = item.doing
+        elif isinstance(event, Activity) and not point.complete:
+            point.doing = event.doing
 
     def begin(self) -> None:
         """Measure the pace from now on; slices counted so far are from an earlier run."""
@@ -135,10 +135,10 @@ class Progress:
         return f", about {left_s / 60:,.0f} min left" if left_s >= 90 else f", about {left_s:.0f} s left"
 
     def going_on(self) -> str:
-        """Describe in one line the active points, what each is doing, and the time left."""
+        """Describe in one line the active points with their current steps, and the time left."""
         words = [
-            f"{self.configs[place].label}, {mode}: {point.words()[0]}, {point.doing}"
-            for (place, mode), point in self.points.items()
+            f"{self.configs[index].label}, {mode}: {point.words()[0]}, {point.doing}"
+            for (index, mode), point in self.points.items()
             if point.doing is not None
         ]
         if len(words) > _ACTIVE_SHOWN:
@@ -147,10 +147,10 @@ class Progress:
         what = "; ".join(words) or f"{done:,} of {count:,} collectives"
         return f"[{self.finished}/{len(self.points)}] {self.engine}, {what}{self.time_left()}"
 
-    def line(self, place: int, mode: str) -> str:
+    def line(self, index: int, mode: str) -> str:
         """Describe a finished point in one line."""
-        done, mean, gain, predicted, ratio = self.points[place, mode].words()
-        parts = [self.engine, self.configs[place].label, f"{mode}: {done}", f"mean {mean}"]
+        done, mean, gain, predicted, ratio = self.points[index, mode].words()
+        parts = [self.engine, self.configs[index].label, f"{mode}: {done}", f"mean {mean}"]
         parts += [f"{gain} below base"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
         return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
@@ -160,10 +160,10 @@ class Progress:
         table = Table("setting", "mode", title=title, title_justify="left")
         for heading in ("collectives", "mean and 95 % interval", "gain over base", "predicted", "ratio"):
             table.add_column(heading, justify="right")
-        for place in range(max(0, last + 1 - _SETTINGS_SHOWN), last + 1):
-            name = self.configs[place].label
-            for mode in self.configs[place].run.modes:
-                table.add_row(name, mode, *self.points[place, mode].words())
+        for index in range(max(0, last + 1 - _CONFIGS_SHOWN), last + 1):
+            name = self.configs[index].label
+            for mode in self.configs[index].run.modes:
+                table.add_row(name, mode, *self.points[index, mode].words())
                 name = ""
             table.add_section()
         return table
@@ -179,14 +179,14 @@ def _new_point(engine: str, config: Scenario) -> _PointProgress:
     return _PointProgress(config.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
-def _format_interval(found: Interval, scale: float, unit: str, digits: int) -> str:
+def _format_interval(interval: Interval, scale: float, unit: str, digits: int) -> str:
     """Format an estimate with half its interval, if it has one."""
-    half = (found.high - found.low) / 2 * scale
-    return f"{found.value * scale:,.{digits}f}{unit}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")
+    half = (interval.high - interval.low) / 2 * scale
+    return f"{interval.value * scale:,.{digits}f}{unit}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")
 
 
 def with_progress(
-    news: Iterable[EngineEvent], engine: str, configs: Sequence[Scenario], before: Iterable[Slice] = ()
+    events: Iterable[EngineEvent], engine: str, configs: Sequence[Scenario], before: Iterable[Slice] = ()
 ) -> Generator[EngineEvent, None, None]:
     """Pass on the events of a run and show its progress on stderr; `before` are the slices of an earlier run."""
     progress = Progress(engine, configs)
@@ -194,41 +194,41 @@ def with_progress(
         progress.take(part)
     progress.begin()
     console = Console(stderr=True)
-    return _live(news, progress, console) if console.is_terminal else _in_lines(news, progress)
+    return _live(events, progress, console) if console.is_terminal else _in_lines(events, progress)
 
 
-def _failure(item: EngineEvent) -> str:
+def _failure(event: EngineEvent) -> str:
     """Return what to print for a point that failed; empty for other events."""
-    if isinstance(item, Retrying):
-        return f"tried once more: {item.why}"
-    return f"failed: {item.why}" if isinstance(item, Failed) else ""
+    if isinstance(event, Retrying):
+        return f"tried once more: {event.why}"
+    return f"failed: {event.why}" if isinstance(event, Failed) else ""
 
 
-def _in_lines(news: Iterable[EngineEvent], progress: Progress) -> Generator[EngineEvent, None, None]:
+def _in_lines(events: Iterable[EngineEvent], progress: Progress) -> Generator[EngineEvent, None, None]:
     with _heartbeat(progress.going_on) as say:
-        for item in news:
-            progress.note(item)
-            if failure := _failure(item):
+        for event in events:
+            progress.note(event)
+            if failure := _failure(event):
                 say(failure)
-            if isinstance(item, Slice) and progress.take(item):
-                say(progress.line(item.setting, item.mode))
-            yield item
+            if isinstance(event, Slice) and progress.take(event):
+                say(progress.line(event.setting, event.mode))
+            yield event
 
 
-def _live(news: Iterable[EngineEvent], progress: Progress, console: Console) -> Generator[EngineEvent, None, None]:
+def _live(events: Iterable[EngineEvent], progress: Progress, console: Console) -> Generator[EngineEvent, None, None]:
     last, due_s = 0, 0.0
     with Live(progress.table(0), console=console, auto_refresh=False) as live:  # no thread, as workers are forked
-        for item in news:
-            if failure := _failure(item):
+        for event in events:
+            if failure := _failure(event):
                 console.print(failure, markup=False, highlight=False)
-            progress.note(item)
-            if isinstance(item, Slice):
-                progress.take(item)
-                last = max(last, item.setting)
+            progress.note(event)
+            if isinstance(event, Slice):
+                progress.take(event)
+                last = max(last, event.setting)
             if time.monotonic() >= due_s:
                 live.update(progress.table(last), refresh=True)
                 due_s = time.monotonic() + _REFRESH_S
-            yield item
+            yield event
         live.update(progress.table(last), refresh=True)
 
 
@@ -259,7 +259,7 @@ def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], 
 
 @contextmanager
 def heartbeat(doing: str) -> Generator[None, None, None]:
-    """Print every few seconds what the command is doing, unless stderr is a terminal."""
+    """Print `doing`, the current activity, every few seconds, unless stderr is a terminal."""
     if Console(stderr=True).is_terminal:
         yield
         return

@@ -1,8 +1,8 @@
 """The directory of a run: created, resumed, completed, and described by its provenance.
 
 Every file is written completely or not at all. A directory belongs to a run once it has a provenance.json, which is
-written after the scenario and the settings. The run is complete when provenance.json records when it ended; a run that
-is not complete can be resumed.
+written after scenario.toml and settings.json. The run is complete when provenance.json records when it ended; a run
+that is not complete can be resumed.
 """
 
 import hashlib
@@ -68,9 +68,9 @@ class Recorded:
         if engines is not None and tuple(engines) != self.engines:
             what = f"{' and '.join(engines)} is requested, but the folder has {' and '.join(self.engines)}"
             yield f"--engine: {what}; allowed: the same"
-        then, these = (sha256(paths.values()) for paths in functions)
+        digests_before, digests = (sha256(paths.values()) for paths in functions)
         for name, path in functions[1].items():
-            if name in functions[0] and these[str(path)] != then[str(functions[0][name])]:
+            if name in functions[0] and digests[str(path)] != digests_before[str(functions[0][name])]:
                 yield f"--resume: {_changed_file(path)}"
         for file, digest in sha256(_input_files(scenario)).items():
             if self.sha256.get(file, digest) != digest:
@@ -167,19 +167,19 @@ def _shown_value(key: str, values: dict[str, Any]) -> str:
 
 
 class RunDirectory:
-    """The directory of one run, at a place that this process has locked."""
+    """The directory of one run, in a folder that this process has locked."""
 
-    def __init__(self, place: RunFolder, known: dict[str, Any], configs: list[dict[str, Any]]) -> None:
-        self.place, self.path = place, place.path
-        self._known, self._configurations = known, configs
+    def __init__(self, folder: RunFolder, provenance: dict[str, Any], configs: list[dict[str, Any]]) -> None:
+        self.folder, self.path = folder, folder.path
+        self._provenance, self._configurations = provenance, configs
         self._faults: dict[tuple[Any, ...], Mapping[str, Any]] = {}
 
     @classmethod
     def begun(
-        cls, place: RunFolder, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
+        cls, folder: RunFolder, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
     ) -> "RunDirectory":
         """Create the directory of a new run; raises OSError if it cannot be written."""
-        known = {
+        provenance = {
             "format": reader.FORMAT,
             "name": scenario.name,
             "started": now(),
@@ -194,45 +194,45 @@ class RunDirectory:
             "sha256": sha256(_input_files(scenario)),
         }
         copies = _copies(scenario)
-        directory = cls(place, known, settings_as_json(scenario))
+        directory = cls(folder, provenance, settings_as_json(scenario))
         try:
             with atomic_replacement(
-                place.path / reader.PROVENANCE
+                folder.path / reader.PROVENANCE
             ) as temporary:  # marks the files that follow as this run's
                 for path, name in copies.items():
-                    copy = place.path / name
+                    copy = folder.path / name
                     copy.parent.mkdir(exist_ok=True)
                     shutil.copyfile(path, copy)
-                    known["sha256"][name] = sha256([copy])[str(copy)]
+                    provenance["sha256"][name] = sha256([copy])[str(copy)]
                 temporary.write_text(directory._provenance_text(), encoding="utf-8")
-                write_text(place.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
-                write_text(place.path / reader.SETTINGS, json.dumps(directory._configurations))
+                write_text(folder.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
+                write_text(folder.path / reader.SETTINGS, json.dumps(directory._configurations))
         except BaseException:
             directory.discard()
-            place.close()
+            folder.close()
             raise
         return directory
 
     @classmethod
-    def resumed(cls, place: RunFolder, *, command: Sequence[str]) -> "RunDirectory":
+    def resumed(cls, folder: RunFolder, *, command: Sequence[str]) -> "RunDirectory":
         """Open the directory of a run to be resumed.
 
-        Raises ResultsError if it is not that of a run or is damaged, OSError if it cannot be written.
+        Raises ResultsError if it holds no run or is damaged, OSError if it cannot be written.
         """
-        known = reader.read_provenance(place.path)
-        if not reader.is_complete(known):
-            reader.check_readable_parts(place.path)
-        directory = cls(place, known, reader.read_settings(place.path))
-        for half in [*place.path.glob(".*.new"), *place.path.glob(f"{reader.PARTS}/.*.new")]:
+        provenance = reader.read_provenance(folder.path)
+        if not reader.is_complete(provenance):
+            reader.check_readable_parts(folder.path)
+        directory = cls(folder, provenance, reader.read_settings(folder.path))
+        for half in [*folder.path.glob(".*.new"), *folder.path.glob(f"{reader.PARTS}/.*.new")]:
             half.unlink()  # files that were being written when the run ended
         if directory.complete:
-            shutil.rmtree(place.path / reader.PARTS, ignore_errors=True)
+            shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
             return directory
-        if (place.path / reader.FAULTS).exists():
-            for record in reader.table_in(place.path / reader.FAULTS, schema.FAULTS).to_pylist():
+        if (folder.path / reader.FAULTS).exists():
+            for record in reader.table_in(folder.path / reader.FAULTS, schema.FAULTS).to_pylist():
                 directory._note_fault(record)
-        known["resumed"].append({"started": now(), "command": list(command), **circumstances()})
-        known["failed"] = []
+        provenance["resumed"].append({"started": now(), "command": list(command), **circumstances()})
+        provenance["failed"] = []
         directory._write_provenance()
         return directory
 
@@ -243,27 +243,27 @@ class RunDirectory:
     @property
     def complete(self) -> bool:
         """Whether the run is complete."""
-        return reader.is_complete(self._known)
+        return reader.is_complete(self._provenance)
 
-    def record_snapshot(self, seen: Snapshot) -> None:
+    def record_snapshot(self, snapshot: Snapshot) -> None:
         """Record the state of the machine at the first emulated point."""
-        point = {"setting": seen.setting, "mode": seen.mode}
-        vm = self._known["vm"] or {"point": point, "before": None, "after": None}
-        if vm["point"] != point or vm[seen.moment] is not None:
+        point = {"setting": snapshot.setting, "mode": snapshot.mode}
+        vm = self._provenance["vm"] or {"point": point, "before": None, "after": None}
+        if vm["point"] != point or vm[snapshot.moment] is not None:
             return
-        facts = dict(seen.facts)
+        facts = dict(snapshot.facts)
         for name in ("kernel", "openvswitch"):
             vm[name] = facts.pop(name)
-        vm[seen.moment] = facts
-        self._known["vm"] = vm
-        if seen.moment == "after":
+        vm[snapshot.moment] = facts
+        self._provenance["vm"] = vm
+        if snapshot.moment == "after":
             self._write_provenance()
 
-    def record_fault(self, engine: str, item: FaultOutcome) -> None:
+    def record_fault(self, engine: str, outcome: FaultOutcome) -> None:
         """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
-        self._note_fault({"engine": engine, "setting": item.setting, "mode": item.mode, **item.account})
+        self._note_fault({"engine": engine, "setting": outcome.setting, "mode": outcome.mode, **outcome.account})
         write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])
-        self.log(f"fault: {item.mode}, {item.account['what']}: {item.account['outcome']}")
+        self.log(f"fault: {outcome.mode}, {outcome.account['what']}: {outcome.account['outcome']}")
 
     def _note_fault(self, record: Mapping[str, Any]) -> None:
         which = tuple(record[name] for name in ("engine", "setting", "mode", "fault", "at_collective"))
@@ -275,16 +275,16 @@ class RunDirectory:
             file.write(f"{now()} {line}\n")
 
     def write_conditions(self, configs: Sequence[Scenario]) -> None:
-        """Write the conditions of these settings' collectives, for every link; raises OSError."""
+        """Write the conditions of these configurations' collectives, for every link; raises OSError."""
         write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(configs))
 
     def end(self, results: Sequence[ConfigResult], failed: Mapping[Point, str]) -> None:
         """Write the summary and how the run ended; the run is complete unless points failed. Raises OSError."""
         if results:
             write_text(self.path / reader.SUMMARY, summary_csv(results))
-        self._known["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
+        self._provenance["failed"] = [{**point._asdict(), "why": why} for point, why in failed.items()]
         if not failed:
-            self._known["ended"] = now()
+            self._provenance["ended"] = now()
         self._write_provenance()
         if self.complete:  # the tables contain all parts
             shutil.rmtree(self.path / reader.PARTS, ignore_errors=True)
@@ -331,7 +331,7 @@ class RunDirectory:
 
     def discard(self) -> bool:
         """Remove the directory if it has no results yet; returns whether it was removed."""
-        if self._known["resumed"] or (self.path / reader.PARTS).exists():
+        if self._provenance["resumed"] or (self.path / reader.PARTS).exists():
             return False
         for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
             (self.path / name).unlink(missing_ok=True)
@@ -341,14 +341,14 @@ class RunDirectory:
         for name in (reader.SCENARIO, reader.SETTINGS, marker.name):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / POLICIES, ignore_errors=True)
-        self.place.abandon()
+        self.folder.abandon()
         return True
 
     def _write_provenance(self) -> None:
         write_text(self.path / reader.PROVENANCE, self._provenance_text())
 
     def _provenance_text(self) -> str:
-        return json.dumps(self._known, indent=1) + "\n"
+        return json.dumps(self._provenance, indent=1) + "\n"
 
 
 def _conditions(configs: Sequence[Scenario]) -> Iterator[pa.Table]:

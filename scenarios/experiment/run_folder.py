@@ -1,4 +1,4 @@
-"""The location of a run folder, new or to be resumed, which is locked while its run is active."""
+"""Run folders, new or to be resumed: created, checked, and locked while a run writes to them."""
 
 import fcntl
 import itertools
@@ -83,14 +83,14 @@ class RunFolder:
             _remove(made)
             raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
         try:
-            place = cls(path, made)
+            folder = cls(path, made)
         except FolderError:
             _remove(made)
             raise
         if not is_vacant(path):  # another run took it first
-            place.close()
+            folder.close()
             raise FolderError(f"{path} is not empty; allowed: a new folder or an empty one")
-        return place
+        return folder
 
     @classmethod
     def dated(cls, name: str, now: datetime) -> "RunFolder":

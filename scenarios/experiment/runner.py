@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Part = tuple[Engine, Sequence[Scenario]]
-"""An engine with its settings."""
+"""An engine with its configurations."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its scenario, its engines, whether results are printed as JSON, and why nothing can be measured, if so.
+    """A run: its scenario and engines, whether results are printed as JSON, and the reason if nothing can be measured.
 
     With `unmeasured`, the emulation's points are not run, but recorded as failed for that reason. With `reports`,
     figures and a report are made.
@@ -68,9 +68,9 @@ class Run:
     def counts(self) -> dict[Point, int]:
         """Return every point with the number of its collectives."""
         return {
-            Point(engine.name, place, mode): config.collective.count
+            Point(engine.name, index, mode): config.collective.count
             for engine, configs in self.parts
-            for place, config in enumerate(configs)
+            for index, config in enumerate(configs)
             for mode in config.run.modes
         }
 
@@ -96,7 +96,7 @@ def run_in(directory: RunDirectory, run: Run) -> int:
             if directory.discard():
                 outcome = f"there are no results; {directory.path} was removed"
             print(f"run.py: {outcome}", file=sys.stderr)
-        directory.place.close()
+        directory.folder.close()
     return status
 
 
@@ -111,7 +111,7 @@ def print_again(directory: RunDirectory, run: Run) -> int:
                 print(f"run.py: {why}", file=sys.stderr)
         _print(run, directory, *results)
     finally:
-        directory.place.close()
+        directory.folder.close()
     return DONE
 
 
@@ -133,7 +133,7 @@ def _results(
 
 
 def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
-    background = ThreadPoolExecutor(1)  # for work in the background, one task after the other
+    background = ThreadPoolExecutor(1)  # one task after the other
     try:
         failed = _run_engines(directory, run, writer, background)
         wrong = [f"failed: {why}" for why in failed.values()]
@@ -141,7 +141,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with progress.heartbeat("report: making results, tables and figures"):
-            # Here, and not in this thread: two threads that import the same libraries can break each other.
+            # In the background thread: two threads that import the same libraries can break each other.
             background.submit(_import, run.library).result()
             tables = writer.tables()
             # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
@@ -184,13 +184,13 @@ def _run_engine(
     configs: Sequence[Scenario],
     directory: RunDirectory,
     writer: Writer,
-    import_begun: Callable[[], object],
+    start_import: Callable[[], object],
 ) -> Mapping[Point, str]:
     """Run an engine over the unfinished points; returns the failed ones with the reasons.
 
-    `import_begun` starts to import what the results need.
+    `start_import` starts to import the module that the results need.
     """
-    is_first = engine.name == "model"  # not for the emulation, which may run on the wall clock
+    may_import = engine.name == "model"  # not during the emulation, which may run on the wall clock
 
     def is_stored(config: int, mode: str, _start: int, stop: int) -> bool:
         return writer.has(Point(engine.name, config, mode), stop)
@@ -203,25 +203,25 @@ def _run_engine(
         for rows in writer.rows(point)
     )
     with (
-        closing(engine.run(configs, is_stored)) as news,
-        closing(progress.with_progress(_storing(news, engine.name, writer), engine.name, configs, before)) as shown,
+        closing(engine.run(configs, is_stored)) as events,
+        closing(progress.with_progress(_storing(events, engine.name, writer), engine.name, configs, before)) as shown,
     ):
-        for item in shown:
-            if is_first:  # only now, because the workers are forked before the first item
-                import_begun()  # takes a second, in which this process mostly waits
-                is_first = False
-            point = Point(engine.name, item.setting, item.mode)
-            if isinstance(item, Failed):
-                failed[point] = item.why
-                directory.log(f"failed: {item.why}")
-            elif isinstance(item, Retrying):
-                directory.log(f"tried once more: {item.why}")
-            elif isinstance(item, Snapshot):
-                directory.record_snapshot(item)
-            elif isinstance(item, FaultOutcome):
-                directory.record_fault(engine.name, item)
-            elif not isinstance(item, Activity) and writer.finished(point):
-                directory.log(f"finished: {engine.name}, {configs[item.setting].label}, {item.mode}")
+        for event in shown:
+            if may_import:  # only now, because the workers are forked before the first event
+                start_import()  # takes a second, in which this process mostly waits
+                may_import = False
+            point = Point(engine.name, event.setting, event.mode)
+            if isinstance(event, Failed):
+                failed[point] = event.why
+                directory.log(f"failed: {event.why}")
+            elif isinstance(event, Retrying):
+                directory.log(f"tried once more: {event.why}")
+            elif isinstance(event, Snapshot):
+                directory.record_snapshot(event)
+            elif isinstance(event, FaultOutcome):
+                directory.record_fault(engine.name, event)
+            elif not isinstance(event, Activity) and writer.finished(point):
+                directory.log(f"finished: {engine.name}, {configs[event.setting].label}, {event.mode}")
     return failed
 
 
@@ -235,13 +235,13 @@ def _import(library: str) -> None:
         import_module(library)
 
 
-def _storing(news: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
-    """Store the rows of events and pass events on, without rows stored before; complete points only once on disk."""
-    for item in news:
-        if not isinstance(item, Slice):
-            yield item
-        elif (rows := writer.add(Point(engine, item.setting, item.mode), item.rows)) is not None:
-            yield replace(item, rows=rows)
+def _storing(events: Iterable[EngineEvent], engine: str, writer: Writer) -> Iterator[EngineEvent]:
+    """Store the rows of slices and pass new rows and other events on; a point's last rows once all of it is on disk."""
+    for event in events:
+        if not isinstance(event, Slice):
+            yield event
+        elif (rows := writer.add(Point(engine, event.setting, event.mode), event.rows)) is not None:
+            yield replace(event, rows=rows)
 
 
 def _print(run: Run, directory: RunDirectory, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:

@@ -101,7 +101,7 @@ class JobResult:
     training: TrainingResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, including those of `training`."""
+        """Return the fields, including those of `training`."""
         fields = asdict(self)
         return fields | (fields.pop("training") or {})
 
@@ -115,7 +115,7 @@ class BudgetResult:
     fitting: int
 
     def words(self, collectives: int) -> str:
-        """The verdict over this number of collectives: "290 ms: fits, 154.009 ms left"."""
+        """Return the verdict on this number of collectives, such as "290 ms: fits, 154.009 ms left"."""
         fits = {0: "does not fit", collectives: "fits"}.get(self.fitting, f"{self.fitting:,} of {collectives:,} fit")
         by = f"{abs(self.spare_s) * 1e3:,.3f} ms {'left' if self.spare_s >= 0 else 'late'}"
         return f"{format_delay(self.budget_s)}: {fits}, {by}"
@@ -123,7 +123,7 @@ class BudgetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PointResult:
-    """One mode in one setting: its times, and its gain over base (None if base has none of its collectives).
+    """One mode in one configuration: its times, and its gain over base (None if they share no collectives).
 
     `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
     `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
@@ -145,13 +145,13 @@ class PointResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigResult:
-    """The results of all modes in one configuration, whose index among the scenario's configurations is `place`.
+    """The results of all modes in one configuration, whose index among the scenario's configurations is `index`.
 
     `times` are the completion times by mode. The gain of base is zero.
     """
 
     engine: str
-    place: int
+    index: int
     config: Scenario
     points: tuple[PointResult, ...]
     claims: ClaimResults
@@ -182,7 +182,7 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class First:
-    """The first collective of a measured point: the rank at each position, and its messages as they are stored."""
+    """The first collective of a measured point: the rank at each place, and its messages as they are stored."""
 
     placement: Sequence[int]
     messages: "pd.DataFrame"
@@ -210,17 +210,17 @@ def results_of(
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
 ) -> Iterator[ConfigResult]:
-    """Yield the result of each setting that has modes with all their collectives stored, over these modes; `firsts` are
-    the first collectives of measured training points."""
-    for place, config in enumerate(configs):
-        rows_of = {mode: stored.get(Point(engine, place, mode)) for mode in config.run.modes}
+    """Yield the result of each configuration that has modes with all their collectives stored, over these modes.
+    `firsts` are the first collectives of measured training points."""
+    for index, config in enumerate(configs):
+        rows_of = {mode: stored.get(Point(engine, index, mode)) for mode in config.run.modes}
         count = config.collective.count
         finished = {mode: rows for mode, rows in rows_of.items() if rows is not None and len(rows) == count}
         if finished:
-            points = {mode: Point(engine, place, mode) for mode in finished}
-            of_modes = {mode: jobs.get(point, ()) for mode, point in points.items()}
-            of_firsts = {mode: firsts[point] for mode, point in points.items() if point in firsts}
-            yield _result(engine, place, config, finished, jobs=of_modes, firsts=of_firsts)
+            points = {mode: Point(engine, index, mode) for mode in finished}
+            jobs_by_mode = {mode: jobs.get(point, ()) for mode, point in points.items()}
+            firsts_by_mode = {mode: firsts[point] for mode, point in points.items() if point in firsts}
+            yield _result(engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode)
 
 
 def series_of(config: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
@@ -241,7 +241,7 @@ def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
 
 def _result(
     engine: str,
-    place: int,
+    index: int,
     config: Scenario,
     stored: Mapping[str, "pd.DataFrame"],
     *,
@@ -275,7 +275,7 @@ def _result(
         )
         for mode, times in series.items()
     )
-    return ConfigResult(engine=engine, place=place, config=config, points=points, claims=claims(series), times=series)
+    return ConfigResult(engine=engine, index=index, config=config, points=points, claims=claims(series), times=series)
 
 
 def _budget(budget_s: float | None, completion_s: npt.NDArray[np.float64]) -> BudgetResult | None:
@@ -354,36 +354,37 @@ def as_json(
 def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     """Return the object of `as_json` for a run that was not made: without a folder, and with all points without times.
 
-    `links` has the names of the logical links or ports, as traces use them, and the indices of the settings whose
-    fabric has them.
+    `links` has the names of the logical links or ports, as traces use them, and the indices of the
+    configurations whose fabric has them.
     """
     times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
     points = [
         _identity(engine, config, mode)
         | times
-        | _setting_fields(place, config)
+        | _setting_fields(index, config)
         | _transfer_fields(config)
         | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
         for engine, configs in plans
-        for place, config in enumerate(configs)
+        for index, config in enumerate(configs)
         if config.program.command is None  # a program has no points
         for mode in config.run.modes
     ]
     links = [
-        {"settings": places, "names": [link.name for link in links]} for links, places in links_of(plans[0][1]).items()
+        {"settings": indices, "names": [link.name for link in links]}
+        for links, indices in links_of(plans[0][1]).items()
     ]
     return json.dumps({"run": None, "points": points, "links": links}, allow_nan=False)
 
 
 def links_of(configs: Sequence[Scenario]) -> dict[tuple[LogicalLink | DirectedPort, ...], list[int]]:
-    """Return the logical links or ports of these settings' fabrics, each with the indices of its settings."""
+    """Return the distinct lists of logical links or ports, each with the indices of the configurations that have it."""
     specs: dict[FabricSpec, list[int]] = {}
-    for place, config in enumerate(configs):
-        specs.setdefault(config.fabric, []).append(place)
-    settings_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
-    for spec, places in specs.items():
-        settings_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(places)
-    return settings_of
+    for index, config in enumerate(configs):
+        specs.setdefault(config.fabric, []).append(index)
+    indices_of: dict[tuple[LogicalLink | DirectedPort, ...], list[int]] = {}
+    for spec, indices in specs.items():
+        indices_of.setdefault(links_in_grain(build_fabric(spec)).all, []).extend(indices)
+    return indices_of
 
 
 def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
@@ -401,7 +402,7 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     return (
         which
         | values
-        | _setting_fields(result.place, result.config)
+        | _setting_fields(result.index, result.config)
         | _interval_ends(point)
         | bound
         | _fifo_fields(point.fifo)
@@ -409,7 +410,7 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
 
 
 def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
-    """The effect of fifo queues: drops, retransmitted bytes, extreme ratios of transfers, and the least fair link."""
+    """Return the effect of fifo queues: drops, retransmitted bytes, extreme ratios of transfers, least fair link."""
     if fifo is None:
         return {}
     names = ("drops", "retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link")
@@ -417,7 +418,7 @@ def _fifo_fields(fifo: Fifo | None) -> dict[str, Any]:
 
 
 def _job_fields(config: Scenario, point: PointResult) -> dict[str, Any]:
-    """The jobs of a point, if it has any, with the bytes by link of training jobs."""
+    """Return the jobs of a point, if it has any, with the bytes by link of training jobs."""
     jobs = [
         job.as_json() | ({} if job.training is None else {"link_bytes": link_bytes(config, point.mode, job.name)})
         for job in point.jobs
@@ -426,21 +427,21 @@ def _job_fields(config: Scenario, point: PointResult) -> dict[str, Any]:
 
 
 def _transfer_fields(config: Scenario, point: PointResult | None = None) -> dict[str, Any]:
-    """The transfers of a setting with outcomes, if any; for a point also when the latest of all rounds was complete."""
+    """Return a configuration's transfers with outcomes, if any; for a point also their latest completion times."""
     longest_s = {} if point is None else {job.name: job.longest_s for job in point.jobs}
     transfers = [transfer.as_json() | transfer.kept(longest_s.get(transfer.job.name)) for transfer in config.transfers]
     return {"transfers": transfers} if transfers else {}
 
 
 def _training_fields(point: PointResult) -> dict[str, Any]:
-    """The training iterations of a point, if it has any."""
+    """Return the training iterations of a point, if it has any."""
     return {} if point.training is None else {"training": asdict(point.training)}
 
 
-def _setting_fields(place: int, config: Scenario) -> dict[str, Any]:
-    """The setting's index in the sweep, the GPUs of each site, and the grain."""
+def _setting_fields(index: int, config: Scenario) -> dict[str, Any]:
+    """Return a configuration's index in the sweep, the GPUs of each site, and the grain."""
     gpus_per_site = "+".join(map(str, config.fabric.gpus_per_site))
-    return {"setting": place, "gpus_per_site": gpus_per_site, "grain": config.fabric.grain}
+    return {"setting": index, "gpus_per_site": gpus_per_site, "grain": config.fabric.grain}
 
 
 def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
@@ -459,13 +460,13 @@ def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
 
 
 def _sharing_fields(config: Scenario, mode: str) -> dict[str, Any]:
-    """The WAN links that flows can share, if any: predicted times can be too short there."""
+    """Return the links or ports that flows can share, if any."""
     links = config.shared_links(mode)
     return {"shared_links": list(links)} if links else {}
 
 
 def _clock_fields(config: Scenario) -> dict[str, Any]:
-    """On the wall clock, the clock, the rate scale and the bytes that are carried for a chunk."""
+    """Return the clock, the rate scale and the bytes that are carried for a chunk; empty in virtual time."""
     if not config.run.is_real:
         return {}
     scale = config.run.scale
@@ -481,7 +482,7 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
     separated by spaces.
     """
     rows = [
-        {"setting": result.place}
+        {"setting": result.index}
         | {name: "" if value is None else value for name, value in _point_as_json(result, point).items()}
         | {
             f"job.{job.name}.{name}": value
@@ -508,7 +509,7 @@ _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "g
 
 
 def _interval_ends(point: PointResult) -> dict[str, float | None]:
-    """The ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
+    """Return the ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends: list[float] = []
     for interval in intervals:
@@ -520,7 +521,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     """Return the answer of a run in one sentence: which mode is fastest, by how much, and how sure that is."""
     contests = [
         Comparison(
-            index=result.place,
+            index=result.index,
             label=result.config.label,
             kind="jobs" if result.config.jobs else result.config.collective.kind,
             is_measured=result.engine != "model",
@@ -532,7 +533,7 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
 
 
 def as_text(results: Sequence[ConfigResult]) -> str:
-    """Return a table of the points, and each setting's order of the modes, with the paper's claims for its settings."""
+    """Return a table of the points and each configuration's order of the modes, with the paper's claims for its own."""
     points = [(result, point) for result in results for point in result.points]
     columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
@@ -664,8 +665,8 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
 
 
 def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
-    papers = [result for result in results if _is_paper_setting(result)]
-    others = [result for result in results if len(result.points) > 1 and not _is_paper_setting(result)]
+    papers = [result for result in results if _has_paper_values(result)]
+    others = [result for result in results if len(result.points) > 1 and not _has_paper_values(result)]
     if others:
         yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
     for result in others:
@@ -680,7 +681,7 @@ def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.config.label}: {order}; {gain_text}"
 
 
-def _is_paper_setting(result: ConfigResult) -> bool:
+def _has_paper_values(result: ConfigResult) -> bool:
     return is_paper_configuration(plain_values(result.config), [point.mode for point in result.points])
 
 

@@ -62,7 +62,7 @@ def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, 
 
 
 def _all_rings(gpus_per_site: tuple[int, ...]) -> npt.NDArray[np.int16]:
-    """Every ring that visits every site once, [rings, n], from site 0 on."""
+    """Return every ring that visits every site once, [rings, n], starting in site 0."""
     first, *others = np.split(np.arange(sum(gpus_per_site)), np.cumsum(gpus_per_site)[:-1])
     orders = [
         np.concatenate(legs)

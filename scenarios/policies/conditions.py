@@ -170,12 +170,12 @@ class Conditions:
         `src`, `dst` and `path`, [K, F], are the ranks at both ends of each flow and its WAN path, -1 within a site.
         With `channel`, [F], flows take the spines that the fabric's routing chooses for their channels.
         """
-        ways = None if channel is None else multipath(self.fabric)
+        routing = None if channel is None else multipath(self.fabric)
 
         def links_of(src: Ranks, dst: Ranks, path: Ranks, dead: Cables) -> npt.NDArray[np.int32]:
-            if ways is None or channel is None:
+            if routing is None or channel is None:
                 return links_in_grain(self.fabric, dead).of(src, dst, path)
-            return ways.links(src, dst, path, channel, dead)
+            return routing.links(src, dst, path, channel, dead)
 
         links = links_of(src, dst, path, NO_CABLES)
         for row, faults in self._faulty(start, len(src)).items():
@@ -215,7 +215,7 @@ def chooser_of(config: Scenario, mode: Mode, conditions: Conditions) -> Chooser:
 def conditions_of(
     config: Scenario, in_force: Callable[[int], Collection[Fault]] | None = None, *, seed: int | None = None
 ) -> Conditions:
-    """Return the conditions of a configuration, drawn from `seed` if given and else from the configuration's seed.
+    """Return the conditions of a configuration, drawn from `seed` if it is given, else from the configuration's seed.
 
     `in_force` gives the faults by collective. By default these are the scenario's faults, assuming that a collective is
     lost (and repeated) only if a fault disconnects its GPUs. Raises ConditionsError for a trace that cannot be read or

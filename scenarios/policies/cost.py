@@ -106,7 +106,7 @@ def reconfiguring_s(
     before: tuple[Ranks, Ranks],
     chooses: npt.NDArray[np.bool_],
     exchanges: bool,
-    parts: bool = False,
+    reconnects: bool = False,
     control_s: Sequence[float] = (),
     probed_in: Ranks | None = None,
 ) -> Floats:
@@ -115,9 +115,9 @@ def reconfiguring_s(
     `before` holds placement and paths of the preceding collective, [1, n] and [1, F]; for the first collective the
     placement is empty, [0, n], and the paths are the fixed ones. The result is NaN where `chooses`, [K], is False, that
     is where nothing was chosen. `exchanges`: whether the mode ever chooses paths instead of leaving the default rules.
-    `parts`: connections are made again for every collective. `control_s` are the one-way delays from the controller to
-    each site; empty if it has none. `probed_in` is given where candidate paths are probed: then the crossings of the
-    placement in force have rules for their probes, before the first collective those of the placement `probed_in`.
+    `reconnects`: connections are made again for every collective. `control_s` are the one-way delays from the
+    controller to each site; empty if it has none. `probed_in` is given where candidate paths are probed: then the
+    crossings of the placement in force have rules for their probes, before the first collective those of `probed_in`.
     """
     last = np.concatenate([before[0] if len(before[0]) else np.full_like(placement[:1], -1), placement[:-1]])
     embeds = (placement != last).any(axis=1)
@@ -132,7 +132,7 @@ def reconfiguring_s(
                 new |= _crossings(router, workload, placement[row])
             sites = {int(router.fabric.gpu_sites[src]) for src, _, _ in old ^ new}
             waits_s[row] += 2 * max((control_s[site] for site in sites), default=0.0)
-    connects = np.flatnonzero(embeds | parts)
+    connects = np.flatnonzero(embeds | reconnects)
     if connects.size:
         different, which = np.unique(placement[connects], axis=0, return_inverse=True)
         waits_s[connects] += connecting_s(router, workload, different)[which.ravel()]

@@ -1,8 +1,8 @@
 """Decisions: the placement and the WAN paths of every collective in each mode, computed from its conditions.
 
 `decide` plans them in batches. The testbed and the prompt choose placements by the same `Chooser.placements`, at the
-same decision times (`timing`) and with the same knowledge; their paths come from the controller, which compares them
-by the same `Router`.
+same decision times (`decision_times`) and with the same knowledge; their paths come from the controller, which compares
+them by the same `Router`.
 """
 
 from collections import Counter
@@ -48,9 +48,9 @@ class Decisions:
     `placement`, [K, n], is the rank at each place of the schedule; for a ring, the ring from rank 0 on. Per flow of the
     schedule, [K, F]: `path` is the index in `Fabric.paths` of its WAN path (-1 within a site), `alpha_s` its delay and
     `beta_s` its transmission time for one slot; a stream has 0 and 1. `reembedded` and `rerouted`, [K], are True where
-    placement and paths were chosen, even if the result is the same as before. `spreads`: each flow has its own way
-    (`ways_of`) on its path. `limits_bps`, [K, classes * paths], is the rate that each class may send through each
-    tunnel; [0, 0] if tunnels have no limits.
+    placement and paths were chosen, even if the result is the same as before. `spreads`: flows between the same two
+    GPUs may take different paths or spines (`ways_of`). `limits_bps`, [K, classes * paths], is the rate that each class
+    may send through each tunnel; [0, 0] if tunnels have no limits.
     """
 
     placement: Ranks
@@ -73,13 +73,13 @@ class Decisions:
 
 
 def spreads_over(fabric: Fabric, mode: Mode) -> Multipath | None:
-    """Return the `Multipath` that spreads a mode's flows; None if the mode chooses paths or GPU pairs have one way."""
+    """Return the `Multipath` that spreads a mode's flows; None if the mode chooses paths or GPU pairs have one path."""
     return None if mode.reroutes else multipath(fabric)
 
 
 def ways_of(fabric: Fabric, mode: Mode) -> Multipath | None:
-    """Return the `Multipath` that gives each flow its own way; None if all flows between two GPUs take the same way.
-    Over rails a flow uses the plane of its channel even on a path that the mode chooses."""
+    """Return the `Multipath` by which flows between two GPUs may differ in path or spine; None if they cannot. Over
+    rails a flow uses the plane of its channel even on a path that the mode chooses."""
     return multipath(fabric) if fabric.spec.has_planes else spreads_over(fabric, mode)
 
 
@@ -171,13 +171,13 @@ class Chooser:
         """Return cost and delay from each rank to each other under rates [K, links], [K, n, n] seconds each. The cost
         is delay plus transmission of the workload's largest message, over the best path if the mode chooses paths."""
         fabric, delays_s = self.router.fabric, self.router.delays_s
-        message_bytes, ways = self.workload.largest_message_bytes, self._ways
+        message_bytes, routing = self.workload.largest_message_bytes, self._routing
         inside = fabric.intra_index >= 0
         link = fabric.intra_index[inside]
-        if ways is not None and not ways.engineers:
-            cost_s, delay_s = ways.crossings(delays_s, rates_bps, chunk_bytes=message_bytes)
+        if routing is not None and not routing.engineers:
+            cost_s, delay_s = routing.crossings(delays_s, rates_bps, chunk_bytes=message_bytes)
         else:
-            fixed = ways is None and not self.mode.reroutes
+            fixed = routing is None and not self.mode.reroutes
             cost_s, delay_s = self.router.crossings(rates_bps, chunk_bytes=message_bytes, fixed=fixed)
         with np.errstate(divide="ignore"):  # a link that is down has an infinite cost
             cost_s[:, inside] = delays_s[link] + 8 * message_bytes / rates_bps[:, link]
@@ -206,11 +206,11 @@ class Chooser:
         `placement` is [K, n], `rates_bps` are rates of logical links [K, links]. The paths are the best under these
         rates if `chosen`, else the fixed ones. Raises NoPathError for a flow without a path.
         """
-        if self._ways is None:
+        if self._routing is None:
             return self._paths_of_pairs(placement, rates_bps, chosen=chosen)
-        if self._ways.engineers:
+        if self._routing.engineers:
             return self.fixed(placement, rates_bps)[0]
-        return _spread(self._ways, _ends(placement, self.workload), channels(self.workload), rates_bps)
+        return _spread(self._routing, _ends(placement, self.workload), channels(self.workload), rates_bps)
 
     def _paths_of_pairs(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> npt.NDArray[np.int16]:
         """Implement `paths` for the case in which all flows between two places take the same path."""
@@ -244,7 +244,7 @@ class Chooser:
         `wanted_bps` has for each placement the rates of the demands, as in `Traffic.with_demands`, or None for the
         requested rates; `has` is passed on to `Traffic.with_demands`.
         """
-        if self._ways is None or not self._ways.engineers:
+        if self._routing is None or not self._routing.engineers:
             return self.paths(placement, rates_bps, chosen=False), np.zeros((0, 0))
         src, dst = _ends(placement, self.workload)
         fabric, delays_s, sites = self.router.fabric, self.router.delays_s, self.router.fabric.gpu_sites
@@ -302,7 +302,7 @@ class Chooser:
         )
 
     @property
-    def _ways(self) -> Multipath | None:
+    def _routing(self) -> Multipath | None:
         return spreads_over(self.router.fabric, self.mode)
 
     def seconds(self, placement: Ranks, path: npt.NDArray[np.int16], rates_bps: Floats) -> Floats:
@@ -312,14 +312,14 @@ class Chooser:
 
 
 def decide(
-    choices: Chooser,
+    chooser: Chooser,
     conditions: Sampler,
     *,
     reembed_every: int,
     start: int,
     count: int,
     believed: Sampler | None = None,
-    course: DecisionTimeline | None = None,
+    timeline: DecisionTimeline | None = None,
     wanted: Callable[[int], Floats | None] | None = None,
 ) -> Decisions:
     """Return the decisions for collectives start .. start+count-1.
@@ -327,17 +327,17 @@ def decide(
     Each is a function of the conditions and the collective's index alone. Choices are made under the `believed`
     conditions (default: the true ones) of the collective before which they are made; their delays and rates are then
     the true ones. A placement is chosen for the paths that will be in force with it: the fixed ones, or those that the
-    mode is about to choose. `course` is an existing course of a mode that is not periodic (`course_of`). `wanted`
+    mode is about to choose. `timeline` is an existing timeline of the mode (`timeline_of`). `wanted`
     returns the rates of the demands in a collective, as in `Traffic.with_demands`, or None for the requested rates.
 
     Raises ValueError if no placement is possible, ConditionsError if a trace ends too early.
     """
-    mode, known = choices.mode, believed or conditions
-    if course is None and mode.is_periodic:
+    mode, known = chooser.mode, believed or conditions
+    if timeline is None and mode.is_periodic:
         moments = periodic(mode, reembed_every, start, count)
     else:
-        course = course or DecisionTimeline(mode, choices, known, reembed_every=reembed_every)
-        moments = course.moments(start, count)
+        timeline = timeline or DecisionTimeline(mode, chooser, known, reembed_every=reembed_every)
+        moments = timeline.moments(start, count)
     rates_bps = conditions.rates_bps(start, count)
     known_bps = rates_bps if believed is None else believed.rates_bps(start, count)
 
@@ -347,20 +347,20 @@ def decide(
 
     numbers, limits_bps = np.arange(start, start + count), None
     embedded, which = np.unique(moments.embedded, return_inverse=True)
-    chosen_placements = choices.placements(known_at(embedded[embedded >= 0]))
-    default_placements = np.tile(choices.in_order, (int((embedded < 0).sum()), 1))
+    chosen_placements = chooser.placements(known_at(embedded[embedded >= 0]))
+    default_placements = np.tile(chooser.in_order, (int((embedded < 0).sum()), 1))
     placement = np.concatenate([default_placements, chosen_placements])[which]
     if mode.reroutes:
         routed, first, which = np.unique(moments.routed, return_index=True, return_inverse=True)
         is_chosen = routed >= 0  # False for the first entry at most: no path has been chosen yet
-        chosen_paths = choices.paths(placement[first[is_chosen]], known_at(routed[is_chosen]), chosen=True)
-        fixed_paths = choices.paths(placement[first[~is_chosen]], known_bps[first[~is_chosen]], chosen=False)
+        chosen_paths = chooser.paths(placement[first[is_chosen]], known_at(routed[is_chosen]), chosen=True)
+        fixed_paths = chooser.paths(placement[first[~is_chosen]], known_bps[first[~is_chosen]], chosen=False)
         path = np.concatenate([fixed_paths, chosen_paths])[which]
     else:
         wanted_bps = [] if wanted is None else [wanted(number) for number in numbers.tolist()]
-        path, limits_bps = choices.fixed(placement, known_bps, wanted_bps)
+        path, limits_bps = chooser.fixed(placement, known_bps, wanted_bps)
     new = moments.embedded == numbers, moments.routed == numbers
-    return choices.decisions(placement, path, rates_bps, new=new, limits_bps=limits_bps)
+    return chooser.decisions(placement, path, rates_bps, new=new, limits_bps=limits_bps)
 
 
 def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, dead: Cables = NO_CABLES) -> Ranks:
@@ -424,7 +424,7 @@ def shared_links(
     for dead in (NO_CABLES, *detours):
         for placement in _placement_per_site_order(fabric, workload, mode):
             shared |= _used_by_several(fabric, dead, workload, placement, mode, choosing=mode.reroutes or bool(detours))
-    if mode.reembeds:  # any GPU of a site may take the place of another
+    if mode.reembeds:  # GPUs of a site may exchange their places
         kinds = {_by_site(fabric, links[link]) for link in shared}
         shared = {link.index for link in links if _by_site(fabric, link) in kinds}
     return tuple(link.name for link in links if link.index in shared)
@@ -432,7 +432,7 @@ def shared_links(
 
 @lru_cache(maxsize=1024)
 def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
-    """Return whether a mode chooses some paths greedily: crossings have too many combinations (`Router.together`)."""
+    """Return whether a mode chooses some paths greedily: crossings have too many combinations (`Router.is_exact`)."""
     if not mode.reroutes:
         return False
     router = Router(fabric, np.zeros(len(fabric.links)))
@@ -450,14 +450,14 @@ def most_shared(fabric: Fabric, shared: Collection[str]) -> int:
     names, sites = set(shared), fabric.gpu_sites
     counts = np.array([*(link.name in names for link in links_in_grain(fabric).all), False])  # the last one is for -1
     src, dst = np.nonzero((sites[:, None] == sites) & ~np.eye(len(sites), dtype=bool))
-    ways = [(src, dst, np.full(src.shape, -1))]
+    paths = [(src, dst, np.full(src.shape, -1))]
     for path in fabric.paths:
         src, dst = (np.flatnonzero(sites == site) for site in (path.src_site, path.dst_site))
         src, dst = np.repeat(src, dst.size), np.tile(dst, src.size)
-        ways.append((src, dst, np.full(src.shape, path.index)))
-    passed = [links_in_grain(fabric).of(*way) for way in ways]
-    if (spread := multipath(fabric)) is not None:  # which may take other spines
-        passed += [spread.every_link(src, dst) for src, dst, _ in ways]
+        paths.append((src, dst, np.full(src.shape, path.index)))
+    passed = [links_in_grain(fabric).of(*ends_and_path) for ends_and_path in paths]
+    if (routing := multipath(fabric)) is not None:  # which may take other spines
+        passed += [routing.every_link(src, dst) for src, dst, _ in paths]
     return max(int(counts[links].sum(axis=-1).max(initial=0)) for links in passed)
 
 
@@ -474,28 +474,28 @@ def _used_by_several(
     fabric: Fabric, dead: Cables, workload: Workload, placement: Ranks, mode: Mode, *, choosing: bool
 ) -> set[int]:
     """Return the links or ports, by index, that two or more flows can pass with this placement. Flows may take any path
-    if `choosing`, else the fixed path or the ways of the fabric's routing. If the mode moves ranks within their sites,
+    if `choosing`, else the fixed path or those of the fabric's routing. If the mode moves ranks within their sites,
     ports between switches are counted for all such placements."""
-    shared, spread = links_in_grain(fabric, dead), ways_of(fabric, mode)
+    shared, routing = links_in_grain(fabric, dead), ways_of(fabric, mode)
     src, dst = (placement[places] for places in workload.schedule.ends)
     flows = np.flatnonzero(src != dst)
     src, dst = src[flows], dst[flows]
 
     def every(src: Ranks, dst: Ranks) -> npt.NDArray[np.int32]:
-        """Return the links of every possible way from rank to rank, [F, ways, H]."""
-        if spread is not None:
-            return spread.every_link(src, dst)
+        """Return the links of every possible path from rank to rank, [F, paths, H]."""
+        if routing is not None:
+            return routing.every_link(src, dst)
         path = Multipath(fabric, sprays=True).candidates(src, dst)[..., : None if choosing else 1]
         path = np.where(path < 0, path[..., :1], path)
         near, far, path = np.broadcast_arrays(src[..., None], dst[..., None], path)
         return shared.of(near, far, path)
 
-    # Otherwise the ways are unknown: other ranks have other hashes, or the mode chooses other paths.
-    fixed = spread is not None and not mode.reroutes and not spread.engineers
-    if spread is not None and fixed and (spread.sprays or not mode.reembeds):
+    # Otherwise the paths are unknown: other ranks have other hashes, or the mode chooses other paths.
+    fixed = routing is not None and not mode.reroutes and not routing.engineers
+    if routing is not None and fixed and (routing.sprays or not mode.reembeds):
         channel = channels(workload)[flows]
-        path = spread.paths(src, dst, channel, failed_links(fabric, dead))
-        links = spread.links(src, dst, path, channel, dead)
+        path = routing.paths(src, dst, channel, failed_links(fabric, dead))
+        links = routing.links(src, dst, path, channel, dead)
     else:
         links = every(src, dst).reshape(flows.size, -1)
     by_flow = np.unique((np.arange(flows.size)[:, None] * len(shared.all) + links)[links >= 0])
@@ -539,7 +539,7 @@ def _ends(placement: Ranks, workload: Workload) -> tuple[Ranks, Ranks]:
     return src, dst
 
 
-def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> npt.NDArray[np.int16]:
+def _spread(routing: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bps: Floats) -> npt.NDArray[np.int16]:
     """Return the path of each flow as the fabric's routing spreads them, [K, F]; -1 for streams."""
     src, dst = ends
     path = np.full(src.shape, -1, dtype=np.int16)
@@ -547,5 +547,5 @@ def _spread(ways: Multipath, ends: tuple[Ranks, Ranks], channel: Ranks, rates_bp
     for rows, failed in group_by_failures(rates_bps):
         for batch in np.array_split(rows, -(-rows.size * flows.size // _FLOWS)):
             at = batch[:, None], flows
-            path[at] = ways.paths(src[at], dst[at], channel[flows], failed)
+            path[at] = routing.paths(src[at], dst[at], channel[flows], failed)
     return path

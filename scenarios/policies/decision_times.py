@@ -1,8 +1,8 @@
 """Decision times: for each collective, the index of the collective before which its placement and paths were chosen.
 
 Periodic policies have a closed formula (`periodic`). For all others the decision times depend on the believed
-conditions and on the choices in force, so they are computed collective by collective
-from the first one (`DecisionTimeline`).
+conditions and on the choices in force, so they are computed collective by collective from the first one
+(`DecisionTimeline`).
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class DecisionTimes:
 
 
 class Choices(Protocol):
-    """What a policy can choose and the predicted times: for collectives (`decide.Chooser`), or for a program."""
+    """Chooses placements and paths and predicts times: for collectives (`decide.Chooser`), or for a program."""
 
     def placements(self, rates_bps: Floats) -> Ranks:
         """Return the placement chosen under each row of rates [K, links]: [K, n]."""
@@ -76,7 +76,7 @@ class DecisionTimeline:
     those collectives take without it. Re-routing is compared with the placement and paths in force. Re-embedding, with
     the new paths that it implies, is compared with keeping the placement and doing any re-routing that is due.
 
-    `struck(start, count)` tells for consecutive collectives whether the set of failed cables differs from that of the
+    `struck(start, count)` returns for consecutive collectives whether the set of failed cables differs from that of the
     previous collective. If so, a mode that re-routes chooses its paths again whatever its rule; `gain` compares with
     these new paths.
     """
@@ -103,11 +103,11 @@ class DecisionTimeline:
         self._span = 1  # how many collectives are examined for a decision at a time
 
     def copy(self) -> "DecisionTimeline":
-        """Return an independent copy, which can be extended without changing this course."""
-        course = copy(self)
-        course._latest, course._rates_then = self._latest.copy(), [*self._rates_then]
-        course._in_force = copy(self._in_force)
-        return course
+        """Return an independent copy, which can be extended without changing this timeline."""
+        timeline = copy(self)
+        timeline._latest, timeline._rates_then = self._latest.copy(), [*self._rates_then]
+        timeline._in_force = copy(self._in_force)
+        return timeline
 
     def moments(self, start: int, count: int) -> DecisionTimes:
         """Return the decision times of collectives start .. start+count-1."""
@@ -161,7 +161,7 @@ class DecisionTimeline:
         return ask(function, situation)
 
     def _choose(self, block: "_Block", row: int, number: int, *, embeds: bool) -> None:
-        """Put the choices of this row into force and note their decision times."""
+        """Put the choices of this row into force and record their decision times."""
         if embeds:
             self._latest[0], self._rates_then[0] = number, block.rates_bps[row]
             if self._weighs:
@@ -266,8 +266,8 @@ class _InForce:
 
     def rerouted(self, block: _Block, begin: int, end: int) -> tuple[Ranks, Floats]:
         """Return the paths that would be chosen for this placement under the rates of these rows, [K, F], and the
-        predicted times with them, [K] seconds. Callers often ask row by row, so at least _AHEAD rows are computed at
-        once and cached."""
+        predicted times with them, [K] seconds. Callers often need single rows in turn, so at least _AHEAD rows are
+        computed at once and cached."""
         if self._cached is None or self._block is not block or end > self._begin + len(self._cached[1]):
             rates_bps = block.rates_bps[begin : max(end, begin + _AHEAD)]
             placement = np.tile(self.placement, (len(rates_bps), 1))

@@ -52,7 +52,7 @@ class Knowledge:
     average with weight A for the newest, and an autoregression of order P fitted by least squares (`_Autoregression`).
     `measured ends`: rates inferred from the times of the messages that last used each link. `measured ports`: rates
     inferred from the counters of switch ports. Both are `Measured`. `probed`: rates that probes over the candidate
-    paths find just before the choice (`Probed`).
+    paths measure just before the choice (`Probed`).
     """
 
     kind: str = "oracle"
@@ -135,7 +135,7 @@ class Derived:
 class Measured(Derived):
     """A sampler of rates believed from observations of the links; initially every link has its long-run mean rate.
 
-    Callers must ask for one collective at a time, in ascending order, and for every collective before which something
+    Callers must request one collective at a time, in ascending order, and for every collective before which something
     is chosen. Between two choices the same links are used, so the latest collective has the newest observation of every
     link, and only that one is read. With `steps` every collective is read, because each belief builds on the previous.
     """

@@ -38,8 +38,8 @@ Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
 _LEAST_S = 1e-9  # the resolution of the clocks
-ASKING_S = 47e-6
-"""How long the controller takes to read all switches' counters, besides its delay to them, as in the VM."""
+READING_S = 47e-6
+"""How long the controller takes to read all switches' counters, as measured in the VM, in addition to its delay."""
 HEADROOM = 1.1
 """The rate that a demand is taken to want, as a multiple of its highest measured rate."""
 _FULL_SHARE = 0.95  # a demand fills its tunnels if it sends at this share of their rate
@@ -180,9 +180,9 @@ def predicted_readings(
 ) -> Readings:
     """Predict the counter readings of the links `link` [L], every `every_s` seconds and at the end of one collective.
 
-    Flows pass `links` [F, H], and `predicted` has the times of transfers; each is sent at a constant rate from
-    its beginning until it has left. With `fair` shares, queues are short and all links on a flow's way send at the
-    same time. Otherwise a link before the slowest sends a message sooner, at the lowest of the rates up to that link;
+    Flows pass `links` [F, H], and `predicted` has the times of transfers; each is sent at a constant rate from its
+    beginning until it has left. With `fair` shares, queues are short and all links on a flow's path send at the same
+    time. Otherwise a link before the slowest sends a message sooner, at the lowest of the rates up to that link;
     `rates_bps`, [links], are the true rates.
     """
     schedule, end_s = workload.schedule, float(predicted.arrives_s.max())
@@ -190,8 +190,8 @@ def predicted_readings(
     sent = np.zeros((at_s.size, link.size))
     left_s: dict[int, float] = {}
     for index, transfer in enumerate(schedule.transfers):
-        way = links[transfer.flow][links[transfer.flow] >= 0]
-        columns = np.array([(link == passed).argmax() for passed in way if (link == passed).any()], dtype=np.intp)
+        hops = links[transfer.flow][links[transfer.flow] >= 0]
+        columns = np.array([(link == hop).argmax() for hop in hops if (link == hop).any()], dtype=np.intp)
         if not columns.size:
             continue
         amount_bytes = transfer.amount * workload.slot_bytes
@@ -200,12 +200,12 @@ def predicted_readings(
         left_s[transfer.flow] = until_s
         takes_s = np.full(columns.size, until_s - since_s)
         if not fair:
-            lowest_bps = np.minimum.accumulate(rates_bps[way])[np.isin(way, link)]
+            lowest_bps = np.minimum.accumulate(rates_bps[hops])[np.isin(hops, link)]
             takes_s = np.minimum(takes_s, 8 * amount_bytes / lowest_bps)
         part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _LEAST_S), 0.0, 1.0)
         sent[:, columns] += amount_bytes * part
     since = np.tile(at_s[:, None], link.size)
-    return Readings(link=link, since_s=since, until_s=since + ASKING_S, sent_bytes=np.round(sent).astype(np.int64))
+    return Readings(link=link, since_s=since, until_s=since + READING_S, sent_bytes=np.round(sent).astype(np.int64))
 
 
 def rates_from_counters(readings: Readings, *, links: int, fair: bool) -> Floats:
@@ -261,9 +261,9 @@ def rates_from_probes(conditions: Conditions, number: int, probes: Ranks, took_s
     """
     rates_bps = np.full(conditions.shared_delays_s.shape, np.nan)
     for row, seconds in zip(probed_links(conditions, number, probes), took_s.tolist(), strict=True):
-        way = row[row >= 0]
-        sends_s = max(seconds - float(conditions.shared_delays_s[way].sum()), _LEAST_S)
-        rates_bps[way] = np.fmax(rates_bps[way], np.round(8 * size_bytes / sends_s))
+        hops = row[row >= 0]
+        sends_s = max(seconds - float(conditions.shared_delays_s[hops].sum()), _LEAST_S)
+        rates_bps[hops] = np.fmax(rates_bps[hops], np.round(8 * size_bytes / sends_s))
     return rates_bps
 
 
@@ -272,7 +272,7 @@ def updated_rates(kind: str, before_bps: Floats, seen_bps: Floats, links: npt.ND
 
     `links`, [F, H], are the links that flows passed. Rates observed at the ends of messages replace the believed ones.
     A port counter shows a link's rate only if the link limited a flow. So with knowledge from ports, a link is first
-    believed to have at least the observed rate. Then, on each flow's way, the link with the highest utilisation under
+    believed to have at least the observed rate. Then, on each flow's path, the link with the highest utilisation under
     these beliefs is assumed to have limited the flow, and is believed to have exactly the observed rate.
     """
     seen = ~np.isnan(seen_bps)
@@ -352,24 +352,23 @@ class Demands:
     """The measured rates that a mode's demands want in each collective, as in `Traffic.with_demands`; None in the
     first.
 
-    Tunnel rates are kept for `every` collectives, and the demands for them are the maxima over the `every` collectives
-    before. `seen` is called once with the index of each collective, in order, and returns its estimate
-    (`measured_demands`).
+    Tunnel rates are kept for `every` collectives, and computed for the maximum demands of the `every` before them.
+    `seen` is called once with the index of each collective, in order, and returns its estimate (`measured_demands`).
     """
 
     def __init__(self, every: int, seen: Callable[[int], Floats]) -> None:
-        self._every, self._ask, self._seen = every, seen, list[Floats]()
+        self._every, self._observe, self._estimates = every, seen, list[Floats]()
 
     def __call__(self, number: int) -> Floats | None:
         first = number - number % self._every
-        while len(self._seen) < first:
-            self._seen.append(self._ask(len(self._seen)))
-        return np.fmax.reduce(self._seen[first - self._every : first]) if first else None
+        while len(self._estimates) < first:
+            self._estimates.append(self._observe(len(self._estimates)))
+        return np.fmax.reduce(self._estimates[first - self._every : first]) if first else None
 
 
 def is_observed(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
     """Return whether observations of a collective are used, in a scenario with `faults` of which some were `in_force`
-    when it began. They are not if a cable is cut while it runs, as some messages then took two ways; nor without a
+    when it began. They are not if a cable is cut while it runs, as some messages then took another path; nor without a
     controller, as the planned paths could not be installed."""
     is_cut = any(
         fault.collective == number and fault.after_s is not None and fault.kind in CABLE_KINDS for fault in faults
@@ -389,7 +388,7 @@ class MeasuredChoices:
         self, config: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions | None], Floats]
     ) -> None:
         self._config, self._mode, self._conditions = config, config.mode(mode), conditions
-        self._choices = chooser_of(config, self._mode, conditions)
+        self._chooser = chooser_of(config, self._mode, conditions)
 
         def observe(number: int, before_bps: Floats) -> Floats:
             if not is_observed(config.faults, conditions.in_force(number) if conditions.in_force else (), number):
@@ -406,7 +405,7 @@ class MeasuredChoices:
 
         believe = probe if self._mode.knowledge.kind == PROBED else observe
         self._believed = conditions.believed(self._mode.knowledge, believe)
-        self._course = new_timeline(config, mode, self._believed) if config.has_timeline(mode) else None
+        self._timeline = new_timeline(config, mode, self._believed) if config.has_timeline(mode) else None
         self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
 
     def decisions(self, start: int, count: int) -> Decisions:
@@ -415,21 +414,21 @@ class MeasuredChoices:
             self._chosen.append(self._next(len(self._chosen)))
         chosen = self._chosen[start : start + count]
         placement, path, embeds, routes = (np.stack(part) for part in zip(*chosen, strict=True))
-        return self._choices.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
+        return self._chooser.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
 
     def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
-        moments = decision_times_of(self._config, self._mode.name, number, 1, course=self._course)
+        moments = decision_times_of(self._config, self._mode.name, number, 1, timeline=self._timeline)
         embeds, routes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
         if number and not embeds and not routes and not self._config.faults:
             placement, path, _, _ = self._chosen[-1]
             return placement, path, False, False
         rates_bps = self._believed.rates_bps(number, 1)
         if embeds:
-            placement = self._choices.placements(rates_bps)[0]
+            placement = self._chooser.placements(rates_bps)[0]
         else:
-            placement = self._chosen[-1][0] if number else self._choices.in_order
+            placement = self._chosen[-1][0] if number else self._chooser.in_order
         if routes or moments.routed[0] < 0:  # fixed paths depend on the faults in force
-            path = self._choices.paths(placement[None], rates_bps, chosen=routes)[0]
+            path = self._chooser.paths(placement[None], rates_bps, chosen=routes)[0]
         else:
             path = self._chosen[-1][1]
         return placement, path, embeds, routes

@@ -1,4 +1,4 @@
-"""Policies (modes): when placement and WAN paths are re-chosen, and what is known of the link rates at that time. Pure.
+"""Policies (modes): when placement and WAN paths are re-chosen, and which link rates are known then.
 
 The built-in policies are `MODES`; a scenario declares its own in [[policy]] tables.
 """
@@ -38,7 +38,7 @@ class When:
     `collective.reembed_every`. `every TIME`, stored as K = 1 with `within_s`: before every collective, and also while
     it runs, whenever conditions change at a multiple of `within_s` seconds. `drift SHARE`: before the first collective,
     and whenever the believed rates differ on average by at least SHARE from those of the last choice. `gain SHARE`:
-    whenever the predicted gain outweighs the cost (`timing.DecisionTimeline`). `own`: a user's function decides.
+    whenever the predicted gain outweighs the cost (`DecisionTimeline`). `own`: a user's function decides.
     """
 
     kind: str = "never"
@@ -234,7 +234,7 @@ def read(tables: list[object]) -> tuple[Mode, ...]:
 
 
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Turn a table's `values` into the fields of a `Mode` and yield its mistakes, as `read_tables` asks of `check`."""
+    """Turn a table's `values` into the fields of a `Mode` and yield its mistakes, as the `check` of `read_tables`."""
     if "function" in values:
         values |= {"reroute": OWN, "reembed": OWN}
     every_s = values.pop("measure_every", MEASURE_EVERY_S)

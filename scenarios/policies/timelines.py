@@ -10,18 +10,18 @@ from scenarios.spec.scenario import Scenario
 
 @lru_cache(maxsize=8)
 def timeline_of(config: Scenario, mode: str) -> DecisionTimeline:
-    """Return the course of a mode in a configuration, assuming that no collective is lost to a fault. It is cached, so
-    that later calls extend the same course instead of beginning again."""
+    """Return the timeline of a mode in a configuration, assuming that no collective is lost to a fault. It is cached,
+    and later calls extend it."""
     conditions = conditions_of(config)
     return new_timeline(config, mode, conditions.believed(config.mode(mode).knowledge))
 
 
 def new_timeline(config: Scenario, mode: str, believed: Conditions) -> DecisionTimeline:
-    """Create the course of a mode in a configuration under believed conditions."""
+    """Create the timeline of a mode in a configuration under believed conditions."""
     chosen_by = config.mode(mode)
-    choices = chooser_of(config, chosen_by, believed)
+    chooser = chooser_of(config, chosen_by, believed)
     exchange_s = 2 * max(config.control_delays_s, default=0.0)
-    connecting_s = float(cost.connecting_s(choices.router, config.workload, choices.in_order[None])[0])
+    connecting_s = float(cost.connecting_s(chooser.router, config.workload, chooser.in_order[None])[0])
 
     def cost_s(embeds: bool, routes: bool) -> float:
         if not config.control.counted:
@@ -30,7 +30,7 @@ def new_timeline(config: Scenario, mode: str, believed: Conditions) -> DecisionT
 
     return DecisionTimeline(
         chosen_by,
-        choices,
+        chooser,
         believed,
         reembed_every=config.collective.reembed_every,
         cost_s=cost_s,
@@ -39,10 +39,10 @@ def new_timeline(config: Scenario, mode: str, believed: Conditions) -> DecisionT
 
 
 def decision_times_of(
-    config: Scenario, mode: str, start: int, count: int, *, course: DecisionTimeline | None = None
+    config: Scenario, mode: str, start: int, count: int, *, timeline: DecisionTimeline | None = None
 ) -> DecisionTimes:
-    """Return the decision times of collectives start .. start+count-1; `course` defaults to `timeline_of`."""
+    """Return the decision times of collectives start .. start+count-1; `timeline` defaults to `timeline_of`."""
     chosen_by = config.mode(mode)
     if not config.has_timeline(mode):
         return periodic(chosen_by, config.collective.reembed_every, start, count)
-    return (course or timeline_of(config, mode)).moments(start, count)
+    return (timeline or timeline_of(config, mode)).moments(start, count)

@@ -126,4 +126,4 @@ class ProgramTimeline:
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
-        return int(decision_times_of(self._config, self._mode.name, self._row, 1, course=self._timeline).routed[0])
+        return int(decision_times_of(self._config, self._mode.name, self._row, 1, timeline=self._timeline).routed[0])

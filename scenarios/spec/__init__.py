@@ -1,13 +1,13 @@
-"""A scenario: every key with its default and range, faults, and TOML in and out.
+"""Scenarios: every key with its default and range, faults, and how scenarios are read from and written to TOML.
 
-Imports nothing that takes long, so that the command can list the scenarios and name a mistake at once.
+This module imports nothing slow, so that the command can list the scenarios and report a mistake at once.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent
-"""Where the scenarios that have names are."""
+"""The folder of the named scenarios."""
 
 
 class ScenarioError(ValueError):
@@ -19,5 +19,5 @@ class ScenarioError(ValueError):
 
 
 def scenario_names() -> tuple[str, ...]:
-    """The names of the scenarios that come with the product, sorted."""
+    """Return the names of the scenarios that come with Longhaul, sorted."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))

@@ -1,4 +1,4 @@
-"""Transfers over the WAN: the tables that declare them, and the decision which of them are admitted. Pure.
+"""Transfers over the WAN: the tables that declare them, and the decision which of them are admitted.
 
 [admission]
 protect = "link"           # promises hold whichever single WAN link fails
@@ -54,7 +54,7 @@ BROKEN, UNADMITTED = "broken", "sent"
 """Outcomes besides the controller's: a promise that does not hold without the links that are down, and a transfer that
 is sent as requested, without admission."""
 ADMITTING_ROUTING = "spray"
-"""The routing with which transfers are admitted; with any other routing they are SENT."""
+"""The routing with which transfers are admitted; with any other routing they are UNADMITTED."""
 
 _CALENDAR_SHARE = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
 _DEFAULT_MESSAGES = 256  # messages of a transfer whose message size is not given
@@ -82,7 +82,7 @@ class AdmissionSpec:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Transfer:
-    """A transfer job with its outcome: one of the controller's outcomes, BROKEN or SENT.
+    """A transfer job with its outcome: one of the controller's outcomes, BROKEN or UNADMITTED.
 
     The transfer may begin `start_s` after the round's beginning and is complete by `due_s`; a refused transfer has the
     times that it requested. For a refused or broken transfer, `most` is the largest amount that could be granted
@@ -129,7 +129,7 @@ class Transfer:
         return {"there_s": self.start_s + longest_s, "kept": self.start_s + longest_s <= self.due_s}
 
     def as_json(self) -> dict[str, object]:
-        """The outcome and the calendar as JSON can hold them, in seconds, bytes and bit/s."""
+        """Return the outcome and the calendar as JSON can hold them, in seconds, bytes and bit/s."""
         return {
             "job": self.job.name,
             "outcome": self.outcome,
@@ -146,7 +146,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class AdmissionPlan:
-    """The setting in which transfers are admitted; the WAN cables in `dead` are down during the whole run."""
+    """The network in which transfers are admitted; the WAN cables in `dead` are down during the whole run."""
 
     spec: AdmissionSpec
     fabric: FabricSpec
@@ -211,7 +211,7 @@ def _check_ends(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> I
 
 
 def _check_other_jobs(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Other jobs do not disturb promises if they share only WAN links with transfers, which are served first."""
+    """Yield what is wrong with the transfers' class and with other jobs, which may share only WAN links with them."""
     others = [job for job in config.jobs if job.kind != TRANSFER]
     priorities = {each.name: each.priority for each in config.classes}
     ceilings = {each.name: each.ceiling for each in config.classes}
@@ -272,32 +272,32 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
     capacities = replace(capacities, bps=_CALENDAR_SHARE * capacities.bps)
     ends = np.cumsum([len(of_job) for of_job in tunnels])[:-1]
 
-    def ask(lags_s: Floats) -> tuple[list[Decision], Calendar]:
+    def admit(lags_s: Floats) -> tuple[list[Decision], Calendar]:
         requests = [_request(*each) for each in zip(jobs, tunnels, np.split(lags_s, ends), strict=True)]
         return decide_all(capacities, requests, protects=plan.spec.protects)
 
-    answered, calendar, lags_s = _settle(ask, lags_of, lags_of(None))
+    decisions, calendar, lags_s = _settle(admit, lags_of, lags_of(None))
     down = _wan_links(fabric, plan.dead)
     broken: dict[str, Decision] = {}
     if down and not plan.spec.protects:
         promised, promised_lags_s = calendar, lags_s
 
-        def strike(lags_s: Floats) -> tuple[list[Decision], Calendar]:
+        def admit_after_failure(lags_s: Floats) -> tuple[list[Decision], Calendar]:
             lags = zip(jobs, np.split(promised_lags_s, ends), np.split(lags_s, ends), strict=True)
             by_name = {job.name: (before_s.min(), now_s) for job, before_s, now_s in lags}
             requests = [each if each.is_rate else _with_lags(each, *by_name[each.name]) for each in promised.requests]
             return decide_after_failure(capacities, replace(promised, requests=tuple(requests)), down, at_s=-math.inf)
 
-        left, calendar, lags_s = _settle(strike, lags_of, lags_s)
-        broken = {answer.request.name: answer for answer in left if answer.promised is None}
+        later, calendar, lags_s = _settle(admit_after_failure, lags_of, lags_s)
+        broken = {decision.request.name: decision for decision in later if decision.promised is None}
     index_of = {request.name: index for index, request in enumerate(calendar.requests)}
     connections = _connections(link_bps, calendar) if index_of else []
     case = 1 + capacities.failures.index(down) if down and plan.spec.protects else 0
     result = []
-    for job, of_job, of_tunnels_s, answer in zip(jobs, tunnels, np.split(lags_s, ends), answered, strict=True):
-        last = broken.get(job.name, answer)
+    for job, of_job, job_lags_s, decision in zip(jobs, tunnels, np.split(lags_s, ends), decisions, strict=True):
+        last = broken.get(job.name, decision)
         request = last.promised or last.request
-        lag_s = float(of_tunnels_s.max() if request.is_rate else of_tunnels_s.min())
+        lag_s = float(job_lags_s.max() if request.is_rate else job_lags_s.min())
         edges_s, workload = np.zeros(1), None
         rates_bps: dict[str, Floats] = {}
         if (index := index_of.get(job.name)) is not None:
@@ -309,7 +309,7 @@ def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transf
         result.append(
             Transfer(
                 job=job,
-                outcome=BROKEN if job.name in broken else answer.outcome,
+                outcome=BROKEN if job.name in broken else decision.outcome,
                 start_s=request.begin_s,
                 due_s=request.end_s + lag_s,
                 most=last.most / (1 if request.is_rate else 8),
@@ -393,33 +393,33 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
 
 
 def _settle(
-    ask: Callable[[Floats], tuple[list[Decision], Calendar]],
+    admit: Callable[[Floats], tuple[list[Decision], Calendar]],
     lags_of: Callable[[Calendar | None], Floats],
     lags_s: Floats,
 ) -> tuple[list[Decision], Calendar, Floats]:
-    """Return answers and a calendar that are consistent with the lags of the tunnels, and these lags.
+    """Return decisions and a calendar that are consistent with the lags of the tunnels, and these lags.
 
     How long a message queues depends on the calendar, and the calendar on the lags that were assumed. So the calendar
     is computed repeatedly until no tunnel needs a longer lag than was assumed; lags only grow.
     """
     while True:
-        answered, calendar = ask(lags_s)
+        decisions, calendar = admit(lags_s)
         needed_s = lags_of(calendar)
         if (needed_s <= lags_s).all():
-            return answered, calendar, lags_s
+            return decisions, calendar, lags_s
         lags_s = np.maximum(lags_s, needed_s)
 
 
 def _lags_of(
     plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], tunnels: Sequence[Tunnels], bps: Floats
 ) -> Callable[[Calendar | None], Floats]:
-    """Return a function from calendars to lags: how long after it was sent the last byte of each tunnel may arrive, s.
+    """Return a function from calendars to lags: how long the last byte of each tunnel may take to arrive, in s.
 
     A lag holds whichever link fails. It is the propagation delay and, at each link, the time of two frames and the
     difference in delay between the tunnels that reach this link, since for so long the link may carry the traffic of
     two intervals. A fair queue serves connections in turn, so every other connection that a tunnel meets may delay it
-    by one frame, at the slowest link that both pass. `bps` are the rates of the links. Without a
-    calendar the lags are those of tunnels that meet no other connection.
+    by one frame, at the slowest link that both pass. `bps` are the rates of the links. Without a calendar the
+    lags are those of tunnels that meet no other connection.
     """
     delay_s = delays_s(fabric, plan.conditions)
     wan = np.array([bool(plan.classes) and one.kind == "wan" for one in links_in_grain(fabric).all], dtype=bool)
@@ -532,15 +532,15 @@ def _with_lags(request: Request, before_s: float, lags_s: Floats) -> Request:
     return replace(request.until(request.end_s + before_s - least_s), stops_early_s=tuple((lags_s - least_s).tolist()))
 
 
-def _request(job: "JobSpec", ways: Tunnels, lags_s: Floats) -> Request:
+def _request(job: "JobSpec", of_job: Tunnels, lags_s: Floats) -> Request:
     """Return a transfer's request in sending times: data of a tunnel arrives its lag, `lags_s`, later."""
-    tunnels, *behind = zip(*ways, strict=True)
+    tunnels, *after_failures = zip(*of_job, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
     end_s = job.start_s + (job.duration_s or 0.0) if is_rate else (job.deadline_s or 0.0) - lag_s
     return Request(
         name=job.name,
         tunnels=tunnels,
-        tunnels_after_failure=tuple(behind),
+        tunnels_after_failure=tuple(after_failures),
         amount=float(job.rate_bps or 0.0) if is_rate else 8.0 * _total_bytes(job),
         begin_s=job.start_s,
         end_s=end_s,
@@ -582,11 +582,11 @@ def _paced(
             f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
         )
     workload = timed(sorted(messages, key=lambda message: message[0]), places=2, algorithm=TRANSFER)
-    ways = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}
+    pinned = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}
     flows = workload.schedule.flows
     return replace(
         workload,
-        pinned_channels=tuple(ways[flow.channel] if isinstance(flow, Flow) else -1 for flow in flows),
+        pinned_channels=tuple(pinned[flow.channel] if isinstance(flow, Flow) else -1 for flow in flows),
         groups=(),
     )
 

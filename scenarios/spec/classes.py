@@ -25,7 +25,7 @@ KINDS = {
     "share": numbers((int, float), 0, 1),
     "ceiling": fitting("a number from 0 to 1, more than 0", (int, float), lambda given: 0 < given <= 1, float),
 }
-"""The keys of a [[class]] table, each with what it allows."""
+"""The keys of a [[class]] table and the values that each of them allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,13 @@ class ClassSpec:
 
     @property
     def words(self) -> str:
-        """The class in words, with share and ceiling where they differ from the defaults."""
+        """The class in words, with share and ceiling if they differ from the defaults."""
         share = f", {self.share * 100:g} % assured" if self.share > 0 else ""
         ceiling = f", at most {self.ceiling * 100:g} %" if self.ceiling < 1 else ""
         return f"{self.name} {self.priority}{share}{ceiling}"
 
     def written(self) -> dict[str, Any]:
-        """The table that declares it."""
+        """Return the [[class]] table that declares this class."""
         return {"name": self.name, "priority": self.priority, "share": self.share, "ceiling": self.ceiling}
 
 
@@ -62,7 +62,7 @@ def dscp_of(classes: tuple[ClassSpec, ...], name: str | None) -> int:
 
 
 def services(classes: tuple[ClassSpec, ...]) -> tuple[Service, ...]:
-    """Return what WAN ports serve, in order: the classes, then traffic without a class; nothing without classes."""
+    """Return the services of WAN ports in order: the classes, then traffic without a class; empty without classes."""
     if not classes:
         return ()
     served = [
@@ -76,9 +76,9 @@ def of_flows(classes: tuple[ClassSpec, ...], dscp: Sequence[int]) -> dict[str, l
     """Return the classes of flows with these DSCPs in the timing model's form: `of_flow`, the index of each flow's
     class in service order, and by that index the `assured` shares and the `ceilings`."""
     served = services(classes)
-    place = {each.dscp: index for index, each in enumerate(served)}
+    index_of = {each.dscp: index for index, each in enumerate(served)}
     return {
-        "of_flow": [place[each] for each in dscp],
+        "of_flow": [index_of[each] for each in dscp],
         "assured": [each.assured for each in served],
         "ceilings": [each.ceiling for each in served],
     }

@@ -1,4 +1,4 @@
-"""The `[collective]` settings, and their workload: a schedule, generated or read from a file, with sizes."""
+"""The [collective] table, and its workload: a schedule, generated or read from a file, with sizes."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,9 +27,9 @@ from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSpec:
-    """The collective that is repeated: its kind, algorithm and size, its count, and how often its ring is chosen anew.
+    """The collective that is repeated: its kind, algorithm, size and count, and after how many a new ring is chosen.
 
-    `algorithm` None is the first of the kind. The size is given as that of a block, `chunk_bytes`, or of the whole
+    `algorithm` None means the first of the kind. The size is given as that of a block, `chunk_bytes`, or of the whole
     buffer, `size_bytes`. If `size_bytes` is given, the `chunk_bytes` of a configuration are computed from it.
     `schedule` is a file from which the schedule is read instead of being generated; the kind "messages" takes its sizes
     from there too. For a trace, `algorithm` is that of its collectives, and `tflops` is the speed of a GPU in 10^12
@@ -62,7 +62,7 @@ class CollectiveSpec:
 @lru_cache(maxsize=64)
 def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
     """Return the workload of each collective over the GPUs of these sites, proven correct; raises ScheduleError if the
-    settings do not fit together."""
+    values do not fit together."""
     if spec.schedule is not None:
         return _imported_workload(spec, spec.schedule, sites)
     if spec.kind == TRAINING:
@@ -95,7 +95,7 @@ def routed(workload: Workload, spec: FabricSpec) -> Workload:
     ends = zip(*workload.schedule.ends, strict=True)
     pieces = [paths.width if workload.is_ring else paths.pieces(site[src], site[dst]) for src, dst in ends]
     pieces = (
-        [1 if way >= 0 else n for way, n in zip(workload.pinned_channels, pieces, strict=True)]
+        [1 if pinned >= 0 else n for pinned, n in zip(workload.pinned_channels, pieces, strict=True)]
         if workload.pinned_channels
         else pieces
     )

@@ -1,4 +1,4 @@
-"""Checks of a scenario's values together; each value by itself is valid. Pure."""
+"""Checks of a scenario's values together; each value by itself is valid."""
 
 import math
 from collections.abc import Iterator, Set
@@ -88,7 +88,7 @@ def _collect(mistakes: list[Mistake]) -> Iterator[None]:
 
 
 def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
-    """Check that the compared modes exist and that their knowledge is available."""
+    """Check that the modes to compare exist and that their knowledge is available."""
     for name in scenario.run.modes:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
@@ -203,7 +203,7 @@ def _check_probes(config: Scenario) -> Iterator[Mistake]:
 
 
 def _check_referees(config: Scenario) -> Iterator[Mistake]:
-    """Check that references are known: for single collectives without faults, best policies for some hundred."""
+    """Check that references are known: for collectives without faults, best schedules and policies for some hundred."""
     if not config.run.referees:
         return
     kind, count = config.collective.kind, config.collective.count

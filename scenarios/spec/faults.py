@@ -26,7 +26,7 @@ from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay, parse_delay_s
 
 MAX_FAULTS = 100
-MAX_NUMBER = 10_000_000  # collectives a scenario can have
+MAX_NUMBER = 10_000_000  # the most collectives of a scenario
 MAX_SLOWER = 1000
 _MAX_LENGTH = 200  # most characters of a text that is parsed
 MOST_ATTEMPTS = 4
@@ -59,7 +59,7 @@ and predictions."""
 class Fault:
     """A fault that is injected before a collective, or `after_s` seconds into it, and stays for `lasts` collectives.
 
-    `collective` is a number from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
+    `collective` is an index from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
     or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
     means that the fault stays until the end.
     """
@@ -83,12 +83,12 @@ class Fault:
     @property
     def at(self) -> str:
         """When the fault is injected, as a scenario writes it under `at`."""
-        place = f"collective {self.collective}"
-        return place if self.after_s is None else f"{format_delay(self.after_s)} into {place}"
+        collective = f"collective {self.collective}"
+        return collective if self.after_s is None else f"{format_delay(self.after_s)} into {collective}"
 
     @property
     def words(self) -> str:
-        """The fault in words, with its time unless it is there from the start."""
+        """The fault in words, with its time unless it begins before collective 0."""
         return self.what if (self.collective, self.after_s) == (0, None) else f"{self.what} at {self.at}"
 
     @property
@@ -107,7 +107,7 @@ class Fault:
         return a, b
 
     def written(self) -> dict[str, str]:
-        """The table that declares the fault."""
+        """Return the [[fault]] table that declares this fault."""
         table = {"at": self.at, "what": self.what}
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
@@ -182,10 +182,10 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
     """Yield what is wrong with these faults in this fabric if `count` collectives are run."""
     cables = {cable(c.a, c.b): f"{c.a}-{c.b}" for c in fabric.cables}
     switches = [switch.name for switch in fabric.switches]
-    for place, fault in enumerate(faults, 1):
+    for number, fault in enumerate(faults, 1):
         if fault.collective >= count:
             text = f"collective {fault.collective:,} is not run; allowed: 0 to {count - 1:,}"
-            yield Mistake(f"fault[{place}].at", text)
+            yield Mistake(f"fault[{number}].at", text)
         wrong = ""
         if fault.kind.startswith("link") and cable(*fault.ends) not in cables:
             hint = did_you_mean(fault.target, cables.values()) or f", such as {next(reversed(cables.values()))}"
@@ -195,7 +195,7 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
         elif fault.kind.startswith("agent") and int(fault.target) >= len(fabric.gpus):
             wrong = f"there is no agent {fault.target}; allowed: 0 to {len(fabric.gpus) - 1}"
         if wrong:
-            yield Mistake(f"fault[{place}].what", wrong)
+            yield Mistake(f"fault[{number}].what", wrong)
 
 
 def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:

@@ -1,4 +1,4 @@
-"""Jobs: read from a scenario's [[job]] tables, and the workload that all jobs are together. Pure.
+"""Jobs: read from a scenario's [[job]] tables, and the workload of all jobs together.
 
 [[job]]
 name = "training"
@@ -96,7 +96,7 @@ class JobSpec:
         return self.name if self.traffic_class is None else f"{self.name} ({self.traffic_class})"
 
     def collective(self, default: CollectiveSpec) -> CollectiveSpec:
-        """Return what the job does, where `default` is the scenario's [collective].
+        """Return the collective that the job repeats; `default` is the scenario's [collective].
 
         Algorithm, channels, pieces and schedule are inherited from [collective] only if the job has the same kind.
         Messages have their own sizes.
@@ -115,7 +115,7 @@ class JobSpec:
         return replace(spec, channels=self.channels or spec.channels, pieces=self.pieces or spec.pieces)
 
     def written(self) -> dict[str, Any]:
-        """The table that declares the job."""
+        """Return the [[job]] table that declares this job."""
         values = {key: getattr(self, one.attribute) for key, one in KEYS.items()}
         default = {"start": 0.0, "count": 1}
         return {
@@ -133,7 +133,7 @@ class Key(NamedTuple):
 
 
 def _read_start(value: str) -> float:
-    """Read a delay, or zero, which is not allowed as any other delay."""
+    """Read a delay or zero; zero is not allowed for other delays."""
     return 0.0 if re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value) else units.parse_delay_s(value)
 
 
@@ -192,7 +192,7 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
 
 
 def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that a table must not or must have for its kind, which is not a transfer, for `read_tables`."""
+    """Yield the keys that a table of this kind, not a transfer, lacks or must not have, for `read_tables`."""
     for key in (key for key in _TRANSFER_KEYS if key in table):
         yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
     is_background = table.get("kind") == BACKGROUND
@@ -242,8 +242,8 @@ def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[Class
     names = [each.name for each in classes]
     for number, job in enumerate(jobs, 1):
         if job.kind is None:
-            for place, text in _check_kind({"kind": kind} | job.written()):
-                yield Mistake(f"job[{number}]{place}", text)
+            for key, text in _check_kind({"kind": kind} | job.written()):
+                yield Mistake(f"job[{number}]{key}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
             yield Mistake(f"job[{number}].class", f"{format_value(job.traffic_class)} is not a class; {allowed}")
@@ -264,8 +264,8 @@ def workload_of_jobs(
 ) -> Workload:
     """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
 
-    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` is what jobs of that
-    kind do, and `admission` admits transfers; refused and broken transfers are left out.
+    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` plans jobs of that
+    kind, and `admission` admits transfers; refused and broken transfers are left out.
     """
     placed = []
     share = {each.name: each.share for each in classes}

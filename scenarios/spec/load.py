@@ -1,4 +1,4 @@
-"""Reads scenarios from files and options, and writes them; mistakes are reported together, with their places."""
+"""Reads scenarios from files and options, and writes them; mistakes are reported together, with their locations."""
 
 import re
 import stat
@@ -46,14 +46,14 @@ class Override:
 def assignment(text: str) -> Override:
     """Read ``table.key=value`` of the option --set; a value that is not TOML is text. Raises ScenarioError."""
     key, value = _split(text, "--set", "table.key=value")
-    return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {cut(text)}")
+    return Override(key, toml_or_text(value), f"--set {one_line(key)}", f"--set {shortened(text)}")
 
 
 def axis(text: str) -> Override:
     """Read ``table.key=a,b,c`` of the option --sweep; values are read as those of --set. Raises ScenarioError."""
     key, values = _split(text, "--sweep", "table.key=value,value")
-    axis_of = [toml_or_text(part) for part in apart(values)]
-    return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {cut(text)}")
+    axis_of = [toml_or_text(part) for part in split_at_commas(values)]
+    return Override(f"sweep.{key}", axis_of, f"--sweep {one_line(key)}", f"--sweep {shortened(text)}")
 
 
 def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
@@ -63,12 +63,12 @@ def _split(text: str, option: str, allowed: str) -> tuple[str, str]:
     return key.strip().replace('"', ""), value
 
 
-def cut(text: str) -> str:
+def shortened(text: str) -> str:
     """Shorten typed text to what a message repeats."""
     return one_line(text if len(text) <= _MAX_TYPED else f"{text[:_MAX_TYPED]}…")
 
 
-def apart(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Split a text at its commas, except those in brackets and in quotation marks."""
     parts, depth, is_quoted = [""], 0, False
     for character in text[:MAX_BYTES]:
@@ -99,8 +99,8 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
     If an override makes other keys of the file useless, such as those of another sampler, they are dropped. With
     `at_prompt` every mode may be run, whatever run.modes lists.
 
-    Raises ScenarioError with every mistake, one line each: ``place: what is wrong, what is allowed``, where the place
-    is ``file: key`` or the option that the value came from.
+    Raises ScenarioError with every mistake, one line each: ``location: what is wrong, what is allowed``, where the
+    location is ``file: key`` or the option that the value came from.
     """
     path = _scenario_path(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
@@ -125,7 +125,7 @@ def scenario_of(
     is_stored: bool = False,
     at_prompt: bool = False,
 ) -> Scenario:
-    """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file at `path` `label`.
+    """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file `label` (default: `path`).
 
     Relative paths in the text are relative to the file's folder, those in options to the working directory. With
     `is_stored` the text was stored by a run, and keys without effect are dropped, because earlier versions accepted
@@ -136,7 +136,7 @@ def scenario_of(
         document = tomllib.loads(text)
     except RecursionError:
         raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
-    except ValueError as error:  # also for numbers of thousands of digits, which are no TOMLDecodeError
+    except ValueError as error:  # not only TOMLDecodeError, because a number may have too many digits
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
 
     def checked(options: Sequence[Override]) -> _Draft:
@@ -159,8 +159,8 @@ def scenario_of(
 
     draft = checked(overrides)
     if draft.mistakes:
-        places = _blamed_places(draft, overrides, checked)
-        lines = (f"{place}: {one_line(mistake.text)}" for place, mistake in zip(places, draft.mistakes, strict=True))
+        locations = _blamed_locations(draft, overrides, checked)
+        lines = (f"{where}: {one_line(mistake.text)}" for where, mistake in zip(locations, draft.mistakes, strict=True))
         raise ScenarioError(dict.fromkeys(lines))
     return draft.scenario
 
@@ -202,10 +202,10 @@ def _draft(
     return _Draft(scenario, given, (*mistakes, *wrong), unread, label)
 
 
-def _blamed_places(
+def _blamed_locations(
     draft: _Draft, overrides: Sequence[Override], checked: Callable[[Sequence[Override]], _Draft]
 ) -> Iterator[str]:
-    """Yield the place of each mistake.
+    """Yield the location of each mistake.
 
     That is the option that gave the wrong value. If the value is from the file, it is every option without which the
     value would be allowed, and if there is no such option, the key in the file.
@@ -213,12 +213,12 @@ def _blamed_places(
     others = [[*overrides[:index], *overrides[index + 1 :]] for index in range(len(overrides))]
     mistakes_without: list[tuple[Mistake, ...]] | None = None
     for mistake in draft.mistakes:
-        place = f"{draft.label}: {one_line(mistake.key)}"
+        location = f"{draft.label}: {one_line(mistake.key)}"
         if (key := _given_key(mistake.key, draft.given)) is not None:
             part = mistake.key.removeprefix("sweep.").removeprefix(key.removeprefix("sweep."))
-            place = draft.given[key].where + one_line(part)
+            location = draft.given[key].where + one_line(part)
             if draft.given[key].by_option:
-                yield place
+                yield location
                 continue
         if mistakes_without is None:
             mistakes_without = [checked(options).mistakes for options in others]
@@ -227,7 +227,7 @@ def _blamed_places(
             for override, mistakes in zip(overrides, mistakes_without, strict=True)
             if mistake not in mistakes
         ]
-        yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else place
+        yield f"{', '.join(dict.fromkeys(guilty))}: {one_line(mistake.key)}" if guilty else location
 
 
 def of_its_time(text: str) -> str:
@@ -288,7 +288,7 @@ def _read_bytes(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _GivenValue:
-    """A value as the user gave it; `where` names the place in messages."""
+    """A value as the user gave it; `where` names the location in messages."""
 
     value: object
     where: str

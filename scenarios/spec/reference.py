@@ -11,7 +11,7 @@ from topologies.conditions.sampler import SAMPLERS
 def reference() -> str:
     """Return tables of all keys: meaning, unit, allowed values and default; then those of [[job]] to [[fault]]."""
     rows = [_row(key) for key in KEYS.values()]
-    faulty, of_classes, of_policies = (
+    of_faults, of_classes, of_policies = (
         [f"| `{name}` | {kind.allowed} |" for name, kind in kinds.items()]
         for kinds in (faults.KEYS, classes.KINDS, policy.KINDS)
     )
@@ -48,7 +48,7 @@ def reference() -> str:
             "",
             "| key | allowed |",
             "| --- | --- |",
-            *faulty,
+            *of_faults,
             "",
         ]
     )

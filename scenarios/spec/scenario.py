@@ -272,7 +272,7 @@ class Scenario:
         return ", ".join(words)
 
     def _swept_words(self, key: str, value: Any) -> str:
-        """Return a swept value in words; empty if other words of the label tell it."""
+        """Return a swept value in words; empty if the label has it already."""
         if key == "fabric.wan" and value.km:
             return ""
         is_training = key == "training.pipeline" and bool(self.jobs)
@@ -305,7 +305,7 @@ class Scenario:
         """The columns that results have for swept values, in addition to those that all results have."""
         columns = {}
         for key, value in self.at:
-            kind, is_number = KEYS[key].kind, key != "control.delay"  # whose values may be lists
+            kind, is_number = KEYS[key].kind, key != "control.delay"  # which may be a list
             if key in (*_OUTERMOST, "run.seed"):
                 continue
             is_plain = is_number and isinstance(value, bool | int | float | str)
@@ -325,7 +325,7 @@ class Scenario:
         return self.te.collectives if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
 
     def has_timeline(self, mode: str) -> bool:
-        """Return whether the decisions of a mode depend on more than the numbers of the collectives."""
+        """Return whether a mode's decision times depend on more than the indices of the collectives."""
         chosen_by = self.mode(mode)
         return not chosen_by.is_periodic or (chosen_by.keeps_paths and bool(self.faults))
 
@@ -357,9 +357,9 @@ class Scenario:
         GPUs, where each message takes one path that the search knows, under conditions that do not change by time."""
         spec, fabric = self.collective, self.fabric
         is_whole = spec.kind in COPIED and spec.schedule is None and (spec.channels, spec.pieces) == (1, 1)
-        has_ways = fabric.routing == "single" or (fabric.routing == "ecmp" and fabric.grain == "logical")
+        has_known_paths = fabric.routing == "single" or (fabric.routing == "ecmp" and fabric.grain == "logical")
         is_small = self.gpus <= MOST_GPUS and not fabric.has_planes
-        return is_whole and has_ways and is_small and self.conditions.every_s is None
+        return is_whole and has_known_paths and is_small and self.conditions.every_s is None
 
     @property
     def searches_schedules(self) -> bool:
@@ -410,7 +410,7 @@ class Key:
 
 def _tables(name: str, read: Callable[[list[object]], Sequence[Any]]) -> Kind:
     """Return the kind of lists of tables, each of which declares an object with a method `written`."""
-    return Kind(f"[[{name}]] tables", (list,), read, lambda found: [one.written() for one in found], is_object=True)
+    return Kind(f"[[{name}]] tables", (list,), read, lambda specs: [one.written() for one in specs], is_object=True)
 
 
 def _read_ratios(given: list[object]) -> tuple[float, ...]:
@@ -440,7 +440,7 @@ _CONTROL_DELAY = Kind(
     f"{_ONE_DELAY.allowed}, or a list of one for a site",
     (str, list),
     lambda given: tuple(map(_ONE_DELAY.read, given)) if isinstance(given, list) else _ONE_DELAY.read(given),
-    lambda found: list(map(_ONE_DELAY.write, found)) if isinstance(found, tuple) else _ONE_DELAY.write(found),
+    lambda value: list(map(_ONE_DELAY.write, value)) if isinstance(value, tuple) else _ONE_DELAY.write(value),
     unit=DELAY.unit,
 )
 _RTO = quantity(units.DELAY, "10 ms", (1e-3, 1.0))
@@ -448,7 +448,7 @@ _KEPT = Kind(
     f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
     (int, str),
     lambda given: _SAMPLE.read(given) if isinstance(given, str) else _COUNT.read(given),
-    lambda found: _SAMPLE.write(found) if isinstance(found, float) else found,
+    lambda every: _SAMPLE.write(every) if isinstance(every, float) else every,
 )
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
@@ -755,22 +755,22 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
 def _admission_as_json(config: Scenario) -> dict[str, Any]:
     """Return a configuration's transfers with outcomes, if any, each with the range of its schedule's transfers."""
     spans = {one.name: [one.transfers.start, one.transfers.stop] for one in config.workload.jobs}
-    found = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in config.transfers]
-    return {"admission": found} if found else {}
+    transfers = [one.as_json() | {"transfers": spans.get(one.job.name, [0, 0])} for one in config.transfers]
+    return {"admission": transfers} if transfers else {}
 
 
 def _works_as_json(job: JobSpan) -> dict[str, Any]:
-    """Return what the positions of a training job compute, and the range of its transfers in the schedule."""
+    """Return the computations at each place of a training job, and the range of its transfers in the schedule."""
     if not job.computations:
         return {}
     return {"transfers": [job.transfers.start, job.transfers.stop], "places": job.places, "works": job.computations}
 
 
 def _schedule_as_json(workload: Workload) -> dict[str, Any]:
-    """Return a workload's schedule: of each flow the two positions that it joins and its channel (of a stream its
-    position and number); of each transfer its flow, its slots or seconds, the transfers it waits for, and the position
+    """Return a workload's schedule: of each flow the two places that it joins and its channel (of a stream its
+    place and number); of each transfer its flow, its slots or seconds, the transfers it waits for, and the place
     whose block it begins with, if any. Transfers from index `waited_for` on are background traffic. `works` is what
-    each position computes in training, in order."""
+    each place computes in training, in order."""
     flows = [list(astuple(flow)) for flow in workload.schedule.flows]
     transfers = [[one.flow, one.amount, list(one.after), workload.owner(one)] for one in workload.schedule.transfers]
     return {

@@ -17,7 +17,7 @@ LEAST_SAMPLE_S = 100e-6  # a reading takes half of that
 
 @dataclass(frozen=True, kw_only=True)
 class TeSpec:
-    """How often tunnel rates are computed, and for which demands.
+    """The [te] table: how often tunnel rates are computed, and for which demands.
 
     `every` is for how many collectives the rates are kept, or as a float for how many seconds from a collective's
     beginning; a link that fails or recovers ends this time early. `demand` is "requested" or "measured", which is a
@@ -30,12 +30,12 @@ class TeSpec:
 
     @property
     def collectives(self) -> int:
-        """For how many collectives rates are kept; 1 if they change by time."""
+        """The number of collectives for which rates are kept; 1 if they change by time."""
         return self.every if isinstance(self.every, int) else 1
 
     @property
     def readings(self) -> int:
-        """After how many counter readings in a collective the rates are recomputed; 0 for never."""
+        """The number of counter readings in a collective after which rates are recomputed; 0 for never."""
         return 0 if isinstance(self.every, int) else round(self.every / self.sample_s)
 
 

@@ -1,4 +1,4 @@
-"""The [training] table in its setting, and how many more forwards the "overlapped" pipeline uses. Pure."""
+"""Training on a fabric: its workload, and how many more forwards than 1F1B the pipeline "overlapped" uses."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class TrainingPlan:
     seed: int
 
     def workload(self, ranks: Sequence[int]) -> Workload:
-        """Return an iteration on these GPUs, in the order of positions; raises ScheduleError if it is not possible."""
+        """Return an iteration on these GPUs, in the order of places; raises ScheduleError if it is not possible."""
         return _planned_iteration(self, tuple(ranks))[1]
 
     def more(self, ranks: Sequence[int]) -> int:
@@ -48,7 +48,7 @@ class TrainingPlan:
 
 
 def sites_of(ranks: Sequence[int], sites: Sequence[int]) -> tuple[int, ...]:
-    """Return how many consecutive ranks belong to one site: the sites as a job on these ranks sees them."""
+    """Return the sizes of the sites of a job on these ranks: of each run of consecutive ranks in the same site."""
     site = [index for index, gpus in enumerate(sites) for _ in range(gpus)]
     return tuple(len(list(row)) for _, row in groupby(site[rank] for rank in ranks if rank < len(site)))
 
@@ -61,9 +61,9 @@ def _planned_iteration(plan: TrainingPlan, ranks: tuple[int, ...]) -> tuple[int,
         return 0, iteration
     alpha_s, beta_s = _flow_costs_s(iteration, plan, ranks)
     training = plan.training
-    # So many forwards hide the way of a message to the next site and back; any further ones would only wait.
-    way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(iteration)].max())
-    hides = math.ceil(2 * way_s / (training.forward_s + training.backward_s)) + 2
+    # This many forwards hide the round trip of a message to the next site; any further ones would only wait.
+    one_way_s = float((alpha_s + beta_s * training.activation_bytes)[_is_message(iteration)].max())
+    hides = math.ceil(2 * one_way_s / (training.forward_s + training.backward_s)) + 2
     most = min(max_extra_forwards(training, sites), hides)
     count = max(_MIN_SCHEDULES, _MAX_TRANSFERS // len(iteration.schedule.transfers))
     tried = sorted({round(number) for number in np.linspace(0, most, min(most + 1, count)).tolist()})
@@ -90,8 +90,8 @@ def _flow_costs_s(
     shared = links_in_grain(fabric)
     mean_bps = shared.slowest_bps(sampler(fabric, plan.conditions, seed=plan.seed).mean_bps[None])
     of_links_s = shared.delays_s(delays_s(fabric, plan.conditions))
-    choices = Chooser(Router(fabric, of_links_s), MODES["joint"], iteration, "cycle time")
-    (cost_s,), (delay_s,) = choices.edges_s(mean_bps)
+    chooser = Chooser(Router(fabric, of_links_s), MODES["joint"], iteration, "cycle time")
+    (cost_s,), (delay_s,) = chooser.edges_s(mean_bps)
     begins, ends = (np.array(ranks)[places] for places in iteration.schedule.ends)
     is_sent, between = _is_message(iteration), (begins, ends)
     beta_s = (cost_s - delay_s)[between] / iteration.largest_message_bytes

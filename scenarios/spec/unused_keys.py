@@ -1,4 +1,4 @@
-"""Keys without effect: for each key a rule that says which configurations use it. Pure.
+"""Keys without effect, by rules that define which configurations use a key.
 
 A key that no configuration of a scenario uses is refused if it is given, and left out when a scenario is written.
 """
@@ -20,9 +20,9 @@ from topologies.fabric.fabric import build_fabric
 
 
 class Rule(NamedTuple):
-    """Which configurations use some keys, in code and in a message's words; `rests_on` are the tables that decide.
+    """Which configurations use some keys: decided by `applies` from the tables `rests_on`, described in `allowed`.
 
-    A key that has its default value is normally not refused, because no setting is lost and files of earlier versions
+    A key that has its default value is normally not refused, because nothing is lost and files of earlier versions
     contain such keys; it is refused if `always` is true.
     """
 
@@ -41,7 +41,7 @@ class UnusedKey(NamedTuple):
 
 
 def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, UnusedKey]:
-    """Return the keys that no configuration of a scenario uses, with reasons; such a table has a key as "class[1]".
+    """Return the keys that no configuration of a scenario uses, with reasons; a whole table is named as "class[1]".
 
     Keys whose rules depend on tables that are `unread`, because a value in them is wrong, are left out.
     """
@@ -116,7 +116,7 @@ def _uses_tunnels(config: Scenario) -> bool:
 
 
 def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Scenario], bool]:
-    """Return whether another value of a rate range or of a delay would change the rates or the delays of any link."""
+    """Return a test whether replacing a rate range or delay by `other(value)` changes the rate or delay of any link."""
 
     def applies(config: Scenario) -> bool:
         conditions, wan = config.conditions, config.fabric.wan
@@ -301,7 +301,7 @@ def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
 
 
 def _unused_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield the settings of policies that do nothing, as they only matter to other choices of the policy."""
+    """Yield the keys of policies that have no effect because of the policy's other values."""
     has_tunnels = any(config.fabric.routing == te.ROUTING for config in scenario.configurations())
     for number, policy in enumerate(scenario.policies, 1):
         if policy.horizon is not None and "gain" not in (policy.reroute.kind, policy.reembed.kind):

@@ -46,28 +46,28 @@ def fitting(
     allowed: str,
     types: tuple[type, ...],
     fits: Callable[[Any], object],
-    kind: Callable[[Any], Any] = lambda value: value,
+    to_value: Callable[[Any], Any] = lambda value: value,
     write: Callable[[Any], Any] = lambda value: value,
     *,
     near: Collection[str] = (),
     is_object: bool = False,
 ) -> Kind:
-    """Return the kind of values for which `fits` is true, converted by `kind`; messages suggest texts of `near`."""
+    """Return the kind of values for which `fits` is true, converted by `to_value`; messages suggest texts of `near`."""
 
     def convert(value: Any) -> Any:
         if not fits(value):
             why = "not known" if near else "not allowed"
             raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
-        return kind(value)
+        return to_value(value)
 
     return Kind(allowed, types, convert, write, is_object=is_object)
 
 
 def texts(
-    allowed: str, fits: Callable[[str], object], kind: Callable[[str], Any] = str, near: Collection[str] = ()
+    allowed: str, fits: Callable[[str], object], to_value: Callable[[str], Any] = str, near: Collection[str] = ()
 ) -> Kind:
     """Return the kind of texts for which `fits` is true."""
-    return fitting(allowed, (str,), fits, kind, str, near=near, is_object=kind is not str)
+    return fitting(allowed, (str,), fits, to_value, str, near=near, is_object=to_value is not str)
 
 
 def one_of(*names: str) -> Kind:
@@ -164,12 +164,12 @@ def read_tables(
     """Return the values of each of a scenario's [[name]] tables by key; `kinds` are the kinds of the keys.
 
     `check` takes the known keys of a table and those of its values that are valid, and yields further mistakes, each
-    with its place in the table. Raises SpecError with every mistake, located as "job[1].start".
+    with its location in the table. Raises SpecError with every mistake, located as "job[1].start".
     """
     if len(tables) > most:
         raise SpecError([Mistake(name, f"{len(tables)} tables are too many; allowed: {most}")])
     mistakes, all_values = list[Mistake](), list[dict[str, Any]]()
-    for place, table in enumerate(tables, 1):
+    for number, table in enumerate(tables, 1):
         values = dict[str, Any]()
         if isinstance(table, dict):
             allowed = f"allowed: {', '.join(kinds)}"
@@ -189,7 +189,7 @@ def read_tables(
             wrong += check({key: value for key, value in table.items() if key in kinds}, values)
         else:
             wrong = [("", f"{format_value(table)} is not a table; allowed: the keys {', '.join(kinds)}")]
-        mistakes += [Mistake(f"{name}[{place}]{where}", sentence) for where, sentence in wrong]
+        mistakes += [Mistake(f"{name}[{number}]{where}", sentence) for where, sentence in wrong]
         all_values.append(values)
     if mistakes:
         raise SpecError(mistakes)
@@ -199,7 +199,7 @@ def read_tables(
 def check_unique(name: str, declared: Sequence[Any], field: str, kind: Kind) -> None:
     """Raise SpecError if two of the objects that [[name]] tables declare have the same value in this field."""
     values = [getattr(each, field) for each in declared]
-    for place, value in enumerate(values):
-        if value in values[:place]:
+    for index, value in enumerate(values):
+        if value in values[:index]:
             sentence = f"{format_value(value)} is that of another {name}; allowed: {kind.allowed}"
-            raise SpecError([Mistake(f"{name}[{place + 1}].{field}", sentence)])
+            raise SpecError([Mistake(f"{name}[{index + 1}].{field}", sentence)])

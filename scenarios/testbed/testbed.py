@@ -448,7 +448,7 @@ class Testbed:
             probed_ns, probes = self._probe(mode, number, anew=reroute or attempt > 1 or not self.placement)
         (rates_bps,) = believed.held(self.config.collectives_per_rates(mode)).rates_bps(number, 1)
         try:
-            decision_times = decision_times_of(self.config, mode.name, number, 1, course=timeline)
+            decision_times = decision_times_of(self.config, mode.name, number, 1, timeline=timeline)
         except NoPathError as error:  # too many cables are down
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
         change = self._reconfigure(mode, number, rates_bps, decision_times, reroute=reroute, probed_ns=probed_ns)

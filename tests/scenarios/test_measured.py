@@ -190,7 +190,7 @@ def test_testbed_decisions_from_message_times_replay_from_the_run_folder(tmp_pat
             task = [move.task for move in moves(setting.carried_workload, list(row.ring))]
             sent_s, arrived_s = np.empty((2, len(task)))
             sent_s[task], arrived_s[task] = ends.start_s, ends.end_s
-            expected.saw(row.collective, sent_s=sent_s, arrived_s=arrived_s)
+            expected.observed(row.collective, sent_s=sent_s, arrived_s=arrived_s)
             (true_bps,) = conditions.shared_bps(row.collective, 1)
             ranks, paths = np.array([row.ring]), np.array([row.paths])
             (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
@@ -277,7 +277,7 @@ def test_testbed_decisions_from_port_counters_replay_from_the_run_folder(tmp_pat
         columns = (here.link, here.since_s * 1e9, here.until_s * 1e9, here.sent_bytes)
         read = readings(np.rint(np.column_stack(columns)).astype(np.int64))
         assert (read.until_s - read.since_s < 1e-3).all()  # excludes the control delays to the switches
-        expected.saw(row.collective, sent_s=np.empty(0), arrived_s=np.empty(0), readings=read)
+        expected.observed(row.collective, sent_s=np.empty(0), arrived_s=np.empty(0), readings=read)
         ranks, paths = np.array([row.ring]), np.array([row.paths])
         (links,) = links_passed(setting.workload, ranks, paths, conditions, start=row.collective, spreads=False)
         assert set(read.link.tolist()) == set(links[links >= 0].tolist())
@@ -440,7 +440,7 @@ def test_decisions_under_faults_replay_and_avoid_the_failed_wan_link(grain, mode
         )
         assert not (3 <= k < 7 and np.isin(found.path, over).any())
         seen = Plan(setting, mode, planned, conditions, k).times()
-        expected.saw(k, sent_s=seen.begins_s[:, 0], arrived_s=seen.arrives_s[:, 0])
+        expected.observed(k, sent_s=seen.begins_s[:, 0], arrived_s=seen.arrives_s[:, 0])
 
 
 def test_a_failed_link_is_known_at_once_and_a_slow_link_after_its_first_measurement():
