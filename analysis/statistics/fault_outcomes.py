@@ -63,7 +63,7 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are seconds since the
-    injection, None for never; `outcome` is "recovered", "ridden out" if nothing had to be done, or "aborted: " and why.
+    injection, None for never; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
     """
     faults: list[_Fault] = []
     outages: dict[tuple[Any, ...], Mapping[str, Any]] = {}  # each outage as the controller listed it last
@@ -178,7 +178,7 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
 
 
 def _row(fault: _Fault, why: str) -> dict[str, Any]:
-    outcome = "ridden out" if fault.recovered_ns is None else "recovered"
+    outcome = "masked" if fault.recovered_ns is None else "recovered"
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
     return {

@@ -1,7 +1,7 @@
 """Inject random faults into random scenarios, and report the outcome of each.
 
 Each scenario is small, has one or two faults of any kind at any time, and runs in a VM of its own. The campaign ends
-with a table of outcomes. The exit status is 0 if every fault was recovered from, masked ("ridden out"), or aborted the
+with a table of outcomes. The exit status is 0 if every fault was recovered from, masked, or aborted the
 run with one sentence; 1 if a run hung, delivered wrong bytes, deviated from the plan, lost its VM or left something
 behind; 3 if this machine cannot run the VM.
 """
@@ -28,7 +28,7 @@ from scenarios.spec.scenario import to_json
 from scenarios.testbed import launch
 from topologies.fabric.fabric import Fabric, build_fabric
 
-GOOD = ("recovered", "ridden out", "aborted")
+GOOD = ("recovered", "masked", "aborted")
 BAD = ("hung", "wrong data", "left something", "VM lost")
 MAX_COUNT, MAX_JOBS, MAX_PATIENCE_S = 100_000, 64, 86_400
 _COLLECTIVES = 6
@@ -175,10 +175,10 @@ def _bad_outcome(status: int, stderr: StderrTail, done: int) -> tuple[str, str] 
 def _outcomes(scenario: CampaignScenario, accounts: Sequence[Mapping[str, Any]], sentence: str) -> list[Outcome]:
     """Return an outcome for each fault of the scenario, and for each process that died unexpectedly.
 
-    A fault that was not injected counts as aborted if the run ended with `sentence`, and as ridden out otherwise.
+    A fault that was not injected counts as aborted if the run ended with `sentence`, and as masked otherwise.
     """
     declared = {account["fault"]: account for account in accounts}
-    default = {"outcome": "aborted" if sentence else "ridden out", "collectives_lost": 0}
+    default = {"outcome": "aborted" if sentence else "masked", "collectives_lost": 0}
     rows = [(what, declared.get(index, default), "") for index, what in enumerate(scenario.faults)]
     rows += [(f"not declared: {one['what']}", one, one["what"]) for one in accounts if one["fault"] < 0]
     outcomes = []

@@ -56,7 +56,7 @@ UNDECLARED = RECOVERED | {"fault": -1, "what": "the process of GPU 2 died"}
     ("said", "status", "words", "ended"),
     [
         (rows(), 0, "", [("recovered", "", 2)]),
-        (rows(outcomes=()), 0, "", [("ridden out", "", 0)]),
+        (rows(outcomes=()), 0, "", [("masked", "", 0)]),
         (rows(3, outcomes=()), 1, "why it ended", [("aborted", "why it ended", 0)]),
         (rows(3, outcomes=[RECOVERED | {"outcome": "aborted: why"}]), 1, "why", [("aborted", "why", 2)]),
         (rows(5), 0, "", [("hung", None, 0)]),
@@ -112,8 +112,8 @@ def test_show_prints_one_scenario_of_a_campaign_and_refuses_an_unknown_number() 
 
 def test_a_small_campaign_in_vms_has_no_hung_or_wrong_drill() -> None:
     total = campaign("--count", "3", "--seed", "11", status=0).stdout.splitlines()[-1]
-    recovered, ridden_out, aborted, hung, wrong, _ = map(int, total.strip("| ").split(" | ")[1:])
-    assert recovered + ridden_out + aborted >= 3 and hung == wrong == 0
+    recovered, masked, aborted, hung, wrong, _ = map(int, total.strip("| ").split(" | ")[1:])
+    assert recovered + masked + aborted >= 3 and hung == wrong == 0
     assert recovered >= 1  # an aborted run would have none
 
 

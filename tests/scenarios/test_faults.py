@@ -257,9 +257,9 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
     found = open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
     assert len(rows) == 24 and len(struck) == 12
-    assert set(struck.outcome) == {"recovered", "ridden out"}
+    assert set(struck.outcome) == {"recovered", "masked"}
     by_what = dict(iter(struck.groupby("what")))
-    assert set(by_what["agent 1 slow 10x"].outcome) == {"ridden out"}
+    assert set(by_what["agent 1 slow 10x"].outcome) == {"masked"}
     for what in ("switch s0b0 down", "agent 3 killed", "controller killed", "switch s0l1 down"):
         part = by_what[what]
         assert set(part.outcome) == {"recovered"}
