@@ -30,8 +30,8 @@ from controller.forwarding.state import (
 )
 from controller.forwarding.switches import SwitchError, Switches
 from controller.routing.link_state import Outages
-from controller.routing.path_choice import NoPathError
-from controller.routing.paths import FabricPaths
+from controller.routing.switch_paths import FabricPaths
+from controller.routing.wan_path_choice import NoPathError
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cables_of, reachable
 

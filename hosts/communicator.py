@@ -22,10 +22,10 @@ from typing import Any
 from hosts.agent import messages
 from hosts.agent.agent import Job, source_port
 from hosts.agent.clock import now_ns
-from hosts.agent.program import Program
+from hosts.agent.rank_program import Program
 from hosts.agent.transport import Transport, limits, segment_bytes
 from hosts.collectives.kinds import Workload
-from hosts.collectives.program import (
+from hosts.collectives.rank_programs import (
     Move,
     flow_bytes,
     flow_messages,

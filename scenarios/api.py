@@ -21,8 +21,8 @@ from analysis.results.schema import collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
-from scenarios.engines.host_capacity import at_a_time, check_capacity, check_vm
 from scenarios.engines.model import Model, as_modelled
+from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario, settings_as_json
 from topologies.errors import format_value
@@ -30,7 +30,7 @@ from topologies.errors import format_value
 if TYPE_CHECKING:
     import pandas as pd
 
-    from analysis.figures.points import Configuration, PointRows
+    from analysis.figures.run_points import Configuration, PointRows
 
 ENGINES = ("model", "emulation")
 
@@ -149,7 +149,7 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
 
 def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointRows]]":
     """Return the configurations of a run, and its points by engine, index of the configuration and mode."""
-    from analysis.figures.points import FigureError, configurations_of, points_of  # imports Matplotlib
+    from analysis.figures.run_points import FigureError, configurations_of, points_of  # imports Matplotlib
 
     stored = open_run(directory)
     try:

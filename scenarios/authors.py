@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.text_table import aligned
-from scenarios.tools import study
+from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
     from analysis.authors.study import VariationResult
-    from scenarios.experiment.run_folder import RunFolder
+    from scenarios.experiment.run_location import RunFolder
 
 COLLECTIVES, _LEAST_COLLECTIVES, _MOST_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
@@ -30,7 +30,7 @@ ANSWER, FIGURE = "authors.json", "authors"
 def main(arguments: Sequence[str]) -> int:
     """Print both tables and write the folder; return the exit status."""
     options = parser().parse_args(arguments)
-    from scenarios.experiment.run_folder import FolderError, RunFolder
+    from scenarios.experiment.run_location import FolderError, RunFolder
     from topologies.errors import one_line
 
     folder: RunFolder | None = None
@@ -74,11 +74,11 @@ def parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> float:
     """Check the options and return the WAN delay in s; raises ValueError or a subclass."""
-    from scenarios.experiment.run_folder import check
+    from scenarios.experiment.run_location import check
     from topologies.units import parse_delay_s
 
-    study.check(options, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")
-    study.check(options, 0, 2**63 - 1, "seed")
+    study_command.check(options, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 0, 2**63 - 1, "seed")
     if options.out is not None:
         check(options.out)
     return parse_delay_s(options.wan_delay)

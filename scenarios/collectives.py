@@ -20,7 +20,7 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
 from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS
-from scenarios.tools import study
+from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     from analysis.results.rows import Rows
@@ -64,7 +64,7 @@ class Line:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status. With both engines, the model's part is printed even if no VM can run."""
     options = _parser().parse_args(arguments)
-    return study.run("collectives.py", lambda: _study(options), options.figure)
+    return study_command.run("collectives.py", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:
@@ -103,8 +103,8 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.units import format_size, parse_size_bytes
 
-    study.check(options, 1, _MOST_COLLECTIVES, "collectives")
-    study.check(options, 1, MAX_JOBS, "jobs")
+    study_command.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 1, MAX_JOBS, "jobs")
     sizes = list(_sizes(parse_size_bytes(options.least), parse_size_bytes(options.most), options.factor))
     overrides = [
         Override("collective.kind", options.kind, "--kind"),
@@ -127,7 +127,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
                 names = [name for name in names if name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
     scenario = load_scenario(options.scenario, overrides)
-    study.check_plain(options.scenario, scenario, ("collective.size", "collective.algorithm"))
+    study_command.check_plain(options.scenario, scenario, ("collective.size", "collective.algorithm"))
     return scenario
 
 

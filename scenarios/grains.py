@@ -22,7 +22,7 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
 from scenarios.experiment.options import DONE, MAX_JOBS
-from scenarios.tools import study
+from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,11 +76,11 @@ class _Point:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return the exit status."""
     options = _parser().parse_args(arguments)
-    return study.run("grains.py", lambda: _study(options), options.figure)
+    return study_command.run("grains.py", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:
-    with study.Progress("grains.py") as progress:
+    with study_command.Progress("grains.py") as progress:
         lines = run(options, lambda done, count: progress.show(f"{options.engine}: {done} of {count} algorithms"))
     text = json.dumps({grain: [asdict(line) for line in own] for grain, own in _by_grain(lines)}, indent=1)
     print(text if options.json else "\n\n".join(_table(grain, own) for grain, own in _by_grain(lines)))
@@ -137,8 +137,8 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
     """Return the scenario of an algorithm in a grain, swept over numbers of GPUs; raises ValueError."""
     from scenarios.spec.load import Override, assignment, load_scenario
 
-    study.check(options, 1, _MOST_COLLECTIVES, "collectives")
-    study.check(options, 1, MAX_JOBS, "jobs")
+    study_command.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 1, MAX_JOBS, "jobs")
     counts = options.gpus.split(",")
     if not all(count.isdecimal() for count in counts):
         raise ValueError(f"--gpus: {options.gpus}; allowed: whole numbers with commas between")
@@ -159,7 +159,7 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
         Override("sweep.fabric.gpus", [int(count) for count in counts], "--gpus"),
     ]
     scenario = load_scenario(options.scenario, overrides)
-    study.check_plain(options.scenario, scenario, ("fabric.gpus",))
+    study_command.check_plain(options.scenario, scenario, ("fabric.gpus",))
     return scenario
 
 

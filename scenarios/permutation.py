@@ -26,7 +26,7 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
 from scenarios.experiment.options import DONE
-from scenarios.tools import study
+from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     import numpy as np
@@ -315,12 +315,12 @@ def run(experiment: Experiment, progress: Callable[[int], None] = lambda _: None
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     options = _parser().parse_args(arguments)
-    return study.run("permutation.py", lambda: _study(options), options.figure)
+    return study_command.run("permutation.py", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:
     experiment, measured = _experiment(options), dict[str, Any]()
-    with study.Progress("permutation.py") as progress, ExitStack() as stack:
+    with study_command.Progress("permutation.py") as progress, ExitStack() as stack:
         measure = stack.enter_context(prepared(experiment)) if options.engine == "both" else None
         predicted, optimum = run(experiment, lambda done: progress.show(f"{done} of {experiment.draws} draws"))
         if measure is not None:
@@ -394,12 +394,12 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     """Return the experiment given by the options; raises ValueError."""
     from topologies.units import parse_rate_bps, parse_size_bytes
 
-    study.check(options, 2, _MOST_HOSTS, "hosts")
-    study.check(options, 1, 8, "sites")
-    study.check(options, 1, _MOST_DRAWS, "draws")
-    study.check(options, 0, 2**63 - 1, "seed")
-    study.check(options, 1, 64, "jobs")
-    study.check(options, 1, _MOST_SWITCHES, "leaves", "spines", "border_routers")
+    study_command.check(options, 2, _MOST_HOSTS, "hosts")
+    study_command.check(options, 1, 8, "sites")
+    study_command.check(options, 1, _MOST_DRAWS, "draws")
+    study_command.check(options, 0, 2**63 - 1, "seed")
+    study_command.check(options, 1, 64, "jobs")
+    study_command.check(options, 1, _MOST_SWITCHES, "leaves", "spines", "border_routers")
     each = max(1, options.hosts // options.sites)
     leaves = _power_of_two_near_root(each) if options.leaves is None else options.leaves
     spines = -(-each // leaves) if options.spines is None else options.spines

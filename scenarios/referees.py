@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scenarios.experiment.options import DONE
-from scenarios.tools import study
+from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     from scenarios.engines.referees import Totals
@@ -49,11 +49,11 @@ class Line:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; return the exit status."""
     options = _parser().parse_args(arguments)
-    return study.run("run.py referees", lambda: _study(options), options.figure)
+    return study_command.run("run.py referees", lambda: _study(options), options.figure)
 
 
 def _study(options: argparse.Namespace) -> int:
-    from analysis.model.optimum import NotInstalledError
+    from analysis.model.optimal_schedule import NotInstalledError
     from scenarios.engines.referees import totals
 
     scenario = _scenario(options)
@@ -110,8 +110,8 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     from hosts.collectives.kinds import SELF_SIZED_KINDS
     from scenarios.spec.load import assignment, load_scenario
 
-    study.check(options, 1, _MOST_COLLECTIVES, "collectives")
-    study.check(options, 0, 1_000_000, "seconds")
+    study_command.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 0, 1_000_000, "seconds")
     scenario = load_scenario(options.scenario, [assignment(text) for text in options.set])
     if any(one.jobs or one.faults or one.collective.kind in SELF_SIZED_KINDS for one in scenario.configurations()):
         raise ValueError(
@@ -128,7 +128,7 @@ def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
 
     `seconds` limits each search for a best schedule; 0 means no search.
     """
-    from analysis.model.optimum import COPIED, MOST_GPUS
+    from analysis.model.optimal_schedule import COPIED, MOST_GPUS
     from scenarios.engines import prediction
     from scenarios.engines.referees import best_schedule_of, rings_of
     from scenarios.policies.conditions import conditions_of

@@ -34,9 +34,9 @@ from analysis.figures import (
     training,
     wan_map,
 )
-from analysis.figures.collective import collectives_of
+from analysis.figures.collective_detail import collectives_of
 from analysis.figures.output import Picture
-from analysis.figures.points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
+from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.results.rows import REFEREE_COLUMNS
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.points import Configuration, FigureGroup, PointRows, Points, words
+from analysis.figures.run_points import Configuration, FigureGroup, PointRows, Points, words
 from analysis.figures.style import INK, MODE_STYLES, time_unit
 
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#E0A800", "D"), ("#4C8C4A", "v"), ("#8E5EA2", "P"))

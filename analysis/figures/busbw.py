@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.points import Configuration, FigureGroup, Points, grouped
+from analysis.figures.run_points import Configuration, FigureGroup, Points, grouped
 from analysis.figures.style import FAINT, INK, MODE_STYLES
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.units import format_size

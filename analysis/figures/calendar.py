@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective import Collective
+from analysis.figures.collective_detail import Collective
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.points import Configuration, words
+from analysis.figures.run_points import Configuration, words
 from analysis.figures.style import CRITICAL, FAINT, INK, MODE_STYLES, time_unit
 from analysis.results.reader import Run
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.points import ENGINES, Configuration, FigureGroup, PointRows, Points, words
+from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 MOST_PANELS = 16

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.points import ENGINES, Configuration, FigureError, FigureGroup, Points, collective_words
+from analysis.figures.run_points import ENGINES, Configuration, FigureError, FigureGroup, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
 

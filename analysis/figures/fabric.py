@@ -19,7 +19,7 @@ from matplotlib.colors import Normalize
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 
-from analysis.figures.collective import Collective
+from analysis.figures.collective_detail import Collective
 from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import BANDWIDTH, INK, WAN_BANDWIDTH
 from topologies.fabric.fabric import Fabric, LogicalLink

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.points import PointRows, Points
+from analysis.figures.run_points import PointRows, Points
 from analysis.figures.style import FAINT, MODE_STYLES, marker, time_unit
 from analysis.statistics.fidelity import TOLERANCE, Fidelity, fidelity, percentage
 

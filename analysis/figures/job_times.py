@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
-from analysis.figures.points import Configuration
+from analysis.figures.run_points import Configuration
 from analysis.figures.style import INK, MODE_STYLES, paler, time_unit
 from analysis.results.reader import Run
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from analysis.figures.collective import Collective, TimedTransfer, lanes
+from analysis.figures.collective_detail import Collective, TimedTransfer, lanes
 from analysis.figures.training import computations
 
 _DECIMALS = 6  # of a time in microseconds: a picosecond, below the resolution of any clock here

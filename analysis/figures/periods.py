@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, legend, panels
-from analysis.figures.points import Configuration, FigureGroup, Points, collective_words, grouped, words
+from analysis.figures.run_points import Configuration, FigureGroup, Points, collective_words, grouped, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
 _PERIOD = "collective.reembed_every"

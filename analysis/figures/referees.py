@@ -6,7 +6,7 @@ Referees are solutions that modes are compared with: the fastest ring, the best 
 from collections.abc import Mapping, Sequence
 
 from analysis.figures.output import Picture, canvas, csv_text, explain, panels
-from analysis.figures.points import Configuration, Points
+from analysis.figures.run_points import Configuration, Points
 from analysis.figures.style import FAINT, INK, MODE_STYLES, name_modes, time_unit
 
 _MOST = 20  # configurations of a run that are drawn

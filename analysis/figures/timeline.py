@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
 from analysis.figures import perfetto
-from analysis.figures.collective import Collective, lanes
+from analysis.figures.collective_detail import Collective, lanes
 from analysis.figures.output import Picture, canvas, csv_text, explain, heading
 from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, block_colour, time_unit
 

@@ -15,9 +15,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective import Collective
+from analysis.figures.collective_detail import Collective
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
-from analysis.figures.points import Configuration, Points, labelled
+from analysis.figures.run_points import Configuration, Points, labelled
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
 
 KM_A_MS = 204

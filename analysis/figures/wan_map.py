@@ -17,7 +17,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.patheffects import withStroke
 
-from analysis.figures.collective import Collective
+from analysis.figures.collective_detail import Collective
 from analysis.figures.fabric import overlap
 from analysis.figures.output import Picture, canvas, colour_bar, csv_text, explain, heading, panels
 from analysis.figures.style import FAINT, INK, UTILISATION

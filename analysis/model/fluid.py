@@ -10,7 +10,7 @@ import numpy.typing as npt
 from analysis.model.max_plus import Floats, Times, Transfer
 
 if TYPE_CHECKING:
-    from analysis.model import fluid_kernel
+    pass
 
 Links = npt.NDArray[np.int32]
 
@@ -113,10 +113,10 @@ def fair_rates(links: Links, capacity_bps: Floats, classes: Classes | None = Non
         raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}; allowed: [F, H] and [links]")
     _check(links, capacity_bps)
     links, capacity_bps, kernel_classes = _for_kernel(links, capacity_bps, classes)
-    from analysis.model import fluid_kernel
+    from analysis.model import fluid_jit
 
     rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
-    _check_single_use(fluid_kernel.rates(links, capacity_bps, kernel_classes, rates, bottleneck), flows=len(links))
+    _check_single_use(fluid_jit.rates(links, capacity_bps, kernel_classes, rates, bottleneck), flows=len(links))
     return rates, _in_fabric(bottleneck, capacity_bps, kernel_classes)
 
 
@@ -129,7 +129,7 @@ def _run(
     *,
     classes: Classes | None,
     keeps_rows: bool,
-) -> "tuple[fluid_kernel.Rows, Floats]":
+) -> "tuple[fluid_jit.Rows, Floats]":
     """Run all instances; return their rows, [K, T], or only the last one's, [1, T], and the completion times, [K]."""
     shapes = links.shape, capacity_bps.shape, delay_s.shape
     if (
@@ -149,15 +149,15 @@ def _run(
         raise ValueError(f"slots of {slot_bytes:g} bytes; allowed: more than 0")
     links, capacity_bps, kernel_classes = _for_kernel(links, capacity_bps, classes)
     delay_s = np.require(delay_s, np.float64, _PLAIN)
-    from analysis.model import fluid_kernel
+    from analysis.model import fluid_jit
 
     count, flows = delay_s.shape
     stored = count if keeps_rows else 1
     seconds = np.empty((4, stored, len(transfers)))
     bottleneck, completion = np.empty((stored, len(transfers)), np.int32), np.empty(count)
-    rows = fluid_kernel.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
-    network = fluid_kernel.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
-    invalid = fluid_kernel.run(program_of(transfers, flows), network, kernel_classes, rows, completion)
+    rows = fluid_jit.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
+    network = fluid_jit.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
+    invalid = fluid_jit.run(program_of(transfers, flows), network, kernel_classes, rows, completion)
     _check_single_use(invalid, flows=flows)
     return rows._replace(bottleneck=_in_fabric(bottleneck, capacity_bps, kernel_classes)), completion
 
@@ -178,10 +178,10 @@ def _check_single_use(invalid: int, *, flows: int) -> None:
 
 def _for_kernel(
     links: Links, capacity_bps: Floats, classes: Classes | None
-) -> "tuple[Links, Floats, fluid_kernel.Classes | None]":
+) -> "tuple[Links, Floats, fluid_jit.Classes | None]":
     """Convert links [..., F, H] and capacities [..., links] to the kernel's form, in which a link that serves classes
     is replaced by a separate link for each class."""
-    from analysis.model import fluid_kernel
+    from analysis.model import fluid_jit
 
     served = None
     if classes is not None:
@@ -197,7 +197,7 @@ def _for_kernel(
                 f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}; allowed: 0 to 1, and a sum of "
                 "assured shares up to 1"
             )
-        served = fluid_kernel.Classes(np.flatnonzero(serves).astype(np.int32), shares[0].copy(), np.zeros(0))
+        served = fluid_jit.Classes(np.flatnonzero(serves).astype(np.int32), shares[0].copy(), np.zeros(0))
         # The class links of a served link are numbered from here on, class by class.
         class_links = np.where(serves, count + (np.cumsum(serves) - 1) * shares.shape[1], -1)
         links = np.where((links >= 0) & (class_links[links] >= 0), class_links[links] + of_flow[:, None], links)
@@ -207,7 +207,7 @@ def _for_kernel(
     return np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN), served
 
 
-def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_kernel.Classes | None") -> Links:
+def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_jit.Classes | None") -> Links:
     """Convert the kernel's bottlenecks to indices of links in the fabric."""
     if classes is None:
         return bottleneck
@@ -216,9 +216,9 @@ def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_kernel.C
     return in_fabric[bottleneck].astype(np.int32)
 
 
-def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Program":
+def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_jit.Program":
     """Convert a schedule to arrays; raises ValueError for flows or transfers that do not exist, or negative amounts."""
-    from analysis.model import fluid_kernel
+    from analysis.model import fluid_jit
 
     size = len(transfers)
     waits, following = np.zeros(size, np.int32), np.full(size, -1, np.int32)
@@ -238,7 +238,7 @@ def program_of(transfers: Sequence[Transfer], flows: int) -> "fluid_kernel.Progr
             following[previous[transfer.flow]] = index
             waits[index] += 1
         previous[transfer.flow] = index
-    return fluid_kernel.Program(
+    return fluid_jit.Program(
         flow=np.array([transfer.flow for transfer in transfers], np.int32),
         amount=np.array([transfer.amount for transfer in transfers], np.float64),
         waits=waits,

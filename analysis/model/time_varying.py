@@ -83,7 +83,7 @@ class TimeVaryingModel:
         """Return `times`, and the bits left of each flow's current transfer as each row of rates begins, [n, F]."""
         if not (0 < until_s < np.inf and 0 < every_s < np.inf):
             raise ValueError(f"rates change after {until_s:g} s and every {every_s:g} s; allowed: more than 0 s")
-        from analysis.model import time_varying_kernel
+        from analysis.model import time_varying_jit
 
         links, delay_s = np.require(links, np.int32, ("C", "W")), np.require(delay_s, np.float64, ("C", "W"))
         seconds = np.empty((3, self._program.flow.size))
@@ -93,17 +93,17 @@ class TimeVaryingModel:
             if not (rates > 0).all():
                 raise ValueError(f"a rate of {rates.min():g} bit/s; allowed: more than 0")
             at_s, paths, delays_s = changes(rows) if changes else (np.empty(0), links[None][:0], delay_s[None][:0])
-            moved = time_varying_kernel.PathChanges(
+            moved = time_varying_jit.PathChanges(
                 np.require(at_s, np.float64, ("C", "W")),
                 np.require(paths, np.int32, ("C", "W")),
                 np.require(delays_s, np.float64, ("C", "W")),
             )
-            instance = time_varying_kernel.Instance(
+            instance = time_varying_jit.Instance(
                 self._program, links, delay_s, self._slot_bits, self._packet_bits, moved
             )
             left = np.zeros((rows, len(links)))
-            rate_rows = time_varying_kernel.Rates(rates, float(until_s), float(every_s), left)  # its compiled types
-            is_complete = time_varying_kernel.run(instance, rate_rows, seconds)
+            rate_rows = time_varying_jit.Rates(rates, float(until_s), float(every_s), left)  # its compiled types
+            is_complete = time_varying_jit.run(instance, rate_rows, seconds)
             rows *= 2
         return TransferTimes(*seconds), left
 

@@ -29,13 +29,13 @@ from pyarrow.csv import write_csv
 from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
-from analysis.figures.points import Configuration, PointRows, Points, configurations_of, points_of
+from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of
 from analysis.results.reader import Run, open_run
 from analysis.statistics.answer import Comparison, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
-from analysis.statistics.notes import loss_notes, notes
+from analysis.statistics.shared_link_notes import loss_notes, notes
 
 MOST_FIGURES = 6_000_000
 """Bytes of figures on one page; further figures are only files in the run's folder."""

@@ -26,9 +26,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from controller.forwarding import flows
-from controller.forwarding.flows import NO_TUNNEL, Install, Match, Message, Remove, Rule, Stage, tunnel_tag
-from controller.routing.paths import FabricPaths
+from controller.forwarding import flow_mods
+from controller.forwarding.flow_mods import NO_TUNNEL, Install, Match, Message, Remove, Rule, Stage, tunnel_tag
+from controller.routing.switch_paths import FabricPaths
 from topologies.fabric.addressing import Switch
 
 
@@ -67,7 +67,7 @@ class Route:
     @property
     def tunnel(self) -> int:
         """The number of the route's tunnel."""
-        return flows.tunnel_over(self.path, self.down)
+        return flow_mods.tunnel_over(self.path, self.down)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def tunnel_rules(paths: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ..
     There is one rule at every spine of the source's site, at every router of the path except the last, and at the last
     router if the tunnel fixes the spine after it. The rules do not depend on which cables are dead.
     """
-    index, spine = flows.path_and_spine(tunnel)
+    index, spine = flow_mods.path_and_spine(tunnel)
     path = paths.fabric.paths[index]
     here, routers = paths.switches[switch], paths.routers_of(path)
     if switch in routers[:-1]:
@@ -107,8 +107,8 @@ def tunnel_rules(paths: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ..
     else:
         return ()
     rule = Rule(
-        priority=flows.TUNNEL_PRIORITY,
-        cookie=flows.TUNNEL_COOKIE,
+        priority=flow_mods.TUNNEL_PRIORITY,
+        cookie=flow_mods.TUNNEL_COOKIE,
         match=Match(eth_dst=tunnel_tag(tunnel)),
         out_port=paths.port(switch, peer),
     )
@@ -186,7 +186,7 @@ def detour(old: FabricPaths, new: FabricPaths, switch: str) -> Stage:
     fresh = [Install(switch=switch, rule=rule) for rule in after if rule not in before]
     matches = {rule.match for rule in after}
     gone = [rule.match for rule in before if rule.match.in_port is not None and rule.match not in matches]
-    return (*fresh, *(Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match) for match in gone))
+    return (*fresh, *(Remove(switch=switch, cookie=flow_mods.DEFAULT_COOKIE, match=match) for match in gone))
 
 
 def greeting(
@@ -200,7 +200,7 @@ def greeting(
     own_routes = tuple(message for message in (install(paths, route) for route in routes) if message.switch == switch)
     rules = default_rules(paths, switch)
     defaults = tuple(Install(switch=switch, rule=rule) for rule in rules)
-    no_routes = Remove(switch=switch, cookie=flows.ROUTES_COOKIE, mask=flows.ROUTES_MASK)
+    no_routes = Remove(switch=switch, cookie=flow_mods.ROUTES_COOKIE, mask=flow_mods.ROUTES_MASK)
     permanent = (*defaults, *_tunnel_installs(paths, switch, tunnels))
     return permanent, (*_obsolete_turns(paths, switch, rules), no_routes), own_routes
 
@@ -213,7 +213,7 @@ def _obsolete_turns(paths: FabricPaths, switch: str, rules: Collection[Rule]) ->
         for port in paths.switches[switch].ports:
             match = Match(src=paths.networks[a], dst=paths.networks[b], in_port=port.number)
             if match not in kept:
-                yield Remove(switch=switch, cookie=flows.DEFAULT_COOKIE, match=match)
+                yield Remove(switch=switch, cookie=flow_mods.DEFAULT_COOKIE, match=match)
 
 
 def install(paths: FabricPaths, route: Route) -> Install:
@@ -221,8 +221,8 @@ def install(paths: FabricPaths, route: Route) -> Install:
     src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
     of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
     rule = Rule(
-        priority=flows.FLOW_PRIORITY if of_flow else flows.ROUTE_PRIORITY,
-        cookie=flows.route_cookie(route.generation, of_flow=of_flow),
+        priority=flow_mods.FLOW_PRIORITY if of_flow else flow_mods.ROUTE_PRIORITY,
+        cookie=flow_mods.route_cookie(route.generation, of_flow=of_flow),
         match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port),
         out_port=paths.port(src.leaf, route.spine),
         eth_dst=tag,
@@ -234,7 +234,7 @@ def install(paths: FabricPaths, route: Route) -> Install:
 def _removal(paths: FabricPaths, route: Route) -> Remove:
     """Return the message that removes a route's rule and keeps other routes of its generation."""
     src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
-    cookie = flows.route_cookie(route.generation, of_flow=route.port is not None)
+    cookie = flow_mods.route_cookie(route.generation, of_flow=route.port is not None)
     return Remove(switch=src.leaf, cookie=cookie, match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port))
 
 
@@ -278,11 +278,15 @@ def _over_wan(paths: FabricPaths, here: Switch) -> Iterator[Rule]:
         port, match = paths.port(here.name, peer), Match(src=paths.networks[a], dst=paths.networks[b])
         yield _default_rule(match, port, eth_dst=NO_TUNNEL)
         # A packet that has lost its route may have to go back to the router that sent it.
-        back = _default_rule(replace(match, in_port=port), flows.IN_PORT, eth_dst=NO_TUNNEL)
-        yield replace(back, priority=flows.TURN_PRIORITY)
+        back = _default_rule(replace(match, in_port=port), flow_mods.IN_PORT, eth_dst=NO_TUNNEL)
+        yield replace(back, priority=flow_mods.TURN_PRIORITY)
 
 
 def _default_rule(match: Match, out_port: int, *, eth_dst: str | None = None) -> Rule:
     return Rule(
-        priority=flows.DEFAULT_PRIORITY, cookie=flows.DEFAULT_COOKIE, match=match, out_port=out_port, eth_dst=eth_dst
+        priority=flow_mods.DEFAULT_PRIORITY,
+        cookie=flow_mods.DEFAULT_COOKIE,
+        match=match,
+        out_port=out_port,
+        eth_dst=eth_dst,
     )

@@ -10,12 +10,12 @@ import numpy as np
 
 from controller.api.protocol import RouteRequest
 from controller.forwarding import rules
-from controller.forwarding.flows import LAST_GENERATION, Stage, tunnel_over
+from controller.forwarding.flow_mods import LAST_GENERATION, Stage, tunnel_over
 from controller.forwarding.switches import SETTLE_S, SwitchError, Switches
 from controller.routing.multipath import multipath
-from controller.routing.path_choice import NoPathError, Router
-from controller.routing.paths import FabricPaths, return_paths
+from controller.routing.switch_paths import FabricPaths, return_paths
 from controller.routing.traffic_engineering import Integers, Traffic, allocate_flows
+from controller.routing.wan_path_choice import NoPathError, Router
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, failed_links, reachable, spines
 

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from controller.compat import has_hung_up, hub
-from controller.forwarding.flows import Install, Match, Message, Stage
+from controller.forwarding.flow_mods import Install, Match, Message, Stage
 from topologies.fabric.addressing import Switch
 
 _IPV4 = 0x0800

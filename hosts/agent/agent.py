@@ -20,7 +20,7 @@ from hosts.agent.clock import now_ns, sleep_until
 from hosts.agent.execution import AgentError, Execution, reason
 from hosts.agent.handshake import Listener
 from hosts.agent.payload import Payload
-from hosts.agent.program import Program
+from hosts.agent.rank_program import Program
 from hosts.agent.transport import Limits, Transport
 from topologies.shaping.netlink import RtNetlink
 

@@ -23,7 +23,7 @@ from hosts.agent import messages
 from hosts.agent.buffers import LEAST_LENT_BYTES, Buffers
 from hosts.agent.clock import Timer, now_ns
 from hosts.agent.payload import Payload
-from hosts.agent.program import Computation, Program, Receive, Send, Term
+from hosts.agent.rank_program import Computation, Program, Receive, Send, Term
 from hosts.agent.transport import MSG_ZEROCOPY
 
 _MSG_EOR = 0x80  # not in Python 3.11's socket module

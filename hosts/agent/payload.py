@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hosts.agent.program import Term
+from hosts.agent.rank_program import Term
 
 if TYPE_CHECKING:
     from hosts.agent.reduction import Sums

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosts.agent.payload import Payload, address_of, differ, first_of
-from hosts.agent.program import Term
+from hosts.agent.rank_program import Term
 
 WORD_BYTES = 4
 

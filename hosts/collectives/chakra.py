@@ -25,7 +25,7 @@ from hosts.collectives.operations import (
     topological_order,
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
-from hosts.collectives.text_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
+from hosts.collectives.untrusted_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
 from topologies.errors import list_first
 
 MOST_WAITS = 10_000_000

@@ -19,7 +19,7 @@ from hosts.collectives.operations import (
     topological_order,
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement
-from hosts.collectives.text_file import MOST_GPUS
+from hosts.collectives.untrusted_file import MOST_GPUS
 
 MOST_NICS, MOST_CPUS = 1024, 256
 

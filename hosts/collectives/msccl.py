@@ -17,7 +17,7 @@ from xml.parsers import expat
 from hosts.collectives.kinds import contents
 from hosts.collectives.operations import Operation, topological_order
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement, prove
-from hosts.collectives.text_file import check_size
+from hosts.collectives.untrusted_file import check_size
 
 KINDS = {
     "allgather": "allgather",

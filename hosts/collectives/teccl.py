@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from hosts.collectives.schedule import Builder, Schedule, ScheduleError
-from hosts.collectives.text_file import MOST_TASKS_WITH_SLOTS, check_size
+from hosts.collectives.untrusted_file import MOST_TASKS_WITH_SLOTS, check_size
 
 _FLOW = re.compile(r"Chunk (\d{1,6}) from (\d{1,6}) traveled over (\d{1,6})->(\d{1,6}) in epoch (\d{1,9})", re.ASCII)
 

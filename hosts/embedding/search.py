@@ -55,7 +55,7 @@ class SearchedRings:
         return starting_at_rank_0(rings)
 
     def _searched(self, goal: Floats | None) -> tuple[Ints, npt.NDArray[np.int16]]:
-        from hosts.embedding.search_kernel import searched  # imports numba, which is slow
+        from hosts.embedding.search_jit import searched  # imports numba, which is slow
 
         count, n, _ = self._weight.shape
         blocks = np.split(np.arange(n), np.cumsum(self._gpus_per_site)[:-1])

@@ -21,7 +21,7 @@ from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from hosts.agent.buffers import LENT
 from hosts.agent.transport import MAX_BUFFER_BYTES, limits
 from hosts.collectives.kinds import SELF_SIZED_KINDS
-from hosts.collectives.program import flow_bytes, has_sums, moves, peak_usage, programs
+from hosts.collectives.rank_programs import flow_bytes, has_sums, moves, peak_usage, programs
 from scenarios import vm
 from scenarios.engines.base import (
     Activity,
@@ -40,7 +40,7 @@ from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.measured_knowledge import readings
 from scenarios.spec.scenario import Scenario, to_json
-from scenarios.testbed import capabilities, launch
+from scenarios.testbed import launch, own_kernel
 from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.shaping.classes import Buffer, Shaping
@@ -124,7 +124,7 @@ def memory_bytes(config: Scenario) -> int:
 @cache
 def _own_kernel() -> bool:
     """Return whether this machine's own kernel can run experiments on the wall clock; checked once."""
-    return not capabilities.lacking()
+    return not own_kernel.lacking()
 
 
 def platform(config: Scenario) -> Platform:
@@ -153,7 +153,7 @@ def check_chunks(configs: Sequence[Scenario]) -> None:
 
 
 def check_delays(configs: Sequence[Scenario]) -> None:
-    """Raise ValueError for a configuration with `conditions.links` whose delays the emulation cannot shape."""
+    """Raise ValueError for a configuration with `conditions.link_overrides` whose delays the emulation cannot shape."""
     for config in configs:
         if not config.conditions.links:
             continue

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.results.rows import Rows
-from controller.routing.path_choice import NoPathError
+from controller.routing.wan_path_choice import NoPathError
 from scenarios.engines.base import EngineEvent, Failed, IsStored, Slice, none_stored
 from scenarios.engines.pool import Executors, FailedTask, processes, results
 from scenarios.engines.prediction import Plan, decisions_of, lower_bound

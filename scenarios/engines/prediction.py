@@ -23,6 +23,7 @@ from hosts.collectives.kinds import SELF_SIZED_KINDS, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of
+from scenarios.policies.decision_timelines import new_timeline, timeline_of
 from scenarios.policies.decision_times import DecisionTimeline
 from scenarios.policies.knowledge import ENDS, PROBED
 from scenarios.policies.measured_knowledge import (
@@ -43,7 +44,6 @@ from scenarios.policies.measured_knowledge import (
     tunnels_of,
 )
 from scenarios.policies.policy import Mode
-from scenarios.policies.timelines import new_timeline, timeline_of
 from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault

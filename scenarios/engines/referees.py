@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.best_policy import offline_optimum
 from analysis.model.lower_bound import LowerBound
-from analysis.model.optimum import Best, GpuPath, best_schedule, blocks_of
-from controller.routing.path_choice import Router
+from analysis.model.offline_optimal_policy import offline_optimum
+from analysis.model.optimal_schedule import Best, GpuPath, best_schedule, blocks_of
+from controller.routing.wan_path_choice import Router
 from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies import cost
-from scenarios.policies.best_ring import FastestRings, fastest_rings
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.decide import Decisions
+from scenarios.policies.exhaustive_ring import FastestRings, fastest_rings
 from scenarios.policies.policy import MODES
 from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies.errors import SpecError

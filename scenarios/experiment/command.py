@@ -8,18 +8,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.notes import greedy_notes, loss_notes, notes, searched_notes
-from controller.routing.path_choice import MAX_COMBINATIONS
+from analysis.statistics.shared_link_notes import greedy_notes, loss_notes, notes, searched_notes
+from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
-from scenarios.engines.host_capacity import at_a_time, check_capacity, check_program, check_vm
 from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
+from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
 from scenarios.experiment import progress
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
-from scenarios.experiment.run_folder import FolderError, RunFolder
+from scenarios.experiment.run_location import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError

@@ -159,7 +159,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     """Parse these arguments; raises ScenarioError with every mistake, SystemExit for an unknown option."""
     options = parser().parse_args(arguments)
     from hosts.collectives.kinds import ALGORITHMS, TRAINING
-    from scenarios.experiment.run_folder import FolderError, check  # which imports numpy
+    from scenarios.experiment.run_location import FolderError, check  # which imports numpy
     from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
     mistakes = list(_clashes(options))

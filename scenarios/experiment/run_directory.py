@@ -27,7 +27,7 @@ from analysis.results.rows import Point
 from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
-from scenarios.experiment.run_folder import RunFolder
+from scenarios.experiment.run_location import RunFolder
 from scenarios.experiment.summary import ConfigResult, summary_csv
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import Mode
@@ -296,7 +296,7 @@ class RunDirectory:
         failed.
         """
         # matplotlib is slow to import, and most commands that fail do so before anything is drawn.
-        from analysis.figures.points import FigureError
+        from analysis.figures.run_points import FigureError
         from analysis.report.__main__ import PendingReport, start_drawing, write
 
         begun: tuple[reader.Run, PendingReport] | None = None

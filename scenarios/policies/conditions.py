@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.multipath import multipath
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from scenarios.policies.decide import Chooser, rank_order_of
 from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Derived, Knowledge, Seen
 from scenarios.policies.policy import Mode

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
 

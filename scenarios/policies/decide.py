@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from analysis.model.max_plus import CompiledSchedule
 from controller.routing.multipath import Multipath, group_by_failures, multipath
-from controller.routing.path_choice import NoPathError, Router
 from controller.routing.traffic_engineering import Traffic, allocate_flows
+from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import lower_bounds

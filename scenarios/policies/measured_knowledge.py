@@ -24,9 +24,9 @@ from scenarios.policies.decide import (
     rank_order_of,
     traffic,
 )
+from scenarios.policies.decision_timelines import decision_times_of, new_timeline
 from scenarios.policies.knowledge import PORTS, PROBED
 from scenarios.policies.policy import Mode
-from scenarios.policies.timelines import decision_times_of, new_timeline
 from scenarios.spec.faults import CABLE_KINDS, Fault, dead_cables, lacks_controller
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import TeSpec

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from controller.routing.path_choice import NoPathError
+from controller.routing.wan_path_choice import NoPathError
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
-from scenarios.experiment.run_folder import RunFolder
+from scenarios.experiment.run_location import RunFolder
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError

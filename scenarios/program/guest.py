@@ -27,8 +27,8 @@ import numpy.typing as npt
 from hosts.agent import transport
 from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
+from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
 from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
-from scenarios.program.timeline import ProgramTimeline, rows_as_collectives
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json

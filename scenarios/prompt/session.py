@@ -52,14 +52,14 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     and paths. The session's files go into a run folder, which is removed if it stays empty. Raises FolderError if that
     folder cannot be made, and vm.VMError if the VM cannot run.
     """
-    from scenarios.experiment.run_folder import RunFolder
-    from scenarios.testbed import capabilities
+    from scenarios.experiment.run_location import RunFolder
+    from scenarios.testbed import own_kernel
     from scenarios.vm import terminal
 
     configurations = scenario.configurations()
     config, count = configurations[0], len(configurations)
     virtual = not config.run.is_real
-    lacks = [] if virtual else capabilities.lacking()
+    lacks = [] if virtual else own_kernel.lacking()
     memory_bytes = _memory_bytes(config) if virtual else _VM_BYTES
     if virtual or lacks:
         vm.check(memory_bytes=memory_bytes)

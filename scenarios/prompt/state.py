@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from analysis.model import fluid, max_plus
 from controller.routing.multipath import Multipath, multipath
-from controller.routing.paths import FabricPaths
+from controller.routing.switch_paths import FabricPaths
 from controller.routing.traffic_engineering import Traffic, allocate_flows
 from hosts.collectives.schedule import Flow, Schedule
 from topologies.fabric.fabric import Fabric, WanPath

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
@@ -27,7 +27,7 @@ from scenarios.spec.jobs import JobSpec
 from scenarios.spec.program import check
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
-from topologies.conditions.links import LinkConditions
+from topologies.conditions.link_overrides import LinkConditions
 from topologies.errors import SpecError
 from topologies.fabric.failures import cable, cables_of, cut_off
 from topologies.fabric.ports import links_in_grain

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from controller.forwarding.flows import (
+from controller.forwarding.flow_mods import (
     DEFAULT_COOKIE,
     LAST_GENERATION,
     ROUTES_COOKIE,
@@ -14,7 +14,7 @@ from controller.forwarding.flows import (
     tunnel_over,
     tunnel_tag,
 )
-from controller.routing.paths import FabricPaths
+from controller.routing.switch_paths import FabricPaths
 from scenarios.policies.policy import Mode, When
 from scenarios.prompt.state import State, candidates, crosses, edges
 from scenarios.spec.admission import UNADMITTED, Transfer

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import pairwise
 
-from analysis.model.optimum import COPIED, MOST_GPUS
+from analysis.model.optimal_schedule import COPIED, MOST_GPUS
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import MESSAGES, TRAINING
 from hosts.collectives.schedule import ScheduleError

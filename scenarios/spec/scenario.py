@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from analysis.model.optimum import COPIED, MOST_GPUS
+from analysis.model.optimal_schedule import COPIED, MOST_GPUS
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING, JobSpan, Workload
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
@@ -48,7 +48,7 @@ from scenarios.spec.values import (
     whole,
 )
 from topologies import units
-from topologies.conditions import links
+from topologies.conditions import link_overrides
 from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
 from topologies.errors import format_value, list_first
 from topologies.fabric.fabric import (
@@ -495,7 +495,13 @@ _RATIOS = Kind(
 _FAULTS = _tables("fault", faults.read)
 _JOBS = _tables("job", jobs.read)
 _CLASSES = _tables("class", classes.read)
-_LINKS = Kind("a table of links, each with a rate, a delay or both", (dict,), links.read, links.write, is_object=True)
+_LINKS = Kind(
+    "a table of links, each with a rate, a delay or both",
+    (dict,),
+    link_overrides.read,
+    link_overrides.write,
+    is_object=True,
+)
 _POLICIES = _tables("policy", policy.read)
 _CONTROL, _QUEUE = one_of("cubic", "reno", "bbr", "dctcp"), one_of("fair", "fifo")
 _DRAWN = SAMPLERS[:4]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.max_plus import times
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow
 from hosts.collectives.training import Training, max_extra_forwards, workload

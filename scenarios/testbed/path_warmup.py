@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from controller.forwarding.flows import NO_TUNNEL
+from controller.forwarding.flow_mods import NO_TUNNEL
 from controller.forwarding.rules import Route, install
-from controller.routing.paths import FabricPaths
+from controller.routing.switch_paths import FabricPaths
 from topologies.fabric.fabric import Fabric
 
 _IPV4 = 0x0800

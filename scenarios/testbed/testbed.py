@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.api.client import ControllerError
-from controller.forwarding.flows import tunnels_match
+from controller.forwarding.flow_mods import tunnels_match
 from controller.process import PORT, ControllerProcess
-from controller.routing.path_choice import NoPathError, Router
 from controller.routing.traffic_engineering import Traffic
+from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.agent.transport import (
     FairShareLimits,
     allow_overtaking,
@@ -44,6 +44,7 @@ from scenarios.policies.decide import (
     traffic,
     ways_of,
 )
+from scenarios.policies.decision_timelines import decision_times_of, new_timeline
 from scenarios.policies.decision_times import DecisionTimeline, DecisionTimes
 from scenarios.policies.knowledge import PROBED
 from scenarios.policies.measured_knowledge import (
@@ -62,7 +63,6 @@ from scenarios.policies.measured_knowledge import (
     updated_rates,
 )
 from scenarios.policies.policy import NEVER, Mode
-from scenarios.policies.timelines import decision_times_of, new_timeline
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, scaled_workload
 from scenarios.spec.faults import Fault, dead_cables

@@ -12,8 +12,8 @@ from importlib import metadata, util
 from pathlib import Path
 
 from scenarios import vm
-from scenarios.testbed import capabilities
-from scenarios.testbed.capabilities import Lack
+from scenarios.testbed import own_kernel
+from scenarios.testbed.own_kernel import Lack
 from scenarios.text_table import aligned
 from scenarios.vm.errors import SETUP
 
@@ -28,7 +28,7 @@ def diagnosis() -> int:
     lacks_of = {
         _DEFAULT: list(_in_the_vm("virtual")),
         "the wall clock, in the VM": list(_in_the_vm("wall")),
-        "the wall clock, on its own kernel": capabilities.lacking(),
+        "the wall clock, on its own kernel": own_kernel.lacking(),
     }
     print(table(lacks_of))
     return CANNOT if lacks_of[_DEFAULT] else CAN
@@ -47,7 +47,7 @@ def table(lacks_of: dict[str, list[Lack]]) -> str:
 def _in_the_vm(clock: vm.Clock) -> Iterator[Lack]:
     """Yield what experiments in the VM lack on this machine; the VM is booted only if all of its parts exist."""
     missing = list(_python())
-    if programs := capabilities.missing_programs():
+    if programs := own_kernel.missing_programs():
         missing.append(Lack(f"the programs {', '.join(programs)}", SETUP))
     try:
         vm.check()

@@ -19,7 +19,7 @@ import pytest
 from analysis.figures import __main__ as figures
 from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
-from analysis.figures.points import Configuration, groups_of
+from analysis.figures.run_points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
 from tests.fakes.stored import OFF, write_run
 from topologies.fabric.fabric import FabricSpec, build_fabric

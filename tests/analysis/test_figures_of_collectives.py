@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.figures.__main__ import draw, main
-from analysis.figures.collective import collectives_of
-from analysis.figures.points import configurations_of, points_of
+from analysis.figures.collective_detail import collectives_of
+from analysis.figures.run_points import configurations_of, points_of
 from analysis.report import __main__ as report
 from analysis.results.reader import open_run
 from analysis.results.schema import TRANSFERS

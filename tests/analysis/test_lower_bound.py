@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analysis.model.lower_bound import LowerBound, RoundBound, RoundJob
 from analysis.model.max_plus import completion_s
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS, blocks, workload
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import Plan, decisions_of, lower_bound

@@ -12,7 +12,7 @@ from controller.forwarding.state import Forwarding, State
 from controller.forwarding.switches import SwitchError
 from controller.routing import link_state
 from controller.routing.link_state import Outages
-from controller.routing.paths import FabricPaths
+from controller.routing.switch_paths import FabricPaths
 from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, failures, usable, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, cable, cables_of, failed_links

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from controller.routing.path_choice import MAX_COMBINATIONS, NoPathError, Router
+from controller.routing.wan_path_choice import MAX_COMBINATIONS, NoPathError, Router
 from tests.fakes.flowtables import crossing_pairs, fabrics
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from controller.forwarding import rules
-from controller.forwarding.flows import IN_PORT, Rule
-from controller.routing.paths import FabricPaths
+from controller.forwarding.flow_mods import IN_PORT, Rule
+from controller.routing.switch_paths import FabricPaths
 from tests.conftest import VM
 from tests.guest.openflow import FABRICS
 from topologies.fabric.fabric import build_fabric

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.forwarding.flows import Message, Stage
-from controller.routing.paths import FabricPaths, return_paths
+from controller.forwarding.flow_mods import Message, Stage
+from controller.routing.switch_paths import FabricPaths, return_paths
 from tests.fakes.flowtables import Packet, crossing_pairs, fabrics, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import cable

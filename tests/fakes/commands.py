@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from scenarios.engines import emulation, host_capacity
+from scenarios.engines import emulation, preflight
 from scenarios.engines.emulation import EmulationError, Reader
 from scenarios.engines.prediction import PointPredictor
 from scenarios.experiment import command
@@ -89,8 +89,8 @@ def row(expected, k, faults=()):
 def testbeds(monkeypatch, tmp_path):
     """A function that replaces the VMs by FakeTestbeds; runs go to a temporary folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(host_capacity.vm, "check", lambda **_: None)
-    monkeypatch.setattr(host_capacity.vm, "run", lambda *_, **__: 0)  # the boot before the first point
+    monkeypatch.setattr(preflight.vm, "check", lambda **_: None)
+    monkeypatch.setattr(preflight.vm, "run", lambda *_, **__: 0)  # the boot before the first point
 
     def put(testbeds):
         monkeypatch.setattr(emulation, "run_point", testbeds.run_point)

@@ -13,8 +13,8 @@ from itertools import permutations
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.forwarding.flows import Install, Match, Message, Remove, Rule
-from controller.routing.paths import FabricPaths
+from controller.forwarding.flow_mods import Install, Match, Message, Remove, Rule
+from controller.routing.switch_paths import FabricPaths
 from topologies.errors import FabricError
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
 from topologies.fabric.failures import Cables, cable, cables_of, failed_links

@@ -23,8 +23,8 @@ _MODULES = (
     "scenarios.experiment.command",
     "scenarios.experiment.runner",
     "analysis.report.__main__",
-    "analysis.model.fluid_kernel",
-    "analysis.model.time_varying_kernel",
+    "analysis.model.fluid_jit",
+    "analysis.model.time_varying_jit",
 )
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, blocks, workload
-from hosts.collectives.program import message_bytes
+from hosts.collectives.rank_programs import message_bytes
 from hosts.collectives.schedule import Flow, Schedule, Stream, Transfer
 from hosts.communicator import Communicator, Flip
 from scenarios.engines.prediction import PointPredictor

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.model import fluid, max_plus
 from hosts.collectives.jobs import Job, combine
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
-from hosts.collectives.program import flow_bytes, message_bytes, programs
+from hosts.collectives.rank_programs import flow_bytes, message_bytes, programs
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, prove
 from tests.hosts.test_program import Agents, on_numbers, receives
 

@@ -16,11 +16,11 @@ from hosts.agent.buffers import LENT, Buffers
 from hosts.agent.clock import now_ns
 from hosts.agent.execution import Execution
 from hosts.agent.payload import Payload
-from hosts.agent.program import Program, Receive
+from hosts.agent.rank_program import Program, Receive
 from hosts.agent.reduction import Sums
 from hosts.agent.transport import allow_lending
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, contents, workload
-from hosts.collectives.program import flow_bytes, has_sums, message_bytes, moves, programs, windows
+from hosts.collectives.rank_programs import flow_bytes, has_sums, message_bytes, moves, programs, windows
 from hosts.collectives.schedule import Builder, Flow, Schedule, ScheduleError, Stream, Transfer
 
 CASES = [(kind, algorithm) for kind, algorithms in ALGORITHMS.items() for algorithm in algorithms]

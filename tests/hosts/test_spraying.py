@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from analysis.model import fluid
 from hosts.collectives.jobs import combine
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, Workload, workload
-from hosts.collectives.program import message_bytes, programs
+from hosts.collectives.rank_programs import message_bytes, programs
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, final_contents
 from hosts.collectives.spraying import sprayed
 from tests.hosts.test_jobs import some_jobs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.model.max_plus import completion_s
 from hosts.collectives.kinds import schedule
-from hosts.collectives.program import programs
+from hosts.collectives.rank_programs import programs
 from hosts.collectives.schedule import ScheduleError, Stream, final_contents
 from hosts.collectives.training import (
     PIPELINES,

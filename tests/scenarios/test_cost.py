@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import workload
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Plan, decisions_of

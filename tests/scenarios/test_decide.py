@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from analysis.model import fluid
 from controller.api.protocol import RouteRequest
 from controller.forwarding.state import choose
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import links_by_flow

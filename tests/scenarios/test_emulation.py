@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.results.reader import load, open_run
-from scenarios.engines import host_capacity
+from scenarios.engines import preflight
 from scenarios.engines.emulation import (
     MOST_QUEUED_BYTES,
     Reader,
@@ -20,8 +20,8 @@ from scenarios.engines.emulation import (
     emulated,
     memory_bytes,
 )
-from scenarios.engines.host_capacity import at_a_time
 from scenarios.engines.prediction import PointPredictor
+from scenarios.engines.preflight import at_a_time
 from scenarios.testbed.platform import VIRTUAL
 from scenarios.vm import CannotRunError, NoRoomError
 from tests.conftest import PROJECT
@@ -230,8 +230,8 @@ def no_kernel(**_):
 @pytest.mark.parametrize("asked", [("--engine", "both"), ("--engine", "emulation"), ("--clock", "wall")])
 def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testbeds, monkeypatch, capsys, asked):
     used = testbeds(FakeTestbeds())
-    monkeypatch.setattr(host_capacity, "platform", lambda _: VIRTUAL)  # even if its own kernel could run the wall clock
-    monkeypatch.setattr(host_capacity.vm, "check", no_kernel)
+    monkeypatch.setattr(preflight, "platform", lambda _: VIRTUAL)  # even if its own kernel could run the wall clock
+    monkeypatch.setattr(preflight.vm, "check", no_kernel)
     run(*asked, "--out", "run", status=3)
     assert capsys.readouterr().err == "run.py: there is no kernel: build one (to predict only: --engine model)\n"
     assert used.tries == [] and not Path("run").exists()
@@ -240,7 +240,7 @@ def test_a_machine_without_a_vm_refuses_a_measurement_before_anything_runs(testb
 def test_without_a_vm_and_without_a_chosen_engine_only_the_model_runs(testbeds, monkeypatch, capsys):
     testbeds(FakeTestbeds())
     with monkeypatch.context() as machine:
-        machine.setattr(host_capacity.vm, "check", no_kernel)
+        machine.setattr(preflight.vm, "check", no_kernel)
         run("--collectives", "5", "--json", "--out", "run", status=3)
         out, err = capsys.readouterr()
         answer = json.loads(out)
@@ -260,7 +260,7 @@ def test_where_memory_is_short_the_refusal_names_the_most_gpus_that_fit(testbeds
     def room(**_):
         raise NoRoomError("no room", room_bytes=10**9)
 
-    monkeypatch.setattr(host_capacity.vm, "check", room)
+    monkeypatch.setattr(preflight.vm, "check", room)
     wanted = ("--modes", "base", "--chunk", "4 MB", "--set", f"fabric.gpus={gpus}")
     run("--engine", "emulation", *wanted, "--out", "run", status=3)
     (most,) = re.findall(r"room for (\d+) \(", capsys.readouterr().err)
@@ -284,7 +284,7 @@ def test_no_more_vms_run_at_a_time_than_fit_into_memory(testbeds, monkeypatch, c
         if memory_bytes > room:
             raise CannotRunError("no room")
 
-    monkeypatch.setattr(host_capacity.vm, "check", check)
+    monkeypatch.setattr(preflight.vm, "check", check)
     assert at_a_time([large, small], 8) == 2
     assert at_a_time([small], 2) == 2
     assert at_a_time([small], 1) == 1

@@ -7,19 +7,19 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from analysis.figures import points
+from analysis.figures import run_points
 from analysis.results import reader
 from analysis.results.reader import open_run
 from analysis.results.rows import Point
 from analysis.results.writer import Writer
 from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.schedule import Flow, ScheduleError
-from scenarios.engines import host_capacity
+from scenarios.engines import preflight
 from scenarios.engines.base import Slice
 from scenarios.engines.emulation import check_chunks
-from scenarios.engines.host_capacity import check_vm
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Plan, decisions_of
+from scenarios.engines.preflight import check_vm
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, classes
@@ -159,7 +159,7 @@ def test_jobs_too_large_for_the_emulation_are_refused_with_the_queued_bytes_and_
     def room(**_):
         raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
 
-    monkeypatch.setattr(host_capacity.vm, "check", room)
+    monkeypatch.setattr(preflight.vm, "check", room)
     with pytest.raises(NoRoomError, match="no room"):  # fewer GPUs are no remedy, as the job has rank 7
         check_vm([setting({"ranks": [0, 7], "size": "1 GB"})])
 
@@ -318,10 +318,10 @@ def test_summary_json_report_and_figures_contain_every_job(tmp_path, capsys, mon
     path.write_text(resolved(scenario(*TENANTS, {"name": "noise", **NOISE})))
     wanted = [str(path), "--engine", "model", "--collectives", "20", "--modes", "base,joint", "--json", "--out", "it"]
     assert command.run(wanted) == 0
-    points = json.loads(capsys.readouterr().out)["points"]
+    run_points = json.loads(capsys.readouterr().out)["points"]
     stored = open_run(tmp_path / "it").jobs
     means_s = stored.groupby(["mode", "job"]).completion_s.mean()
-    for point in points:
+    for point in run_points:
         assert [job["name"] for job in point["jobs"]] == ["a", "b", "noise"]
         assert [job["background"] for job in point["jobs"]] == [False, False, True]
         for job in point["jobs"]:
@@ -460,4 +460,4 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
 
 @pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
 def test_a_tick_label_of_a_figure_names_its_classes(tables, shown):
-    assert points.words("class", tables) == shown
+    assert run_points.words("class", tables) == shown

@@ -1,4 +1,5 @@
-"""Links with their own rates and delays (`conditions.links`) in the model, the emulation and the lower bound."""
+"""Links with their own rates and delays (`conditions.link_overrides`) in the model, the emulation and the lower
+bound."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.engines.prediction import PointPredictor, decisions_of

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis.results.reader import ResultsError, load
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
+from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
 from scenarios.program.session import RunState, progress_table
-from scenarios.program.timeline import ProgramTimeline, rows_as_collectives
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.forwarding.flows import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
-from controller.routing.path_choice import Router
+from controller.forwarding.flow_mods import DEFAULT_COOKIE, NO_TUNNEL, ROUTES_COOKIE, TUNNEL_COOKIE, tunnel_tag
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import ALGORITHMS
 from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of

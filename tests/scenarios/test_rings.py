@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from analysis.model.max_plus import CompiledSchedule
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from hosts.collectives.algorithms import ring_allgather
 from hosts.embedding.ring import best_rings
-from scenarios.policies.best_ring import fastest_rings
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, decide
+from scenarios.policies.exhaustive_ring import fastest_rings
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario

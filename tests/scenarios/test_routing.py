@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.model import fluid
-from hosts.collectives.program import message_bytes
+from hosts.collectives.rank_programs import message_bytes
 from hosts.collectives.schedule import Flow
 from scenarios.engines.prediction import Plan, decisions_of, links_by_flow, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of

@@ -10,7 +10,7 @@ from scenarios.engines.model import Model
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
 from scenarios.experiment.run_directory import RunDirectory, recorded
-from scenarios.experiment.run_folder import RunFolder
+from scenarios.experiment.run_location import RunFolder
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from tests.conftest import PROJECT

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.results.reader import open_run
-from scenarios.engines import host_capacity
-from scenarios.engines.host_capacity import check, demand_bps, divisor
+from scenarios.engines import preflight
+from scenarios.engines.preflight import check, demand_bps, divisor
 from scenarios.vm import CannotRunError
 from tests.conftest import PROJECT
 from tests.fakes.commands import run
@@ -116,7 +116,7 @@ with TimerLatency() as watch:
 
 
 def test_a_program_whose_rates_exceed_the_machines_capacity_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(host_capacity, "measured_bps", lambda *_: 10e9)
+    monkeypatch.setattr(preflight, "measured_bps", lambda *_: 10e9)
     rates = ("--set", "conditions.wan_rate=10 Gbit/s", "--set", "conditions.intra_rate=20 Gbit/s")
     asked = ("--modes", "base", "--exec", "true", "--clock", "wall", "--out", tmp_path / "run", *rates)
     run(*asked, status=3)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.conditions.links import LinkConditions, read, resolved, write
+from topologies.conditions.link_overrides import LinkConditions, read, resolved, write
 from topologies.conditions.sampler import ConditionsSpec, Sampler, check, delays_s, sampler
 from topologies.conditions.trace import MAX_BYTES, read_trace
 from topologies.errors import ConditionsError

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.routing.paths import FabricPaths
+from controller.routing.switch_paths import FabricPaths
 from tests.fakes.flowtables import FakeNetwork, fabrics, failures, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.ports import PORT_KINDS, Ports, delays_of, links_of

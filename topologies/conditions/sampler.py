@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from topologies.conditions.links import LinkConditions, resolved
+from topologies.conditions.link_overrides import LinkConditions, resolved
 from topologies.conditions.synthetic import Autoregressive, Gaussian, Markov, Uniform
 from topologies.conditions.timed import Timed
 from topologies.conditions.trace import read_trace

@@ -1,7 +1,7 @@
 """The links that flows from rank to rank pass, in two grains: logical links, or the directed ports of cables. Pure.
 
-The spines of a flow are those of the controller's forwarding rules (`controller.routing.paths`), which match addresses
-only:
+The spines of a flow are those of the controller's forwarding rules (`controller.routing.switch_paths`), which match
+addresses only:
 
     within a site, between leaves   the spine that the destination's index in the site selects
     up to a border router           the spine that the source's index selects

@@ -20,7 +20,7 @@ from analysis.figures.style import MODE_STYLES, name_modes
 from analysis.results.reader import Run
 from analysis.statistics.answer import COLLECTIVE_NAMES
 from analysis.statistics.intervals import Numbers, Series, block_length
-from topologies.conditions import links
+from topologies.conditions import link_overrides
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan
@@ -200,7 +200,7 @@ class Configuration:
         for name, unit in units.items():
             value = self.values[f"conditions.{name}"]
             fields[name + unit] = _tuples(value) if name in _CONDITIONS else value
-        trace, own = fields.pop("trace"), links.read(fields.pop("links", {}))
+        trace, own = fields.pop("trace"), link_overrides.read(fields.pop("links", {}))
         return ConditionsSpec(**fields, trace=None if trace is None else Path(trace), links=own)
 
 

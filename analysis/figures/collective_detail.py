@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.figures.points import Configuration, FigureError, Points
+from analysis.figures.run_points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
 from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times

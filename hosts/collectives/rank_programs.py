@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hosts.agent.messages import LABEL_BYTES
-from hosts.agent.program import Computation, Program, Receive, Send, Term, Use
+from hosts.agent.rank_program import Computation, Program, Receive, Send, Term, Use
 from hosts.collectives.kinds import MESSAGES, Workload
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer, check_placement
 

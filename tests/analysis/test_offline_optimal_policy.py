@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.model.best_policy import offline_optimum
+from analysis.model.offline_optimal_policy import offline_optimum
 
 
 def total_s(chosen: list[int], times_s: np.ndarray, switch_s: np.ndarray, first_s: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from analysis.model import time_varying_kernel
+from analysis.model import time_varying_jit
 from analysis.model.time_varying import PathChanges, TimeVaryingModel, TransferTimes
 from hosts.collectives.schedule import Transfer
 from tests.analysis.test_fluid import Case, alone, arrays, lock_step, random_case
@@ -190,7 +190,7 @@ def test_integer_and_float_instants_use_the_same_compiled_kernel() -> None:
     case = Case(transfers=(Transfer(flow=0, size=4),), links=((0,),), capacities=(1,), delays=(0,))
     for until, every in ((1, 1), (0.5, 0.5)):
         times(case, [(1,), (2,), (3,)], until=until, every=every)
-    assert len(time_varying_kernel.run.signatures) == 1
+    assert len(time_varying_jit.run.signatures) == 1
 
 
 def _elsewhere(case: Case, other: Case) -> Case:

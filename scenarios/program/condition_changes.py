@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from controller.routing.path_choice import Router
+from controller.routing.wan_path_choice import Router
 from scenarios.policies import decision_times
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.decision_timelines import decision_times_of
 from scenarios.policies.policy import NEVER, Mode, When
-from scenarios.policies.timelines import decision_times_of
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed

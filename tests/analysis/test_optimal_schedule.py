@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.model.lower_bound import LowerBound
-from analysis.model.optimum import PROVEN, Best, Block, GpuPath, assign_times, best_schedule, blocks_of
+from analysis.model.optimal_schedule import PROVEN, Best, Block, GpuPath, assign_times, best_schedule, blocks_of
 from hosts.embedding.ring import best_rings
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric

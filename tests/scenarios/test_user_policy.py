@@ -5,7 +5,7 @@ import re
 import pytest
 
 from analysis.results.reader import ResultsError
-from controller.routing.path_choice import NoPathError
+from controller.routing.wan_path_choice import NoPathError
 from scenarios.engines.prediction import decisions_of
 from scenarios.experiment.run_directory import recorded
 from scenarios.policies.conditions import conditions_of

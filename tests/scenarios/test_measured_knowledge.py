@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.routing.path_choice import Router
-from hosts.collectives.program import moves
+from controller.routing.wan_path_choice import Router
+from hosts.collectives.rank_programs import moves
 from scenarios.engines.prediction import Plan, PointPredictor, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.cost import probing_s

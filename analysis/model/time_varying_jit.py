@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analysis.model.fluid_kernel import Program, compiled_entry, compiled_without_refcounts
+from analysis.model.fluid_jit import Program, compiled_entry, compiled_without_refcounts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
