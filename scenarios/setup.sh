@@ -78,7 +78,7 @@ if [ "$(cat .venv/longhaul.stamp 2>/dev/null)" != "$wanted" ]; then
 fi
 # Byte code in place: the VM, whose files are thrown away, would compile every module at every boot.
 .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
-compiled=(analysis/model/__pycache__/fluid_kernel.run*.nbi)
+compiled=(analysis/model/__pycache__/fluid_jit.run*.nbi)
 [ "${compiled[0]}" -nt analysis/model/fluid_jit.py ] || say "compiling the model of flows that share links"
 for module in analysis.model.fluid analysis.model.time_varying hosts.embedding.search; do
     .venv/bin/python -m "$module" || die "$module does not compile"

@@ -12,6 +12,9 @@ from analysis.model.max_plus import Floats, Times, Transfer
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    from analysis.model import fluid_jit
+
 Links = npt.NDArray[np.int32]
 
 
