@@ -10,9 +10,6 @@ import numpy.typing as npt
 from analysis.model.max_plus import Floats, Times, Transfer
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from analysis.model import fluid_jit
 
 Links = npt.NDArray[np.int32]

@@ -407,7 +407,7 @@ def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_cl
 # --- in the VM ------------------------------------------------------------------------------------------------------
 
 
-def test_tenants_that_share_the_wan_take_what_the_fluid_says_and_the_same_in_another_boot(tmp_path):
+def test_tenants_sharing_the_wan_take_the_predicted_time_and_the_same_nanoseconds_in_every_boot(tmp_path):
     """The command verifies every byte, and would fail otherwise."""
     path = tmp_path / "tenants.toml"
     noise = {"name": "noise", **NOISE, "chunk": "1 MB", "start": "500 us"}
