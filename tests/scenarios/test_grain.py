@@ -106,7 +106,9 @@ def test_shared_ports_are_measured_as_predicted_while_faults_are_active(tmp_path
     ("kind", "algorithm"),
     [("allreduce", "double-tree"), pytest.param("allgather", "hierarchical", marks=pytest.mark.slow)],
 )
-def test_over_ports_every_boot_takes_the_same_nanoseconds_and_the_predicted_time(tmp_path: Path, kind: str, algorithm: str) -> None:
+def test_over_ports_every_boot_takes_the_same_nanoseconds_and_the_predicted_time(
+    tmp_path: Path, kind: str, algorithm: str
+) -> None:
     values = PHYSICAL, f"collective.kind={kind}", f"collective.algorithm={algorithm}", "conditions.wan_delay=1 ms"
     command = ("--engine", "emulation", "--modes", "joint", "--collectives", "3")
     measured_as_recorded(tmp_path / "run", *command, sets=values, p99=0.01)
