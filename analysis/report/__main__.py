@@ -126,7 +126,7 @@ def _scope(configurations: Sequence[Configuration], points: Sequence[PointRows])
         here = [len(point.rows) for point in points if point.engine == engine]
         if here:
             parts.append(f"{sum(here):,} collectives {word} at {len(here)} points")
-    names = "; ".join(labels) if len(labels) <= 8 else f"{labels[0]} to {labels[-1]}, {len(labels)} settings"
+    names = "; ".join(labels) if len(labels) <= 8 else f"{labels[0]} to {labels[-1]}, {len(labels)} configurations"
     return f"{names}: {', '.join(parts)}"
 
 

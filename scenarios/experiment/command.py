@@ -91,7 +91,7 @@ def _schedule_search_notes(request: Request) -> tuple[str, ...]:
     within = f"run.search = {request.scenario.run.search:g}"
     if not counts:
         return ()
-    return (f"searching for up to {max(counts)} best schedules per setting and engine, each with {within}",)
+    return (f"searching for up to {max(counts)} best schedules per configuration and engine, each with {within}",)
 
 
 def _ring_search_notes(configs: Sequence[Scenario]) -> tuple[str, ...]:

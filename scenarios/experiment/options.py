@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of run.py's options."""
     options = _Parser(
         prog="run.py",
-        description="Run a scenario: every mode at every setting, in an engine; write a folder of results.",
+        description="Run every mode of a scenario in every configuration of its sweep, and write a run folder.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
         "run.py referees (how far from the best each mode is), run.py sizing (a datacenter for training).",
         allow_abbrev=False,

@@ -13,7 +13,7 @@ from scenarios.policies.decide import probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission, faults, jobs, program, te
-from scenarios.spec.scenario import MAX_OPTIMUM, MAX_SETTINGS, RunSpec, Scenario
+from scenarios.spec.scenario import MAX_CONFIGURATIONS, MAX_OPTIMUM, RunSpec, Scenario
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import ConditionsSpec
@@ -32,8 +32,8 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
     skipped.
     """
     spanned = math.prod(len(axis.values) for axis in scenario.sweep)
-    if spanned > MAX_SETTINGS:
-        yield Mistake("sweep", f"its axes span {spanned:,} settings; allowed: {MAX_SETTINGS:,} at most")
+    if spanned > MAX_CONFIGURATIONS:
+        yield Mistake("sweep", f"its axes span {spanned:,} configurations; allowed: {MAX_CONFIGURATIONS:,} at most")
         return
     configs, mistakes = scenario.configurations(), list[Mistake]()
     if "run" not in unread and not any(table.startswith("policy") for table in unread):

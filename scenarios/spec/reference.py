@@ -4,7 +4,7 @@ import sys
 
 from scenarios.policies import policy
 from scenarios.spec import classes, faults, jobs
-from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_AXIS_VALUES, MAX_SETTINGS, SWEPT, Key
+from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
 from topologies.conditions.sampler import SAMPLERS
 
 
@@ -24,7 +24,7 @@ def reference() -> str:
             *rows,
             "",
             f"`[sweep]` takes every key but {fixed}: a list of up to {MAX_AXIS_VALUES} values, as in "
-            f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes together span up to {MAX_SETTINGS:,} configurations.',
+            f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes span up to {MAX_CONFIGURATIONS:,} configurations.',
             "",
             "A `[[job]]` has these keys, all of which may be left out ([several jobs at once](#several-jobs-at-once)):",
             "",

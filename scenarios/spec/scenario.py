@@ -77,7 +77,7 @@ MAX_AXIS_VALUES = 100
 LEAST_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem's unit is 2^-32, and agents stop waiting for TCP at some point
 MAX_OPTIMUM = 300
 """Most collectives for which the best policy is computed: the effort grows as the square of the modes' choices."""
-MAX_SETTINGS = 1000
+MAX_CONFIGURATIONS = 1000
 """Most configurations that the axes of [sweep] may span together."""
 
 

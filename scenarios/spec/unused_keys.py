@@ -14,7 +14,7 @@ from scenarios.policies.knowledge import ORACLE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
 from scenarios.spec.admission import ADMITTING_ROUTING, TRANSFER
-from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_SETTINGS, Scenario
+from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_CONFIGURATIONS, Scenario
 from topologies.conditions.sampler import SAMPLERS, delays_s, ranges_bps, sampler
 from topologies.fabric.fabric import build_fabric
 
@@ -45,7 +45,7 @@ def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str,
 
     Keys whose rules depend on tables that are `unread`, because a value in them is wrong, are left out.
     """
-    if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_SETTINGS:
+    if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_CONFIGURATIONS:
         return {}  # too many configurations to look at, which is a mistake of its own
     unused: dict[str, UnusedKey] = {}
     for rule in RULES:

@@ -195,7 +195,7 @@ def test_a_run_stores_the_same_best_schedule_with_every_time_in_both_engines(
     text = BESIDE.replace('["ring", "policy"]', '["schedule"]\nsearch = 0.5').format(count=2)
     (tmp_path / "beside.toml").write_text(text)
     said, words = ended("beside.toml", "--json", "--out", "run", cwd=tmp_path)
-    assert "searching for up to 2 best schedules per setting and engine, each with run.search = 0.5" in words
+    assert "searching for up to 2 best schedules per configuration and engine, each with run.search = 0.5" in words
     found = rows(tmp_path / "run")
     wanted = lines(capsys, "--collectives", "2", *FOUR)
     assert len(found) == 8

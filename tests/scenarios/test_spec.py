@@ -27,7 +27,7 @@ from scenarios.spec.reference import reference
 from scenarios.spec.scenario import (
     DEFAULTS,
     KEYS,
-    MAX_SETTINGS,
+    MAX_CONFIGURATIONS,
     configuration,
     from_json,
     plain_values,
@@ -287,7 +287,7 @@ def test_a_sweep_over_the_limit_is_refused_without_building_its_configurations(l
     delays = ", ".join(f'"{n} us"' for n in range(1, 51))
     sweep = f'[sweep]\n"collective.chunk" = [{sizes}]\n"conditions.wan_delay" = [{delays}]'
     (line,) = mistakes(load, sweep)
-    assert "2,500" in line and f"{MAX_SETTINGS:,}" in line
+    assert "2,500" in line and f"{MAX_CONFIGURATIONS:,}" in line
     seeds = list(range(100))
     (line,) = mistakes(load, f'{sweep}\n"run.seed" = {seeds}\n"collective.emulated" = {[seed + 1 for seed in seeds]}')
     assert "25,000,000" in line  # counted without building the configurations
