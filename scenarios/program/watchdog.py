@@ -165,7 +165,7 @@ def watched(
 
 def virtual_ns() -> int:
     """Return the virtual time of this process's VM in ns, from where the VM's processes read it
-    (scenarios/vm/vdso.patch); -1 if no process of the VM has it."""
+    (scenarios/vm/10-vdso-clock.patch); -1 if no process of the VM has it."""
     with suppress(psutil.Error):
         for process in _vm()[1]:
             with suppress(OSError), Path(f"/proc/{process.pid}/mem").open("rb", buffering=0) as memory:
