@@ -153,7 +153,7 @@ def check_chunks(configs: Sequence[Scenario]) -> None:
 
 
 def check_delays(configs: Sequence[Scenario]) -> None:
-    """Raise ValueError for a configuration with `conditions.link_overrides` whose delays the emulation cannot shape."""
+    """Raise ValueError for a configuration with `conditions.links` whose delays the emulation cannot shape."""
     for config in configs:
         if not config.conditions.links:
             continue

@@ -1,4 +1,4 @@
-"""Links with their own rates and delays (`conditions.link_overrides`) in the model, the emulation and the lower
+"""Links with their own rates and delays (`conditions.links`) in the model, the emulation and the lower
 bound."""
 
 from pathlib import Path
