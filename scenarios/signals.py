@@ -44,6 +44,18 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted
 
 
+def open_standard_streams() -> None:
+    """Connect the standard streams with which the process was started closed to /dev/null.
+
+    Otherwise the next file that is opened gets the descriptor of a stream, and what is printed ends in it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free one: that of the stream
+            setattr(sys, name, os.fdopen(descriptor, mode))
+            os.set_inheritable(number, True)
+
+
 def guarded(command: Callable[[], int]) -> int:
     """Run `command` and return its exit status: 128+n after signal n, 1 if its output cannot be written.
 

@@ -139,7 +139,8 @@ def is_complete(provenance: dict[str, Any]) -> bool:
 def read_provenance(path: Path) -> dict[str, Any]:
     """Read the provenance of a run; raises ResultsError if `path` is not a run folder of this format."""
     if not path.is_dir():
-        raise ResultsError(f"{path} is not a run folder: there is no such folder")
+        problem = "it is a file" if path.exists() else "there is no such folder"
+        raise ResultsError(f"{path} is not a run folder: {problem}")
     if not (path / PROVENANCE).is_file():
         raise ResultsError(f"{path} is not a run folder: it has no {PROVENANCE}")
     provenance: dict[str, Any] = _json(path / PROVENANCE, dict)

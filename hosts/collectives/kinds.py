@@ -78,7 +78,8 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     if kind not in ALGORITHMS:
         raise ScheduleError(f"there is no collective {kind!r}; allowed: {', '.join(ALGORITHMS)}")
     if algorithm not in ALGORITHMS[kind]:
-        raise ScheduleError(f"there is no algorithm {algorithm!r} of {kind}; allowed: {', '.join(ALGORITHMS[kind])}")
+        allowed = ", ".join(ALGORITHMS[kind])
+        raise ScheduleError(f'"{algorithm}" is not an algorithm of {kind}; allowed: {allowed}')
     if channels < 1 or pieces < 1 or (channels > 1 and algorithm != "ring"):
         raise ScheduleError(
             f"{algorithm} with {channels} channels and {pieces} pieces; allowed: 1 or more pieces, and 1 channel, "

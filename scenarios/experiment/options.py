@@ -6,7 +6,7 @@
 import argparse
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -169,6 +169,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
             overrides.append(read(text))
         except ScenarioError as error:
             mistakes += error.mistakes
+    mistakes += _contradictions(overrides)
     scenario, engines = None, ENGINES[options.engine or "both"]
     try:
         if options.resume is not None and options.exec is None:
@@ -176,7 +177,9 @@ def parse_request(arguments: Sequence[str]) -> Request:
         elif options.resume is None:
             if options.out is not None:
                 check(Path(options.out))
-            scenario = load_scenario(options.scenario or DEFAULT, overrides, at_prompt=options.cli)
+            scenario = load_scenario(
+                DEFAULT if options.scenario is None else options.scenario, overrides, at_prompt=options.cli
+            )
     except FolderError as error:
         mistakes.append(f"--out: {error}")
     except ScenarioError as error:
@@ -184,8 +187,10 @@ def parse_request(arguments: Sequence[str]) -> Request:
     is_real = scenario is not None and scenario.run.is_real
     jobs = _jobs(options, is_real=is_real)
     if not 1 <= jobs <= (1 if is_real else MAX_JOBS):
-        why = "on the wall clock points run one at a time" if is_real else f"allowed: a whole number to {MAX_JOBS}"
-        mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed: {why}")
+        why = (
+            "on the wall clock points run one at a time" if is_real else f"allowed: a whole number from 1 to {MAX_JOBS}"
+        )
+        mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed; {why}")
     if options.cli and scenario is not None and scenario.configurations()[0].collective.kind == TRAINING:
         mistakes.append(
             f"--cli cannot be combined with {TRAINING}, which needs a run; allowed: {', '.join(ALGORITHMS)}"
@@ -311,6 +316,20 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
     if options.cli:
         overrides.append(Override("run.clock", clock, "--cli"))
     return overrides
+
+
+def _contradictions(overrides: Iterable["Override"]) -> Iterator[str]:
+    """Yield a message for every key that two different options set.
+
+    Exempt are `policy`, which lists policies, and `collective.emulated`, which --collectives sets only by default.
+    """
+    first: dict[str, Override] = {}
+    for override in overrides:
+        key = override.key.removeprefix("sweep.")
+        before = first.setdefault(key, override)
+        may_repeat = key in ("policy", "collective.emulated") or "--cli" in (before.where, override.where)
+        if before.where != override.where and not may_repeat:
+            yield f"{override.where} cannot be combined with {before.where}: both set {key}; allowed: one of the two"
 
 
 def _gpu_list(gpus: str) -> str:

@@ -171,7 +171,7 @@ def file(line: str) -> str:
 def _file(name: str) -> str:
     if not _FILE.fullmatch(name):
         allowed = "a name of letters, digits and . _ + -, without a folder"
-        raise PromptError(f"{format_value(name)} is no file name; allowed: {allowed}")
+        raise PromptError(f"{format_value(name)} is not a file name; allowed: {allowed}")
     return name
 
 

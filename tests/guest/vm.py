@@ -45,11 +45,11 @@ kill -KILL $(pidof ovs-vswitchd); while pidof -q ovs-vswitchd; do sleep 0.01; do
 "$PY" -m scenarios.vm.openvswitch down
 """
 ABILITIES = """
-from scenarios.testbed import capabilities
+from scenarios.testbed import own_kernel
 from scenarios.vm import openvswitch
-before = capabilities.lacking()
+before = own_kernel.lacking()
 openvswitch.up()
-print(before, capabilities.lacking())
+print(before, own_kernel.lacking())
 """
 
 

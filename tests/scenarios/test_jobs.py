@@ -113,7 +113,7 @@ def test_keys_that_a_job_leaves_out_come_from_the_collective_table(job, spec):
         ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing; allowed: text"),
         ({**NOISE, "pattern": "storm"}, ".pattern", "allowed: permutation, poisson, on-off"),
         ({**NOISE, "duration": "900 s"}, "", "job2: background traffic of about .* messages; allowed: 20,000"),
-        ({"algorithm": "tree"}, "", "job2: there is no algorithm 'tree' of allgather"),
+        ({"algorithm": "tree"}, "", 'job2: "tree" is not an algorithm of allgather'),
         ({"kind": "messages", "schedule": GOAL}, "", "job2: .*allowed: the kind messages and 4 GPUs"),
     ],
 )

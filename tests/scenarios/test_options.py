@@ -72,3 +72,17 @@ except SystemExit as error:
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == ("0 []" if argument == "--help" else "2 []")
     assert "--engine" in ended.stdout or "did you mean --help?" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--gpus 8 --set fabric.gpus=4",
+        "--gpus 4,8 --set fabric.gpus=4",
+        "--sweep fabric.gpus=4,8 --gpus 8",
+        "--collectives 4 --set collective.count=9",
+    ],
+)
+def test_two_options_that_set_the_same_key_are_refused(arguments: str) -> None:
+    with pytest.raises(ScenarioError, match=r"^--\S+( \S+)? cannot be combined with --.*; allowed: one of the two$"):
+        parse_request(arguments.split())

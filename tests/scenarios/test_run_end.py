@@ -3,10 +3,13 @@
 import os
 import pty
 import select
+import shlex
 import shutil
 import signal
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from analysis.results.reader import load
 from tests.fakes.processes import Process, await_that, descendants, living
@@ -91,6 +94,18 @@ def test_unwritable_stdout_is_not_reported_as_an_unwritable_run_folder(tmp_path)
             assert found.returncode == 1
             assert found.stderr.endswith("run.py: the output cannot be written: No space left on device\n")
     ended("--resume", "there", "--no-report", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [("--dry-run 2>&-", 0), ("--gpus x 2>&-", 2), ("--cli --gpus 4 <&-", 0)]
+)
+def test_a_standard_stream_that_is_closed_from_the_start_does_not_change_how_a_command_ends(
+    tmp_path, arguments, status
+):
+    command = ["bash", "-c", f"{shlex.join(RUN)} {arguments}"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert found.returncode == status and "Traceback" not in found.stdout + found.stderr
+    assert ("nothing was run" in found.stdout) == ("--dry-run" in arguments)
 
 
 def test_the_command_works_in_any_folder_and_despite_a_module_of_the_same_name(tmp_path):

@@ -431,11 +431,11 @@ def test_keys_of_the_file_that_belong_to_an_overridden_value_are_dropped_with_it
 def test_an_option_that_invalidates_another_key_is_named_as_it_was_typed(load):
     text = '[collective]\nkind = "allgather"\n'
     (line,) = mistakes(load, text, "collective.count=9", "collective.algorithm=tree")
-    assert line.startswith("--set collective.algorithm=tree: collective.kind: there is no algorithm")
+    assert line.startswith('--set collective.algorithm=tree: collective.kind: "tree" is not an algorithm')
     (line,) = mistakes(load, text, "training.replicas=3", "collective.kind=training")
     assert line.startswith("--set training.replicas=3, --set collective.kind=training: training.pipeline: 3 replicas")
     (line,) = mistakes(load, text + 'algorithm = "tree"\n', "collective.count=9")
-    assert line.startswith("my.toml: collective.kind: there is no algorithm")
+    assert line.startswith('my.toml: collective.kind: "tree" is not an algorithm')
     with pytest.raises(ScenarioError, match=r"--set collective\.size: is given together with --chunk; allowed"):
         load_scenario("paper", [Override("collective.chunk", "8 MB", "--chunk"), assignment("collective.size=8 MB")])
 

@@ -30,7 +30,7 @@ class RateScale:
 
     def __post_init__(self) -> None:
         if not 1 <= self.divisor <= MAX_DIVISOR:
-            raise ScaleError(f"a rate scale of 1/{self.divisor}; allowed: 1 to 1/{MAX_DIVISOR}")
+            raise ScaleError(f"1/{self.divisor} is not a rate scale; allowed: 1 to 1/{MAX_DIVISOR}")
 
     @classmethod
     def parse(cls, text: str) -> "RateScale":
