@@ -216,7 +216,10 @@ def _blamed_locations(
         location = f"{draft.label}: {one_line(mistake.key)}"
         if (key := _given_key(mistake.key, draft.given)) is not None:
             part = mistake.key.removeprefix("sweep.").removeprefix(key.removeprefix("sweep."))
-            location = draft.given[key].where + one_line(part)
+            where = draft.given[key].where
+            if where.startswith("--policy "):  # names its policy already, so without the policy's index
+                part = f": {part.partition('].')[2]}"
+            location = where + one_line(part)
             if draft.given[key].by_option:
                 yield location
                 continue
