@@ -63,9 +63,7 @@ if __name__ == "__main__":
     _use_own_environment(ROOT / ".venv" / "bin" / "python")
     # Import the project's packages from here and nowhere else; not this folder, whose modules have common names.
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
-    from scenarios.signals import guarded, open_standard_streams, supervised
-
-    open_standard_streams()
+    from scenarios.signals import guarded, supervised
 
     # A prompt needs the terminal for itself, which only the process group in the foreground can read.
     sys.exit((guarded if "--cli" in sys.argv else supervised)(main))

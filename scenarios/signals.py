@@ -44,7 +44,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted
 
 
-def open_standard_streams() -> None:
+def _open_standard_streams() -> None:
     """Connect the standard streams with which the process was started closed to /dev/null.
 
     Otherwise the next file that is opened gets the descriptor of a stream, and what is printed ends in it.
@@ -61,14 +61,14 @@ def guarded(command: Callable[[], int]) -> int:
 
     For the main function of a program. A signal raises Interrupted once in `command`, so that it can clean up.
     """
+    _open_standard_streams()
     ends = _ending_signals()
     for number in ends:
         signal.signal(number, _interrupt)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*ends, *_WATCHED})  # the supervisor blocked them
         status = command()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         if not status or not _interrupted:
             return status
     except Interrupted:
@@ -108,6 +108,7 @@ def supervised(command: Callable[[], int]) -> int:
     Returns in both processes, with the exit status for sys.exit. After signal n this is 128+n, within two seconds
     unless a network on this machine's own kernel must be taken down.
     """
+    _open_standard_streams()
     returned: list[int] = []
     atexit.register(_exit_at_once, returned)  # registered first, so that it is called last
     returned.append(_supervised(command))
@@ -118,9 +119,8 @@ def _exit_at_once(returned: Sequence[int]) -> None:
     """End this process with this status, if any, without freeing each object first, which takes a tenth of a run."""
     if returned:
         with suppress(OSError):  # Python reports it when it exits
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(returned[0])
 
 

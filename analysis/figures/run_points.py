@@ -459,7 +459,7 @@ def collective_words(configurations: Iterable[Configuration]) -> str:
 
 
 def _number(key: str, value: Any) -> float | None:
-    """Return a value as a coordinate on an axis, or None if it is no quantity; a seed is a number, but no quantity."""
+    """Return a value as a coordinate on an axis, or None if it is not a quantity (a seed is not one)."""
     number = plain(key, value)
     is_quantity = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
     return float(number) if is_quantity and key != "run.seed" else None

@@ -42,10 +42,10 @@ class LowerBound:
     and the cuts of the WAN, where X consists of whole sites and any transit routers (if there are many routers, only
     the first few vary and the others stay outside). Any cut gives a valid bound, so trying fewer only weakens it.
 
-    In `fluid` and `optimum` a flow holds all of its links at once: its bits are on the last link as soon as they are on
-    the first, and are delayed only after that. Flows with different delays can then together use a link for longer than
-    T - d. With `at_once`, d is the least delay from any GPU outside X to any GPU in X, which every bit that crosses
-    still has ahead of it when it has left its sender. This bound is weaker, and holds in both models.
+    In `fluid` and `optimal_schedule` a flow holds all of its links at once: its bits are on the last link as soon as
+    they are on the first, and are delayed only after that. Flows with different delays can then together use a link for
+    longer than T - d. With `at_once`, d is the least delay from any GPU outside X to any GPU in X, which every bit that
+    crosses still has ahead of it when it has left its sender. This bound is weaker, and holds in both models.
     """
 
     def __init__(self, fabric: Fabric, *, delays_s: Floats, kind: str, block_bytes: int, at_once: bool = False) -> None:

@@ -85,7 +85,7 @@ def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, mem
 
 
 def _decorrelation_lag(times: Floats) -> int:
-    """Return the first lag without correlation, or a lag so long that there is no interval anyway."""
+    """Return the first lag without correlation, or, without one, a lag so long that `_interval` returns none."""
     deviations = times - times.mean()
     most = times.size // (LEAST_BLOCKS * _LAGS_A_BLOCK) + 2
     limit = _UNCORRELATED * float(deviations @ deviations)

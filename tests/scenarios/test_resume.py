@@ -128,7 +128,7 @@ def has_measured(folder):
     return any(folder.glob("parts/emulation-*.collectives.parquet"))
 
 
-def test_an_emulation_killed_at_random_instants_resumes_to_identical_times(tmp_path):
+def test_an_emulation_killed_while_it_measures_resumes_to_identical_times(tmp_path):
     ended(*EMULATION, "--out", "whole", cwd=tmp_path)
     whole = rows(tmp_path / "whole")
     measuring = tmp_path / "measuring"

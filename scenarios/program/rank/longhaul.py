@@ -10,5 +10,5 @@ def compute(seconds: float) -> None:
     Computing itself takes no virtual time. Raises ValueError if `seconds` is negative or not finite.
     """
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"{seconds} is no computing time; allowed: a number of seconds from 0 up")
+        raise ValueError(f"{seconds} is not a computing time; allowed: a number of seconds from 0 up")
     time.sleep(seconds)
