@@ -73,7 +73,7 @@ def _table(result: Mapping[str, Any]) -> str:
     if result["changes"]:
         lines.append(f"conditions changed {result['changes']:,} times, and WAN paths {result['rerouted']:,} times")
     drops = "" if result["drops"] is None else f", {result['drops']} packets dropped"
-    lines.append(f"{result['run_s']:.6f} s of the run's time in {result['wall_s']:.1f} s{drops}")
+    lines.append(f"{result['run_s']:.6f} s of the run's time, {result['wall_s']:.1f} s of wall time{drops}")
     return "\n".join(lines)
 
 

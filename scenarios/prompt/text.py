@@ -182,11 +182,11 @@ def mode(mode: Mode, reembed_every: int, routing: str) -> str:
         if not when.is_periodic:
             return f"by {when if mode.function is None else Path(mode.function).name}"
         every = when.period(reembed_every)
-        return "for every collective" if every == 1 else f"for one collective in {every}, from the next on"
+        return "for every collective" if every == 1 else f"for one collective in {every}, starting with the next"
 
     gpus = f"re-embedded {frequency(mode.reembed)}" if mode.reembeds else "in a fixed placement"
     paths = f"re-chosen {frequency(mode.reroute)}" if mode.reroutes else _PATHS_BY_ROUTING[routing]
-    return f"{mode.name}: the GPUs {gpus}, WAN paths {paths}"
+    return f"{mode.name}: the GPUs {gpus}; WAN paths {paths}"
 
 
 def rated(link: str, rate_bps: int, scale: RateScale, *, down: bool = False) -> str:
