@@ -47,11 +47,8 @@ def answer(comparisons: Sequence[Comparison]) -> str:
 
     If both engines ran a configuration, the measured times count, unless the model has more collectives.
     """
-    largest: dict[int, Comparison] = {}
-    for one in sorted(comparisons, key=lambda one: one.is_measured):
-        if one.index not in largest or one.collectives >= largest[one.index].collectives:
-            largest[one.index] = one
-    comparisons = [largest[index] for index in sorted(largest)]
+    by_size = sorted(comparisons, key=lambda one: (one.index, one.collectives, one.is_measured))
+    comparisons = list({one.index: one for one in by_size}.values())  # the last of each configuration
     if len(comparisons) == 1 and len(comparisons[0].times) == 1:
         ((mode, times),) = comparisons[0].times.items()
         mean_s = summarise(times).mean_s
