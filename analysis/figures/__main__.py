@@ -143,16 +143,23 @@ def _with_progress(pictures: Iterator[_Drawn], count: int, command: str) -> Iter
 
 
 def _in_processes(tasks: Sequence[Task], folder: Path) -> Iterator[_Drawn]:
-    """Run the tasks in one process per core; iterate over their pictures and files in the order of the tasks."""
+    """Run the tasks in one process per core; iterate over their pictures and files in the order of the tasks.
+
+    The processes have ended after the last picture.
+    """
     processes = min(len(os.sched_getaffinity(0)), len(tasks))
     if processes < 2:
         return (_draw_one(task, folder) for task in tasks)
     # Forked processes inherit the tasks and the run's rows, so that only the index of a task is sent to them.
     initargs = (tasks, folder, os.getpid())
     pool = ProcessPoolExecutor(processes, get_context("fork"), initializer=_start_worker, initargs=initargs)
-    pictures = pool.map(_draw_indexed, range(len(tasks)))
-    pool.shutdown(wait=False)  # once all are drawn
-    return pictures
+    pictures = pool.map(_draw_indexed, range(len(tasks)))  # starts to draw now
+
+    def drawn() -> Iterator[_Drawn]:
+        yield from pictures
+        pool.shutdown()
+
+    return drawn()
 
 
 _work: tuple[Sequence[Task], Path]  # the tasks and the folder of a drawing process

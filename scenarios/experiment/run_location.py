@@ -66,7 +66,7 @@ class RunFolder:
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:
-            self.close()
+            os.close(self._lock)
             if isinstance(error, BlockingIOError):
                 raise FolderError(f"{path} is being written to by another run; allowed: one at a time") from None
             raise FolderError(f"{path} cannot be written to: {error.strerror}") from None
@@ -114,8 +114,9 @@ class RunFolder:
         _remove(self._made)
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock, also where forked processes still have it open."""
         if self._lock >= 0:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
         self._lock = -1
 

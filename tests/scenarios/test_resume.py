@@ -261,6 +261,18 @@ def test_two_runs_into_one_folder_are_refused(unfinished, capsys):
     place.close()
 
 
+def test_a_folder_is_free_once_closed_although_a_forked_process_lives_on(tmp_path):
+    with closing(RunFolder(tmp_path)):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+    try:
+        RunFolder(tmp_path).close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_a_full_disk_ends_a_run_in_one_sentence_and_it_resumes_once_there_is_room(tmp_path, uncut):
     arguments = ["--no-report", "fig4a", "--engine", "model", "--collectives", "30000", "--chunk", "8 MB"]
 
