@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from analysis.authors.study import VariationResult
     from scenarios.experiment.run_location import RunFolder
 
-COLLECTIVES, _LEAST_COLLECTIVES, _MOST_COLLECTIVES = 100_000, 10, 1_000_000
+COLLECTIVES, _MIN_COLLECTIVES, _MAX_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
 
 
@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace) -> float:
     from scenarios.experiment.run_location import check
     from topologies.units import parse_delay_s
 
-    study_command.check(options, _LEAST_COLLECTIVES, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, _MIN_COLLECTIVES, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 0, 2**63 - 1, "seed")
     if options.out is not None:
         check(options.out)
@@ -93,8 +93,8 @@ def _shares(options: argparse.Namespace) -> "Floats":
         return gaussian(1 + (options.collectives or COLLECTIVES), options.seed)
     stored = count_draws(options.draws)
     count = min(stored - 1, COLLECTIVES) if options.collectives is None else options.collectives
-    if count < _LEAST_COLLECTIVES or count + 1 > stored:
-        needed = max(count, _LEAST_COLLECTIVES) + 1
+    if count < _MIN_COLLECTIVES or count + 1 > stored:
+        needed = max(count, _MIN_COLLECTIVES) + 1
         raise DrawsError(f"{options.draws} has {stored:,} draws; allowed: {needed:,} or more, one for the initial ring")
     with heartbeat("the draws are being read"):
         return read(options.draws, count + 1)

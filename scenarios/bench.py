@@ -54,7 +54,7 @@ SCHEDULE_SIZES = (8, 16, 64)
 """The numbers of GPUs with which these schedules are measured."""
 _FEW_AT_ONCE = 20  # collectives in a call of the timing model with `--schedules`, where more could need much memory
 _AT_ONCE = 2000  # collectives in a call without `--schedules`
-_LEAST_SECONDS = 1.0  # a shorter measurement is repeated with more collectives
+_MIN_SECONDS = 1.0  # a shorter measurement is repeated with more collectives
 
 
 def ends_s(
@@ -91,8 +91,8 @@ def measured(gpus: int, mode: str, collectives: int) -> tuple[float, float]:
         return ends_s("model", {**given, "collective.count": count}, clock=time.process_time)[-1]
 
     seconds(10)
-    while (took := seconds(collectives)) < _LEAST_SECONDS:
-        collectives = min(int(collectives * max(2.0, 1.2 * _LEAST_SECONDS / took)), MAX_COLLECTIVES)
+    while (took := seconds(collectives)) < _MIN_SECONDS:
+        collectives = min(int(collectives * max(2.0, 1.2 * _MIN_SECONDS / took)), MAX_COLLECTIVES)
     return collectives / took, _peak_bytes()
 
 
@@ -112,9 +112,7 @@ def evaluated(kind: str, algorithm: str, pieces: int, gpus: int) -> tuple[int, f
     from hosts.collectives.kinds import schedule
 
     timed = schedule(kind, algorithm, sites=(gpus // 2, gpus - gpus // 2), pieces=pieces)
-    each_s = _evaluation_s(
-        CompiledSchedule(timed.transfers), len(timed.flows), at_once=_AT_ONCE, least_s=_LEAST_SECONDS
-    )
+    each_s = _evaluation_s(CompiledSchedule(timed.transfers), len(timed.flows), at_once=_AT_ONCE, least_s=_MIN_SECONDS)
     return len(timed.transfers), 1 / each_s
 
 
@@ -147,7 +145,7 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
     made = time.process_time()
     compiled = CompiledSchedule(timed.transfers)
     prepared = time.process_time()
-    each_s = _evaluation_s(compiled, len(timed.flows), at_once=_FEW_AT_ONCE, least_s=_LEAST_SECONDS / 10)
+    each_s = _evaluation_s(compiled, len(timed.flows), at_once=_FEW_AT_ONCE, least_s=_MIN_SECONDS / 10)
     return len(timed.transfers), made - start, prepared - made, each_s
 
 

@@ -24,7 +24,7 @@ ALGORITHMS = (
     ("allreduce", "double-tree"),
     ("alltoall", "direct"),
 )
-_LEAST_SECONDS = 1.0
+_MIN_SECONDS = 1.0
 _BATCH = 500
 
 
@@ -54,7 +54,7 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
 
     seconds(1)  # compiles the kernels
     took, batches = 0.0, 0
-    while took < _LEAST_SECONDS:
+    while took < _MIN_SECONDS:
         took, batches = took + seconds(batch), batches + 1
     return batches * batch / took
 

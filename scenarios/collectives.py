@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from analysis.results.rows import Rows
     from scenarios.spec.scenario import Scenario
 
-_LEAST_BYTES, _MOST_BYTES, _MOST_COLLECTIVES = 1, 10**12, 1000
+_MIN_BYTES, _MAX_BYTES, _MAX_COLLECTIVES = 1, 10**12, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     from scenarios.spec.load import Override, assignment, load_scenario
     from topologies.units import format_size, parse_size_bytes
 
-    study_command.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
     sizes = list(_sizes(parse_size_bytes(options.least), parse_size_bytes(options.most), options.factor))
     overrides = [
@@ -221,10 +221,10 @@ def _table(heading: str, lines: Sequence[Line]) -> str:
 
 def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
     """Yield the sizes in bytes from `least` to `most` by factors; raises ValueError."""
-    if not _LEAST_BYTES <= least <= most <= _MOST_BYTES or factor < 2:
+    if not _MIN_BYTES <= least <= most <= _MAX_BYTES or factor < 2:
         raise ValueError(
-            f"sizes from {least:,} to {most:,} bytes by factors of {factor}; allowed: {_LEAST_BYTES} to "
-            f"{_MOST_BYTES:,} bytes, the smaller one first, and factors of 2 or more"
+            f"sizes from {least:,} to {most:,} bytes by factors of {factor}; allowed: {_MIN_BYTES} to "
+            f"{_MAX_BYTES:,} bytes, the smaller one first, and factors of 2 or more"
         )
     while least <= most:
         yield least

@@ -38,7 +38,7 @@ PIECES = 16
 """The default number of pieces."""
 
 _RING = "ring"
-_MOST_COLLECTIVES = 100_000
+_MAX_COLLECTIVES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
     """Return the scenario of an algorithm in a grain, swept over numbers of GPUs; raises ValueError."""
     from scenarios.spec.load import Override, assignment, load_scenario
 
-    study_command.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
     counts = options.gpus.split(",")
     if not all(count.isdecimal() for count in counts):

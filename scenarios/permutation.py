@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 ECMP, SPRAY = "ecmp", "spray"
-_MOST_HOSTS, _MOST_SWITCHES, _MOST_DRAWS, _MOST_PIECES = 4096, 128, 10_000, 1 << 19
+_MAX_HOSTS, _MAX_SWITCHES, _MAX_DRAWS, _MAX_PIECES = 4096, 128, 10_000, 1 << 19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +206,8 @@ def spray(fabric: "Fabric", spines: int, src: "Ints", dst: "Ints") -> Routes:
 
     paths, number = _paths(fabric, src, dst)
     pieces = spines * number
-    if pieces.sum() > _MOST_PIECES:
-        raise ValueError(f"{pieces.sum():,} pieces of messages; allowed: {_MOST_PIECES:,}")
+    if pieces.sum() > _MAX_PIECES:
+        raise ValueError(f"{pieces.sum():,} pieces of messages; allowed: {_MAX_PIECES:,}")
     message = np.repeat(np.arange(len(src)), pieces)
     piece = np.arange(len(message)) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # its index in the message
     spine = piece % spines
@@ -394,17 +394,17 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     """Return the experiment given by the options; raises ValueError."""
     from topologies.units import parse_rate_bps, parse_size_bytes
 
-    study_command.check(options, 2, _MOST_HOSTS, "hosts")
+    study_command.check(options, 2, _MAX_HOSTS, "hosts")
     study_command.check(options, 1, 8, "sites")
-    study_command.check(options, 1, _MOST_DRAWS, "draws")
+    study_command.check(options, 1, _MAX_DRAWS, "draws")
     study_command.check(options, 0, 2**63 - 1, "seed")
     study_command.check(options, 1, 64, "jobs")
-    study_command.check(options, 1, _MOST_SWITCHES, "leaves", "spines", "border_routers")
+    study_command.check(options, 1, _MAX_SWITCHES, "leaves", "spines", "border_routers")
     each = max(1, options.hosts // options.sites)
     leaves = _power_of_two_near_root(each) if options.leaves is None else options.leaves
     spines = -(-each // leaves) if options.spines is None else options.spines
-    if spines > _MOST_SWITCHES:  # a default, for many hosts on few leaves
-        raise ValueError(f"--spines: {spines}; allowed: 1 to {_MOST_SWITCHES}")
+    if spines > _MAX_SWITCHES:  # a default, for many hosts on few leaves
+        raise ValueError(f"--spines: {spines}; allowed: 1 to {_MAX_SWITCHES}")
     rate_bps = parse_rate_bps(options.rate)
     return Experiment(
         hosts=options.hosts,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from scenarios.engines.referees import Totals
     from scenarios.spec.scenario import Scenario
 
-_MOST_DRAWN = 20  # configurations in a figure
-_MOST_COLLECTIVES = 1000
+_MAX_DRAWN = 20  # configurations in a figure
+_MAX_COLLECTIVES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     from hosts.collectives.kinds import SELF_SIZED_KINDS
     from scenarios.spec.load import assignment, load_scenario
 
-    study_command.check(options, 1, _MOST_COLLECTIVES, "collectives")
+    study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 0, 1_000_000, "seconds")
     scenario = load_scenario(options.scenario, [assignment(text) for text in options.set])
     if any(one.jobs or one.faults or one.collective.kind in SELF_SIZED_KINDS for one in scenario.configurations()):
@@ -118,8 +118,8 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
             f"{options.scenario} has jobs, faults, messages, training or a trace, for which no best is known; allowed: "
             "none of these"
         )
-    if options.figure is not None and len(scenario.configurations()) > _MOST_DRAWN:
-        raise ValueError(f"--figure: {len(scenario.configurations())} configurations; allowed: {_MOST_DRAWN} at most")
+    if options.figure is not None and len(scenario.configurations()) > _MAX_DRAWN:
+        raise ValueError(f"--figure: {len(scenario.configurations())} configurations; allowed: {_MAX_DRAWN} at most")
     return scenario
 
 
@@ -128,7 +128,7 @@ def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
 
     `seconds` limits each search for a best schedule; 0 means no search.
     """
-    from analysis.model.optimal_schedule import COPIED, MOST_GPUS
+    from analysis.model.optimal_schedule import COPIED, MAX_GPUS
     from scenarios.engines import prediction
     from scenarios.engines.referees import best_schedule_of, rings_of
     from scenarios.policies.conditions import conditions_of
@@ -141,7 +141,7 @@ def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
         modes_s[mode] = prediction.Plan(config, mode, decisions, conditions).completion_s()
     bounds_s = prediction.lower_bound(config, conditions)(0, shared_bps)
     rings = rings_of(config, conditions, start=0, count=count)
-    searches = seconds > 0 and config.collective.kind in COPIED and config.gpus <= MOST_GPUS
+    searches = seconds > 0 and config.collective.kind in COPIED and config.gpus <= MAX_GPUS
     lines = []
     for number in range(count):
         best = best_schedule_of(config, conditions, number, seconds=seconds) if searches else None

@@ -7,7 +7,6 @@ disk at once.
 """
 
 import atexit
-import ctypes
 import errno
 import mmap
 import os
@@ -19,10 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from topologies.linux import adopt_orphans, die_with_parent
+
 _WATCHED = (signal.SIGCHLD, signal.SIGTSTP)  # the supervisor also waits for these
 _GRACE_S = 1.5
 _ORPHANS_S = 30.0  # for orphans: the process that made a network on this machine's own kernel takes it down
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NEVER_S = 1e8
 
 
@@ -128,19 +128,17 @@ def _supervised(command: Callable[[], int]) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, no signal would be sent when a child ends
     awaited = {*_ending_signals(), *_WATCHED}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    supervisor, prctl, came_back = os.getpid(), ctypes.CDLL(None).prctl, mmap.mmap(-1, 1)
+    supervisor, came_back = os.getpid(), mmap.mmap(-1, 1)
     child = os.fork()
     if child == 0:
         os.setpgid(0, 0)  # a terminal's Ctrl-C goes to the supervisor
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # so that the child may write to the terminal
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:
-            os._exit(1)
+        die_with_parent(supervisor)
         try:
             return guarded(command)
         finally:
             came_back[0] = 1
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of the child become children of this process
+    adopt_orphans()
     ended_by, deadline, status = 0, time.monotonic() + _NEVER_S, None
     while status is None:
         received = signal.sigtimedwait(awaited, max(0.0, deadline - time.monotonic()))

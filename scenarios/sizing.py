@@ -17,7 +17,7 @@ from scenarios.experiment.options import BAD_USAGE, DONE
 if TYPE_CHECKING:
     from analysis.sizing import Datacenter, Model, Row
 
-_MOST_MONEY, _MOST_WHOLE = 1e15, 100_000_000
+_MAX_MONEY, _MAX_WHOLE = 1e15, 100_000_000
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_figure(options.figure)
         datacenter, models = _datacenter(options), _models(options)
-        _check("tokens_per_parameter", options.tokens_per_parameter, _MOST_WHOLE)
+        _check("tokens_per_parameter", options.tokens_per_parameter, _MAX_WHOLE)
         ratio = options.tokens_per_parameter or TOKENS_PER_PARAMETER
         results = list(rows(datacenter, models, PRECISIONS[options.precision], tokens_per_parameter=ratio))
     except ValueError as error:
@@ -84,10 +84,10 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
     from topologies.units import parse_rate_bps, parse_size_bytes
 
     for option, most in (
-        ("budget", _MOST_MONEY),
-        ("rack_price", _MOST_MONEY),
+        ("budget", _MAX_MONEY),
+        ("rack_price", _MAX_MONEY),
         ("compute_share", 1.0),
-        ("racks", _MOST_WHOLE),
+        ("racks", _MAX_WHOLE),
         ("gpus_per_rack", 10_000),
         ("rack_pflops", 1e9),
         ("rack_power", 1e6),
@@ -109,9 +109,9 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
     if {"budget", "compute_share", "rack_price"} & set(changed):
         changed.setdefault("racks", None)
     datacenter = replace(Datacenter(), **changed)
-    if not 1 <= datacenter.number_of_racks <= _MOST_WHOLE:
+    if not 1 <= datacenter.number_of_racks <= _MAX_WHOLE:
         bought = f"{datacenter.affordable_racks:,} racks for {datacenter.budget:g} dollars"
-        raise ValueError(f"--budget: {bought}; allowed: 1 to {_MOST_WHOLE:,}")
+        raise ValueError(f"--budget: {bought}; allowed: 1 to {_MAX_WHOLE:,}")
     return datacenter
 
 
@@ -120,7 +120,7 @@ def _models(options: argparse.Namespace) -> "Sequence[Model]":
     from analysis.sizing import MODELS, Model
 
     for option in ("layers", "hidden", "heads", "vocabulary", "sequence"):
-        _check(option, getattr(options, option), 1_000_000 if option == "layers" else _MOST_WHOLE)
+        _check(option, getattr(options, option), 1_000_000 if option == "layers" else _MAX_WHOLE)
     if (options.layers is None) != (options.hidden is None):
         alone, other = ("--layers", "--hidden") if options.hidden is None else ("--hidden", "--layers")
         raise ValueError(f"{alone} is given alone; allowed: with {other}")

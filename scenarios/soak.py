@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
 
-MOST_GROWTH = 0.10
+MAX_GROWTH = 0.10
 _WINDOW = 100
 _MOST, _LEAST = 1_000_000, 4 * _WINDOW
 _ROUND_TRIPS = 20_000
@@ -164,7 +164,7 @@ def soak(collectives: int) -> int:
     print("| --- | --- | --- | --- |")
     for line in lines:
         print(line)
-    return 0 if max(line.share for line in lines if line.counts) <= MOST_GROWTH else 1
+    return 0 if max(line.share for line in lines if line.counts) <= MAX_GROWTH else 1
 
 
 def inside(text: str, collectives: int) -> int:

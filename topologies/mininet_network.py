@@ -5,17 +5,16 @@ programs per node, because in User-Mode Linux starting a program takes 10 to 40 
 """
 
 import contextlib
-import ctypes
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mininet.link import Link
 from mininet.net import Mininet
 
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric
+from topologies.linux import enter_network
 from topologies.mininet_nodes import (
     ElsewhereController,
     FabricSwitch,
@@ -31,7 +30,6 @@ from topologies.shaping.netlink import RtNetlink
 
 _CACHE_IDLE_MS = 86_400_000  # a day: the cache is to be revalidated when rules change, not during a collective
 _BACKLOG_PACKETS = 1_000_000  # capacity of the kernel's queue between the ends of a cable; further packets are dropped
-_CLONE_NEWNET = 0x40000000
 
 
 class Network(Mininet):
@@ -151,19 +149,13 @@ class Network(Mininet):
 
 @contextlib.contextmanager
 def inside(pid: int | str) -> Iterator[None]:
-    """Move this thread into the network namespace of a process until the context ends; raises NetworkError, OSError."""
-    setns = ctypes.CDLL(None, use_errno=True).setns
+    """Move this thread into the network namespace of a process until the context ends; raises OSError."""
     with Path("/proc/thread-self/ns/net").open("rb") as home, Path(f"/proc/{pid}/ns/net").open("rb") as there:
-
-        def enter(namespace: BinaryIO) -> None:
-            if setns(namespace.fileno(), _CLONE_NEWNET) != 0:
-                raise NetworkError(f"a network namespace cannot be entered: {os.strerror(ctypes.get_errno())}")
-
-        enter(there)
+        enter_network(there.fileno())
         try:
             yield
         finally:
-            enter(home)
+            enter_network(home.fileno())
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ MEAN, DEVIATION, LEAST, MOST = 0.5, 0.5, 0.1, 1.0
 """Distribution of the shares of nominal capacity: mean and standard deviation of the normal distribution, and the
 bounds that its draws are clipped to."""
 
-_MOST_BYTES = 1 << 16  # size limit of a file; the authors' files have 3,606 bytes
-_MOST_GBPS = 1_000_000
+_MAX_BYTES = 1 << 16  # size limit of a file; the authors' files have 3,606 bytes
+_MAX_GBPS = 1_000_000
 _PROGRESS_EVERY = 1000  # files between two reports of progress
 
 
@@ -77,9 +77,9 @@ def read(folder: Path, count: int, done: Callable[[int], None] = lambda _: None)
         values = None if layout is None else layout.values(content)
         if values is None:
             values, layout = _capacities(path, content)
-        wrong = values[~((values > 0) & (values <= _MOST_GBPS))]
+        wrong = values[~((values > 0) & (values <= _MAX_GBPS))]
         if wrong.size:
-            raise DrawsError(f"{path} has a capacity of {wrong[0]:g} Gbit/s; allowed: above 0 to {_MOST_GBPS:,} Gbit/s")
+            raise DrawsError(f"{path} has a capacity of {wrong[0]:g} Gbit/s; allowed: above 0 to {_MAX_GBPS:,} Gbit/s")
         capacity_gbps[number] = values
     done(count)
     return capacity_gbps / NOMINAL_GBPS
@@ -93,13 +93,13 @@ def _contents(folder: Path, count: int) -> Iterator[bytes]:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-                content = file.read(_MOST_BYTES + 1) if is_regular else b""
+                content = file.read(_MAX_BYTES + 1) if is_regular else b""
         except OSError as error:
             raise DrawsError(f"{path} cannot be read: {error.strerror}") from None
         if not is_regular:
             raise DrawsError(f"{path} is not a regular file; allowed: a draw of the authors' simulator")
-        if len(content) > _MOST_BYTES:
-            raise DrawsError(f"{path} has more than {_MOST_BYTES:,} bytes; allowed: a draw of a few thousand bytes")
+        if len(content) > _MAX_BYTES:
+            raise DrawsError(f"{path} has more than {_MAX_BYTES:,} bytes; allowed: a draw of a few thousand bytes")
         yield content
 
 

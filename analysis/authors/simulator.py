@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 MODES = ("base", "ccl", "wan", "joint")
 REEMBED_EVERY = 10
 
-_MOST_NODES = 4 + max(map(len, WAN_PATHS))  # on a bridge: two GPUs, two border switches and the routers
+_MAX_NODES = 4 + max(map(len, WAN_PATHS))  # on a bridge: two GPUs, two border switches and the routers
 _SEGMENTS = 4  # of a ring per datacenter: three in the chain, then the bridge to the other datacenter
 
 
@@ -99,7 +99,7 @@ def best_rings(weights_s: Floats) -> Rings:
 def nodes_of(rings: Rings) -> npt.NDArray[np.int8]:
     """Return the nodes of every segment of the rings, [n, 8, nodes]: from one GPU to the next, padded with -1."""
     chains, count = rings.chains, len(rings.paths)
-    nodes = np.full((count, GPUS, _MOST_NODES), -1, np.int8)
+    nodes = np.full((count, GPUS, _MAX_NODES), -1, np.int8)
     flat = chains.reshape(count, GPUS)
     nodes[:, :, 0] = flat
     nodes[:, :, 1] = np.roll(flat, -1, axis=1)

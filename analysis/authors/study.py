@@ -43,7 +43,7 @@ FIRST, RANK_ORDER, APART, OTHERS = "first draw", "rank order", "apart", "other d
 shortest path, where both bridges use the first border switch of each datacenter, or where each bridge has its own; or
 the best rings of `OTHER_RINGS` other draws, one after another."""
 
-OTHER_RINGS, MOST_OF_OTHERS = 50, 10_000
+OTHER_RINGS, MAX_OF_OTHERS = 50, 10_000
 """How many other initial rings are tried, and the largest number of collectives that each is timed on."""
 
 
@@ -171,7 +171,7 @@ def _with_other_rings(variation: Variation, size_mb: int, drawn: _DrawnCondition
     """Return the median, minimum and maximum gains over initial rings of other draws, with the totals of the ring whose
     total for `base` is the median."""
     others = (uniform if variation.is_uniform else gaussian)(OTHER_RINGS, seed + 1)
-    initial, best = drawn.best_for(others * NOMINAL_GBPS), drawn.best.at(slice(1 + MOST_OF_OTHERS))
+    initial, best = drawn.best_for(others * NOMINAL_GBPS), drawn.best.at(slice(1 + MAX_OF_OTHERS))
     sums_s = np.empty((OTHER_RINGS, len(MODES)))
     for ring in range(OTHER_RINGS):
         rings = by_mode(best, initial.at(slice(ring, ring + 1)), stale=variation.stale)

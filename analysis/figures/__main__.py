@@ -5,7 +5,6 @@ a run again replaces the same files and leaves all others alone.
 """
 
 import argparse
-import ctypes
 import os
 import re
 import signal
@@ -39,12 +38,12 @@ from analysis.figures.output import Picture
 from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.results.rows import REFEREE_COLUMNS
+from topologies.linux import begin_worker
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
-_PR_SET_PDEATHSIG = 1
-_MOST_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
+_MAX_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
 _QUIET_S = 2.0  # between two lines of progress
 
 Task = Callable[[], Picture | None]
@@ -82,9 +81,9 @@ def tasks_of(
     with_jobs = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     with_transfers = [one for one in configurations if one.admission]
     if len(with_transfers) > 1:
-        tasks.insert(0, partial(calendar.deadlines, name, run, with_transfers[:_MOST_JOBS]))
+        tasks.insert(0, partial(calendar.deadlines, name, run, with_transfers[:_MAX_JOBS]))
         with_jobs = [one for one in with_jobs if len(one.admission) < len(one.values["job"])]  # not transfers alone
-    tasks += [partial(job_times.picture, name, run, one) for one in with_jobs[:_MOST_JOBS]]
+    tasks += [partial(job_times.picture, name, run, one) for one in with_jobs[:_MAX_JOBS]]
     if any(one.kind == "training" for one in configurations):
         tasks += [partial(training.iteration_times, axis, name, configurations, points) for axis in training.AXES]
     tasks += [partial(busbw.picture_of, name, group, points) for group in busbw.groups_of(configurations)]
@@ -166,13 +165,9 @@ _work: tuple[Sequence[Task], Path]  # the tasks and the folder of a drawing proc
 
 
 def _start_worker(tasks: Sequence[Task], folder: Path, parent: int) -> None:
-    """Reset the parent's signal handlers, have the kernel kill this process with its parent, and keep the tasks."""
+    """Begin a drawing process, which keeps the tasks."""
     global _work  # noqa: PLW0603 - a process's only memory between its tasks
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    begin_worker(parent)
     _work = tasks, folder
 
 

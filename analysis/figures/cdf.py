@@ -16,7 +16,7 @@ from analysis.figures.output import Picture, canvas, csv_text, heading, legend, 
 from analysis.figures.run_points import ENGINES, Configuration, FigureGroup, PointRows, Points, words
 from analysis.figures.style import INK, MODE_STYLES, line, marker, time_unit
 
-MOST_PANELS = 16
+MAX_PANELS = 16
 """Configurations in one figure; further configurations get further figures."""
 
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
@@ -29,9 +29,9 @@ def parts_of(name: str, group: FigureGroup) -> Iterator[tuple[str, Sequence[Conf
     """Yield the name of each figure of a group and the configurations in it, which have a panel each."""
     stem = "-".join(part for part in (name, group.name, "cdf") if part)
     configurations = group.configurations
-    for first in range(0, len(configurations), MOST_PANELS):
-        number = "" if len(configurations) <= MOST_PANELS else f"-{first // MOST_PANELS + 1}"
-        yield stem + number, configurations[first : first + MOST_PANELS]
+    for first in range(0, len(configurations), MAX_PANELS):
+        number = "" if len(configurations) <= MAX_PANELS else f"-{first // MAX_PANELS + 1}"
+        yield stem + number, configurations[first : first + MAX_PANELS]
 
 
 def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], points: Points) -> Picture:

@@ -29,7 +29,7 @@ from topologies.fabric.ports import links_in_grain
 
 Floats = npt.NDArray[np.float64]
 
-_MOST_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
+_MAX_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
 _SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
@@ -463,7 +463,7 @@ def _spans(
         return {}
     begins, leaves = timing.begins_s[:, 0], timing.leaves_s[:, 0]
     instants = np.unique(np.concatenate([begins, leaves]))
-    if len(instants) > _MOST_SPANS:
+    if len(instants) > _MAX_SPANS:
         return {}
     links, flow_of = _links(flows)[0], np.array([transfer.flow for transfer in schedule.transfers])
     spans: defaultdict[int, list[Span]] = defaultdict(list)

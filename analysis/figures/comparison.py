@@ -26,8 +26,8 @@ from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summ
 
 _WIDE = 8.0  # ratio of the highest to the lowest value above which an axis is logarithmic
 _TICK_WIDTH = 24  # characters in a line of a tick's label
-_MOST_COLUMNS = 4  # facets side by side; further ones are below
-_MOST_GAINS = 4  # ticks up to which every bar has room for its gain in figures
+_MAX_COLUMNS = 4  # facets side by side; further ones are below
+_MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     """
     comparisons = comparisons_of(group, points)
     is_faceted = len(group.facets) > 1
-    columns = min(_MOST_COLUMNS, len(group.facets)) if is_faceted else len(comparisons)
+    columns = min(_MAX_COLUMNS, len(group.facets)) if is_faceted else len(comparisons)
     rows = -(-len(group.facets) // columns)
     bands = len(comparisons) * rows if is_faceted else 1
     drawn = []  # the band and the column of each panel, and its contents
@@ -265,7 +265,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
     sides, is_alone = len(shown.engines), len(group.ticks) == 1
     modes = _modes(shown)
     width = 0.84 / sides / (1 if is_alone else len(modes))
-    sign = " %" if is_alone or len(modes) * len(group.ticks) <= 2 * _MOST_GAINS else ""  # only if there is room
+    sign = " %" if is_alone or len(modes) * len(group.ticks) <= 2 * _MAX_GAINS else ""  # only if there is room
     for one in shown.estimates:
         style, side, index = MODE_STYLES[one.mode], shown.engines.index(one.engine), modes.index(one.mode)
         middle = index if is_alone else group.tick(one.configuration) + (index - (len(modes) - 1) / 2) * width * sides
@@ -277,7 +277,7 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
         if one.gain is None or one.mode == "base":
             continue
         _plot(gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
-        if not side and len(group.ticks) <= _MOST_GAINS:
+        if not side and len(group.ticks) <= _MAX_GAINS:
             top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
             text, look = f"{one.gain.value * 100:.1f}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
             gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)

@@ -35,7 +35,7 @@ _BETWEEN = 1.1  # from a site to the centre if sites are connected directly, twi
 _APART = 0.36  # the least distance between neighbours on a circle
 NODE = 0.15  # the radius of a node
 _BENDS = (0.09, 0.2, 0.32, -0.2, 0.45, -0.32, 0.6)  # tried offsets of a control point to the right, / length
-_MOST_LINKS = 600  # with more unused links within sites, these are not drawn
+_MAX_LINKS = 600  # with more unused links within sites, these are not drawn
 _MANY = 24  # with more WAN links, unused ones are drawn fainter
 _KINDS = {"intra": "gpu-gpu", "to_br": "gpu-br", "from_br": "br-gpu", "wan": "wan"}
 
@@ -126,7 +126,7 @@ class Curves:
 
     def __init__(self, fabric: Fabric, placed: Positions) -> None:
         self.fabric, self.placed = fabric, placed
-        self.shows_all = sum(link.kind != "wan" for link in links_in_grain(fabric).all) <= _MOST_LINKS
+        self.shows_all = sum(link.kind != "wan" for link in links_in_grain(fabric).all) <= _MAX_LINKS
         self._names = list(placed)
         self._nodes = np.array(list(placed.values()))
         self._bends: dict[int, float] = {}

@@ -14,7 +14,7 @@ from analysis.results.reader import Run
 from topologies.units import format_delay
 
 _MOST = 40  # faults that are drawn; the data file has all of them
-_LEAST_S = 1e-6  # shorter times are drawn here
+_MIN_S = 1e-6  # shorter times are drawn here
 
 
 def picture(name: str, run: Run) -> Picture:
@@ -25,16 +25,16 @@ def picture(name: str, run: Run) -> Picture:
         axes = figure.subplots()
         for y, row in enumerate(shown.itertuples(index=False)):
             style = MODE_STYLES[row.mode]
-            ends = [max(_LEAST_S, time) for time in (row.detected_s, row.recovered_s) if not math.isnan(time)]
+            ends = [max(_MIN_S, time) for time in (row.detected_s, row.recovered_s) if not math.isnan(time)]
             axes.plot(ends, [y] * len(ends), color=FAINT, linewidth=1.2, zorder=1)
             for time, filled in ((row.detected_s, False), (row.recovered_s, True)):
                 if not math.isnan(time):
                     face = style.colour if filled else "white"
                     size = 5 if filled else 8  # so that the open marker is seen around a filled one at the same place
-                    axes.plot(max(_LEAST_S, time), y, style.marker, color=face, markeredgecolor=INK, markersize=size)
+                    axes.plot(max(_MIN_S, time), y, style.marker, color=face, markeredgecolor=INK, markersize=size)
             if not ends:
-                axes.plot(_LEAST_S, y, "", color=FAINT)
-                axes.annotate(row.outcome.partition(":")[0], (_LEAST_S, y), va="center", color=FAINT, fontsize=7.5)
+                axes.plot(_MIN_S, y, "", color=FAINT)
+                axes.annotate(row.outcome.partition(":")[0], (_MIN_S, y), va="center", color=FAINT, fontsize=7.5)
         labels = [f"{row.what}, {row.mode}, at {row.at_collective}" for row in shown.itertuples(index=False)]
         axes.set_yticks(range(len(shown)), labels, fontsize=7.5)
         axes.set_ylim(len(shown) - 0.5, -0.5)

@@ -109,7 +109,7 @@ _NEEDED = (
     *("collective.chunk", "collective.reembed_every", "run.seed"),
 )
 _CLASS_KEYS = {"of_flow", "assured", "ceilings"}
-_MOST_FACETS = 8  # values of a second swept key up to which it has panels in one figure
+_MAX_FACETS = 8  # values of a second swept key up to which it has panels in one figure
 
 
 class FigureError(ValueError):
@@ -437,7 +437,7 @@ def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
     ranked = sorted(axes, key=lambda key: (key == "run.seed", _number(key, first.value(key)) is None, -axes[key]))
     is_chunk = first.values.get("collective.size") is None
     across, *others = ranked or ["collective.chunk" if is_chunk else "collective.size"]
-    return grouped(configurations, across, others[0] if others and axes[others[0]] <= _MOST_FACETS else None)
+    return grouped(configurations, across, others[0] if others and axes[others[0]] <= _MAX_FACETS else None)
 
 
 def grouped(configurations: Sequence[Configuration], across: str, facet: str | None) -> list[FigureGroup]:

@@ -22,8 +22,8 @@ from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, b
 
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
 _TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
-_MOST_ROWS = 64
-_MOST_LINKS = 5  # links of the critical path that are shown with their costs
+_MAX_ROWS = 64
+_MAX_LINKS = 5  # links of the critical path that are shown with their costs
 
 _NUMBERS = {  # the meaning of the number and the shade of a bar, by kind of collective
     "allgather": "the rank where its first block started",
@@ -39,10 +39,10 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     """Draw the timeline of a collective in each mode, for the run called `name`."""
     first = collectives[0]
     longest_s = max(max(one.completion_s, *(timed.end_s for timed in one.transfers)) for one in collectives)
-    links = min(_MOST_LINKS, max(len(one.costs) for one in collectives))
+    links = min(_MAX_LINKS, max(len(one.costs) for one in collectives))
     columns = min(2, len(collectives))
     bands = -(-len(collectives) // columns)  # each has a row of timelines and a row of links
-    heights = [0.9 + 0.19 * min(len(first.flows), _MOST_ROWS), 0.4 + 0.15 * links]
+    heights = [0.9 + 0.19 * min(len(first.flows), _MAX_ROWS), 0.4 + 0.15 * links]
     label = first.configuration.label
     with canvas(5.4 * columns, bands * sum(heights) + 0.9) as figure:
         grid = figure.subplots(2 * bands, columns, squeeze=False, height_ratios=heights * bands)
@@ -61,7 +61,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     bars = "a chunk in transit over a ring edge"
     if not first.configuration.is_ring_allgather:
         bars = "a message in transit between two GPUs"
-    left_out = len(first.flows) - _MOST_ROWS
+    left_out = len(first.flows) - _MAX_ROWS
     caption = f"Timeline of collective {first.number} of {label}: each bar is {bars}; the critical path is outlined."
     if left_out > 0:
         caption += f" {left_out} of {len(first.flows)} rows are left out; rows on that path are kept first."
@@ -100,16 +100,16 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
     ]
     if any(one.spans for one in collectives):
         lines.append("Filled: the predicted rate of a message over time, as a share of the rate of its slowest link.")
-    left_out = len(one.flows) - _MOST_ROWS
+    left_out = len(one.flows) - _MAX_ROWS
     if left_out > 0:
         lines.append(f"{left_out} of {len(one.flows)} rows are left out.")
     return lines
 
 
 def _rows(one: Collective) -> list[int]:
-    """Return at most `_MOST_ROWS` flows that have a row, in display order; flows on the critical path are preferred."""
+    """Return at most `_MAX_ROWS` flows that have a row, in display order; flows on the critical path are preferred."""
     critical = {timed.flow for timed in one.transfers if timed.is_critical}
-    chosen = {*sorted(one.rows, key=lambda flow: flow not in critical)[:_MOST_ROWS]}
+    chosen = {*sorted(one.rows, key=lambda flow: flow not in critical)[:_MAX_ROWS]}
     return [flow for flow in one.rows if flow in chosen]
 
 

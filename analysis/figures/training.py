@@ -35,10 +35,10 @@ _SAVED = {"bubble ratio": "#4C8C4A", "iteration": "#8A5AAB"}
 _DELAY, _RATE, _PIPELINE, _KIND = "conditions.wan_delay", "conditions.wan_rate", "training.pipeline", "training"
 _WORK = {"F": ("forward", "#8FC1E3"), "B": ("backward", "#2C5F8A"), "W": ("of weights", "#F5D04C")}
 _ARROW, _GRADIENTS = "#C2185B", "#8A8A8A"
-_MOST_BARS = 3000  # in a panel
-_MOST_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
-_MOST_PANELS = 12
-_MOST_INCHES = 15.0
+_MAX_BARS = 3000  # in a panel
+_MAX_NUMBERS = 400  # with more bars the numbers of micro-batches are left out
+_MAX_PANELS = 12
+_MAX_INCHES = 15.0
 _LOOKS = (("#17375E", "o"), ("#B5472F", "s"), ("#5BA4CF", "^"), ("#F5D04C", "D"), ("#4C8C4A", "v"))
 
 
@@ -75,7 +75,7 @@ def diagram(
     """Draw the pipeline diagram of a training in a collective, in each mode; None if it has no bars or too many."""
     both = [one for mode in MODE_STYLES for group in (measured, predicted) for one in group if one.mode == mode]
     bars_of = [list(_bars(one, training)) for one in both]
-    if not both or not all(0 < len(bars) <= _MOST_BARS for bars in bars_of):
+    if not both or not all(0 < len(bars) <= _MAX_BARS for bars in bars_of):
         return None
     longest_s = max(timed.end_s for one in both for timed in one.transfers if timed.transfer in training.transfers)
     gpus = len(training.works)
@@ -151,7 +151,7 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
         corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
     colours = [_WORK[bar.work[0]][1] for bar in bars]
     axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=0.4))
-    if len(bars) <= _MOST_NUMBERS:
+    if len(bars) <= _MAX_NUMBERS:
         for bar in bars:
             x = (bar.start_s + bar.end_s) / 2 / scale
             ink = "white" if bar.work[0] == "B" else INK
@@ -256,13 +256,13 @@ def iteration_times(axis: Axis, name: str, configurations: Sequence[Configuratio
     Returns None if the run called `name` does not sweep the axis.
     """
     rows = rows_of(configurations, points, axis)
-    names = list(dict.fromkeys(row.panel for row in rows))[:_MOST_PANELS]
+    names = list(dict.fromkeys(row.panel for row in rows))[:_MAX_PANELS]
     if not rows:
         return None
     pipelines = list(dict.fromkeys(row.pipeline for row in rows))
     saves = {"1f1b", "overlapped"} <= {*pipelines}
     scale, unit = time_unit(max(row.iteration_s for row in rows))
-    with canvas(min(_MOST_INCHES, max(5.2, 3.6 * len(names))), 5.6 if saves else 3.4) as figure:
+    with canvas(min(_MAX_INCHES, max(5.2, 3.6 * len(names))), 5.6 if saves else 3.4) as figure:
         grid = figure.subplots(1 + saves, len(names), squeeze=False, sharex=True, sharey="row")
         for column, panel in enumerate(names):
             here = [row for row in rows if row.panel == panel]

@@ -51,8 +51,8 @@ _NO_RATE = -1.0
 _SETTLED = 1e-13  # the rooms of classes have converged if they change by less than this share of a link's capacity
 _WHOLE_TURNS, _HALF_TURNS = 20, 120  # a room makes the whole step to its new value before turn 20, half before 120
 _STEP = 0.2  # the part of the step from then on, because half steps can oscillate, too
-_MOST_TURNS = 1000
-_LEAST_ROOM = 1e-100  # bit/s: not 0, so that the finish time of a flow that has to wait still encodes its bits
+_MAX_TURNS = 1000
+_MIN_ROOM = 1e-100  # bit/s: not 0, so that the finish time of a flow that has to wait still encodes its bits
 _NEVER = 1e80  # s: events after this never happen
 
 
@@ -391,7 +391,7 @@ def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
     class is its ceiling at first, and then rates and rooms are computed in turn until the rooms converge.
     """
     _reset_rooms(classes.capacity, sharing, state)
-    for turn in range(_MOST_TURNS):
+    for turn in range(_MAX_TURNS):
         _list_component(state.active, state.size[_ACTIVE], sharing, state)
         _fill_progressively(sharing, state)
         if _adjust_rooms(turn, classes, sharing, state):
@@ -404,7 +404,7 @@ def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
     for index in range(state.size[_ACTIVE]):
         for hop in range(sharing.degree[state.active[index]]):
             link = sharing.hops[state.active[index], hop]
-            sharing.capacity[link] = max(_LEAST_ROOM, capacity[sharing.link[link]])
+            sharing.capacity[link] = max(_MIN_ROOM, capacity[sharing.link[link]])
 
 
 @compiled_without_refcounts
@@ -429,7 +429,7 @@ def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -
             if class_link >= 0 and state.members[sharing.first[link]] == flow:  # once for each link
                 link_capacity = classes.capacity[classes.served[class_link // classes.assured.size]]
                 index_of_class = class_link % classes.assured.size
-                room = max(_LEAST_ROOM, _room(sharing.link[link], index_of_class, link_capacity, classes, sharing))
+                room = max(_MIN_ROOM, _room(sharing.link[link], index_of_class, link_capacity, classes, sharing))
                 converged &= abs(room - sharing.capacity[link]) <= _SETTLED * link_capacity
                 sharing.capacity[link] = step * room + (1 - step) * sharing.capacity[link]
     sharing.total[:] = 0.0

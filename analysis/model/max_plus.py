@@ -13,7 +13,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _CACHE_BYTES = 5 << 18  # part of a second-level cache that the state of a batch may take
-_LEAST_BATCH, _MOST_BATCH = 256, 8192
+_MIN_BATCH, _MAX_BATCH = 256, 8192
 _NUMBERS_AT_A_TIME = 4096  # an instruction should compute this many, so that numpy's overhead per call is small
 
 _Rows = tuple[int, int, int]  # state rows of one transfer's instruction: two inputs and the output
@@ -63,7 +63,7 @@ class CompiledSchedule:
         instructions = max(1, len(self._program))
         fitting = _CACHE_BYTES // 8 // max(1, self._rows)
         amortizing = _NUMBERS_AT_A_TIME * instructions // max(1, 3 * len(transfers))
-        self._batch = min(max(fitting, amortizing, _LEAST_BATCH), _MOST_BATCH)
+        self._batch = min(max(fitting, amortizing, _MIN_BATCH), _MAX_BATCH)
 
     def completion_s(self, alpha_s: Floats, beta_s: Floats) -> Floats:
         """Return when the last transfer of each of K instances arrives, [K] s; 0 without transfers.

@@ -32,7 +32,7 @@ _ROUNDING = 1e-9  # tolerance, as a share of a link's rate
 
 COPIED = ("allgather", "broadcast", "alltoall", "scatter", "gather")
 """The kinds of collectives that only copy blocks and make no sums."""
-MOST_GPUS = 16
+MAX_GPUS = 16
 """The largest number of GPUs for which a search for the best schedule is practical."""
 
 

@@ -37,12 +37,12 @@ from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
 from analysis.statistics.shared_link_notes import loss_notes, notes
 
-MOST_FIGURES = 6_000_000
+MAX_FIGURES = 6_000_000
 """Bytes of figures on one page; further figures are only files in the run's folder."""
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Rows of collectives on one page, less than 3 MB of it; the run's folder holds all rows."""
-_MOST_LINES = 1_000  # of the summary and every other table
-_MOST_PLAIN_ROWS = 1_000  # a downloadable file with more rows is compressed
+_MAX_LINES = 1_000  # of the summary and every other table
+_MAX_PLAIN_ROWS = 1_000  # a downloadable file with more rows is compressed
 
 REPORT = "report.html"
 
@@ -104,11 +104,11 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         dumps=lambda value: json.dumps(value, indent=2),
         pictures=shown,
         left_out=left_out,
-        most_figures=MOST_FIGURES,
+        most_figures=MAX_FIGURES,
         summary=summary,
         jobs=list(_jobs(run, configurations)),
         queued=queued,
-        most_lines=_MOST_LINES,
+        most_lines=_MAX_LINES,
         orders=orders,
         paper=paper,
         claim={"order": PAPER_ORDER, "gain": PAPER_JOINT_GAIN, "about": ABOUT},
@@ -152,7 +152,7 @@ def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[st
     shown: list[dict[str, Any]] = []
     for picture in pictures:
         used += len(picture.svg) + len(picture.data) * 4 // 3
-        if used > MOST_FIGURES:
+        if used > MAX_FIGURES:
             left_out.append(picture.name)
             continue
         files = [_file(f"{picture.name}.csv", picture.data.encode(), "text/csv", "data")]
@@ -243,14 +243,14 @@ def rule(points: Sequence[PointRows]) -> str:
     if not cut:
         return "This page holds all rows of all points; collectives.parquet in the same folder holds the same rows."
     return (
-        f"This page holds at most {MOST_ROWS:,} rows, the first {most:,} of each point: {cut} of {len(points)} "
+        f"This page holds at most {MAX_ROWS:,} rows, the first {most:,} of each point: {cut} of {len(points)} "
         "points have more. collectives.parquet in the same folder holds all rows."
     )
 
 
 def rows_a_point(points: Sequence[PointRows]) -> int:
-    """Return how many first rows of each point the page holds: the largest number with at most `MOST_ROWS` in all."""
-    room = MOST_ROWS
+    """Return how many first rows of each point the page holds: the largest number with at most `MAX_ROWS` in all."""
+    room = MAX_ROWS
     sizes = sorted(len(point.rows) for point in points)
     for index, size in enumerate(sizes):
         share = room // (len(sizes) - index)
@@ -265,7 +265,7 @@ def _download(point: PointRows, most: int) -> dict[str, Any]:
     count, name = len(point.rows), f"{point.engine}-{point.configuration.index}-{point.mode}.csv"
     words = "all" if count <= most else f"first {most:,}"
     content = as_csv(point.rows.head(most))
-    if min(count, most) > _MOST_PLAIN_ROWS:
+    if min(count, most) > _MAX_PLAIN_ROWS:
         file = _file(f"{name}.gz", gzip.compress(content, 3, mtime=0), "application/gzip", f"{words}, CSV (gzip)")
     else:
         file = _file(name, content, "text/csv", f"{words}, CSV")

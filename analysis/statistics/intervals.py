@@ -21,9 +21,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-LEAST_COLLECTIVES = 60
-LEAST_BLOCKS = 5
-LEAST_DIFFERENT = 10
+MIN_COLLECTIVES = 60
+MIN_BLOCKS = 5
+MIN_DIFFERENT = 10
 """If two modes agree exactly in some blocks, the gain has an interval only if at least this many other blocks differ: a
 gain from fewer could be an accident."""
 
@@ -87,7 +87,7 @@ def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, mem
 def _decorrelation_lag(times: Floats) -> int:
     """Return the first lag without correlation, or, without one, a lag so long that `_interval` returns none."""
     deviations = times - times.mean()
-    most = times.size // (LEAST_BLOCKS * _LAGS_A_BLOCK) + 2
+    most = times.size // (MIN_BLOCKS * _LAGS_A_BLOCK) + 2
     limit = _UNCORRELATED * float(deviations @ deviations)
     return next((lag for lag in range(1, most) if float(deviations[lag:] @ deviations[:-lag]) <= limit), most)
 
@@ -127,7 +127,7 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
     (mode_s, sizes), (base_s, _) = _blocks(pair[1], block), _blocks(pair[0], block)
     ratio = _interval(mode_s, base_s, sizes, confidence)
     differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
-    if differ < min(sizes.size, LEAST_DIFFERENT) and np.ptp(base_s / sizes) > _ROUNDING * float(base_s.max()):
+    if differ < min(sizes.size, MIN_DIFFERENT) and np.ptp(base_s / sizes) > _ROUNDING * float(base_s.max()):
         return Interval(value=1 - ratio.value, low=math.nan, high=math.nan)
     return Interval(value=1 - ratio.value, low=1 - ratio.high, high=1 - ratio.low)
 
@@ -146,7 +146,7 @@ def _interval(numerator: Floats, denominator: Floats, sizes: Floats, confidence:
         raise ValueError(f"a confidence of {confidence}; allowed: between 0 and 1")
     value = float(numerator.sum() / denominator.sum())
     blocks = float(sizes.sum() ** 2 / (sizes @ sizes))  # a shorter block counts for less than one
-    if blocks < LEAST_BLOCKS or sizes.sum() < LEAST_COLLECTIVES:
+    if blocks < MIN_BLOCKS or sizes.sum() < MIN_COLLECTIVES:
         return Interval(value=value, low=math.nan, high=math.nan)
     from scipy.special import stdtrit  # imported late: it takes a third of a second
 

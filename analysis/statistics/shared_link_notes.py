@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from topologies.errors import list_all, list_first
 
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[st
                 modes_by_links.setdefault(tuple(links), []).append(mode)
         sentences = []
         for links, modes in modes_by_links.items():
-            named = f"the {'links' if len(links) > 1 else 'link'} {list_first(links, _MOST_NAMED)}"
+            named = f"the {'links' if len(links) > 1 else 'link'} {list_first(links, _MAX_NAMED)}"
             sentences.append(f"in {list_all(modes)} flows can share {named}: the model gives them max-min fair shares")
         by_label.append((label, sentences))
     return _by_sentence(by_label)
@@ -63,6 +63,6 @@ def _by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ..
         for sentence in sentences:
             labels_of.setdefault(sentence, []).append(label)
     return tuple(
-        sentence if len(having) == len(by_label) else f"{list_first(having, _MOST_NAMED, '; ')}: {sentence}"
+        sentence if len(having) == len(by_label) else f"{list_first(having, _MAX_NAMED, '; ')}: {sentence}"
         for sentence, having in labels_of.items()
     )

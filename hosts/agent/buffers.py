@@ -13,7 +13,7 @@ from hosts.agent.transport import completed
 LENT = 1
 """Maximum number of buffers lent at a time; an agent allocates this many in addition to those of its program. With one,
 17 of 18 messages of a ring were sent without a copy."""
-LEAST_LENT_BYTES = 1 << 18  # copying a smaller message is faster than looking up its pages
+MIN_LENT_BYTES = 1 << 18  # copying a smaller message is faster than looking up its pages
 _BLOCK_BYTES = 1 << 18
 _SOL_PACKET, _PACKET_RX_RING = 263, 5  # not in Python's socket module
 
@@ -27,7 +27,7 @@ class Buffers:
     """
 
     def __init__(self, size_bytes: int, *, scratch_bytes: int, is_added_to: bool = False) -> None:
-        self._size_bytes, self._lendable = size_bytes, 0 if is_added_to or size_bytes < LEAST_LENT_BYTES else LENT
+        self._size_bytes, self._lendable = size_bytes, 0 if is_added_to or size_bytes < MIN_LENT_BYTES else LENT
         self.scratch = filled(scratch_bytes)
         self._free: list[memoryview] = []
         self._lent: list[tuple[socket.socket, memoryview]] = []

@@ -20,14 +20,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hosts.agent import messages
-from hosts.agent.buffers import LEAST_LENT_BYTES, Buffers
+from hosts.agent.buffers import MIN_LENT_BYTES, Buffers
 from hosts.agent.clock import Timer, now_ns
 from hosts.agent.payload import Payload
 from hosts.agent.rank_program import Computation, Program, Receive, Send, Term
 from hosts.agent.transport import MSG_ZEROCOPY
 
 _MSG_EOR = 0x80  # not in Python 3.11's socket module
-_MOST_VIEWS = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
+_MAX_VIEWS = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
 
 
 class AgentError(Exception):
@@ -228,11 +228,11 @@ class Execution:
         out, sent = self._outgoing[connection], 0
         lent = self._lendable_use(send)
         try:
-            for first in range(0, len(views), _MOST_VIEWS):
-                is_last = first + _MOST_VIEWS >= len(views)
+            for first in range(0, len(views), _MAX_VIEWS):
+                is_last = first + _MAX_VIEWS >= len(views)
                 # MSG_EOR: the label must not be appended to the last packet of the message.
                 flags = (_MSG_EOR if is_last else socket.MSG_MORE) | (0 if lent is None else MSG_ZEROCOPY)
-                sent += out.sendmsg(views[first : first + _MOST_VIEWS], (), flags)
+                sent += out.sendmsg(views[first : first + _MAX_VIEWS], (), flags)
             sent += out.sendmsg([label])
         except OSError as error:
             raise AgentError(f"lost GPU {rank}: {reason(error)}") from None
@@ -247,7 +247,7 @@ class Execution:
     def _lendable_use(self, send: Send) -> int | None:
         """Return the use whose buffer can be lent: that of one large slot that no later task needs; None to copy."""
         use = self._use_of.get(send.slots[0]) if len(send.slots) == 1 else None
-        if use is None or self._tasks_left[use] > 1 or self._size_bytes(send) < LEAST_LENT_BYTES:
+        if use is None or self._tasks_left[use] > 1 or self._size_bytes(send) < MIN_LENT_BYTES:
             return None
         return use if self._buffers.can_lend() else None
 

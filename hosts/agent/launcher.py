@@ -5,7 +5,6 @@ a fork of it. The launcher forks agents in rank order, so that they are the same
 last one has ended. It dies with its parent, and the agents die with it.
 """
 
-import ctypes
 import json
 import os
 import select
@@ -20,10 +19,7 @@ from hosts.agent import messages, transport
 from hosts.agent.agent import Agent, Job
 from hosts.agent.execution import AgentError, reason
 from hosts.agent.payload import Payload
-
-_CLONE_NEWNET = 0x40000000
-_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
-_libc = ctypes.CDLL(None, use_errno=True)
+from topologies.linux import die_with_parent, enter_network, make_timers_exact
 
 
 def main() -> None:
@@ -32,7 +28,7 @@ def main() -> None:
     The object is `{"gpus": [...], "job": {...}}`. A GPU has a `rank`, `address`, `interface`, `host_pid` (a process in
     its host's network namespace) and `control_fd`; the job has the fields of `agent.Job`.
     """
-    _die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the communicator ends its agents itself
     request = json.load(sys.stdin)
     gpus, job_values = request["gpus"], request["job"]
@@ -44,7 +40,7 @@ def main() -> None:
     launcher_pid, agents = os.getpid(), set[int]()
     for gpu, control in zip(gpus, controls, strict=True):
         if (pid := os.fork()) == 0:
-            _die_with_parent(launcher_pid)
+            die_with_parent(launcher_pid)
             for other in controls:  # so that a control connection is closed when its agent ends
                 if other is not control:
                     other.close()
@@ -67,7 +63,7 @@ def _child(control: socket.socket, gpu: Mapping[str, Any], job: Job, payload: Pa
     """Run an agent in its forked process until it ends; does not return."""
     try:
         _enter(gpu["host_pid"])
-        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # in ns; with the default of 50 us, a sleep may end 50 us late
+        make_timers_exact()
         agent = Agent(rank=gpu["rank"], address=gpu["address"], interface=gpu["interface"], job=job, payload=payload)
         try:
             messages.send(control, {"pid": os.getpid()})
@@ -109,17 +105,9 @@ def _enter(host_pid: int) -> None:
     except OSError as error:
         raise AgentError(f"has no host: process {host_pid} has no network ({reason(error)})") from None
     try:
-        if _libc.setns(fd, _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"process {host_pid}'s network cannot be entered")
+        enter_network(fd)
     finally:
         os.close(fd)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it (in process `parent`) ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the prctl call
-        os._exit(1)
 
 
 def _outlive(agents: set[int]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from hosts.collectives.kinds import MESSAGES, Workload
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer
 
-MOST_MESSAGES = 20_000
+MAX_MESSAGES = 20_000
 _BURST = 8  # mean number of messages in a burst of an on-off source
 _SHARE_ON = 0.5  # mean fraction of time for which an on-off source is on
 
@@ -29,7 +29,7 @@ def background(
                       the rate; bursts and the silences between them last exponential times (mean: 8 messages' time)
 
     The result depends on the arguments alone. Raises ScheduleError for an unknown pattern, for fewer than two places,
-    and if there would be no message or more than MOST_MESSAGES.
+    and if there would be no message or more than MAX_MESSAGES.
     """
     if pattern not in PATTERNS or places < 2:
         raise ScheduleError(
@@ -37,9 +37,9 @@ def background(
         )
     gap_s = 8 * message_bytes / rate_bps
     expected = places * duration_s / gap_s
-    if expected > MOST_MESSAGES:
+    if expected > MAX_MESSAGES:
         raise ScheduleError(
-            f"background traffic of about {expected:,.0f} messages; allowed: {MOST_MESSAGES:,}, so a lower rate, a "
+            f"background traffic of about {expected:,.0f} messages; allowed: {MAX_MESSAGES:,}, so a lower rate, a "
             "shorter duration or larger messages"
         )
     messages: list[tuple[float, Flow, int]] = []

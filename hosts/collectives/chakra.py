@@ -17,23 +17,23 @@ from typing import BinaryIO
 
 from hosts.collectives.kinds import ALGORITHMS, TRACE, Sites, Workload, blocks, contents, sized, workload
 from hosts.collectives.operations import (
-    MOST_CALC_NS,
-    MOST_MESSAGE_BYTES,
-    MOST_OPERATIONS,
+    MAX_CALC_NS,
+    MAX_MESSAGE_BYTES,
+    MAX_OPERATIONS,
     Operation,
     match,
     topological_order,
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
-from hosts.collectives.untrusted_file import MOST_BYTES, MOST_GPUS, MOST_SLOTS, opened
+from hosts.collectives.untrusted_file import MAX_BYTES, MAX_GPUS, MAX_SLOTS, opened
 from topologies.errors import list_first
 
-MOST_WAITS = 10_000_000
+MAX_WAITS = 10_000_000
 """Maximum number of dependencies of all nodes together."""
-MOST_DIMENSIONS = 16
-MOST_GROUPS = 64
+MAX_DIMENSIONS = 16
+MAX_GROUPS = 64
 """Maximum number of groups of a rank; each group has its own connections."""
-MOST_NAME = 200
+MAX_NAME = 200
 
 _NO_TIME, _COMPUTES, _SENDS, _RECEIVES, _COLLECTIVE = (0, 1), 4, 5, 6, 7  # NodeType
 _COMMUNICATES = (_SENDS, _RECEIVES, _COLLECTIVE)
@@ -47,7 +47,7 @@ _OF_EACH = ("allgather", "gather")  # comm_size is a rank's contribution; for ot
 _SUMS = ("allreduce", "reduce", "reducescatter")
 _WORD = 4
 _GPU, _CPU = 0, 1  # streams
-_LEAST_TAG = -(2**31)
+_MIN_TAG = -(2**31)
 _RECORD = "record_param_comms"
 _PEERS = re.compile(r"nccl:(?:send (\d{1,9})->|recv (\d{1,9})<-)(\d{1,9})", re.ASCII)
 """PyTorch's name of an NCCL message: the rank that sends or receives it, and its peer, both numbered in the group."""
@@ -88,10 +88,10 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     if path.name.count("*") != 1:
         raise ScheduleError(f"{path}; allowed: a name with one * for the rank, such as trace.*.et")
     num_files, places = len(files_of(path)), sum(sites)
-    if not num_files or num_files != places or places > MOST_GPUS:
+    if not num_files or num_files != places or places > MAX_GPUS:
         raise ScheduleError(
             f"{path}: {num_files:,} file{'s' * (num_files != 1)} for {places:,} GPUs; allowed: one for each, and at "
-            f"most {MOST_GPUS:,} GPUs"
+            f"most {MAX_GPUS:,} GPUs"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):
@@ -149,8 +149,8 @@ def _messages(file: BinaryIO) -> Iterator[bytes]:
         while head[-1] >= 0x80 and len(head) < 10 and (byte := file.read(1)):
             head += byte
         size, _ = _varint(head, 0)
-        if size > MOST_BYTES:
-            raise _Malformed(f"it has {size:,} bytes; allowed: {MOST_BYTES:,}")
+        if size > MAX_BYTES:
+            raise _Malformed(f"it has {size:,} bytes; allowed: {MAX_BYTES:,}")
         content = file.read(size)
         if len(content) < size:
             raise _Malformed(f"the file ends after {len(content):,} of its {size:,} bytes")
@@ -202,9 +202,9 @@ def _node(content: bytes) -> _Node:
             setattr(node, numbers[number], value)
         elif number in (4, 5):
             waits = node.control if number == 4 else node.waits
-            waits.update((value,) if isinstance(value, int) else _packed(value, MOST_OPERATIONS))
-            if len(waits) > MOST_OPERATIONS:
-                raise _Malformed(f"it depends on more than {MOST_OPERATIONS:,} nodes; allowed: that many")
+            waits.update((value,) if isinstance(value, int) else _packed(value, MAX_OPERATIONS))
+            if len(waits) > MAX_OPERATIONS:
+                raise _Malformed(f"it depends on more than {MAX_OPERATIONS:,} nodes; allowed: that many")
         elif number in (2, 10):
             if not isinstance(value, bytes):
                 raise _Malformed(f"its field {number} is a number")
@@ -253,13 +253,13 @@ def _attribute(content: bytes, values: dict[str, Value]) -> None:
         elif isinstance(given, int) and number in (11, 13, 27):  # uint32, uint64, bool
             value = given
         elif isinstance(given, bytes) and number == 29:
-            value = given[: MOST_NAME + 1].decode(errors="replace")
+            value = given[: MAX_NAME + 1].decode(errors="replace")
         elif isinstance(given, bytes) and number == 28:  # BoolList
             bools = list[int]()
             for _, one in _fields(given):
-                bools += [one] if isinstance(one, int) else _packed(one, MOST_DIMENSIONS)
-                if len(bools) > MOST_DIMENSIONS:
-                    raise _Malformed(f"a list has more than {MOST_DIMENSIONS} booleans; allowed: that many")
+                bools += [one] if isinstance(one, int) else _packed(one, MAX_DIMENSIONS)
+                if len(bools) > MAX_DIMENSIONS:
+                    raise _Malformed(f"a list has more than {MAX_DIMENSIONS} booleans; allowed: that many")
             value = tuple(map(bool, bools))
     if name in _READ and value is not None:
         values[name] = value
@@ -341,8 +341,8 @@ class _Trace:
                     begin, nodes[node.id] = self._add_node(rank, node, number, path)
                     waiting.append((begin, node.waits))
                     self._waits += len(node.waits)
-                    if self._waits > MOST_WAITS:
-                        raise _Malformed(f"nodes depend on more than {MOST_WAITS:,} others; allowed: that many")
+                    if self._waits > MAX_WAITS:
+                        raise _Malformed(f"nodes depend on more than {MAX_WAITS:,} others; allowed: that many")
             except _Malformed as error:
                 raise ScheduleError(f"{path}, message {number:,}: {error}") from None
         if number == 1:
@@ -373,7 +373,7 @@ class _Trace:
         elif node.type in (_SENDS, _RECEIVES):
             mine, theirs = ("comm_src", "comm_dst") if node.type == _SENDS else ("comm_dst", "comm_src")
             node.number(mine, rank, rank, rank)
-            tag = node.number("comm_tag", _LEAST_TAG, 2**32, 0)
+            tag = node.number("comm_tag", _MIN_TAG, 2**32, 0)
             if theirs not in node.values and (group := self._group_name(rank, node)):
                 self._without_peer.append((rank, index, node, group))
             else:
@@ -381,7 +381,7 @@ class _Trace:
                 if peer == rank:
                     raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another rank")
                 self._add_message(operation, index, rank, peer, tag, sends=node.type == _SENDS)
-            size = node.number("comm_size", 1, MOST_MESSAGE_BYTES)
+            size = node.number("comm_size", 1, MAX_MESSAGE_BYTES)
         elif node.type not in _NO_TIME:
             raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all other types, as memory is not modelled")
         self._add(operation, position, size)
@@ -390,8 +390,8 @@ class _Trace:
     def _group_name(self, rank: int, node: _Node) -> str:
         """Return the pg_name of a node, or "" without one, and record the rank as a member of that group."""
         name = node.values.get("pg_name", "")
-        if not isinstance(name, str) or len(name.encode()) > MOST_NAME:
-            raise _Malformed(f"its pg_name is not text, or too long; allowed: text of {MOST_NAME} bytes at most")
+        if not isinstance(name, str) or len(name.encode()) > MAX_NAME:
+            raise _Malformed(f"its pg_name is not text, or too long; allowed: text of {MAX_NAME} bytes at most")
         if name:
             self._members[name].add(rank)
         return name
@@ -406,7 +406,7 @@ class _Trace:
 
     def _find_peers(self) -> None:
         """Find the peer of each message without one, from its callers' names or from a group of two ranks."""
-        tags = {name: _LEAST_TAG - number for number, name in enumerate(self._members, 1)}  # a separate tag per group
+        tags = {name: _MIN_TAG - number for number, name in enumerate(self._members, 1)}  # a separate tag per group
         of_groups = {name: sorted(ranks) for name, ranks in self._members.items()}
         for rank, index, node, group in self._without_peer:
             members, callers = of_groups[group], self._callers[rank]
@@ -431,7 +431,7 @@ class _Trace:
 
     def _seconds(self, node: _Node) -> float:
         """Return the duration of a computation in seconds."""
-        most_us, ops = MOST_CALC_NS // 1000, node.number("num_ops", 0, 2**63, 0)
+        most_us, ops = MAX_CALC_NS // 1000, node.number("num_ops", 0, 2**63, 0)
         if node.duration_us > most_us:
             raise _Malformed(f"its duration_micros is {node.duration_us:,}; allowed: {most_us:,} at most")
         if not ops or (self._tflops is None and node.duration_us):
@@ -443,9 +443,9 @@ class _Trace:
         return seconds
 
     def _add(self, operation: Operation, position: int, size: float = 0.0) -> int:
-        if len(self._operations) >= MOST_OPERATIONS:
+        if len(self._operations) >= MAX_OPERATIONS:
             raise _Malformed(
-                f"there are more than {MOST_OPERATIONS:,} operations; allowed: that many of all ranks, where a message "
+                f"there are more than {MAX_OPERATIONS:,} operations; allowed: that many of all ranks, where a message "
                 "is two"
             )
         self._operations.append(operation)
@@ -455,7 +455,7 @@ class _Trace:
 
     def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
         type_ = node.number("comm_type", 0, len(_KINDS) - 1)
-        size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MOST_MESSAGE_BYTES)
+        size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MAX_MESSAGE_BYTES)
         name, dimensions = self._group_name(rank, node), node.values.get("involved_dim", ())
         if not isinstance(dimensions, tuple):
             raise _Malformed("its involved_dim is not a list of booleans; allowed: such a list")
@@ -529,9 +529,9 @@ class _Trace:
                 continue
             taken = set[int]().union(*(used_channels[member] for member in members))
             channel = next(channel for channel in count(1) if channel not in taken)
-            if channel > MOST_GROUPS:
+            if channel > MAX_GROUPS:
                 raise _Malformed(
-                    f"{_named(group)} has a rank that is in {MOST_GROUPS} other groups; allowed: {MOST_GROUPS} "
+                    f"{_named(group)} has a rank that is in {MAX_GROUPS} other groups; allowed: {MAX_GROUPS} "
                     "groups for each rank"
                 )
             for member in members:
@@ -613,9 +613,9 @@ class _Trace:
         return self._block_start[key, index]
 
     def _check_slots(self, slots: int) -> None:
-        if slots * len(self._site) > MOST_SLOTS:
+        if slots * len(self._site) > MAX_SLOTS:
             raise _Malformed(
-                f"collectives have more than {MOST_SLOTS:,} slots of all GPUs together, where each GPU has a slot per "
+                f"collectives have more than {MAX_SLOTS:,} slots of all GPUs together, where each GPU has a slot per "
                 "block; allowed: that many, so fewer collectives, or another collective.algorithm"
             )
 

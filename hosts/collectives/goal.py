@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hosts.collectives.operations import (
-    MOST_CALC_NS,
-    MOST_MESSAGE_BYTES,
-    MOST_OPERATIONS,
+    MAX_CALC_NS,
+    MAX_MESSAGE_BYTES,
+    MAX_OPERATIONS,
     Operation,
     match,
     topological_order,
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement
-from hosts.collectives.untrusted_file import MOST_GPUS
+from hosts.collectives.untrusted_file import MAX_GPUS
 
-MOST_NICS, MOST_CPUS = 1024, 256
+MAX_NICS, MAX_CPUS = 1024, 256
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _RANKS = re.compile(r"num_ranks[ \t]*(\d{1,9})(?!\d)[ \t]*", re.ASCII)
@@ -160,8 +160,8 @@ class _Reader:
         raise self._error(f"{rest[:80]!r} is not GOAL here; allowed: {_ALLOWED}")
 
     def _set_ranks(self, ranks: int) -> None:
-        if self._num_ranks is not None or not 2 <= ranks <= MOST_GPUS:
-            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MOST_GPUS:,}, given once")
+        if self._num_ranks is not None or not 2 <= ranks <= MAX_GPUS:
+            raise self._error(f"num_ranks {ranks:,}; allowed: 2 to {MAX_GPUS:,}, given once")
         self._num_ranks = ranks
 
     def _begin_rank(self, rank: int) -> None:
@@ -182,10 +182,10 @@ class _Reader:
             raise self._error(
                 f"{kind} {direction} {peer:,}; allowed: the ranks 0 to {self._num_ranks - 1:,} except {self._rank}"
             )
-        if not 1 <= int(size) <= MOST_MESSAGE_BYTES or channel >= MOST_NICS or int(cpu or 0) >= MOST_CPUS:
+        if not 1 <= int(size) <= MAX_MESSAGE_BYTES or channel >= MAX_NICS or int(cpu or 0) >= MAX_CPUS:
             raise self._error(
                 f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}; allowed: 1 to "
-                f"{MOST_MESSAGE_BYTES:,} bytes, CPUs below {MOST_CPUS} and NICs below {MOST_NICS}"
+                f"{MAX_MESSAGE_BYTES:,} bytes, CPUs below {MAX_CPUS} and NICs below {MAX_NICS}"
             )
         index = self._add_operation(label, kind, int(size))
         if kind == "send":
@@ -196,18 +196,18 @@ class _Reader:
 
     def _add_calc(self, label: str | None, length: str, cpu: str | None) -> None:
         assert self._rank is not None
-        if int(length) > MOST_CALC_NS or int(cpu or 0) >= MOST_CPUS:
+        if int(length) > MAX_CALC_NS or int(cpu or 0) >= MAX_CPUS:
             raise self._error(
-                f"calc of {int(length):,} ns on CPU {int(cpu or 0)}; allowed: {MOST_CALC_NS:,} ns at most and CPUs "
-                f"below {MOST_CPUS}"
+                f"calc of {int(length):,} ns on CPU {int(cpu or 0)}; allowed: {MAX_CALC_NS:,} ns at most and CPUs "
+                f"below {MAX_CPUS}"
             )
         index = self._add_operation(label, "calc", int(length) * 1e-9)
         self.operations[index].server = Stream(self._rank, int(cpu or 0))
 
     def _add_operation(self, label: str | None, kind: str, size: float) -> int:
         index = len(self.operations)
-        if index == MOST_OPERATIONS:
-            raise self._error(f"more than {MOST_OPERATIONS:,} operations; allowed: {MOST_OPERATIONS:,}")
+        if index == MAX_OPERATIONS:
+            raise self._error(f"more than {MAX_OPERATIONS:,} operations; allowed: {MAX_OPERATIONS:,}")
         if label is not None:
             if label in self._labels:
                 raise self._error(f"the label {label[:80]} is given twice in a rank; allowed: once")

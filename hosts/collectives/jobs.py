@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from hosts.collectives.kinds import JOBS, JobSpan, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer
 
-MOST_TRANSFERS = 200_000
-MOST_SLOTS = 2**15
+MAX_TRANSFERS = 200_000
+MAX_SLOTS = 2**15
 """Maximum number of slots of all places together. The contents of a slot are a set with a bit for each of them."""
 
 
@@ -54,10 +54,10 @@ def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
         raise ScheduleError("all jobs are background; allowed: at least one job that is not")
     transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
     slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
-    if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
+    if transfers > MAX_TRANSFERS or slots > MAX_SLOTS:
         raise ScheduleError(
             f"the jobs have {transfers:,} transfers and {slots:,} slots of all GPUs together; allowed: "
-            f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
+            f"{MAX_TRANSFERS:,} and {MAX_SLOTS:,}"
         )
     union = _Union(places, word=max(job.workload.unit_bytes for job in jobs))
     spans = {}

@@ -18,7 +18,7 @@ from functools import cache
 
 from hosts.collectives import algorithms
 from hosts.collectives.schedule import (
-    MOST_PROVEN,
+    MAX_PROVEN,
     Contents,
     Schedule,
     ScheduleError,
@@ -31,7 +31,7 @@ from hosts.collectives.schedule import (
 
 Sites = tuple[int, ...]
 
-MOST_TRANSFERS = 2**21
+MAX_TRANSFERS = 2**21
 """Maximum number of transfers of a collective; to generate this many takes a minute and a gigabyte."""
 
 _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
@@ -71,9 +71,9 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     """Return the schedule of a collective over the places of `sites` (GPUs per site, in order); the root is place 0.
 
     `channels` is the number of rings, with alternating directions; `pieces` is the number of messages per slot. A
-    schedule of at most MOST_PROVEN transfers is proven correct before it is returned. Raises ScheduleError for an
+    schedule of at most MAX_PROVEN transfers is proven correct before it is returned. Raises ScheduleError for an
     unknown collective or algorithm, for several channels of an algorithm other than ring, for fewer than two places,
-    and for more than MOST_TRANSFERS transfers.
+    and for more than MAX_TRANSFERS transfers.
     """
     if kind not in ALGORITHMS:
         raise ScheduleError(f"there is no collective {kind!r}; allowed: {', '.join(ALGORITHMS)}")
@@ -88,13 +88,13 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     if sum(sites) < 2:
         raise ScheduleError(f"a collective among {sum(sites)} GPUs; allowed: 2 or more")
     whole = _whole(kind, algorithm, sites, channels)
-    if (transfers := len(whole.transfers) * pieces) > MOST_TRANSFERS:
+    if (transfers := len(whole.transfers) * pieces) > MAX_TRANSFERS:
         raise ScheduleError(
             f"{algorithm} among {sum(sites)} GPUs with {channels} channels and {pieces:,} pieces has {transfers:,} "
-            f"transfers; allowed: {MOST_TRANSFERS:,}"
+            f"transfers; allowed: {MAX_TRANSFERS:,}"
         )
     cut = sliced(whole, pieces)
-    if len(cut.transfers) <= MOST_PROVEN:
+    if len(cut.transfers) <= MAX_PROVEN:
         prove(cut, *contents(kind, places=cut.places, slots=cut.slots))
     return cut
 

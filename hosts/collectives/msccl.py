@@ -32,8 +32,8 @@ KINDS = {
 }
 """The kind of collective for each allowed value of a file's `coll`."""
 
-MOST_CHANNELS = 64
-_MOST_STEPS, _MOST_CHUNKS = 200_000, 200_000
+MAX_CHANNELS = 64
+_MAX_STEPS, _MAX_CHUNKS = 200_000, 200_000
 _SENDS, _RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rrc", "rcs", "rrs", "rrcs")
 _TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
 
@@ -425,8 +425,8 @@ class _Parser:
                 f"the threadblock {block_id} with send {send} and recv {recv}; allowed: an id that is unique in its "
                 f"GPU, and as peers other GPUs below {self.most_gpus}, or -1"
             )
-        if not 0 <= channel < MOST_CHANNELS:
-            raise self.error(f"chan is {channel}; allowed: 0 to {MOST_CHANNELS - 1}")
+        if not 0 <= channel < MAX_CHANNELS:
+            raise self.error(f"chan is {channel}; allowed: 0 to {MAX_CHANNELS - 1}")
         self._block = _Block(line=self._expat.CurrentLineNumber, send=send, recv=recv, channel=channel)
         self._blocks[block_id] = self._block
 
@@ -449,9 +449,9 @@ class _Parser:
             )
         self._steps += 1
         self._chunks += count
-        if self._steps > _MOST_STEPS or self._chunks > _MOST_CHUNKS:
+        if self._steps > _MAX_STEPS or self._chunks > _MAX_CHUNKS:
             raise self.error(
-                f"there are too many steps or chunks; allowed: {_MOST_STEPS:,} steps with {_MOST_CHUNKS:,} chunks"
+                f"there are too many steps or chunks; allowed: {_MAX_STEPS:,} steps with {_MAX_CHUNKS:,} chunks"
             )
         waits = (number("depid", -1), number("deps", -1))
         step = _Step(

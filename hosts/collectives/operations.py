@@ -13,13 +13,13 @@ from itertools import count
 
 from hosts.collectives.schedule import Flow, ScheduleError, Stream
 
-MOST_WAITS = 16_000_000
+MAX_WAITS = 16_000_000
 """Maximum number of dependencies that are examined, indirect ones included."""
 
-MOST_OPERATIONS = 200_000
+MAX_OPERATIONS = 200_000
 """Maximum number of operations of a file, or of all files of a trace; a message is two operations."""
-MOST_MESSAGE_BYTES = 10**12
-MOST_CALC_NS = 10**13
+MAX_MESSAGE_BYTES = 10**12
+MAX_CALC_NS = 10**13
 
 Waits = dict[int, int]
 """Dependencies: for each flow or stream (an index), the last of its tasks (an index) that must have arrived."""
@@ -89,7 +89,7 @@ def topological_order(operations: Sequence[Operation], positions: Sequence[int] 
     """Return the operations in the order in which they begin if nothing takes time.
 
     Of several that are ready, the one that became ready first comes first or, with `positions` (one per operation), the
-    one with the lowest position. Raises ScheduleError for cyclic dependencies and for more than MOST_WAITS of them.
+    one with the lowest position. Raises ScheduleError for cyclic dependencies and for more than MAX_WAITS of them.
     """
     order = Order(events=_events(operations, positions), servers=(), tasks=[], server=[], after=[])
     servers: dict[Flow | Stream, int] = {}
@@ -97,7 +97,7 @@ def topological_order(operations: Sequence[Operation], positions: Sequence[int] 
     begun, done = dict[int, Waits](), dict[int, Waits]()
     waited_for: list[Waits] = []  # per server: everything for which its tasks so far have waited
     latest: dict[int, int] = {}
-    budget = MOST_WAITS
+    budget = MAX_WAITS
     for index, is_done in order.events:
         operation = operations[index]
         if is_done:
@@ -113,7 +113,7 @@ def topological_order(operations: Sequence[Operation], positions: Sequence[int] 
         budget -= sum(map(len, sources))
         if budget < 0:
             raise ScheduleError(
-                f"{operation.where}: the operations up to here have more than {MOST_WAITS:,} dependencies, indirect "
+                f"{operation.where}: the operations up to here have more than {MAX_WAITS:,} dependencies, indirect "
                 "ones included; allowed: that many"
             )
         inherited = begun[index] = _merged(sources)

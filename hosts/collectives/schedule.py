@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-MOST_PROVEN = 40_000
+MAX_PROVEN = 40_000
 """The number of transfers up to which a schedule is proven when it is generated: memory of a proof grows quadratically.
 
 Larger schedules come from the same generators, which tests prove for many numbers of GPUs, and agents verify every
@@ -145,12 +145,12 @@ class Builder:
     def done(self) -> Schedule:
         """Return the schedule; raises ScheduleError, as `final_contents` does, if its outcome depends on the network.
 
-        A schedule of more than MOST_PROVEN transfers is not checked.
+        A schedule of more than MAX_PROVEN transfers is not checked.
         """
         schedule = Schedule(
             places=self._places, slots=self._slots, flows=tuple(self._flows), transfers=tuple(self._transfers)
         )
-        if len(schedule.transfers) <= MOST_PROVEN:
+        if len(schedule.transfers) <= MAX_PROVEN:
             final_contents(schedule, [[0] * self._slots for _ in range(self._places)])
         return schedule
 

@@ -12,13 +12,13 @@ from itertools import accumulate
 from math import lcm
 from typing import TypeVar
 
-from hosts.collectives.kinds import MOST_TRANSFERS, SELF_SIZED_KINDS, Workload
+from hosts.collectives.kinds import MAX_TRANSFERS, SELF_SIZED_KINDS, Workload
 from hosts.collectives.schedule import Contents, Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
 
 _Value = TypeVar("_Value")
 
-MOST_CONNECTIONS = 2**16
-_MOST_CHANNELS = 5_000  # so that two epochs have enough source ports
+MAX_CONNECTIONS = 2**16
+_MAX_CHANNELS = 5_000  # so that two epochs have enough source ports
 
 
 def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, substitutes: int) -> Workload:
@@ -39,17 +39,17 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, substitutes: 
     least = sum(pieces[transfer.flow] if transfer.slots else 1 for transfer in schedule.transfers)
     channels = 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))
     for count, most, what in (
-        (least, MOST_TRANSFERS, "transfers"),
-        (len(flows), MOST_CONNECTIONS, "connections"),
-        (channels, _MOST_CHANNELS, "channels"),
+        (least, MAX_TRANSFERS, "transfers"),
+        (len(flows), MAX_CONNECTIONS, "connections"),
+        (channels, _MAX_CHANNELS, "channels"),
     ):
         if count > most:
             raise ScheduleError(f"sprayed over all paths, the workload has {count:,} {what}; allowed: {most:,}")
     pieces_of = [_cut(whole, transfer, pieces[transfer.flow], parts, unit) for transfer in schedule.transfers]
     ends = [0, *accumulate(map(len, pieces_of))]
-    if ends[-1] > MOST_TRANSFERS:
+    if ends[-1] > MAX_TRANSFERS:
         raise ScheduleError(
-            f"sprayed over all paths, the workload has {ends[-1]:,} transfers; allowed: {MOST_TRANSFERS:,}"
+            f"sprayed over all paths, the workload has {ends[-1]:,} transfers; allowed: {MAX_TRANSFERS:,}"
         )
     transfers = [
         replace(
@@ -127,8 +127,8 @@ def over_planes(whole: Workload, planes: int) -> Workload:
         else flow
         for flow in whole.schedule.flows
     )
-    if (channels := 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))) > _MOST_CHANNELS:
-        raise ScheduleError(f"over {planes} rails, the workload has {channels:,} channels; allowed: {_MOST_CHANNELS:,}")
+    if (channels := 1 + max(flow.channel for flow in flows if isinstance(flow, Flow))) > _MAX_CHANNELS:
+        raise ScheduleError(f"over {planes} rails, the workload has {channels:,} channels; allowed: {_MAX_CHANNELS:,}")
     return replace(whole, schedule=replace(whole.schedule, flows=flows))
 
 

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from hosts.collectives.schedule import Builder, Schedule, ScheduleError
-from hosts.collectives.untrusted_file import MOST_TASKS_WITH_SLOTS, check_size
+from hosts.collectives.untrusted_file import MAX_TASKS_WITH_SLOTS, check_size
 
 _FLOW = re.compile(r"Chunk (\d{1,6}) from (\d{1,6}) traveled over (\d{1,6})->(\d{1,6}) in epoch (\d{1,9})", re.ASCII)
 
@@ -47,10 +47,10 @@ def _lines(path: Path, content: str) -> list[str]:
         raise ScheduleError(f'{path}: it is not JSON with a list "7-Flows", as TE-CCL writes it') from None
     if (
         not isinstance(lines, list)
-        or not 0 < len(lines) <= MOST_TASKS_WITH_SLOTS
+        or not 0 < len(lines) <= MAX_TASKS_WITH_SLOTS
         or not all(isinstance(x, str) for x in lines)
     ):
-        raise ScheduleError(f'{path}: "7-Flows" is not a list of 1 to {MOST_TASKS_WITH_SLOTS:,} lines of text')
+        raise ScheduleError(f'{path}: "7-Flows" is not a list of 1 to {MAX_TASKS_WITH_SLOTS:,} lines of text')
     return lines
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from hosts.collectives.jobs import MOST_SLOTS
+from hosts.collectives.jobs import MAX_SLOTS
 from hosts.collectives.kinds import TRAINING, Sites, Workload
 from hosts.collectives.kinds import schedule as collective
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
@@ -24,7 +24,7 @@ from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Tr
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
 GRADIENTS = ("ring", "hierarchical")
 ACROSS = ("pipeline", "data")
-MOST_TRANSFERS = 100_000
+MAX_TRANSFERS = 100_000
 _WORD = 4
 
 
@@ -217,10 +217,10 @@ def _check(training: Training, sites: Sites, extra: int) -> int:
     # A chunk of a micro-batch has up to three computations and two messages; a ring AllReduce has 2 n (n - 1) messages.
     transfers = training.every * gpus * count * chunks * 5 + stages * sums * 2 * replicas * (replicas - 1)
     slots = gpus * sums * replicas
-    if transfers > MOST_TRANSFERS or slots > MOST_SLOTS:
+    if transfers > MAX_TRANSFERS or slots > MAX_SLOTS:
         raise ScheduleError(
             f"training of about {transfers:,} transfers and {slots:,} slots of all GPUs together; allowed: "
-            f"{MOST_TRANSFERS:,} and {MOST_SLOTS:,}"
+            f"{MAX_TRANSFERS:,} and {MAX_SLOTS:,}"
         )
     for stage, (need, have) in enumerate(_memory(training, sites, extra)):
         if need > have:

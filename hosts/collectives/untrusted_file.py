@@ -9,11 +9,11 @@ from typing import BinaryIO
 
 from hosts.collectives.schedule import ScheduleError
 
-MOST_BYTES = 16 * 2**20
-MOST_GPUS = 1024
-MOST_TASKS_WITH_SLOTS = 20_000
+MAX_BYTES = 16 * 2**20
+MAX_GPUS = 1024
+MAX_TASKS_WITH_SLOTS = 20_000
 """Maximum number of messages of a schedule that is proven: the proof keeps a bit for every pair of them."""
-MOST_SLOTS = 2**15
+MAX_SLOTS = 2**15
 """Maximum number of slots of all GPUs together: the proof keeps a bit for every pair of them."""
 
 
@@ -40,9 +40,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def text_of(path: Path) -> str:
     """Return the text of a regular file in UTF-8; raises ScheduleError, one sentence that begins with the path."""
     with opened(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ScheduleError(f"{path}: it is too large; allowed: {MOST_BYTES:,} bytes at most")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ScheduleError(f"{path}: it is too large; allowed: {MAX_BYTES:,} bytes at most")
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -51,8 +51,8 @@ def text_of(path: Path) -> str:
 
 def check_size(path: Path, *, gpus: int, slots: int, tasks: int) -> None:
     """Raise ScheduleError for a schedule that is too large to be proven quickly; `slots` is the number per GPU."""
-    if not 2 <= gpus <= MOST_GPUS or gpus * slots > MOST_SLOTS or not 1 <= tasks <= MOST_TASKS_WITH_SLOTS:
+    if not 2 <= gpus <= MAX_GPUS or gpus * slots > MAX_SLOTS or not 1 <= tasks <= MAX_TASKS_WITH_SLOTS:
         raise ScheduleError(
-            f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages; allowed: 2 to {MOST_GPUS:,} "
-            f"GPUs, {MOST_SLOTS:,} slots of all GPUs together, and 1 to {MOST_TASKS_WITH_SLOTS:,} messages"
+            f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages; allowed: 2 to {MAX_GPUS:,} "
+            f"GPUs, {MAX_SLOTS:,} slots of all GPUs together, and 1 to {MAX_TASKS_WITH_SLOTS:,} messages"
         )

@@ -62,7 +62,7 @@ MAX_EXACT_GPUS = 12
 Walk = Callable[[Indices, Indices, Indices], Indices]  # (first GPU, last GPU, instance) to the GPUs of a leg
 
 _PS = 1e12
-_MOST_BITS = 52  # of an edge's cost as an integer, so that the sum of twelve is below FAR_PS
+_MAX_BITS = 52  # of an edge's cost as an integer, so that the sum of twelve is below FAR_PS
 _TABLE_BYTES = 1 << 24  # of one site's table at a byte per entry; a few times the L2 cache is fastest
 _MIN_BATCH, _MAX_BATCH = 16, 2048  # limits on the number of instances per batch
 
@@ -257,7 +257,7 @@ class _TotalsChoice:
         self._exists = np.isfinite(cost_s) & ~np.eye(len(cost_s), dtype=bool)[:, :, None]
         largest = np.where(self._exists, cost_s, 0).max(axis=(0, 1))
         # If an instance's costs are too large for whole ps, its unit is a power of two of ps.
-        self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MOST_BITS))
+        self._unit = np.exp2(np.maximum(0, np.frexp(largest * _PS)[1] - _MAX_BITS))
         self._cost, self._delay = self._ps(cost_s), self._ps(delay_s)
         self._slot = self._ps(np.maximum(cost_s - delay_s, 0))
         self._rings_of: type[ExactRings | SearchedRings] = (

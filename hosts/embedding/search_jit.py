@@ -13,7 +13,7 @@ Indices = npt.NDArray[np.intp]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _SEED = 88172645463325252
-_LEAST_GAIN = 1e-12  # relative to the total; a smaller gain is rounding error
+_MIN_GAIN = 1e-12  # relative to the total; a smaller gain is rounding error
 
 
 def _entry(function: Function) -> Function:
@@ -45,7 +45,7 @@ def _exchange(ring: Indices, i: int, j: int, k: int) -> None:
 @_inner
 def _descend(ring: Indices, ends: Indices, weight: Floats, first: int, last: int) -> None:
     """Exchange adjacent segments of a site's GPUs, in the sites first .. last, while that reduces the total."""
-    n, least = ring.size, _LEAST_GAIN * _total(ring, weight)
+    n, least = ring.size, _MIN_GAIN * _total(ring, weight)
     gained = True
     while gained:
         gained = False

@@ -46,7 +46,7 @@ from topologies.errors import SpecError
 from topologies.shaping.classes import Buffer, Shaping
 from topologies.units import format_size
 
-MOST_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
+MAX_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
 """The bytes that a socket can queue, approximately."""
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
@@ -143,9 +143,9 @@ def check_chunks(configs: Sequence[Scenario]) -> None:
                 load = "a round of these jobs" if config.jobs else config.collective.kind
                 raise ValueError(
                     f"{load} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
-                    f"allowed: {MOST_QUEUED_BYTES / 1e6:,.0f} MB (use smaller messages, or fewer of them)"
+                    f"allowed: {MAX_QUEUED_BYTES / 1e6:,.0f} MB (use smaller messages, or fewer of them)"
                 ) from None
-            allowed = MOST_QUEUED_BYTES * chunk_bytes // most // 10**6
+            allowed = MAX_QUEUED_BYTES * chunk_bytes // most // 10**6
             raise ValueError(
                 f"{format_size(chunk_bytes)} is too large for the emulation with {config.gpus} GPUs, which queues "
                 f"{most / chunk_bytes:.3g} times as much on one connection; allowed: {allowed} MB"

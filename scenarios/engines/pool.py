@@ -4,9 +4,7 @@ Worker processes are forked, which takes 20 ms each; a new interpreter would tak
 Their pipes are private, so they only unpickle data of this process. The executors of a Dask cluster are in `dask`.
 """
 
-import ctypes
 import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -17,6 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from topologies.linux import begin_worker
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -30,7 +30,6 @@ Executors = Callable[[int], AbstractContextManager[Sequence[Executor]]]
 TRIES = 2
 """The number of attempts at a task before it is given up."""
 
-_PR_SET_PDEATHSIG = 1
 _KILLED = "a worker process ended before its task was done (killed, or the machine is out of memory)"
 
 
@@ -194,19 +193,10 @@ class _Process:
 
 def _work(connection: "Connection[Any, Any]", parent: int) -> None:
     """Run tasks in the worker process until it is killed."""
-    _begin_worker(parent)
+    begin_worker(parent)
     while True:
         function, arguments, keywords = connection.recv()
         try:
             connection.send(function(*arguments, **keywords))
         except Exception as error:  # the result cannot be pickled; nothing of it has been sent yet
             connection.send(FailedTask(f"{type(error).__name__}: {error}"))
-
-
-def _begin_worker(parent: int) -> None:
-    """Reset the signal handlers inherited from the parent, and arrange to die with it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

@@ -34,7 +34,7 @@ from topologies.fabric.ports import DirectedPort, links_in_grain
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """With traffic engineering, the share of a tunnel's links that every class except the first is guaranteed."""
 
 _FLOWS = 1 << 18  # flows whose links are looked up at a time
@@ -96,11 +96,11 @@ def dscps_in_service_order(workload: Workload) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def traffic(workload: Workload) -> Traffic:
     """Return the demands of a workload's flows, with classes in service order. Every class except the first keeps at
-    least LEAST_SHARE of a tunnel, because a class without a share would never be served."""
+    least MIN_SHARE of a tunnel, because a class without a share would never be served."""
     dscp_of_flow, order = workload.dscp or (0,) * len(workload.schedule.flows), dscps_in_service_order(workload)
     assured = dict(zip(dscp_of_flow, workload.guaranteed_share or (0.0,) * len(dscp_of_flow), strict=True))
-    kept = [0.0, *(max(assured[dscp], LEAST_SHARE) for dscp in order[1:])]
-    scale = (1 - LEAST_SHARE) / max(1 - LEAST_SHARE, sum(kept))  # so that the first class has at least LEAST_SHARE
+    kept = [0.0, *(max(assured[dscp], MIN_SHARE) for dscp in order[1:])]
+    scale = (1 - MIN_SHARE) / max(1 - MIN_SHARE, sum(kept))  # so that the first class has at least MIN_SHARE
     return Traffic(
         priority=tuple(order.index(dscp) for dscp in dscp_of_flow),
         wanted_bps=workload.demand_bps or (np.inf,) * len(dscp_of_flow),

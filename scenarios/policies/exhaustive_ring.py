@@ -14,7 +14,7 @@ from hosts.embedding.ring import best_rings
 
 Floats = npt.NDArray[np.float64]
 
-MOST_RINGS = 20_000
+MAX_RINGS = 20_000
 """The largest number of rings among which the fastest is found by comparing all: two sites of five GPUs have 14,400."""
 
 _RINGS_AT_A_TIME = 1 << 17
@@ -33,14 +33,14 @@ def fastest_rings(alpha_s: Floats, beta_s: Floats, *, gpus_per_site: tuple[int, 
     """Return the fastest rings that visit every site once, by the timing model for edges that share no link.
 
     `alpha_s` and `beta_s`, [K, n, n], are the delay of every edge and its transmission time for a block; an edge with
-    an infinite time does not exist. Up to MOST_RINGS rings are all compared, and the bound equals the completion time.
+    an infinite time does not exist. Up to MAX_RINGS rings are all compared, and the bound equals the completion time.
     With more rings the result is the ring of least cycle time, and the bound is the larger of two: each edge sends
     n - 1 blocks one after the other; and n - 1 cycle times, because each block passes n - 1 of the n edges, and one
     block passes all but the cheapest edge.
     """
     count, n = len(alpha_s), sum(gpus_per_site)
     cost_s, model = alpha_s + beta_s, CompiledSchedule(ring_allgather(n).transfers)
-    if factorial(len(gpus_per_site) - 1) * prod(map(factorial, gpus_per_site)) <= MOST_RINGS:
+    if factorial(len(gpus_per_site) - 1) * prod(map(factorial, gpus_per_site)) <= MAX_RINGS:
         candidates = _all_rings(gpus_per_site)
         edges = slice(None), candidates, np.roll(candidates, -1, axis=1)
         rings, best_s = np.zeros((count, n), dtype=np.int16), np.full(count, np.inf)

@@ -20,7 +20,7 @@ from topologies.units import UnitError, format_delay, parse_delay_s
 Floats = npt.NDArray[np.float64]
 
 MAX_STALE = 1_000_000
-LEAST_WEIGHT = 0.01
+MIN_WEIGHT = 0.01
 MAX_ORDER = 16
 ENDS, PORTS, PROBED, LATE = "measured ends", "measured ports", "probed", "stale by time"
 
@@ -28,7 +28,7 @@ KNOWLEDGE = {
     "oracle": "",
     "stale": f"the age in collectives, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms",
     "mean": "",
-    "ewma": f"the weight of the newest rate, a number from {LEAST_WEIGHT:g} to 1",
+    "ewma": f"the weight of the newest rate, a number from {MIN_WEIGHT:g} to 1",
     "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
     ENDS: "",
     PORTS: "",
@@ -98,7 +98,7 @@ def parse(text: str) -> Knowledge:
         value = float(number) if kind == "ewma" else int(number)
     except ValueError:
         raise ValueError(f"has no such number; allowed: {KNOWLEDGE[kind]}") from None
-    least, most = {"stale": (0, MAX_STALE), "ewma": (LEAST_WEIGHT, 1), "ar": (1, MAX_ORDER)}[kind]
+    least, most = {"stale": (0, MAX_STALE), "ewma": (MIN_WEIGHT, 1), "ar": (1, MAX_ORDER)}[kind]
     if not least <= value <= most:
         raise ValueError(f"is out of range; allowed: {KNOWLEDGE[kind]}")
     return Knowledge(kind, value)

@@ -37,7 +37,7 @@ from topologies.shaping.classes import SEGMENT_BYTES, SHORT_SEGMENT_BYTES, class
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
 
-_LEAST_S = 1e-9  # the resolution of the clocks
+_MIN_S = 1e-9  # the resolution of the clocks
 READING_S = 47e-6
 """How long the controller takes to read all switches' counters, as measured in the VM, in addition to its delay."""
 HEADROOM = 1.1
@@ -110,7 +110,7 @@ def _busy_rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
     for _, since_s, until_s in messages:
         busy_s += max(0.0, until_s - max(since_s, end_s))
         end_s = max(end_s, until_s)
-    return sum(bits for bits, _, _ in messages) / max(busy_s, _LEAST_S)
+    return sum(bits for bits, _, _ in messages) / max(busy_s, _MIN_S)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def predicted_readings(
         if not fair:
             lowest_bps = np.minimum.accumulate(rates_bps[hops])[np.isin(hops, link)]
             takes_s = np.minimum(takes_s, 8 * amount_bytes / lowest_bps)
-        part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _LEAST_S), 0.0, 1.0)
+        part = np.clip((at_s[:, None] - since_s) / np.maximum(takes_s, _MIN_S), 0.0, 1.0)
         sent[:, columns] += amount_bytes * part
     since = np.tile(at_s[:, None], link.size)
     return Readings(link=link, since_s=since, until_s=since + READING_S, sent_bytes=np.round(sent).astype(np.int64))
@@ -221,7 +221,7 @@ def rates_from_counters(readings: Readings, *, links: int, fair: bool) -> Floats
     best_bps, apart = np.zeros(readings.link.size), 1
     while apart < len(readings.sent_bytes):
         grown = readings.sent_bytes[apart:] - readings.sent_bytes[:-apart] - segment_bytes
-        took_s = np.maximum(readings.until_s[apart:] - readings.since_s[:-apart], _LEAST_S)
+        took_s = np.maximum(readings.until_s[apart:] - readings.since_s[:-apart], _MIN_S)
         best_bps = np.maximum(best_bps, (8.0 * grown / took_s).max(axis=0))
         apart *= 2
     rates_bps = np.full(links, np.nan)
@@ -262,7 +262,7 @@ def rates_from_probes(conditions: Conditions, number: int, probes: Ranks, took_s
     rates_bps = np.full(conditions.shared_delays_s.shape, np.nan)
     for row, seconds in zip(probed_links(conditions, number, probes), took_s.tolist(), strict=True):
         hops = row[row >= 0]
-        sends_s = max(seconds - float(conditions.shared_delays_s[hops].sum()), _LEAST_S)
+        sends_s = max(seconds - float(conditions.shared_delays_s[hops].sum()), _MIN_S)
         rates_bps[hops] = np.fmax(rates_bps[hops], np.round(8 * size_bytes / sends_s))
     return rates_bps
 
@@ -313,7 +313,7 @@ def measured_demands(fabric: Fabric, workload: Workload, read: Readings, *, samp
     first = np.searchsorted(at_s, at_s[last] - sample_s * (1 - _LATE_SHARE), side="right") - 1
     last = last[first >= 0] if (first >= 0).any() else last[-1:]
     first = np.maximum(first[-last.size :], 0)
-    mean_bps = 8 * (sent[..., last] - sent[..., first]) / np.maximum(at_s[last] - at_s[first], _LEAST_S)
+    mean_bps = 8 * (sent[..., last] - sent[..., first]) / np.maximum(at_s[last] - at_s[first], _MIN_S)
     wanted_bps: Floats = HEADROOM * mean_bps.max(axis=-1)
     return np.where(wanted_bps > 0, wanted_bps, np.nan)
 

@@ -22,7 +22,7 @@ MAX_NUMBER = 10_000_000
 
 MEASURE_EVERY_S = 1e-3
 """Default of `measure_every`: the seconds between two readings of the port counters."""
-_LEAST_EVERY_S = 100e-6
+_MIN_EVERY_S = 100e-6
 
 _WHEN = (
     f"never, every, every K (1 to {MAX_NUMBER:,} collectives), drift SHARE or gain SHARE (a number from 0 up, or inf)"
@@ -199,7 +199,7 @@ def _loadable(value: str) -> str:
     return value
 
 
-_PERIOD = quantity(units.DELAY, "1 ms", (_LEAST_EVERY_S, 1000.0))
+_PERIOD = quantity(units.DELAY, "1 ms", (_MIN_EVERY_S, 1000.0))
 
 KINDS = {
     "name": texts(

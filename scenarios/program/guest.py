@@ -8,7 +8,6 @@ end. Times are in ns since the ranks were started.
 """
 
 import base64
-import ctypes
 import json
 import os
 import selectors
@@ -38,6 +37,7 @@ from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
 from topologies.fabric.ports import links_in_grain
+from topologies.linux import make_timers_exact
 from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
 
@@ -46,11 +46,10 @@ CAPTURES = "captures"
 
 _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
-_MOST_SAMPLES = 4096  # after so many samples, the interval doubles
+_MAX_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
 _YIELDS = 3  # yields of the processor, for the threads that carry the output
-_LEAST_WINDOW_BYTES = 16 << 20
-_PR_SET_TIMERSLACK = 29
+_MIN_WINDOW_BYTES = 16 << 20
 
 
 def main(arguments: list[str]) -> int:
@@ -143,7 +142,7 @@ class Run:
         return self
 
     def _begin(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # by default, timers may be 50 us late
+        make_timers_exact()
         for name in self._spec.capture:
             self._capture(name)
         self._testbed.drops()
@@ -218,7 +217,7 @@ class Run:
             if now_ns >= next_ns:
                 self._sample()
                 samples += 1
-                if samples % _MOST_SAMPLES == 0:
+                if samples % _MAX_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
             until_ns = next_ns
@@ -358,7 +357,7 @@ def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
     fabric, wanted = testbed.fabric, testbed.config.transport
     fastest_bps = float(rates_bps.max())
     longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
-    window_bytes = max(_LEAST_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))
+    window_bytes = max(_MIN_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))
     limit = limits(wanted, flow_bytes=min(window_bytes, transport.MAX_WINDOW_BYTES))
     transport.lift_memory_limit()
     for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topologies.linux import enter_network, make_timers_exact
+
 MAX_PROCESSES = 100
 """Processes and threads per rank, on average: the limit is for all ranks together."""
 
@@ -26,10 +28,9 @@ FILES = "files"
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
 _MS_REC, _MS_PRIVATE, _MNT_DETACH = 16384, 1 << 18, 2
-_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
-_PR_SET_TIMERSLACK = 29
+_CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
 _INODES = 200_000
-_MOST_OF_MEMORY = 0.7  # share for a single process
+_MAX_OF_MEMORY = 0.7  # share for a single process
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -117,10 +118,10 @@ class RankFiles:
         """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.
 
         `hidden` is a mount that the rank must not see. `limit` is the number of processes that its user may have; each
-        gets at most the share `_MOST_OF_MEMORY` of `memory_bytes`.
+        gets at most the share `_MAX_OF_MEMORY` of `memory_bytes`.
         """
         with Path(f"/proc/{host_pid}/ns/net").open("rb") as network:
-            _check(_libc.setns(network.fileno(), _CLONE_NEWNET), f"the network of {name}")
+            enter_network(network.fileno())
         Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the program is killed, not the testbed
         _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS), "namespaces")
         _mount("none", Path("/"), flags=_MS_REC | _MS_PRIVATE)
@@ -144,8 +145,8 @@ class RankFiles:
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Out of memory, the VM's kernel would reload programs' pages again and again before it kills a process.
-        resource.setrlimit(resource.RLIMIT_DATA, (round(_MOST_OF_MEMORY * memory_bytes),) * 2)
-        _libc.prctl(_PR_SET_TIMERSLACK, 1)  # by default, a sleep may end 50 us late
+        resource.setrlimit(resource.RLIMIT_DATA, (round(_MAX_OF_MEMORY * memory_bytes),) * 2)
+        make_timers_exact()
         os.chdir(self._directory)
 
     def keep(self, target: Path, *, most_bytes: int) -> tuple[int, int]:

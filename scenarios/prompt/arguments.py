@@ -21,7 +21,7 @@ from topologies.fabric.ports import links_in_grain
 MAX_COUNT = 1000
 MAX_SECONDS = 3600
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
-_MOST_NAMES = 24  # in a list of what is allowed
+_MAX_NAMES = 24  # in a list of what is allowed
 _MANY = 1000
 
 Quantity = TypeVar("Quantity")
@@ -232,7 +232,7 @@ def choice(word: str, kind: str, names: Collection[str], allowed: str = "") -> s
     """Return the word if it is one of `names`; else raise PromptError, with `allowed` or a list of the names."""
     if word in names:
         return word
-    allowed = allowed or list_first([*names], _MOST_NAMES)
+    allowed = allowed or list_first([*names], _MAX_NAMES)
     raise PromptError(f"unknown {kind} {format_value(word)}; allowed: {allowed}{did_you_mean(word, names)}")
 
 

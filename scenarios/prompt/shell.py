@@ -39,7 +39,7 @@ from topologies.units import format_delay
 
 _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # 0.1 s at full rate carries more than 5 s at a scale of 1/1000
-_LEAST_SHOWN_NS = 1000
+_MIN_SHOWN_NS = 1000
 _NOT_INHERITED = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by a node's shell that is started meanwhile
 
 MININET = (
@@ -455,7 +455,7 @@ class Prompt(CLI):  # type: ignore[misc]
     def postcmd(self, stop: Any, line: str) -> Any:
         """In virtual time, print how long the line took."""
         took_ns = time.monotonic_ns() - self._begun_ns
-        if self._client is not None and took_ns >= _LEAST_SHOWN_NS and not stop:
+        if self._client is not None and took_ns >= _MIN_SHOWN_NS and not stop:
             print(f"({format_delay(took_ns / 1e9)} of virtual time)")
         return stop
 

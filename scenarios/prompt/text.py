@@ -25,8 +25,8 @@ from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
 from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_delay, format_rate, format_size
 
-_MOST_PATHS = 8
-_MOST_CABLES = 8
+_MAX_PATHS = 8
+_MAX_CABLES = 8
 _PATHS_BY_ROUTING = {
     "single": "fixed",
     "ecmp": "hashed for each flow",
@@ -131,12 +131,12 @@ def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int,
 
 
 def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]:
-    """Return the paths of one crossing: the `_MOST_PATHS` cheapest, those in use, and the number of the others."""
+    """Return the paths of one crossing: the `_MAX_PATHS` cheapest, those in use, and the number of the others."""
     fabric, in_use = state.fabric, state.in_use(src, dst)
     routes = {path.index: state.route(src, dst, path.index) for path in candidates(fabric, src, dst)}
     fixed = next(iter(routes))
     order = sorted(routes, key=lambda path: routes[path].cost_s(message_bytes))
-    shown = order[:_MOST_PATHS] + [path for path in order[_MOST_PATHS:] if path in in_use]
+    shown = order[:_MAX_PATHS] + [path for path in order[_MAX_PATHS:] if path in in_use]
     rows = []
     for path in shown:
         route = routes[path]
@@ -259,8 +259,8 @@ def gpus(ranks: Sequence[int]) -> str:
 def cables(dead: Cables) -> str:
     """Return a clause that names failed cables: "g0 - s0l0 is down"."""
     names = sorted(" - ".join(sorted(ends)) for ends in dead)
-    if len(names) > _MOST_CABLES:
-        names[_MOST_CABLES:] = [f"{len(names) - _MOST_CABLES} more"]
+    if len(names) > _MAX_CABLES:
+        names[_MAX_CABLES:] = [f"{len(names) - _MAX_CABLES} more"]
     return f"{', '.join(names[:-1])} and {names[-1]} are down" if len(names) > 1 else f"{names[0]} is down"
 
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from controller.admission import Calendar, Capacities, Decision, Request, decide_after_failure, decide_all
 from controller.routing.multipath import SUBSTITUTES, multipath
-from hosts.collectives.background import MOST_MESSAGES, timed
+from hosts.collectives.background import MAX_MESSAGES, timed
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, ScheduleError
 from scenarios.spec.classes import ClassSpec
@@ -58,7 +58,7 @@ ADMITTING_ROUTING = "spray"
 
 _CALENDAR_SHARE = 0.95  # share of a link's capacity for the calendar; rounding up to whole connections may use the rest
 _DEFAULT_MESSAGES = 256  # messages of a transfer whose message size is not given
-_LEAST_MESSAGE_BYTES = 16_384  # least size of such a message
+_MIN_MESSAGE_BYTES = 16_384  # least size of such a message
 _RESIDUE = 1e-7  # share of a transfer's highest rate: a tunnel's rate below it is the solver's rounding error
 _NEGLIGIBLE = 1e-3  # share of a request: less is reported as "nothing", since deferred promises leave such remainders
 _LAG_STEP = 0.05  # share of a transfer's duration: lags are rounded up to multiples, so that few instants differ
@@ -250,10 +250,10 @@ def _total_bytes(job: "JobSpec") -> int:
 
 def _message_bytes(job: "JobSpec") -> int:
     """Return the size of a transfer's messages in bytes; the last may be smaller."""
-    size = job.chunk_bytes or max(_LEAST_MESSAGE_BYTES, -(-_total_bytes(job) // _DEFAULT_MESSAGES))
-    if (messages := -(-_total_bytes(job) // size)) > MOST_MESSAGES:
+    size = job.chunk_bytes or max(_MIN_MESSAGE_BYTES, -(-_total_bytes(job) // _DEFAULT_MESSAGES))
+    if (messages := -(-_total_bytes(job) // size)) > MAX_MESSAGES:
         raise ScheduleError(
-            f"{job.name}: a transfer of {messages:,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
+            f"{job.name}: a transfer of {messages:,} messages; allowed: {MAX_MESSAGES:,}, so a larger chunk"
         )
     return size
 
@@ -577,9 +577,9 @@ def _paced(
             for first in range(0, size, message_bytes):
                 at_s = edges_s[i] + (edges_s[i + 1] - edges_s[i]) * first / size - begin_s
                 messages.append((max(0.0, float(at_s)), Flow(0, 1, channel), min(message_bytes, size - first)))
-    if len(messages) > MOST_MESSAGES:
+    if len(messages) > MAX_MESSAGES:
         raise ScheduleError(
-            f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MOST_MESSAGES:,}, so a larger chunk"
+            f"{job.name}: a transfer of {len(messages):,} messages; allowed: {MAX_MESSAGES:,}, so a larger chunk"
         )
     workload = timed(sorted(messages, key=lambda message: message[0]), places=2, algorithm=TRANSFER)
     pinned = {channel: taking[tunnel][number % len(taking[tunnel])] for (tunnel, number), channel in channels.items()}

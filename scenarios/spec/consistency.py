@@ -5,7 +5,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import pairwise
 
-from analysis.model.optimal_schedule import COPIED, MOST_GPUS
+from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import MESSAGES, TRAINING
 from hosts.collectives.schedule import ScheduleError
@@ -22,7 +22,7 @@ from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.shaping.rate_scale import FULL_SCALE, ScaleError
 
 MAX_PROBES = 400  # their connections are open at the same time
-LEAST_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
+MIN_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
 
 
 def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
@@ -163,8 +163,8 @@ def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, s
         yield "reroute", f"{trip}; allowed: less than conditions.every"
     delays_s = sorted({*config.control_delays_s} or {0.0})
     gaps_s = [later - sooner for sooner, later in pairwise([*delays_s, delays_s[0] + within_s])]
-    if min(gaps_s) < LEAST_CHANGE_S * (1 - 1e-9):
-        least = units.format_delay(LEAST_CHANGE_S)
+    if min(gaps_s) < MIN_CHANGE_S * (1 - 1e-9):
+        least = units.format_delay(MIN_CHANGE_S)
         yield "reroute", f"{text} makes switches change less than {least} apart; allowed: {least} apart, or at once"
     if "policy" in config.run.referees:
         yield "reroute", f"{text} cannot be combined with the best policy, which keeps paths; allowed: one of the two"
@@ -226,7 +226,7 @@ def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
     """Check that the fastest ring and the best schedule, if requested, are known in at least one configuration."""
     if "schedule" in scenario.run.referees and not any(one.has_best_schedule for one in scenario.configurations()):
         text = "no best schedule is known here; allowed: ring, policy, or whole blocks that take one path, of "
-        yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MOST_GPUS} GPUs")
+        yield Mistake("run.referees", f"{text}{', '.join(COPIED)}, and up to {MAX_GPUS} GPUs")
     if "ring" in scenario.run.referees and not any(one.has_best_ring for one in scenario.configurations()):
         text = "no best ring is known here; allowed: policy, or whole blocks around one ring that shares no link"
         yield Mistake("run.referees", text)

@@ -29,7 +29,7 @@ MAX_FAULTS = 100
 MAX_NUMBER = 10_000_000  # the most collectives of a scenario
 MAX_SLOWER = 1000
 _MAX_LENGTH = 200  # most characters of a text that is parsed
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 """How many times a collective is begun before the run is given up."""
 
 Floats = npt.NDArray[np.float64]
@@ -216,7 +216,7 @@ def for_completed_attempts(faults: Iterable[Fault], fabric: Fabric, ends: Ends) 
     """
     faults_left = list(faults)
     for number in sorted({fault.collective for fault in faults_left}):
-        for _ in range(MOST_ATTEMPTS - 1):
+        for _ in range(MAX_ATTEMPTS - 1):
             active_now = [
                 index
                 for index, fault in enumerate(faults_left)

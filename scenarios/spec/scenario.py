@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from analysis.model.optimal_schedule import COPIED, MOST_GPUS
+from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from hosts.agent.transport import Transport
 from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING, JobSpan, Workload
 from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES, Training
@@ -49,7 +49,7 @@ from scenarios.spec.values import (
 )
 from topologies import units
 from topologies.conditions import link_overrides
-from topologies.conditions.sampler import LEAST_EVERY_S, MAX_COEFFICIENT, SAMPLERS, ConditionsSpec
+from topologies.conditions.sampler import MAX_COEFFICIENT, MIN_EVERY_S, SAMPLERS, ConditionsSpec
 from topologies.errors import format_value, list_first
 from topologies.fabric.fabric import (
     GRAINS,
@@ -69,12 +69,12 @@ from topologies.shaping.classes import FRAME_BYTES, MAX_BUFFER_BYTES
 from topologies.shaping.rate_scale import FULL_SCALE, MAX_DIVISOR, RateScale
 
 MAX_COLLECTIVES = 10_000_000
-LEAST_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
+MIN_PROBE_BYTES, MAX_PROBE_BYTES = 10_000, 1_000_000
 MAX_CONTROL_DELAY_S = 1.0  # a change of rules takes a round trip, and the controller waits 5 s for it
 MAX_SEED = 2**63 - 1
 _MAX_S = 1000.0
 MAX_AXIS_VALUES = 100
-LEAST_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem's unit is 2^-32, and agents stop waiting for TCP at some point
+MIN_LOSS, MAX_LOSS = 1e-9, 0.1  # of frames: netem's unit is 2^-32, and agents stop waiting for TCP at some point
 MAX_OPTIMUM = 300
 """Most collectives for which the best policy is computed: the effort grows as the square of the modes' choices."""
 MAX_CONFIGURATIONS = 1000
@@ -358,7 +358,7 @@ class Scenario:
         spec, fabric = self.collective, self.fabric
         is_whole = spec.kind in COPIED and spec.schedule is None and (spec.channels, spec.pieces) == (1, 1)
         has_known_paths = fabric.routing == "single" or (fabric.routing == "ecmp" and fabric.grain == "logical")
-        is_small = self.gpus <= MOST_GPUS and not fabric.has_planes
+        is_small = self.gpus <= MAX_GPUS and not fabric.has_planes
         return is_whole and has_known_paths and is_small and self.conditions.every_s is None
 
     @property
@@ -426,15 +426,15 @@ _FILE = texts(
 _ALGORITHM = one_of(*dict.fromkeys(chain.from_iterable(ALGORITHMS.values())))
 _COUNT = whole(1, MAX_COLLECTIVES, "collectives")
 _SHARE = numbers((int, float), 0, 10**15, "share of the highest rate")
-_LOSS = numbers((int, float), LEAST_LOSS, MAX_LOSS, "share of frames", or_zero=True)
+_LOSS = numbers((int, float), MIN_LOSS, MAX_LOSS, "share of frames", or_zero=True)
 _SEARCH = numbers((int, float), 0.01, 1000, "some seconds of a processor")
 _TFLOPS = numbers((int, float), 0.001, 10**9)
 _STAY = numbers((int, float), 1, 10**15, "collectives")
 _COEFFICIENT = numbers((int, float), 0, MAX_COEFFICIENT)
 _ONE_DELAY = quantity(units.DELAY, "5 ms", (1e-9, MAX_CONTROL_DELAY_S))
-_EVERY = quantity(units.DELAY, "100 ms", (LEAST_EVERY_S, _MAX_S))
-_SAMPLE = quantity(units.DELAY, "10 ms", (te.LEAST_SAMPLE_S, _MAX_S))
-_PROBE = quantity(units.SIZE, "250 kB", (LEAST_PROBE_BYTES, MAX_PROBE_BYTES))
+_EVERY = quantity(units.DELAY, "100 ms", (MIN_EVERY_S, _MAX_S))
+_SAMPLE = quantity(units.DELAY, "10 ms", (te.MIN_SAMPLE_S, _MAX_S))
+_PROBE = quantity(units.SIZE, "250 kB", (MIN_PROBE_BYTES, MAX_PROBE_BYTES))
 _FRAMES = quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES), " (one frame)")
 _CONTROL_DELAY = Kind(
     f"{_ONE_DELAY.allowed}, or a list of one for a site",

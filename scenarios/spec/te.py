@@ -12,7 +12,7 @@ from topologies.errors import Mistake, conflicts
 from topologies.units import format_delay
 
 ROUTING, MEASURED = "te", "measured"
-LEAST_SAMPLE_S = 100e-6  # a reading takes half of that
+MIN_SAMPLE_S = 100e-6  # a reading takes half of that
 
 
 @dataclass(frozen=True, kw_only=True)

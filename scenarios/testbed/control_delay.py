@@ -15,7 +15,7 @@ from topologies.shaping.tc import TcError
 
 _NET = "127.0.1."  # prefix of the controller's addresses: .1 for site 0, and so on
 _FIRST_BAND = 2  # band 1 has all other traffic of loopback
-_MOST_BANDS = 16
+_MAX_BANDS = 16
 
 
 def addresses(fabric: Fabric) -> dict[str, str]:
@@ -36,7 +36,7 @@ def delayed(by_address: Mapping[str, float]) -> Iterator[None]:
     Raises NetworkError or TcError if the kernel refuses, or holds another delay afterwards.
     """
     bands = {address: band for band, address in enumerate(by_address, _FIRST_BAND)}
-    lines = [f"qdisc add dev lo root handle 1: prio bands {1 + len(bands)} priomap {' '.join('0' * _MOST_BANDS)}"]
+    lines = [f"qdisc add dev lo root handle 1: prio bands {1 + len(bands)} priomap {' '.join('0' * _MAX_BANDS)}"]
     for address, band in bands.items():
         lines.append(f"qdisc add dev lo parent 1:{band} handle {band + 1:x}: netem limit {QUEUE_PACKETS}")
         for end in ("src", "dst"):

@@ -4,7 +4,6 @@ Each fault is injected once, at its time, and ended after its duration; `recover
 its interface; a switch is taken down by all of its interfaces, and loses its rules and its controller.
 """
 
-import ctypes
 import os
 import signal
 import threading
@@ -15,9 +14,8 @@ from functools import partial
 from controller.process import PORT
 from scenarios.spec.faults import Fault, dead_cables
 from scenarios.testbed.testbed import Testbed
+from topologies.linux import make_timers_exact
 from topologies.mininet_nodes import run_program
-
-_PR_SET_TIMERSLACK = 29
 
 
 class FaultInjector:
@@ -168,7 +166,7 @@ class _Timer:
             raise self._error
 
     def _run(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
+        make_timers_exact()
         self._now.wait(max(0.0, (self._instant_ns - time.monotonic_ns()) / 1e9))
         try:
             self._action()

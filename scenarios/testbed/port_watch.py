@@ -1,12 +1,10 @@
 """Reading of counters while a collective runs, inside the VM: those of switches' ports, or of tunnels."""
 
-import ctypes
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from hosts.agent.clock import sleep_until
-
-_PR_SET_TIMERSLACK = 29
+from topologies.linux import make_timers_exact
 
 Counters = Mapping[str, tuple[int, int, Mapping[int, int]]]
 """One reading, by switch: the instants of the request and of the answer, ns, and the bytes sent by each port, by port
@@ -79,7 +77,7 @@ class PortWatch:
         return tuple(rows)
 
     def _run(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
+        make_timers_exact()
         due_ns = self._start_ns
         while True:
             with self._lock:

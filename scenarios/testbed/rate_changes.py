@@ -1,6 +1,5 @@
 """Changes of links' rates at the instants at which conditions change while a collective runs, inside the VM."""
 
-import ctypes
 import threading
 from collections.abc import Callable
 
@@ -9,8 +8,7 @@ import numpy.typing as npt
 
 from hosts.agent.clock import sleep_until
 from topologies.conditions.timed import Timed
-
-_PR_SET_TIMERSLACK = 29
+from topologies.linux import make_timers_exact
 
 
 class RateChanges:
@@ -40,7 +38,7 @@ class RateChanges:
             raise self._error
 
     def _run(self, start_ns: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # the thread's default slack would delay it by 50 us
+        make_timers_exact()
         index = 0
         while True:
             rates_bps = self._timed.rates_after_change(self._number, index)

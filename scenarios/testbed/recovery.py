@@ -14,7 +14,7 @@ from pathlib import Path
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
 from scenarios.policies.policy import Mode
-from scenarios.spec.faults import CABLE_KINDS, MOST_ATTEMPTS, dead_cables
+from scenarios.spec.faults import CABLE_KINDS, MAX_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
 from topologies.fabric.failures import cable
@@ -62,15 +62,15 @@ class Recovery:
         return events
 
     def _run_collective(self, number: int) -> CollectiveRecord:
-        """Attempt a collective up to MOST_ATTEMPTS times; return its record, or raise the last attempt's error."""
-        for attempt in range(1, MOST_ATTEMPTS + 1):
+        """Attempt a collective up to MAX_ATTEMPTS times; return its record, or raise the last attempt's error."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return self._attempt(number, attempt)
             except WrongDataError:
                 raise
             except (CollectiveError, ControllerError) as error:
                 self._injector.after()
-                last = attempt == MOST_ATTEMPTS
+                last = attempt == MAX_ATTEMPTS
                 if isinstance(error, ControllerError) and not last and self._testbed.controller.ends():
                     continue  # the controller was ending during the call; the repair restarts it
                 sent_bytes = self._sent_bytes() - self._sent_before

@@ -4,16 +4,14 @@ It is taken before the first collective and after the last one for a run's prove
 detected. It changes nothing, and runs inside the VM, where imports are slow.
 """
 
-import ctypes
 import os
 import platform
 import subprocess
-import threading
 from pathlib import Path
 
 from scenarios.vm.errors import VMError
+from topologies.mininet_network import inside
 
-_CLONE_NEWNET = 0x40000000
 _TIMEOUT_S = 60
 _ROOT = Path("/proc/sys")
 _LONGEST = 2**16  # bytes; a setting is read by one call
@@ -27,7 +25,9 @@ def take(host_pid: int) -> dict[str, object]:
     `sysctls` has the settings of the switches' namespace by name, and under "gpu" those that differ in the GPU's.
     """
     version = _output(["ovs-vswitchd", "--version"]).partition("\n")[0]
-    switches, gpu = sysctls(), _sysctls_of(host_pid)
+    switches = sysctls()
+    with inside(host_pid):
+        gpu = sysctls()
     return {
         "kernel": f"{platform.system()} {platform.release()} {platform.version()}",
         "openvswitch": version.rpartition(" ")[2],
@@ -51,24 +51,6 @@ def sysctls() -> dict[str, str]:
         except OSError:  # the setting is write-only, or this kernel lacks it
             continue
         settings[name.replace("/", ".")] = " ".join(text.decode().split())
-    return settings
-
-
-def _sysctls_of(pid: int) -> dict[str, str]:
-    """Return the settings of another process's network namespace, read by a thread that enters it and ends."""
-    settings: dict[str, str] = {}
-
-    def read() -> None:
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET) == 0:
-                settings.update(sysctls())
-        finally:
-            os.close(namespace)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    thread.join()
     return settings
 
 

@@ -24,7 +24,7 @@ from scenarios.engines.emulation import Emulation, check_chunks
 from scenarios.spec.scenario import DEFAULTS, Scenario
 from topologies.fabric.fabric import build_fabric
 
-_LEAST_DELAY_S = 1e-9
+_MIN_DELAY_S = 1e-9
 _ARRIVED_NS, _SRC = 6, 2  # columns of `Rows.transfers`
 
 Floats = npt.NDArray[np.float64]
@@ -106,8 +106,8 @@ def _config(setup: Setup, draw: Draw, path: Path) -> Scenario:
         "fabric.hash_seed": draw.hash_seed,
         "conditions.intra_rate": (setup.rate_bps, setup.rate_bps),
         "conditions.wan_rate": (setup.wan_rate_bps, setup.wan_rate_bps),
-        "conditions.intra_delay": _LEAST_DELAY_S,
-        "conditions.wan_delay": _LEAST_DELAY_S,
+        "conditions.intra_delay": _MIN_DELAY_S,
+        "conditions.wan_delay": _MIN_DELAY_S,
         "collective.kind": MESSAGES,
         "collective.schedule": path,
         "collective.count": 1,

@@ -16,7 +16,7 @@ from scenarios.vm.errors import CannotRunError, NoRoomError, VMUsageError
 from topologies.units import format_size
 
 # With less, the kernel, Open vSwitch and one Python process do not fit.
-_LEAST_MEMORY_BYTES = 256 * 2**20
+_MIN_MEMORY_BYTES = 256 * 2**20
 DEFAULT_MEMORY_BYTES = 2 * 2**30
 _AT_MINSIGSTKSZ = 51  # in <linux/auxvec.h>
 _HIDDEN = ("/proc", "/sys", "/dev", "/run")  # where the VM mounts its own file systems (see guest.sh)
@@ -31,8 +31,8 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     The kernel keeps the guest's memory in an unnamed file there. Raises VMUsageError if the memory is too small for a
     VM to boot, and NoRoomError if no folder has the room and allows executable mappings.
     """
-    if memory_bytes < _LEAST_MEMORY_BYTES:
-        allowed = f"allowed: {format_size(_LEAST_MEMORY_BYTES)} or more"
+    if memory_bytes < _MIN_MEMORY_BYTES:
+        allowed = f"allowed: {format_size(_MIN_MEMORY_BYTES)} or more"
         raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM; {allowed}")
     temporary = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
     reasons, most = [], 0

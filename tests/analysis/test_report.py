@@ -124,8 +124,8 @@ def test_the_report_summary_shows_the_stored_means_and_totals(run, page):
 
 def test_a_report_that_omits_rows_or_figures_names_what_it_omits(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run", overrides={"fabric.gpus": 4}, modelled=300, engines=("model",))
-    monkeypatch.setattr(report, "MOST_ROWS", 100)
-    monkeypatch.setattr(report, "MOST_FIGURES", 60_000)
+    monkeypatch.setattr(report, "MAX_ROWS", 100)
+    monkeypatch.setattr(report, "MAX_FIGURES", 60_000)
     page = Elements(report.write(folder).read_text())
     assert "the first 25 of each point" in page.words
     assert "Nothing was measured" in page.words

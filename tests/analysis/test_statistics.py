@@ -10,7 +10,7 @@ import pytest
 from analysis.statistics.answer import Comparison, answer
 from analysis.statistics.claims import claims, is_paper_configuration
 from analysis.statistics.fidelity import fidelity
-from analysis.statistics.intervals import LEAST_COLLECTIVES, Series, block_length, gain, summarise
+from analysis.statistics.intervals import MIN_COLLECTIVES, Series, block_length, gain, summarise
 from scenarios.engines.model import Model
 from scenarios.experiment.summary import series_of
 from scenarios.spec.load import assignment, load_scenario
@@ -79,7 +79,7 @@ def test_a_gain_pairs_collectives_by_their_index() -> None:
     assert gain(series(base[:500], 10), series(mode[500:], 10, first=500)) is None
 
 
-@pytest.mark.parametrize(("count", "block"), [(1, 1), (LEAST_COLLECTIVES - 1, 1), (400, 100), (10, 10)])
+@pytest.mark.parametrize(("count", "block"), [(1, 1), (MIN_COLLECTIVES - 1, 1), (400, 100), (10, 10)])
 def test_too_few_collectives_or_blocks_give_no_interval(count: int, block: int) -> None:
     interval = summarise(series(grouped(np.random.default_rng(1), count), block)).mean_s
     assert interval.value > 0

@@ -30,7 +30,7 @@ from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Testbed
 from topologies.fabric.fabric import build_fabric
 
-MOST_TIMES = 50.0
+MAX_TIMES = 50.0
 FABRICS = (
     "",
     'wan = "five-router"',
@@ -172,7 +172,7 @@ def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
         with reserve(times=1 / 0.95, lags=False):
             fits = all(each.workload is not None for each in replace(setting, jobs=tuple(by_then)).transfers)
         times = 1.0
-        while not fits and (times := 1.25 * times) < MOST_TIMES:
+        while not fits and (times := 1.25 * times) < MAX_TIMES:
             with reserve(times=times):
                 if all(each.workload is not None for each in every.transfers):
                     for case in failing(every, seed):

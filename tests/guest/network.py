@@ -257,7 +257,7 @@ def many_classes() -> dict[str, Any]:
     lines = ["qdisc add dev many root handle 1: htb"]
     lines += [f"class add dev many parent 1: classid 1:{n:x} htb rate 1mbit quantum 1500" for n in numbers]
     nonsense = "class add dev many parent 1: classid 1:1 htb rate nonsense"
-    with patch.object(tc, "_MOST_LINES", 1000):
+    with patch.object(tc, "_MAX_LINES", 1000):
         found: dict[str, Any] = {"refused": refused(lambda: tc._tc("\n".join([*lines, nonsense, ""])))}
     index = socket.if_nametoindex("many")
     rates = {(index, n): 125_000 * n for n in numbers}
@@ -266,7 +266,7 @@ def many_classes() -> dict[str, Any]:
         assert held == routing.rates(index)
         found["held"] = [(minor, 8 * rate) for (_, minor), (rate, _) in held.items()]
         found["tc"] = sh("tc class show dev many")
-        with patch.object(netlink, "MOST_SENT_BYTES", 1 << 30):
+        with patch.object(netlink, "MAX_SENT_BYTES", 1 << 30):
             try:
                 routing.change_rates(rates, burst_ns=64, quantum_bytes=1500)
             except OSError as error:

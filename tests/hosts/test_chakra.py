@@ -389,19 +389,19 @@ def test_a_trace_over_a_limit_or_unfit_for_the_sites_is_refused(
         chakra.read(trace(tmp_path, some, some, some), sites=(1, 2))
     (tmp_path / "t.2.et").unlink()
     trace(tmp_path, *alone())
-    monkeypatch.setattr(chakra, "MOST_SLOTS", 3)
+    monkeypatch.setattr(chakra, "MAX_SLOTS", 3)
     with pytest.raises(ScheduleError, match="more than 3 slots of all GPUs together"):
         chakra.read(path, sites=(1, 1))
-    monkeypatch.setattr(chakra, "MOST_OPERATIONS", 3)
+    monkeypatch.setattr(chakra, "MAX_OPERATIONS", 3)
     with pytest.raises(ScheduleError, match="more than 3 operations"):
         chakra.read(path, sites=(1, 1))
     trace(tmp_path, *alone(*(node(one, COMP, us=1, data=range(one)) for one in range(4))))
-    monkeypatch.setattr(chakra, "MOST_OPERATIONS", 300)
-    monkeypatch.setattr(chakra, "MOST_WAITS", 5)
+    monkeypatch.setattr(chakra, "MAX_OPERATIONS", 300)
+    monkeypatch.setattr(chakra, "MAX_WAITS", 5)
     with pytest.raises(ScheduleError, match="nodes depend on more than 5 others"):
         chakra.read(path, sites=(1, 1))
     monkeypatch.undo()
-    monkeypatch.setattr(operations, "MOST_WAITS", 1)
+    monkeypatch.setattr(operations, "MAX_WAITS", 1)
     with pytest.raises(ScheduleError, match=r"t\.0\.et.*have more than 1 dependencies"):
         chakra.read(path, sites=(1, 1))
 

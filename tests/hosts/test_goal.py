@@ -319,7 +319,7 @@ def test_ranks_that_send_when_their_receive_begins_do_not_deadlock() -> None:
 
 
 def test_a_goal_file_with_too_many_operations_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goal, "MOST_OPERATIONS", 3)
+    monkeypatch.setattr(goal, "MAX_OPERATIONS", 3)
     with pytest.raises(ScheduleError, match="line 6: more than 3 operations"):
         goal.read(Path("a.goal"), read_text("calc 1\ncalc 1\ncalc 1\ncalc 1", ""))
 
@@ -331,6 +331,6 @@ def test_a_goal_file_with_too_many_dependencies_is_refused(monkeypatch: pytest.M
     text = read_text(*(block if rank == 0 else block + "send 1b to 0" for rank, block in enumerate(ranks)))
     (last,) = {transfer.after for transfer in goal.read(Path("it"), text).transfers if transfer.after}
     assert len(last) == 9  # only the first: the dependencies of later sends are then met
-    monkeypatch.setattr(operations, "MOST_WAITS", 150)
+    monkeypatch.setattr(operations, "MAX_WAITS", 150)
     with pytest.raises(ScheduleError, match=r"line \d+: the operations up to here have more than 150 dependencies"):
         goal.read(Path("a.goal"), text)

@@ -58,5 +58,5 @@ def test_a_pipe_socket_or_device_is_refused_without_blocking(tmp_path: Path) -> 
 def test_a_schedule_file_over_the_size_limit_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ScheduleError, match=f"allowed: {untrusted_file.MOST_BYTES:,} bytes"):
+    with pytest.raises(ScheduleError, match=f"allowed: {untrusted_file.MAX_BYTES:,} bytes"):
         schedule_files.read(tmp_path / "large", kind="messages", gpus=2)

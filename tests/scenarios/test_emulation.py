@@ -12,7 +12,7 @@ import pytest
 from analysis.results.reader import load, open_run
 from scenarios.engines import preflight
 from scenarios.engines.emulation import (
-    MOST_QUEUED_BYTES,
+    MAX_QUEUED_BYTES,
     Reader,
     Task,
     WrongError,
@@ -299,7 +299,7 @@ def test_no_more_vms_run_at_a_time_than_fit_into_memory(testbeds, monkeypatch, c
 
 @pytest.mark.parametrize("gpus", [4, 8, 16])
 def test_the_largest_chunk_is_accepted_and_a_larger_one_is_refused_with_the_limit(gpus):
-    largest = MOST_QUEUED_BYTES // (gpus - 1) // 10**6
+    largest = MAX_QUEUED_BYTES // (gpus - 1) // 10**6
     check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest} MB")])
     with pytest.raises(ValueError, match=f"with {gpus} GPUs, .* allowed: {largest} MB"):
         check_chunks([scenario(fabric__gpus=gpus, collective__chunk=f"{largest + 2} MB")])

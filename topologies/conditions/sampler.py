@@ -24,7 +24,7 @@ from topologies.fabric.ports import links_in_grain, shares_of_rate
 
 SAMPLERS = ("uniform", "gaussian", "markov", "ar1", "trace")
 MAX_COEFFICIENT = 0.999999
-LEAST_EVERY_S = 1e-6
+MIN_EVERY_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ def _mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
 
 def _time_mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
     for key, seconds in (("every", spec.every_s), ("interval", spec.interval_s)):
-        if seconds is not None and not LEAST_EVERY_S <= seconds <= 1e3:
+        if seconds is not None and not MIN_EVERY_S <= seconds <= 1e3:
             yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")
     if spec.every_s is None and spec.interval_s is not None:
         yield Mistake("conditions.interval", "is given without conditions.every; allowed: both, or neither")

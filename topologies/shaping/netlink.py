@@ -49,7 +49,7 @@ _OVS_STATISTICS = struct.Struct("=QQQQ")  # hits, misses, lost, flows
 
 _ANSWER_BYTES = 1 << 16  # twice the kernel's largest answer; a larger buffer would be mapped for every call
 _QUEUE_BYTES = 1 << 26  # the kernel answers all requests of a message before the first answer can be read
-MOST_SENT_BYTES = 1 << 17
+MAX_SENT_BYTES = 1 << 17
 """Most bytes in a message of a batch: the kernel takes at most net.core.wmem_default, 208 KiB by default."""
 
 ClassId = tuple[int, int]
@@ -331,11 +331,11 @@ def attributes(data: bytes) -> dict[int, bytes]:
 
 
 def portions(bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Split the bodies of requests, in order, into parts whose messages have at most MOST_SENT_BYTES together."""
+    """Split the bodies of requests, in order, into parts whose messages have at most MAX_SENT_BYTES together."""
     start = used = 0
     for index, body in enumerate(bodies):
         size = HEADER.size + len(body)
-        if used + size > MOST_SENT_BYTES and index > start:
+        if used + size > MAX_SENT_BYTES and index > start:
             yield bodies[start:index]
             start, used = index, 0
         used += size

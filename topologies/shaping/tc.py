@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 _DEVICE = re.compile(r"^ *([^ :]+):((?: +\d+)+)$", re.MULTILINE)
 _TIMEOUT_S = 120  # for tc, which takes a second for the largest fabric
-_MOST_LINES = 20_000  # per run of tc, which crashes at some 100,000 lines
+_MAX_LINES = 20_000  # per run of tc, which crashes at some 100,000 lines
 _RECEIVE_DROPS, _TRANSMIT_DROPS = 3, 11  # columns of /proc/net/dev
 
 
@@ -339,8 +339,8 @@ def _with_names(drops: Mapping[int, int]) -> Counter[str]:
 def _tc(batch: str, *options: str) -> None:
     """Run a batch of tc; raises TcError with the first line that fails, or after _TIMEOUT_S."""
     all_lines = batch.splitlines(keepends=True)
-    for start in range(0, len(all_lines), _MOST_LINES):
-        lines = all_lines[start : start + _MOST_LINES]
+    for start in range(0, len(all_lines), _MAX_LINES):
+        lines = all_lines[start : start + _MAX_LINES]
         try:
             done = subprocess.run(
                 ["tc", *options, "-batch", "-"],
