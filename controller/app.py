@@ -29,7 +29,7 @@ from controller.forwarding.state import (
     choose_flow_paths,
 )
 from controller.forwarding.switches import SwitchError, Switches
-from controller.routing.link_state import Outages
+from controller.routing.link_state import LinkState
 from controller.routing.switch_paths import FabricPaths
 from controller.routing.wan_path_choice import NoPathError
 from topologies.fabric.fabric import Fabric
@@ -63,7 +63,7 @@ class RouteApp(App):
         if fabric.spec.routing == "te":
             import_module("scipy.optimize")  # takes a second, by which the first request would be late
         self._token, self._fabric = token, fabric
-        self._switches, self._outages = Switches(fabric.switches), Outages(fabric)
+        self._switches, self._link_state = Switches(fabric.switches), LinkState(fabric)
         self._forwarding = Forwarding(fabric, self._switches)
         self._request: RouteRequest | None = None  # the last one served
         self._limits: Limits = []  # the last limits of tunnels
@@ -88,16 +88,16 @@ class RouteApp(App):
         """Handle a switch that has connected and sent its datapath id, or whose connection has ended."""
         datapath = event.datapath
         if event.state == DEAD:
-            self._switches.left(datapath)
+            self._switches.disconnected(datapath)
             self._note_departures()
             return
-        # Not ready any more, before `joined` makes it possible to send the switch any message but a hello.
+        # Not ready any more, before `connected` makes it possible to send the switch any message but a hello.
         self._forwarding.ready.discard(self._switches.names.get(datapath.id, ""))
-        name = self._switches.joined(datapath)
+        name = self._switches.connected(datapath)
         if name is None:
             _LOG.warning("a switch that the fabric does not have connected: datapath id %s", datapath.id)
             return
-        self._outages.reported(name, [_port_state(port) for port in datapath.ports.values()])
+        self._link_state.reported(name, [_port_state(port) for port in datapath.ports.values()])
         hub.spawn(self._greet, name)  # in a new thread, as it waits for confirmations that this thread receives
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN)
@@ -108,7 +108,7 @@ class RouteApp(App):
         if name is not None:
             number, down = _port_state(message.desc)
             deleted = message.reason == message.datapath.ofproto.OFPPR_DELETE
-            self._outages.reported(name, [(number, down or deleted)])
+            self._link_state.reported(name, [(number, down or deleted)])
             hub.spawn(self._reroute)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN)
@@ -135,7 +135,7 @@ class RouteApp(App):
         for name in self._switches.missing():
             if name in self._forwarding.ready:
                 self._forwarding.ready.discard(name)
-                self._outages.left(name)
+                self._link_state.disconnected(name)
                 _LOG.warning("the switch %s has disconnected", name)
                 hub.spawn(self._reroute)
 
@@ -146,7 +146,7 @@ class RouteApp(App):
             except SwitchError as error:
                 _LOG.warning("%s", error)
                 return
-            self._outages.came(name)
+            self._link_state.connected(name)
             self._reconcile()
         for waiter in self._waiters:
             waiter.put(name)
@@ -162,10 +162,10 @@ class RouteApp(App):
 
         Called after every change of either. A failure is logged, and retried at the next event or request.
         """
-        forwarding, dead = self._forwarding, self._outages.dead()
-        outage = self._outages.begin(forwarding.paths.dead, dead) if dead != forwarding.paths.dead else None
+        forwarding, dead = self._forwarding, self._link_state.dead()
+        outage = self._link_state.begin(forwarding.paths.dead, dead) if dead != forwarding.paths.dead else None
         if outage is None:
-            self._outages.nothing_new()
+            self._link_state.nothing_new()
             if forwarding.state is State.CONFIRMED:
                 return
         wanted, of_flows, limits = self._choose_again(dead)
@@ -244,7 +244,7 @@ class RouteApp(App):
             "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
             "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port is not None],
             "limits": self._limits,
-            "outages": self._outages.recent(),
+            "outages": self._link_state.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.paths.dead),
         }
 

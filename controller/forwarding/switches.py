@@ -38,7 +38,7 @@ class SwitchError(RuntimeError):
 class Switches:
     """The connections of a fabric's switches.
 
-    The app's thread reports events by `joined`, `left`, `confirmed`, `counted` and `refused`. `send` and `port_bytes`
+    The app's thread reports events by `connected`, `disconnected`, `confirmed`, `counted` and `refused`. `send` and `port_bytes`
     block another thread until the switches have answered; only one of these calls may run at a time.
     """
 
@@ -68,10 +68,10 @@ class Switches:
 
     def drop(self, datapath: Any) -> None:
         """Close a connection, if it is still its switch's current one; the switch then connects again."""
-        if datapath is not None and self.left(datapath):
+        if datapath is not None and self.disconnected(datapath):
             datapath.send(b"", close_socket=True)  # wakes the framework's writing thread, which then ends
 
-    def joined(self, datapath: Any) -> str | None:
+    def connected(self, datapath: Any) -> str | None:
         """Record that a switch has connected; return its name, or None if the fabric has no such switch."""
         name = self.names.get(datapath.id)
         if name is not None:
@@ -79,7 +79,7 @@ class Switches:
                 self._connections[name] = datapath
         return name
 
-    def left(self, datapath: Any) -> bool:
+    def disconnected(self, datapath: Any) -> bool:
         """Record that a connection has ended; return whether it was still its switch's current one."""
         name = self.names.get(datapath.id, "")
         with self._lock:

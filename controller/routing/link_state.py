@@ -32,30 +32,30 @@ class Outage:
     moved: list[list[int]] = field(default_factory=list)
 
 
-class Outages:
+class LinkState:
     """The link state of one fabric and its last changes."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
         self._peer = {(s.name, port.number): port.peer for s in fabric.switches for port in s.ports}
         self._down: set[tuple[str, int]] = set()  # (switch, port)
-        self._left: set[str] = set()
+        self._disconnected: set[str] = set()
         self._news_ns = 0  # time of the first report since the last change, 0 if there was none
         self._outages: deque[Outage] = deque(maxlen=_REMEMBERED)
 
     def dead(self) -> Cables:
         """Return the cables that are dead now."""
         ports = frozenset(cable(name, self._peer[name, number]) for name, number in tuple(self._down))
-        return ports.union(*(cables_of(self._fabric, name) for name in tuple(self._left)))
+        return ports.union(*(cables_of(self._fabric, name) for name in tuple(self._disconnected)))
 
-    def left(self, switch: str) -> None:
+    def disconnected(self, switch: str) -> None:
         """Record that a switch has disconnected."""
-        self._left.add(switch)
+        self._disconnected.add(switch)
         self._news()
 
-    def came(self, switch: str) -> None:
+    def connected(self, switch: str) -> None:
         """Record that a switch is connected and has its default rules."""
-        self._left.discard(switch)
+        self._disconnected.discard(switch)
         self._news()
 
     def reported(self, switch: str, ports: Iterable[tuple[int, bool]]) -> None:

@@ -47,7 +47,7 @@ def check_vm(configs: Sequence[Scenario]) -> None:
             raise
         chunk = format_size(carried_chunk_bytes(largest))
         raise vm.CannotRunError(
-            error.what,
+            error.problem,
             remedy=f"{error.remedy}, or use fewer than {largest.gpus} GPUs: with chunks of {chunk} there is room for "
             f"{fewer.gpus}",
         ) from None
@@ -57,7 +57,7 @@ def check_vm(configs: Sequence[Scenario]) -> None:
         except vm.VMError as error:
             if watchdog.stuck is not None:
                 raise vm.CannotRunError(watchdog.sentence()) from None
-            raise vm.CannotRunError(error.what, remedy=error.remedy, option=error.option, log=error.log) from None
+            raise vm.CannotRunError(error.problem, remedy=error.remedy, option=error.option, log=error.log) from None
 
 
 def most_gpus(config: Scenario, room_bytes: int) -> Scenario | None:

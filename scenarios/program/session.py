@@ -179,7 +179,7 @@ def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
         if watchdog.sentence is None:
             if isinstance(error, vm.NoRoomError):
                 remedy = f"{error.remedy}, or set program.memory below {format_size(spec.memory_bytes)}"
-                raise vm.CannotRunError(error.what, remedy=remedy) from None
+                raise vm.CannotRunError(error.problem, remedy=remedy) from None
             if isinstance(error, vm.CannotRunError) or not state.began:
                 raise
             return state, str(error)

@@ -98,4 +98,4 @@ def _boot(clock: vm.Clock) -> Iterator[Lack]:
 def _lack(error: vm.VMError) -> Lack:
     """Return what the VM lacks, given its error, and the remedy; if no remedy is known, the log that may show one."""
     unknown = "" if error.log is None else f"unknown: see the kernel's log, {error.log}"
-    return Lack(error.what, error.remedy or unknown)
+    return Lack(error.problem, error.remedy or unknown)

@@ -11,7 +11,7 @@ _REGISTERS = re.compile(r"ptrace [sg]et fp ?regs failed")  # 6.12 has "ptrace se
 
 
 class VMError(Exception):
-    """The VM failed. The message is one sentence for the user: ``what`` failed, and the ``remedy`` if one is known.
+    """The VM failed. The message is one sentence for the user: the ``problem``, and the ``remedy`` if one is known.
 
     ``status`` is the exit status of a command line; ``option`` is a further remedy for command lines that have the
     option --memory; ``log`` is the file with the output of the VM's kernel, if there is one.
@@ -19,10 +19,10 @@ class VMError(Exception):
 
     status = 1
 
-    def __init__(self, what: str, *, remedy: str = "", option: str = "", log: Path | None = None) -> None:
-        text = what if log is None else f"{what} (the kernel's log is {log})"
+    def __init__(self, problem: str, *, remedy: str = "", option: str = "", log: Path | None = None) -> None:
+        text = problem if log is None else f"{problem} (the kernel's log is {log})"
         super().__init__(f"{text}: {remedy}" if remedy else text)
-        self.what, self.remedy, self.option, self.log = what, remedy, option, log
+        self.problem, self.remedy, self.option, self.log = problem, remedy, option, log
 
 
 class VMUsageError(VMError):
@@ -41,8 +41,8 @@ class NoRoomError(CannotRunError):
     """This machine has no room for the VM's memory; `room_bytes` is the most room that a single folder has."""
 
     # `room_bytes` has a default, because an error from another machine is reconstructed from its message alone.
-    def __init__(self, what: str, *, room_bytes: int = 0, remedy: str = "", option: str = "") -> None:
-        super().__init__(what, remedy=remedy, option=option)
+    def __init__(self, problem: str, *, room_bytes: int = 0, remedy: str = "", option: str = "") -> None:
+        super().__init__(problem, remedy=remedy, option=option)
         self.room_bytes = room_bytes
 
 

@@ -11,7 +11,7 @@ from controller.forwarding import rules, state
 from controller.forwarding.state import Forwarding, State
 from controller.forwarding.switches import SwitchError
 from controller.routing import link_state
-from controller.routing.link_state import Outages
+from controller.routing.link_state import LinkState
 from controller.routing.switch_paths import FabricPaths
 from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, failures, usable, wan_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
@@ -83,30 +83,30 @@ def test_the_fixed_path_is_the_first_working_one_or_the_first_if_none_works() ->
 def test_link_state_follows_port_and_switch_reports_and_dates_a_change_from_the_first(monkeypatch):
     now = [100]
     monkeypatch.setattr(link_state.time, "monotonic_ns", lambda: now[0])
-    outages, link = Outages(FABRIC), frozenset({cable("s0b0", "s1b0")})
+    state, link = LinkState(FABRIC), frozenset({cable("s0b0", "s1b0")})
     port = next(p.number for s in FABRIC.switches if s.name == "s0b0" for p in s.ports if p.peer == "s1b0")
-    assert outages.dead() == NO_CABLES
-    outages.reported("s0b0", [(port, True), (99, True), (0xFFFFFFFE, True)])
-    assert outages.dead() == link
+    assert state.dead() == NO_CABLES
+    state.reported("s0b0", [(port, True), (99, True), (0xFFFFFFFE, True)])
+    assert state.dead() == link
     now[0] = 200
-    outages.left("s1b1")  # a second report of the same change
-    assert outages.dead() == link | cables_of(FABRIC, "s1b1")
-    begun = outages.begin(NO_CABLES, link)
+    state.disconnected("s1b1")  # a second report of the same change
+    assert state.dead() == link | cables_of(FABRIC, "s1b1")
+    begun = state.begin(NO_CABLES, link)
     assert (begun.died, begun.back, begun.seen_ns) == (["s0b0-s1b0"], [], 100)
     now[0] = 300
-    outages.came("s1b1")
+    state.connected("s1b1")
     now[0] = 400
-    outages.reported("s0b0", [(port, False)])
-    assert outages.dead() == NO_CABLES
-    begun = outages.begin(link, NO_CABLES)
+    state.reported("s0b0", [(port, False)])
+    assert state.dead() == NO_CABLES
+    begun = state.begin(link, NO_CABLES)
     assert (begun.died, begun.back, begun.seen_ns) == ([], ["s0b0-s1b0"], 300)
     now[0] = 500
-    outages.left("s1b1")
-    outages.nothing_new()
+    state.disconnected("s1b1")
+    state.nothing_new()
     now[0] = 600
-    outages.left("s1b1")
-    assert outages.begin(NO_CABLES, link).seen_ns == 600
-    assert [(outage["died"], outage["done_ns"]) for outage in outages.recent()] == [
+    state.disconnected("s1b1")
+    assert state.begin(NO_CABLES, link).seen_ns == 600
+    assert [(outage["died"], outage["done_ns"]) for outage in state.recent()] == [
         (["s0b0-s1b0"], 0),
         ([], 0),
         (["s0b0-s1b0"], 0),

@@ -99,4 +99,4 @@ def test_the_cause_of_a_vms_death_is_derived_from_its_log_and_status(
     # The sentence names the log where no remedy is known.
     kept = death(log, status=status, ready=ready, kept=Path("/x/panic.log"))
     assert kept.remedy or kept.option or "/x/panic.log" in str(kept)
-    assert "/x/panic.log" not in kept.what + kept.remedy
+    assert "/x/panic.log" not in kept.problem + kept.remedy
