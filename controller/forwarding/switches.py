@@ -38,8 +38,8 @@ class SwitchError(RuntimeError):
 class Switches:
     """The connections of a fabric's switches.
 
-    The app's thread reports events by `connected`, `disconnected`, `confirmed`, `counted` and `refused`. `send` and `port_bytes`
-    block another thread until the switches have answered; only one of these calls may run at a time.
+    The app's thread reports events by `connected`, `disconnected`, `confirmed`, `counted` and `refused`. `send` and
+    `port_bytes` block another thread until the switches have answered; only one of these calls may run at a time.
     """
 
     def __init__(self, switches: Iterable[Switch]) -> None:
