@@ -87,7 +87,7 @@ def _check(options: argparse.Namespace) -> float:
 def _shares(options: argparse.Namespace) -> "Floats":
     """Return the drawn shares of links' nominal capacities, [1 + collectives, links]; raises DrawsError."""
     from analysis.authors.draws import DrawsError, count_draws, gaussian, read
-    from scenarios.experiment.progress import heartbeat
+    from scenarios.experiment.heartbeat import heartbeat
 
     if options.draws is None:
         return gaussian(1 + (options.collectives or COLLECTIVES), options.seed)
@@ -96,7 +96,7 @@ def _shares(options: argparse.Namespace) -> "Floats":
     if count < _MIN_COLLECTIVES or count + 1 > stored:
         needed = max(count, _MIN_COLLECTIVES) + 1
         raise DrawsError(f"{options.draws} has {stored:,} draws; allowed: {needed:,} or more, one for the initial ring")
-    with heartbeat("the draws are being read"):
+    with heartbeat(lambda: "the draws are being read"):
         return read(options.draws, count + 1)
 
 
@@ -107,11 +107,11 @@ def _run(
     from analysis.figures.authors import picture
     from analysis.results.reader import FIGURES, PROVENANCE
     from analysis.results.writer import write_text
-    from scenarios.experiment.progress import heartbeat
+    from scenarios.experiment.heartbeat import heartbeat
     from scenarios.experiment.run_directory import circumstances, now
 
     started = now()
-    with heartbeat("the collectives are being simulated"):
+    with heartbeat(lambda: "the collectives are being simulated"):
         totals = {size: totals_s(shares, size, delay_s) for size in SIZES_MB}
         variations = list(variation_results(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=options.seed))
     answer = {

@@ -101,8 +101,11 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     """Return the scenario given by the options, swept over algorithms and sizes; raises ValueError."""
     from hosts.collectives.kinds import ALGORITHMS
     from scenarios.spec.load import Override, assignment, load_scenario
+    from topologies.errors import format_value
     from topologies.units import format_size, parse_size_bytes
 
+    if options.kind not in ALGORITHMS:
+        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}")
     study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
     sizes = list(_sizes(parse_size_bytes(options.least), parse_size_bytes(options.most), options.factor))
@@ -122,7 +125,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         if options.algorithms is not None:
             names = options.algorithms.split(",")
         else:
-            names = list(ALGORITHMS.get(options.kind, ["ring"]))
+            names = list(ALGORITHMS[options.kind])
             if options.channels != 1:  # which only rings can have
                 names = [name for name in names if name == "ring"]
         overrides.append(Override("sweep.collective.algorithm", names, "--algorithms"))
@@ -143,8 +146,8 @@ def _rows(scenario: "Scenario", engine: str, jobs: int, failures: list[str]) -> 
     runner, configs = engine_for(scenario, engine, jobs=jobs)
     slices: dict[tuple[int, str], list[Rows]] = {}
     points, done = len(configs) * len(scenario.run.modes), set()
-    print(f"collectives.py: {engine}: {points} points", end="", file=sys.stderr, flush=True)
-    with closing(runner.run(configs)) as events:
+    with study_command.progress("collectives.py") as show, closing(runner.run(configs)) as events:
+        show(f"{engine}: 0 of {points} points")
         for event in events:
             if isinstance(event, Failed):
                 failures.append(event.why)
@@ -153,8 +156,7 @@ def _rows(scenario: "Scenario", engine: str, jobs: int, failures: list[str]) -> 
                 parts.append(event.rows)
                 if sum(map(len, parts)) == configs[event.setting].collective.count:
                     done.add((event.setting, event.mode))
-                    print(f"\rcollectives.py: {engine}: {len(done)} of {points} points", end="", file=sys.stderr)
-    print(file=sys.stderr)
+                    show(f"{engine}: {len(done)} of {points} points")
     return {point: joined(sorted(slices[point], key=lambda part: part.start)) for point in sorted(done)}
 
 

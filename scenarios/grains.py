@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _study(options: argparse.Namespace) -> int:
-    with study_command.Progress("grains.py") as progress:
-        lines = run(options, lambda done, count: progress.show(f"{options.engine}: {done} of {count} algorithms"))
+    with study_command.progress("grains.py") as show:
+        lines = run(options, lambda done, count: show(f"{options.engine}: {done} of {count} algorithms"))
     text = json.dumps({grain: [asdict(line) for line in own] for grain, own in _by_grain(lines)}, indent=1)
     print(text if options.json else "\n\n".join(_table(grain, own) for grain, own in _by_grain(lines)))
     if options.figure is not None:

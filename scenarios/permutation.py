@@ -320,12 +320,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace) -> int:
     experiment, measured = _experiment(options), dict[str, Any]()
-    with study_command.Progress("permutation.py") as progress, ExitStack() as stack:
+    with study_command.progress("permutation.py") as show, ExitStack() as stack:
         measure = stack.enter_context(prepared(experiment)) if options.engine == "both" else None
-        predicted, optimum = run(experiment, lambda done: progress.show(f"{done} of {experiment.draws} draws"))
+        predicted, optimum = run(experiment, lambda done: show(f"{done} of {experiment.draws} draws"))
         if measure is not None:
             points = 2 * experiment.draws
-            times_s = measure(lambda done: progress.show(f"{done} of {points} points measured"), options.jobs)
+            times_s = measure(lambda done: show(f"{done} of {points} points measured"), options.jobs)
             ratios = times_s.reshape(2, *predicted[ECMP].shape) / optimum[:, None]
             measured = dict(zip((ECMP, SPRAY), ratios, strict=True))
     lines = [_line(routing, "model", ratios) for routing, ratios in predicted.items()]

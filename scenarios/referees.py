@@ -9,7 +9,7 @@ needs OR-Tools, the extra [optimum]; without it that column is empty, and a mess
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,13 +58,18 @@ def _study(options: argparse.Namespace) -> int:
 
     scenario = _scenario(options)
     lines, totals_of = [], []
-    for config in scenario.configurations():
-        totals_of.append((config, totals(config, options.collectives)))
-        try:
-            lines += _lines(config, options.collectives, options.seconds)
-        except NotInstalledError as error:
-            print(f"run.py referees: {config.label}: no best schedule: {error}", file=sys.stderr)
-            lines += _lines(config, options.collectives, 0)
+    without = list[str]()
+    with study_command.progress("run.py referees") as show:
+        for config in scenario.configurations():
+            show(f"{config.label}: the best choices in hindsight")
+            totals_of.append((config, totals(config, options.collectives)))
+            try:
+                lines += _lines(config, options.collectives, options.seconds, show)
+            except NotInstalledError as error:
+                without.append(f"run.py referees: {config.label}: no best schedule: {error}")
+                lines += _lines(config, options.collectives, 0, show)
+    for why in without:
+        print(why, file=sys.stderr)
     if options.figure is not None:
         _draw(options.figure, lines, totals_of, options.collectives)
     if options.json:
@@ -123,10 +128,10 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     return scenario
 
 
-def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
+def _lines(config: "Scenario", count: int, seconds: float, show: Callable[[str], None]) -> list[Line]:
     """Return a line for each of a configuration's first `count` collectives.
 
-    `seconds` limits each search for a best schedule; 0 means no search.
+    `seconds` limits each search for a best schedule; 0 means no search. `show` is told the progress.
     """
     from analysis.model.optimal_schedule import COPIED, MAX_GPUS
     from scenarios.engines import prediction
@@ -144,6 +149,7 @@ def _lines(config: "Scenario", count: int, seconds: float) -> list[Line]:
     searches = seconds > 0 and config.collective.kind in COPIED and config.gpus <= MAX_GPUS
     lines = []
     for number in range(count):
+        show(f"{config.label}: {number} of {count} collectives")
         best = best_schedule_of(config, conditions, number, seconds=seconds) if searches else None
         lines.append(
             Line(

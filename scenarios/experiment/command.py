@@ -17,7 +17,7 @@ from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
 from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
-from scenarios.experiment import progress
+from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
 from scenarios.experiment.run_location import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
@@ -121,17 +121,21 @@ def _run_on_cluster(request: Request, arguments: Sequence[str]) -> int:
 
 
 def _export(scenario: Scenario, form: str, path: str) -> int:
-    """Write a schedule into a file and return the exit status."""
+    """Write a schedule into a file, or to stdout if its name is "-"; return the exit status."""
     from scenarios.experiment.export import exported
 
     try:
-        Path(path).write_text(exported(scenario, form), encoding="utf-8")
+        text = exported(scenario, form)
+        if path != "-":
+            Path(path).write_text(text, encoding="utf-8")
     except ScheduleError as error:
         print(f"--export: {error}", file=sys.stderr)
         return BAD_USAGE
     except OSError as error:
         print(f"--export: {path} cannot be written: {error.strerror}", file=sys.stderr)
         return BAD_USAGE
+    if path == "-":
+        print(text, end="")
     return DONE
 
 
@@ -157,7 +161,7 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     (config,) = request.scenario.configurations()
     try:
         if config.run.is_real:
-            with progress.heartbeat("measuring the capacity of the VM"):
+            with heartbeat(lambda: "measuring the capacity of the VM"):
                 check_program(config)
         folder = _run_folder(request)
     except VMError as error:
@@ -205,14 +209,14 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
                 check_faults(configs)
             if engine.elsewhere is None:
                 try:
-                    with progress.heartbeat("checking that the VM boots"):
+                    with heartbeat(lambda: "checking that the VM boots"):
                         check_vm(configs)
                 except CannotRunError as error:
                     if not engine_is_open:
                         raise
                     unmeasured = str(error)
                 else:
-                    with progress.heartbeat("measuring the capacity of the VM"):
+                    with heartbeat(lambda: "measuring the capacity of the VM"):
                         check_capacity(configs)
                     engine = _with_room(request, engine, configs)
         usable.append((engine, configs))

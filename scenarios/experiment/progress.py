@@ -4,11 +4,8 @@ Without a terminal, a line with the current activity and the time left is also p
 """
 
 import math
-import sys
-import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,13 +16,13 @@ from rich.table import Table
 
 from analysis.statistics.intervals import Interval, Series
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
+from scenarios.experiment.heartbeat import breaking_silence
 from scenarios.experiment.summary import point_result, series_of
 from scenarios.spec.scenario import Scenario
 
 _CONFIGS_SHOWN = 4  # configurations in the live table at most, so that it fits a screen
 _REFRESH_S = 0.25
 _MIN_PACE_S = 2.0  # a pace measured over less time is not used
-_SILENT_S = 8.0  # users are promised a line every 15 s; a heartbeat may be a few seconds late
 _ACTIVE_SHOWN = 3  # active points named in one line
 
 # Speed of the emulation on a typical machine, for the time left before the first result and for weights of points.
@@ -205,7 +202,7 @@ def _failure(event: EngineEvent) -> str:
 
 
 def _in_lines(events: Iterable[EngineEvent], progress: Progress) -> Generator[EngineEvent, None, None]:
-    with _heartbeat(progress.going_on) as say:
+    with breaking_silence(progress.going_on) as say:
         for event in events:
             progress.note(event)
             if failure := _failure(event):
@@ -230,39 +227,3 @@ def _live(events: Iterable[EngineEvent], progress: Progress, console: Console) -
                 due_s = time.monotonic() + _REFRESH_S
             yield event
         live.update(progress.table(last), refresh=True)
-
-
-@contextmanager
-def _heartbeat(describe: Callable[[], str]) -> Generator[Callable[[str], None], None, None]:
-    """Yield a function that prints a line on stderr; after a silence a thread prints `describe()`."""
-    last_s, over = time.monotonic(), threading.Event()
-
-    def say(line: str) -> None:
-        nonlocal last_s
-        print(f"{line}\n", end="", file=sys.stderr, flush=True)  # one write, because two threads print
-        last_s = time.monotonic()
-
-    def beat() -> None:
-        with suppress(OSError):  # stderr is closed; the main thread will notice
-            while not over.wait(max(0.0, last_s + _SILENT_S - time.monotonic())):
-                if time.monotonic() >= last_s + _SILENT_S:
-                    say(describe())
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield say
-    finally:
-        over.set()
-        thread.join()
-
-
-@contextmanager
-def heartbeat(doing: str) -> Generator[None, None, None]:
-    """Print `doing`, the current activity, every few seconds, unless stderr is a terminal."""
-    if Console(stderr=True).is_terminal:
-        yield
-        return
-    began_s = time.monotonic()
-    with _heartbeat(lambda: f"{doing}, {time.monotonic() - began_s:.0f} s so far"):
-        yield

@@ -20,6 +20,7 @@ from analysis.statistics.fidelity import Fidelity, fidelity
 from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultOutcome, Retrying, Slice, Snapshot
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
+from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_directory import RunDirectory
 from scenarios.experiment.summary import (
@@ -140,7 +141,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
         if run.unmeasured is not None:
             directory.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-        with progress.heartbeat("report: making results, tables and figures"):
+        with heartbeat(lambda: "making results and tables"):
             # In the background thread: two threads that import the same libraries can break each other.
             background.submit(_import, run.library).result()
             tables = writer.tables()
@@ -154,7 +155,7 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             results, run_fidelity = _results(all_rows, jobs_in(tables), run, directory, tables)
             writing.result()
             directory.end(results, failed)
-            wrong += [why for why in [report() if report else None] if why]
+        wrong += [why for why in [report() if report else None] if why]
     finally:
         background.shutdown(wait=False)  # so that an interrupted command ends at once
     _print(run, directory, results, run_fidelity)

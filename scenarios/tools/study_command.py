@@ -5,17 +5,16 @@ Slow modules are imported only when they are needed, so that --help is quick.
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
 
 if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
-
-_QUIET_S = 2.0
 
 
 def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
@@ -46,27 +45,17 @@ def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
     return status
 
 
-class Progress:
-    """A line of progress on stderr, printed if the command takes longer than two seconds; leaving the context ends it.
+@contextmanager
+def progress(name: str) -> Generator[Callable[[str], None], None, None]:
+    """Show on stderr how far a command has come; yields the function that sets the words, after the command's name."""
+    words = "preparing"
 
-    `name` is the command's name, with which the line starts.
-    """
+    def show(done: str) -> None:
+        nonlocal words
+        words = done
 
-    def __init__(self, name: str) -> None:
-        self._name, self._start_s, self._is_shown = name, time.monotonic(), False
-
-    def show(self, done: str) -> None:
-        """Replace the line's text."""
-        if self._is_shown or time.monotonic() - self._start_s > _QUIET_S:
-            self._is_shown = True
-            print(f"\r{self._name}: {done}", end="", file=sys.stderr, flush=True)
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_shown:
-            print(file=sys.stderr)
+    with heartbeat(lambda: f"{name}: {words}"):
+        yield show
 
 
 def check(options: argparse.Namespace, least: float, most: float, *names: str) -> None:

@@ -90,7 +90,7 @@ def test_the_figure_marks_the_sizes_at_which_the_best_algorithm_changes() -> Non
         (["--collectives", "0"], "--collectives"),
         (["--jobs", "0"], "--jobs"),
         (["--schedule", "/no/such/x"], "/no/such/x"),
-        (["--schedule", GOAL, "--kind", "messages"], "--from: does nothing here"),
+        (["--schedule", GOAL, "--kind", "messages"], '--kind: "messages" has no sizes; allowed: allgather'),
     ],
 )
 def test_an_invalid_argument_is_refused_in_one_sentence(

@@ -1,6 +1,9 @@
 """Progress on stderr during a run: correct numbers, no long silence, and the estimated time left."""
 
+import os
 import re
+import sys
+import termios
 import time
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from analysis.results.rows import Rows
 from analysis.statistics.intervals import gain, summarise
 from scenarios.engines.base import Activity, Retrying, Slice
-from scenarios.experiment import progress
+from scenarios.experiment import heartbeat, progress
 from scenarios.experiment.progress import Progress
 from scenarios.experiment.summary import series_of
 from tests.fakes.commands import scenario
@@ -64,7 +67,7 @@ def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):
 
 
 def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkeypatch, capsys):
-    assert progress._SILENT_S <= 15  # as documented
+    assert heartbeat.SILENT_S <= 15  # as documented
     settings = scenario(collective__count=4, run__modes=["base", "wan"]).configurations()
     err = ""
 
@@ -78,7 +81,7 @@ def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkey
 
     monkeypatch.setattr(progress, "_MIN_PACE_S", 0.0)
     with monkeypatch.context() as hurried:
-        hurried.setattr(progress, "_SILENT_S", 0.05)
+        hurried.setattr(heartbeat, "SILENT_S", 0.05)
         assert len(list(progress.with_progress(silent(), "emulation", settings))) == 1
     assert re.search(r"^\[0/2\] .*, wan: 0 of 4, collective 3: the AllGather, about \d+ s left$", err, re.MULTILINE)
 
@@ -87,6 +90,25 @@ def test_without_a_terminal_only_a_silent_run_prints_its_current_activity(monkey
             time.sleep(0.1)
             yield Retrying(setting=0, mode="wan", why="it failed")
 
-    monkeypatch.setattr(progress, "_SILENT_S", 0.4)
+    monkeypatch.setattr(heartbeat, "SILENT_S", 0.4)
     list(progress.with_progress(busy(), "emulation", settings))
     assert capsys.readouterr().err == "tried once more: it failed\n" * 5
+
+
+def test_a_terminal_shows_a_long_activity_in_one_line_and_erases_it(monkeypatch):
+    terminal, theirs = os.openpty()
+    monkeypatch.setattr(heartbeat, "_QUIET_S", 0.05)
+    monkeypatch.setattr(heartbeat, "_REFRESH_S", 0.05)
+    termios.tcsetwinsize(theirs, (24, 40))
+    with os.fdopen(terminal, "rb", buffering=0) as shown, os.fdopen(theirs, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        words, printed = "a" * 10, b""
+        with heartbeat.heartbeat(lambda: words):
+            printed = shown.read(1000)
+            words = "b" * 100
+            while b"b" not in printed:
+                printed += shown.read(1000)
+        printed += shown.read(1000)
+    first, *later, last = re.findall(r"\r(.*?)\x1b\[K", printed.decode())
+    assert re.fullmatch(r"a{10}, \d s so far", first) and "b" * 39 in later and last == ""
+    assert max(map(len, later)) == 39 and b"\n" not in printed

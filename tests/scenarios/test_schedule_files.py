@@ -170,13 +170,15 @@ def test_an_exported_schedule_of_every_algorithm_can_be_read_again(tmp_path, kin
         assert max(*sent, *received) >= size * busbw_factor(kind, 8)
 
 
-def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path):
+def test_an_exported_ring_is_the_planned_ring_of_the_first_mode(tmp_path, capsys):
     out = tmp_path / "a.goal"
     arguments = ["paper", "--seed", "3", "--set", "fabric.gpus=[3, 3]"]
     assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", str(out)]) == 0
     (setting,) = load_scenario("paper", []).with_values({"run.seed": 3, "fabric.gpus": (3, 3)}).configurations()
     ring = [int(rank) for rank in plan_of(setting, "joint").decisions.placement[0]]
     assert ring != list(range(6))
+    assert command.run([*arguments, "--modes", "joint,base", "--export", "goal", "-"]) == 0
+    assert capsys.readouterr().out == out.read_text()
     flows = schedule_files.read(out, kind="messages", gpus=6).flows
     assert {(flow.src, flow.dst) for flow in flows if isinstance(flow, Flow)} == {
         (ring[place], ring[(place + 1) % 6]) for place in range(6)
