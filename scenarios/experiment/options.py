@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
         "--export",
         nargs=2,
         metavar=("FORMAT", "FILE"),
-        help="write the schedule of the first collective in the first mode as goal or msccl, and stop; FILE - is stdout",
+        help="write the first schedule of the first mode as goal or msccl, and stop; the file - is stdout",
     )
     add(
         "--no-report",
