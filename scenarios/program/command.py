@@ -34,6 +34,7 @@ def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, 
         return BAD_USAGE if isinstance(error, VMUsageError) else error.status
     except BaseException:
         directory.log("interrupted")
+        _say(f"the unfinished run is in {folder.path}")
         raise
     result = session.result_of(config, state, why, time.monotonic() - began_s)
     failures = session.failures(result, config, folder.path)

@@ -83,8 +83,8 @@ class LineServer:
     """The host's side: answers requests with lines that the user types at the terminal, or from standard input.
 
     Tab completes names of `fabric`. Ctrl-C discards the line being typed, as in a shell. `answers` counts the lines
-    sent so far. `is_answered` is True while the prompt executes the last of them, and `is_interrupted` once Ctrl-C was
-    pressed during that time.
+    sent so far, and `refused` the piped lines that were too long. `is_answered` is True while the prompt executes the
+    last of the lines sent, and `is_interrupted` once Ctrl-C was pressed during that time.
     """
 
     def __init__(self, fabric: Fabric, *, at_terminal: bool, history: Path) -> None:
@@ -92,7 +92,7 @@ class LineServer:
         self._request: dict[str, Any] = {}
         self._is_typing = False  # whether a line is being typed
         self.is_answered = self.is_interrupted = False
-        self.answers = 0
+        self.answers = self.refused = 0
 
     def interrupt(self) -> None:
         """Record that Ctrl-C was pressed while the prompt executes a line."""
@@ -126,6 +126,7 @@ class LineServer:
             if len(line) <= MAX_LINE:
                 return line.rstrip("\r\n") if line else None
             _refuse(line)
+            self.refused += 1
             while line and not line.endswith("\n"):  # skip the rest of it
                 line = sys.stdin.buffer.readline(4 * MAX_LINE).decode(errors="replace")
 

@@ -84,7 +84,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
         print("longhaul: starting the VM", file=sys.stderr, flush=True)
         lines = LineServer(build_fabric(config.fabric), at_terminal=at_terminal, history=history_file(os.environ))
         with lines.editing() if virtual else nullcontext(), _watched(lines, config, at_terminal) as on_start:
-            return vm.run(
+            status = vm.run(
                 [sys.executable, "-m", "scenarios.prompt.session", to_json(config), folder, where, json.dumps(caller)],
                 clock="virtual" if virtual else "wall",
                 memory_bytes=memory_bytes,
@@ -96,6 +96,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
                 on_start=on_start if virtual else None,
                 on_interrupt=lines.interrupt,
             )
+        return status or int(lines.refused > 0)
     finally:
         _keep_history(run_folder.path)
         run_folder.abandon()
@@ -194,6 +195,7 @@ def serve(
 ) -> int:
     """Keep the network of a configuration up for as long as the prompt is open; return an exit status.
 
+    The status is 1 if lines do not come from a terminal and one of them failed.
     `own_kernel`: this is the machine's own kernel, and not the VM's. Captures go to `folder`, and `caller` is as for
     Prompt. Installs handlers of its own for SIGINT, SIGTERM and SIGHUP.
     """
@@ -230,11 +232,11 @@ def serve(
                 try:
                     earlier = history(history_file(os.environ), folder / _HISTORY)
                     with earlier if os.isatty(0) and not virtual else nullcontext():
-                        Prompt(interactive, folder=folder, lines_from_host=virtual, caller=caller)
+                        prompt = Prompt(interactive, folder=folder, lines_from_host=virtual, caller=caller)
                 finally:
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
                     _report("taking everything down again")
-        return 0
+        return 1 if prompt.failures and not os.isatty(0) else 0
     except (*Failure, PromptError) as error:
         _report(str(error))
         return 1

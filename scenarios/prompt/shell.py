@@ -79,6 +79,7 @@ class Prompt(CLI):  # type: ignore[misc]
         self._client = LineClient(self._request) if lines_from_host else None
         self._begun_ns = 0
         self._interrupts = -1
+        self.failures = 0
         if lines_from_host or not os.isatty(0):
             self.prompt = ""
         self.use_rawinput = not lines_from_host
@@ -401,7 +402,7 @@ class Prompt(CLI):  # type: ignore[misc]
         """Do nothing: `session` manages the history."""
 
     def onecmd(self, line: str) -> Any:
-        """Execute a line; any failure is printed as a sentence, and the prompt continues."""
+        """Execute a line; any failure is printed as a sentence and counted, and the prompt continues."""
         try:
             return super().onecmd(line)
         except (PromptError, CaptureError, *Failure) as error:
@@ -410,6 +411,7 @@ class Prompt(CLI):  # type: ignore[misc]
             print(f"{format_value(line.strip())} failed: {error.strerror or error}")
         except Exception as error:  # Mininet's own verbs may raise anything
             print(f"{format_value(line.strip())} failed: {type(error).__name__}: {error}")
+        self.failures += 1
         return None
 
     def default(self, line: str) -> None:

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -30,7 +31,8 @@ from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
-from tests.fakes.runs import ended
+from tests.fakes.processes import await_that
+from tests.fakes.runs import ended, started
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 
@@ -316,6 +318,16 @@ def test_a_hostile_program_is_bounded_by_its_limits_and_each_violation_is_report
     assert f"{found['left_running']} processes were still running" in said and found["left_running"] >= int(output[5])
     why = r'rank [23] after "(OSError|MemoryError).*": run/output has the output'
     assert re.search(rf"ranks? 2(, 3)? ended with status 1, {why}", said)
+
+
+def test_an_interrupted_program_leaves_its_output_so_far_and_says_where(tmp_path: Path) -> None:
+    output = tmp_path / "run" / "output" / "0.stdout"
+    with started("--gpus", 4, "--exec", "echo hi; while sleep 1; do :; done", "--out", "run", cwd=tmp_path) as process:
+        await_that(lambda: (output.exists() and output.read_text() == "hi\n") or process.poll() is not None, 120)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and output.read_text() == "hi\n", said
+    assert said.endswith("run.py: the unfinished run is in run\nrun.py: interrupted\n")
 
 
 def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> None:
