@@ -171,12 +171,13 @@ def inside(text: str, collectives: int) -> int:
     """Run the collectives inside the VM, with a sample before the first and after each hundred."""
     from scenarios.policies.policy import MODES
     from scenarios.spec.scenario import from_json
+    from scenarios.testbed.point_run import PointRun
     from scenarios.testbed.testbed import Failure, Testbed
 
     try:
         with Testbed(from_json(text)) as testbed:
             _sample(0)
-            for row in testbed.run(MODES["joint"], count=collectives):
+            for row in PointRun(testbed, MODES["joint"]).run(count=collectives):
                 if (row.collective + 1) % _WINDOW == 0:
                     _sample(row.collective + 1)
     except Failure as error:

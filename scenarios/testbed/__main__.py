@@ -15,6 +15,7 @@ from dataclasses import replace
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Failure, Testbed
 
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.snapshot()})
-            for result in Recovery(testbed, config.mode(mode)).run(count=int(count)):
+            for result in Recovery(PointRun(testbed, config.mode(mode))).run(count=int(count)):
                 _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.snapshot()})
             tell("the shutdown of the network")

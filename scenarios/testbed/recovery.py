@@ -13,10 +13,10 @@ from pathlib import Path
 
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
-from scenarios.policies.policy import Mode
 from scenarios.spec.faults import CABLE_KINDS, MAX_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
-from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed, WrongDataError
+from scenarios.testbed.point_run import PointRun
+from scenarios.testbed.testbed import CollectiveRecord, Event, WrongDataError
 from topologies.fabric.failures import cable
 
 _SETTLE_S = 0.5  # for packets in flight, and in virtual time, where waiting costs nothing, for the controller as well
@@ -24,10 +24,11 @@ _UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a 
 
 
 class Recovery:
-    """Runs the collectives of a testbed in one mode, and recovers them from the scenario's faults."""
+    """Runs the collectives of a point, and recovers them from the scenario's faults."""
 
-    def __init__(self, testbed: Testbed, mode: Mode) -> None:
-        self._testbed, self._mode = testbed, mode
+    def __init__(self, point: PointRun) -> None:
+        testbed = point.testbed
+        self._point, self._testbed = point, testbed
         self._injector = FaultInjector(testbed, self._record)
         self._collective, self._sent_before = 0, 0  # the current collective, and the bytes sent before its attempt
         self._events: list[Event] = []  # not yielded yet
@@ -80,7 +81,7 @@ class Recovery:
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(self, number: int, attempt: int) -> CollectiveRecord:
-        """Attempt a collective once and return its record; raises the errors of `Testbed.collective`."""
+        """Attempt a collective once and return its record; raises the errors of `PointRun.collective`."""
         changed, struck = self._injector.before(number), False
         in_force = self._injector.in_force()
         if changed or in_force != self._in_force:  # without `changed`: a fault within a lost attempt
@@ -95,8 +96,7 @@ class Recovery:
 
         self._repair()
         reroute, self._reroute = self._reroute, False
-        record = self._testbed.collective(
-            self._mode,
+        record = self._point.collective(
             number,
             attempt=attempt,
             in_force=in_force,

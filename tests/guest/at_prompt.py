@@ -13,6 +13,7 @@ from typing import Any
 from scenarios.prompt.testbed import InteractiveTestbed
 from scenarios.spec.load import load_scenario, resolved
 from scenarios.testbed.platform import VIRTUAL
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.testbed import CollectiveRecord, Testbed
 
 COUNT = 4
@@ -44,10 +45,12 @@ def main() -> None:
         Path("saved.toml").write_text(resolved(bed.scenario()))
     for name in setting.run.modes:
         with Testbed(setting, platform=VIRTUAL) as testbed:
-            found[name].append([row(record) for record in testbed.run(setting.mode(name), count=COUNT)])
+            found[name].append([row(record) for record in PointRun(testbed, setting.mode(name)).run(count=COUNT)])
     (saved,) = load_scenario("saved.toml").configurations()
     with Testbed(saved, platform=VIRTUAL) as testbed:
-        found["saved"].append([row(record) for record in testbed.run(saved.mode(saved.run.modes[0]), count=1)])
+        found["saved"].append(
+            [row(record) for record in PointRun(testbed, saved.mode(saved.run.modes[0])).run(count=1)]
+        )
     print(json.dumps(found))
 
 

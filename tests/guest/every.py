@@ -21,6 +21,7 @@ from scenarios.engines.prediction import PointPredictor
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.testbed import Testbed
 
 CHUNK_BYTES = 1_000_000
@@ -72,7 +73,7 @@ def measured(of: dict[str, Scenario]) -> dict[str, Any]:
     with Testbed(next(iter(of.values())), fair_links=sorted(links) or None) as testbed:
         for name, setting in of.items():
             testbed.renew(setting.collective)
-            record = testbed.collective(MODES["base"], 0)
+            record = PointRun(testbed, MODES["base"]).collective(0)
             found[name] = {
                 "arrived_ns": record.arrived_ns,
                 "measured_s": record.completion_s,

@@ -28,6 +28,7 @@ def ours(scenario: str, python: str) -> None:
     from scenarios.policies.policy import MODES
     from scenarios.spec.collective import CollectiveSpec
     from scenarios.spec.load import load_scenario
+    from scenarios.testbed.point_run import PointRun
     from scenarios.testbed.testbed import Testbed
 
     found = {}
@@ -35,7 +36,7 @@ def ours(scenario: str, python: str) -> None:
         chunk_bytes = testbed.config.collective.chunk_bytes
         for kind in KINDS:
             testbed.renew(CollectiveSpec(kind=kind, chunk_bytes=chunk_bytes))
-            found[kind] = testbed.collective(MODES["base"], 0).completion_s
+            found[kind] = PointRun(testbed, MODES["base"]).collective(0).completion_s
         hosts = [
             {"pid": pid, "address": gpu.ip, "interface": gpu.interface}
             for gpu, pid in zip(testbed.fabric.gpus, testbed.network.host_pids, strict=True)

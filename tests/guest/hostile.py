@@ -17,6 +17,7 @@ from controller.process import PORT
 from hosts.agent.agent import PORT as AGENT_PORT
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.testbed import Testbed
 
 RUN = Path("/run/longhaul")
@@ -121,7 +122,7 @@ def main(scenario: str) -> None:
     found: dict[str, Any] = {}
     with Testbed(load_scenario(scenario)) as testbed:
         pids = testbed.network.host_pids
-        rows = testbed.run(MODES["joint"], count=5)
+        rows = PointRun(testbed, MODES["joint"]).run(count=5)
         times = [next(rows).completion_s]
         everywhere = json.dumps([*addresses(), "10.0.0.254", "10.255.255.255"])
         found["modes"], found["listening"] = modes(), listening()

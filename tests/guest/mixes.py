@@ -26,6 +26,7 @@ from scenarios.spec import ScenarioError, admission, jobs
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from scenarios.spec.scenario import Scenario
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Testbed
 from topologies.fabric.fabric import build_fabric
@@ -105,7 +106,9 @@ def failing(setting: Scenario, seed: int) -> Iterator[Scenario]:
 def measured(setting: Scenario) -> dict[str, float]:
     """Run the mix; return when each transfer completed, in s after the round's beginning."""
     with Testbed(setting, fair_links=setting.fair_links("base")) as testbed:
-        (record,) = (one for one in Recovery(testbed, MODES["base"]).run(count=1) if isinstance(one, CollectiveRecord))
+        (record,) = (
+            one for one in Recovery(PointRun(testbed, MODES["base"])).run(count=1) if isinstance(one, CollectiveRecord)
+        )
     assert record.drops == 0 or any(one.after_s is not None for one in setting.faults)
     spans = setting.workload.jobs
     return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}

@@ -6,6 +6,7 @@ import sys
 
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.testbed import Testbed
 from tests.guest.testbed import sent_bytes
 
@@ -14,7 +15,7 @@ def sent_in_a_collective(scenario: str) -> dict[str, int]:
     setting = load_scenario(scenario)
     (mode,) = setting.run.modes
     with Testbed(setting, fair_links=setting.fair_links(mode)) as testbed:
-        rows = testbed.run(MODES[mode], count=2)
+        rows = PointRun(testbed, MODES[mode]).run(count=2)
         next(rows)
         before = sent_bytes()
         next(rows)

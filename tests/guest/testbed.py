@@ -19,6 +19,7 @@ import psutil
 from analysis.statistics.fault_outcomes import fault_outcomes
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed
 
@@ -45,7 +46,7 @@ def wan_ports(testbed: Testbed) -> dict[str, str]:
 def watch(testbed: Testbed, mode: str) -> Iterator[Any]:
     ports = wan_ports(testbed)
     before = sent_bytes()
-    for row in testbed.run(MODES[mode], count=COUNT):
+    for row in PointRun(testbed, MODES[mode]).run(count=COUNT):
         after = sent_bytes()
         busy = {link: after[port] - before.get(port, 0) for port, link in ports.items()}
         paths = [testbed.fabric.paths[index] for index in row.path if index >= 0]
@@ -56,7 +57,7 @@ def watch(testbed: Testbed, mode: str) -> Iterator[Any]:
 
 def kill(testbed: Testbed, mode: str, victim: str) -> Iterator[Any]:
     events: list[Event] = []
-    for row in Recovery(testbed, MODES[mode]).run(count=COUNT):
+    for row in Recovery(PointRun(testbed, MODES[mode])).run(count=COUNT):
         if not isinstance(row, CollectiveRecord):
             events.append(row)
             if row["event"] == "ended":

@@ -19,6 +19,7 @@ import numpy as np
 
 from scenarios.policies.policy import MODES
 from scenarios.spec.load import load_scenario
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.testbed import Testbed
 from tests.guest.testbed import wan_ports
 
@@ -64,19 +65,20 @@ def seen(scenario: str, from_s: float, until_s: float) -> dict[str, Any]:
             }
 
         looks = At(np.linspace(from_s, until_s, LOOKS).tolist(), look)
-        first = testbed.collective(mode, 0, on_start=looks.begin)
+        point = PointRun(testbed, mode)
+        first = point.collective(0, on_start=looks.begin)
         looks.thread.join()
         (begin_ns, (begin, _)), (end_ns, (end, _)) = looks.found[0], looks.found[-1]
         queued = Counter[str]()
         for _, (_, waits) in looks.found:
             queued |= Counter(waits)
-        limits_bps, wanted = testbed._limits_bps, shaping.wanted(testbed._rates_with_tunnels_bps)
+        limits_bps, wanted = testbed.limits_bps, shaping.wanted(testbed._rates_with_tunnels_bps)
         assert limits_bps is not None
         used = {f"{name} 1:{minor:x}": wanted[name, minor] for (name, minor), n in tunnels.items() if limits_bps[n]}
         before = testbed.status()["flows"]
-        others_bps = testbed._conditions.rates_bps(2, 1)[0]
+        others_bps = testbed.conditions.rates_bps(2, 1)[0]
         change = At([(from_s + until_s) / 2], lambda: testbed.route(mode, others_bps, best=False))
-        second = testbed.collective(mode, 1, on_start=change.begin)
+        second = point.collective(1, on_start=change.begin)
         change.thread.join()
         paths = [{tuple(flow[:3]): flow[3] for flow in flows} for flows in (before, testbed.status()["flows"])]
         return {

@@ -9,7 +9,6 @@ import pytest
 from analysis.statistics.fault_outcomes import fault_outcomes
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
-from scenarios.policies.policy import MODES
 from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector, recovery, testbed
 from scenarios.testbed.recovery import Recovery
@@ -22,18 +21,18 @@ def failed(text: str = "the process of GPU 3 died") -> CollectiveError:
 
 
 class Scripted:
-    """A testbed whose attempts at a collective end as scripted: None for success, or the error to raise."""
+    """A point and its testbed in one, whose attempts at a collective end as scripted: None for success, or an error."""
 
     def __init__(self, script: list[Exception | None], faults: tuple[Fault, ...] = ()) -> None:
         self.config, self.fabric = SimpleNamespace(faults=faults), build_fabric(FabricSpec())
-        self.network = SimpleNamespace(host_pids=[])
+        self.network, self.testbed = SimpleNamespace(host_pids=[]), self
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
         self.dead: Iterator[list[list[str]]] = iter(())  # the failed cables in the controller's next answers
         self.last_dead: list[list[str]] = []
 
     def collective(
-        self, _mode: object, number: int, *, in_force: Any, reroute: bool, undisturbed: Any, **_: object
+        self, number: int, *, in_force: Any, reroute: bool, undisturbed: Any, **_: object
     ) -> CollectiveRecord:
         self.begun.append(number)
         self.calls += ["reroute"] * reroute
@@ -65,7 +64,7 @@ def run(testbed: Scripted, count: int) -> tuple[list[CollectiveRecord], list[Any
     """Return the records, the events, and the message of the error that ended the run, or "" without one."""
     records, events = list[CollectiveRecord](), list[Any]()
     try:
-        for item in Recovery(testbed, MODES["base"]).run(count=count):  # type: ignore[arg-type]
+        for item in Recovery(testbed).run(count=count):  # type: ignore[arg-type]
             records.append(item) if isinstance(item, CollectiveRecord) else events.append(item)
     except Exception as error:
         return records, events, str(error)

@@ -15,6 +15,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed import testbed
+from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.testbed import WrongDataError
 
 SLOW = Fault(collective=0, kind="agent slow", target="1", amount=2.0)
@@ -47,7 +48,8 @@ def test_reconfiguration_time_and_messages_are_recorded_only_where_routes_change
     clock = iter(range(0, 10**6, 250))
     monkeypatch.setattr(testbed.time, "monotonic_ns", lambda: next(clock))
     up = bed()
-    found = [up.collective(MODES[mode], number).as_json() for number in (0, 1, 10)]
+    point = PointRun(up, MODES[mode])
+    found = [point.collective(number).as_json() for number in (0, 1, 10)]
     assert [one.get("reconfigure_messages") for one in found] == messages
     assert [one.get("reconfigure_s") for one in found] == [None if count is None else 250e-9 for count in messages]
 
@@ -58,13 +60,13 @@ def test_with_fifo_queues_retransmitted_bytes_are_recorded_per_collective(
 ) -> None:
     """With finite buffers every collective opens new connections, whose counters begin at 0."""
     up: Any = bed()
-    assert up.collective(MODES["base"], 0).retransmitted_bytes is None
+    assert PointRun(up, MODES["base"]).collective(0).retransmitted_bytes is None
     up = bed()
     up.config = up.config.with_values({"transport.queue": "fifo", "fabric.buffer": size})
     found, joined = iter(totals), []
     up._communicator.retransmitted_bytes = lambda: next(found)
     up._communicator.connect = joined.append
-    records = [up.collective(MODES["base"], number) for number in range(3)]
+    records = list(PointRun(up, MODES["base"]).run(count=3))
     assert [record.retransmitted_bytes for record in records] == [700, 0, 250]
     assert records[2].as_json()["retransmitted_bytes"] == 250
     assert len(joined) == connected
@@ -74,7 +76,8 @@ def test_without_a_controller_the_ring_is_still_chosen_and_paths_are_the_default
     up: Any = bed()
     up.config = replace(up.config, faults=(SLOW,) * 3)
     up.controller = SimpleNamespace(alive=lambda: False)
-    record = up.collective(MODES["joint"], 0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
+    point = PointRun(up, MODES["joint"])
+    record = point.collective(0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
     assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)
     assert (record.faults, record.undisturbed) == ((0, 2), False)
     assert {path for path in record.path if path >= 0} <= {up.fabric.paths_between[a, 1 - a][0].index for a in (0, 1)}
@@ -83,8 +86,9 @@ def test_without_a_controller_the_ring_is_still_chosen_and_paths_are_the_default
 def test_wrong_data_raises_an_error_that_names_collective_transfer_and_byte() -> None:
     wrong = WrongMessage(rank=5, task=3, src=2, text="byte 9 of slot 1 is wrong")
     said = "collective 7 delivered wrong data: GPU 5, transfer 3 from GPU 2: byte 9 of slot 1 is wrong"
+    point = PointRun(bed(faults=(wrong,)), MODES["base"])
     with pytest.raises(WrongDataError, match=said):
-        bed(faults=(wrong,)).collective(MODES["base"], 7)
+        point.collective(7)
 
 
 @pytest.mark.parametrize(
