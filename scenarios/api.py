@@ -23,8 +23,9 @@ from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
+from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.spec.load import Override, load_scenario
-from scenarios.spec.scenario import Scenario, settings_as_json
+from scenarios.spec.scenario import Scenario
 from topologies.errors import format_value
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from hosts.collectives import chakra, schedule_files
 from hosts.collectives.kinds import MESSAGES
 from hosts.collectives.schedule import ScheduleError
 from scenarios.spec import FOLDER, ScenarioError, load
-from scenarios.spec.scenario import KEYS, Scenario, from_json, to_json
+from scenarios.spec.keys import KEYS
+from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import PROJECT
 from tests.fakes.stored import some_rows, write_run
 from topologies import units

@@ -28,13 +28,15 @@ from analysis.results.writer import Writer, atomic_replacement, temporary_of, wr
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
 from scenarios.experiment.run_location import RunFolder
+from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.experiment.summary import ConfigResult, summary_csv
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import Mode
 from scenarios.policies.user_policy import split_reference
 from scenarios.spec import ScenarioError
+from scenarios.spec.keys import KEYS
 from scenarios.spec.load import of_its_time, resolved, scenario_of
-from scenarios.spec.scenario import KEYS, Scenario, settings_as_json, values_of
+from scenarios.spec.scenario import Scenario, values_of
 from topologies.errors import format_value
 
 _CONDITIONS_AT_A_TIME = 1000

@@ -11,7 +11,7 @@ from hosts.collectives.kinds import ALGORITHMS
 from scenarios.policies.policy import MODES
 from scenarios.prompt.state import candidates, crosses, edges
 from scenarios.spec.jobs import JobSpec, read
-from scenarios.spec.scenario import MAX_SEED
+from scenarios.spec.keys import MAX_SEED
 from topologies import units
 from topologies.errors import SpecError, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric

@@ -13,7 +13,8 @@ from scenarios.policies.decide import probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission, faults, jobs, program, te
-from scenarios.spec.scenario import MAX_CONFIGURATIONS, MAX_OPTIMUM, RunSpec, Scenario
+from scenarios.spec.keys import MAX_CONFIGURATIONS
+from scenarios.spec.scenario import MAX_OPTIMUM, RunSpec, Scenario
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import ConditionsSpec

@@ -14,7 +14,8 @@ from hosts.collectives.kinds import TRAINING
 from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.consistency import inconsistencies
-from scenarios.spec.scenario import BEFORE, DEFAULTS, KEYS, MAX_AXIS_VALUES, SWEPT, Axis, Scenario
+from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, SWEPT
+from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario
 from scenarios.spec.unused_keys import UnusedKey, is_default, unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value, one_line

@@ -4,7 +4,8 @@ import sys
 
 from scenarios.policies import policy
 from scenarios.spec import classes, faults, jobs
-from scenarios.spec.scenario import DEFAULTS, KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
+from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
+from scenarios.spec.scenario import DEFAULTS
 from topologies.conditions.sampler import SAMPLERS
 
 

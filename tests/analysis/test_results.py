@@ -19,7 +19,7 @@ from analysis.results import writer as writing
 from analysis.results.reader import ResultsError, load, open_run
 from analysis.results.rows import Point, Rows, joined
 from analysis.results.writer import Writer
-from scenarios.spec.scenario import settings_as_json
+from scenarios.experiment.stored_settings import settings_as_json
 from tests.fakes.commands import scenario
 from tests.fakes.stored import some_rows, write_run
 

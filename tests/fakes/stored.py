@@ -16,9 +16,10 @@ from analysis.results.rows import Point, Rows
 from analysis.results.writer import Writer, write_table
 from hosts.collectives.schedule import Flow
 from scenarios.engines.prediction import Plan, decisions_of
+from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import Override, load_scenario, resolved
-from scenarios.spec.scenario import Scenario, settings_as_json
+from scenarios.spec.scenario import Scenario
 
 OFF = 3e-4
 """Measured times are the predicted ones times 1 to 1 + OFF."""

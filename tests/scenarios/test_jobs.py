@@ -21,11 +21,12 @@ from scenarios.engines.model import Model
 from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.engines.preflight import check_vm
 from scenarios.experiment import command
+from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, classes
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
-from scenarios.spec.scenario import Axis, Scenario, from_json, settings_as_json, to_json
+from scenarios.spec.scenario import Axis, Scenario, from_json, to_json
 from scenarios.vm import NoRoomError
 from tests.conftest import PROJECT
 from tests.fakes.runs import ended, measured_as_recorded

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.spec import ScenarioError
+from scenarios.spec.keys import KEYS, MAX_CONFIGURATIONS
 from scenarios.spec.load import (
     MAX_BYTES,
     Override,
@@ -24,17 +26,7 @@ from scenarios.spec.load import (
     toml_or_text,
 )
 from scenarios.spec.reference import reference
-from scenarios.spec.scenario import (
-    DEFAULTS,
-    KEYS,
-    MAX_CONFIGURATIONS,
-    configuration,
-    from_json,
-    plain_values,
-    settings_as_json,
-    to_json,
-    values_of,
-)
+from scenarios.spec.scenario import DEFAULTS, configuration, from_json, plain_values, to_json, values_of
 from tests.conftest import PROJECT
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
