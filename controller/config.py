@@ -51,7 +51,7 @@ def configured() -> tuple[Fabric, Path]:
 
 
 def default_socket() -> Path:
-    """Return the default socket of this user's controllers; creates its folder, accessible to this user only."""
+    """Return the default socket of this user's controllers; its folder is created, for this user only, if missing."""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / "longhaul-controller.sock"

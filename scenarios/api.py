@@ -120,6 +120,9 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
     baseline_configurations, baseline_points = (configurations, points) if against is None else _points(against)
     if [one.swept for one in configurations] != [one.swept for one in baseline_configurations]:
         raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
+    modes = dict.fromkeys(mode for _, _, mode in baseline_points)
+    if baseline is not None and baseline not in modes:
+        raise ResultsError(f"{against or directory} has no mode {format_value(baseline)}; allowed: {', '.join(modes)}")
     rows = []
     for (engine, config, mode), point in points.items():
         baseline_point = baseline_points.get((engine, config, baseline or mode))

@@ -209,7 +209,7 @@ class _Problem:
         try:
             from ortools.sat.python import cp_model
         except ImportError:
-            raise NotInstalledError("OR-Tools is not installed: pip install 'longhaul[optimum]'") from None
+            raise NotInstalledError("OR-Tools is not installed: .venv/bin/pip install 'longhaul[optimum]'") from None
         self._cp, self._model = cp_model, cp_model.CpModel()
         self._blocks, self._paths, self._rates_bps = blocks, paths, rates_bps
         self._tick_s = _end_s(first) / _TICKS

@@ -42,6 +42,9 @@ _ALLGATHERS: dict[str, Callable[[Sites, int], Schedule]] = {
     "hierarchical": lambda sites, _: algorithms.hierarchical_allgather(sites),
     "hierarchical-direct": lambda sites, _: algorithms.hierarchical_allgather(sites, direct=True),
 }
+_ALLTOALLS: dict[str, Callable[[Sites], Schedule]] = {
+    "direct": lambda sites: algorithms.direct_alltoall(sum(sites)),
+}
 _BROADCASTS: dict[str, Callable[[Sites], Schedule]] = {
     "chain": lambda sites: algorithms.chain(sum(sites)),
     "tree": lambda sites: algorithms.binary_tree(sum(sites)),
@@ -58,7 +61,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "allgather": tuple(_ALLGATHERS),
     "reducescatter": tuple(_ALLGATHERS),
     "allreduce": tuple(dict.fromkeys([*_ALLGATHERS, *_BROADCASTS])),
-    "alltoall": ("direct",),
+    "alltoall": tuple(_ALLTOALLS),
     "broadcast": tuple(_BROADCASTS),
     "reduce": tuple(_BROADCASTS),
     "gather": tuple(_SCATTERS),
@@ -101,7 +104,7 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
 
 def _whole(kind: str, algorithm: str, sites: Sites, channels: int) -> Schedule:
     if kind == "alltoall":
-        return algorithms.direct_alltoall(sum(sites))
+        return _ALLTOALLS[algorithm](sites)
     if kind in ("scatter", "gather"):
         scatter = _SCATTERS[algorithm](sites)
         return scatter if kind == "scatter" else dual(scatter, adds=False)

@@ -87,7 +87,7 @@ def _schedule_search_notes(request: Request) -> tuple[str, ...]:
     """Return the note on searches for best schedules; raises ScenarioError without OR-Tools, which they need."""
     counts = [one.collective.count for one in request.scenario.configurations() if one.searches_schedules]
     if counts and not request.dry_run and find_spec("ortools") is None:
-        raise ScenarioError(["run.referees: schedule needs OR-Tools: pip install 'longhaul[optimum]'"])
+        raise ScenarioError(["run.referees: schedule needs OR-Tools: .venv/bin/pip install 'longhaul[optimum]'"])
     within = f"run.search = {request.scenario.run.search:g}"
     if not counts:
         return ()

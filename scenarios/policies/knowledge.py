@@ -24,18 +24,31 @@ MIN_WEIGHT = 0.01
 MAX_ORDER = 16
 ENDS, PORTS, PROBED, LATE = "measured ends", "measured ports", "probed", "stale by time"
 
-KNOWLEDGE = {
-    "oracle": "",
-    "stale": f"the age in collectives, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms",
-    "mean": "",
-    "ewma": f"the weight of the newest rate, a number from {MIN_WEIGHT:g} to 1",
-    "ar": f"the order, a whole number from 1 to {MAX_ORDER}",
-    ENDS: "",
-    PORTS: "",
-    PROBED: "",
-    LATE: "",
+
+@dataclass(frozen=True)
+class Parameter:
+    """The number that belongs to a kind of knowledge: its description, its range, and how its text is read."""
+
+    words: str
+    least: float
+    most: float
+    read: Callable[[str], float] = int
+
+
+KNOWLEDGE: dict[str, Parameter | None] = {
+    "oracle": None,
+    "stale": Parameter(
+        f"the age in collectives, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms", 0, MAX_STALE
+    ),
+    "mean": None,
+    "ewma": Parameter(f"the weight of the newest rate, a number from {MIN_WEIGHT:g} to 1", MIN_WEIGHT, 1, float),
+    "ar": Parameter(f"the order, a whole number from 1 to {MAX_ORDER}", 1, MAX_ORDER),
+    ENDS: None,
+    PORTS: None,
+    PROBED: None,
+    LATE: None,
 }
-"""The kinds of knowledge, each with a description of its parameter; "" for kinds without one."""
+"""The kinds of knowledge, each with its parameter if it has one."""
 
 _NEGLIGIBLE = 2.0**-53  # weight below which an old rate has no effect on a moving average
 _FIRST_FIT, _WINDOW = 16, 512  # collectives
@@ -90,17 +103,17 @@ def parse(text: str) -> Knowledge:
             return Knowledge(LATE, parse_delay_s(number))
         except UnitError as error:
             raise ValueError(f"has no such time: {error}") from None
-    if kind not in KNOWLEDGE or bool(number.strip()) != bool(KNOWLEDGE[kind]):
+    parameter = KNOWLEDGE.get(kind)
+    if kind not in KNOWLEDGE or bool(number) != bool(parameter):
         raise ValueError(f"is not known; allowed: {WORDS}")
-    if not number:
+    if parameter is None:
         return Knowledge(kind)
     try:
-        value = float(number) if kind == "ewma" else int(number)
+        value = parameter.read(number)
     except ValueError:
-        raise ValueError(f"has no such number; allowed: {KNOWLEDGE[kind]}") from None
-    least, most = {"stale": (0, MAX_STALE), "ewma": (MIN_WEIGHT, 1), "ar": (1, MAX_ORDER)}[kind]
-    if not least <= value <= most:
-        raise ValueError(f"is out of range; allowed: {KNOWLEDGE[kind]}")
+        raise ValueError(f"has no such number; allowed: {parameter.words}") from None
+    if not parameter.least <= value <= parameter.most:
+        raise ValueError(f"is out of range; allowed: {parameter.words}")
     return Knowledge(kind, value)
 
 

@@ -48,7 +48,7 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
     if platform.machine() != "x86_64":
         raise CannotRunError(f"the VM's kernel runs on x86_64 only, and this machine is {platform.machine()}")
     if named := environment.get("LONGHAUL_KERNEL"):
-        check(Path(named))
+        check(Path(named), fix="unset LONGHAUL_KERNEL")
         return Path(named)
     wanted = wanted_fingerprint()
     caches = [cache_folder(environment), Path(sys.prefix, "lib", "longhaul")]
@@ -62,9 +62,9 @@ def find_kernel(environment: Mapping[str, str]) -> Path:
     return path
 
 
-def check(path: Path) -> None:
+def check(path: Path, *, fix: str = "remove it") -> None:
     """Raise CannotRunError unless the file is a User-Mode Linux kernel that has every option that the VM needs and room
-    for this CPU's registers."""
+    for this CPU's registers. `fix` is what to do about a file that is not, before set-up is run."""
     try:
         shown = subprocess.run([path, "--showconfig"], capture_output=True, text=True, timeout=30, check=False)
         config = options(shown.stdout) if shown.returncode == 0 else {}
@@ -72,12 +72,12 @@ def check(path: Path) -> None:
         config = {}
     if config.get("CONFIG_UML") != "y":
         raise CannotRunError(
-            f"{path} is not a User-Mode Linux kernel that runs on this machine", remedy=f"remove it and run `{SETUP}`"
+            f"{path} is not a User-Mode Linux kernel that runs on this machine", remedy=f"{fix} and run `{SETUP}`"
         )
     if lacking := missing(options(FRAGMENT.read_text()), config):
         raise CannotRunError(
             f"the kernel {path} was built without the options {list_first(lacking, 3)}, which the VM needs",
-            remedy=f"remove it and run `{SETUP}`",
+            remedy=f"{fix} and run `{SETUP}`",
         )
     state_bytes, held_bytes = resources.register_bytes(), int(config[_XSTATE_BYTES])
     if state_bytes > held_bytes:  # the kernel transfers all registers at once, and would panic at its first process

@@ -51,7 +51,7 @@ def test_without_or_tools_a_line_names_the_missing_package(
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     assert main(["--collectives", "1", *FOUR]) == 0
     out, said = capsys.readouterr()
-    assert "pip install 'longhaul[optimum]'" in said and "Traceback" not in said
+    assert ".venv/bin/pip install 'longhaul[optimum]'" in said and "Traceback" not in said
     assert "fastest ring" in out and "proven" not in out
 
 
@@ -215,7 +215,7 @@ def test_a_best_schedule_without_or_tools_is_refused_before_the_run(
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     asked = ["--engine", "model", "--collectives", "3", "--set", 'run.referees=["schedule"]']
     assert command.run(asked) == 2
-    assert "schedule needs OR-Tools: pip install 'longhaul[optimum]'" in capsys.readouterr().err
+    assert "schedule needs OR-Tools: .venv/bin/pip install 'longhaul[optimum]'" in capsys.readouterr().err
 
 
 def test_without_requested_referees_a_run_has_no_best_times_and_no_referee_figure(tmp_path: Path) -> None:
