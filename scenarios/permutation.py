@@ -400,6 +400,10 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     study_command.check(options, 0, 2**63 - 1, "seed")
     study_command.check(options, 1, 64, "jobs")
     study_command.check(options, 1, _MAX_SWITCHES, "leaves", "spines", "border_routers")
+    for name in ("border_routers", "wan_rate"):
+        if options.sites == 1 and (value := getattr(options, name)) is not None:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option}: {value} does nothing in one site; allowed: with --sites 2 or more")
     each = max(1, options.hosts // options.sites)
     leaves = _power_of_two_near_root(each) if options.leaves is None else options.leaves
     spines = -(-each // leaves) if options.spines is None else options.spines
@@ -411,7 +415,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
         sites=options.sites,
         leaves=leaves,
         spines=spines,
-        border_routers=options.border_routers,
+        border_routers=options.border_routers or 2,
         size=parse_size_bytes(options.size),
         rate_bps=rate_bps,
         fabric_rate_bps=rate_bps if options.fabric_rate is None else parse_rate_bps(options.fabric_rate),
@@ -437,7 +441,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--leaves", type=int, help="leaves of a site (default about the square root of its hosts)")
     parser.add_argument("--spines", type=int, help="spines of a site (default as many as a leaf has hosts)")
-    parser.add_argument("--border-routers", type=int, default=2, help="of each of several sites (default 2)")
+    parser.add_argument("--border-routers", type=int, help="of each of several sites (default 2)")
     parser.add_argument("--size", default="8 MB", help="size of a message (default 8 MB)")
     parser.add_argument("--rate", default="100 Gbit/s", help="rate of the hosts' cables (default 100 Gbit/s)")
     parser.add_argument("--fabric-rate", metavar="RATE", help="rate of other cables in a site (default as --rate)")

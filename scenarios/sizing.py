@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from analysis.sizing import Datacenter, Model, Row
 
 _MAX_MONEY, _MAX_WHOLE = 1e15, 100_000_000
+_CENT = 0.01  # a rack costs more, so the number of racks is finite
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,7 +86,6 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
 
     for option, most in (
         ("budget", _MAX_MONEY),
-        ("rack_price", _MAX_MONEY),
         ("compute_share", 1.0),
         ("racks", _MAX_WHOLE),
         ("gpus_per_rack", 10_000),
@@ -93,6 +93,7 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
         ("rack_power", 1e6),
     ):
         _check(option, getattr(options, option), most)
+    _check("rack_price", options.rack_price, _MAX_MONEY, above=_CENT)
     given = {
         "budget": options.budget,
         "compute_share": options.compute_share,
@@ -131,10 +132,10 @@ def _models(options: argparse.Namespace) -> "Sequence[Model]":
     return [replace(model, **changed) for model in models]
 
 
-def _check(option: str, value: float | None, most: float) -> None:
-    """Raise ValueError if an option is given and its value is not in (0, most]."""
-    if value is not None and not (0 < value <= most):
-        raise ValueError(f"--{option.replace('_', '-')}: {value:,}; allowed: above 0, to {most:,.15g}")
+def _check(option: str, value: float | None, most: float, *, above: float = 0) -> None:
+    """Raise ValueError if an option is given and its value is not in (above, most]."""
+    if value is not None and not (above < value <= most):
+        raise ValueError(f"--{option.replace('_', '-')}: {value:,}; allowed: above {above:g}, to {most:,.15g}")
 
 
 def _table(rows: "Sequence[Row]") -> Iterator[str]:

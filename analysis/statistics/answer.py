@@ -1,7 +1,7 @@
 """The result of a run in one sentence: what was compared, which mode is fastest, by how much, and how surely."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis.statistics.claims import claims
@@ -49,19 +49,19 @@ def answer(comparisons: Sequence[Comparison]) -> str:
     """
     by_size = sorted(comparisons, key=lambda one: (one.index, one.collectives, one.is_measured))
     comparisons = list({one.index: one for one in by_size}.values())  # the last of each configuration
-    if len(comparisons) == 1 and len(comparisons[0].times) == 1:
-        ((mode, times),) = comparisons[0].times.items()
-        mean_s = summarise(times).mean_s
-        text = f"{mean_s.value * 1e3:,.4g} ms{_interval(mean_s, 1e3, ' ms')}"
-        over = f"in {mode} over {_counted(comparisons)}"
-        return f"{comparisons[0].label}: a mean of {text} {over}; no mode to compare it with."
+    modes = list(dict.fromkeys(mode for comparison in comparisons for mode in comparison.times))
+    where = comparisons[0].label if len(comparisons) == 1 else f"{len(comparisons)} configurations"
+    if len(modes) == 1:
+        means = sorted((summarise(one.times[modes[0]]).mean_s for one in comparisons), key=lambda mean_s: mean_s.value)
+        text = f"a mean of {_ms(means[0].value)} ms{_interval(means[0], _ms, ' ms')}"
+        if len(comparisons) > 1:
+            text = f"means of {_ms(means[0].value)} to {_ms(means[-1].value)} ms"
+        return f"{where}: {text} in {modes[0]} over {_counted(comparisons)}; no mode to compare it with."
     by_fastest: dict[tuple[str, ...], list[Comparison]] = {}
     for comparison in comparisons:
         by_fastest.setdefault(_fastest(comparison), []).append(comparison)
     groups = sorted(by_fastest.items(), key=lambda item: -len(item[1]))
     outcomes = [_outcome(fastest, group, len(comparisons)) for fastest, group in groups]
-    modes = list(dict.fromkeys(mode for comparison in comparisons for mode in comparison.times))
-    where = comparisons[0].label if len(comparisons) == 1 else f"{len(comparisons)} configurations"
     return f"{list_all(modes)} compared over {_counted(comparisons)}, {where}: {'; '.join(outcomes)}."
 
 
@@ -90,18 +90,27 @@ def _outcome(fastest: Sequence[str], group: Sequence[Comparison], total: int) ->
         return winner
     least, most = min(known, key=lambda interval: interval.value), max(known, key=lambda interval: interval.value)
     if len(known) == 1:
-        return f"{winner}, {least.value * 100:.1f} % below base{_interval(least, 100, ' %')}"
+        return f"{winner}, {_percent(least.value)} % below base{_interval(least, _percent, ' %')}"
     ends = [end for interval in known for end in (interval.low, interval.high)]
     range_of_all = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
-    span = f"{least.value * 100:.1f} % to {most.value * 100:.1f} % below base"
-    return f"{winner}, {span}{_interval(range_of_all, 100, ' %', 's within')}"
+    span = f"{_percent(least.value)} % to {_percent(most.value)} % below base"
+    return f"{winner}, {span}{_interval(range_of_all, _percent, ' %', 's within')}"
 
 
-def _interval(interval: Interval, scale: float, unit: str, word: str = "") -> str:
+def _interval(interval: Interval, text: Callable[[float], str], unit: str, word: str = "") -> str:
     if math.isnan(interval.low):
         return " (too few collectives for an interval)"
-    digits = ".1f" if unit == " %" else ",.4g"
-    return f" (95 % interval{word} {interval.low * scale:{digits}} to {interval.high * scale:{digits}}{unit})"
+    return f" (95 % interval{word} {text(interval.low)} to {text(interval.high)}{unit})"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f}"
+
+
+def _ms(seconds: float) -> str:
+    """Return a time in ms, with four digits or all those before the decimal point."""
+    ms = seconds * 1e3
+    return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.4g}"
 
 
 def _counted(comparisons: Sequence[Comparison]) -> str:

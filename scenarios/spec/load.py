@@ -395,7 +395,8 @@ def _unknown_key(key: str) -> str:
         return f"is a table and not a key; allowed: a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":
         fixed = ", ".join(one for one in KEYS if one not in SWEPT)
-        return f"cannot be swept; allowed: every key but {fixed}{did_you_mean(name, inside)}"
+        nearest = "" if name in KEYS else did_you_mean(name, inside)
+        return f"cannot be swept; allowed: every key but {fixed}{nearest}"
     nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 

@@ -4,6 +4,7 @@ Slow modules are imported only when they are needed, so that --help is quick.
 """
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
     """Run a study and return its exit status; `figure` is the path of its figure, checked first, or None.
 
     An error is printed after the command's name. Its status is 3 if the VM or a Python module is missing, 2 for wrong
-    options or scenarios, and 1 for other errors.
+    options or scenarios, and 1 for other errors. An OSError that is not about the figure is raised: the output cannot
+    be written, as `signals.guarded` reports.
     """
     try:
         from scenarios.api import RunError  # with numpy and much else
@@ -40,6 +42,8 @@ def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
     except ValueError as error:
         status, why = BAD_USAGE, str(error)
     except OSError as error:
+        if figure is None or error.errno == errno.EPIPE:
+            raise
         status, why = FAILED, f"{figure} cannot be written: {error.strerror or error}"
     print(f"{name}: {why}", file=sys.stderr)
     return status

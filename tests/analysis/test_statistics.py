@@ -252,6 +252,9 @@ def test_the_answer_names_the_comparison_the_winner_its_gain_and_the_interval():
     assert "base is fastest at 1 of 3" in text
     assert "at all 2" in answer([contest(times, index=k) for k, times in enumerate(shares[:2])])
     assert "no mode to compare" in answer([contest({"wan": 0.8})])
+    alone = answer([contest({"base": times_s}, index=k) for k, times_s in enumerate((0.2, 21.0, 3.0))])
+    assert alone.startswith("3 configurations: means of 200.2 to 21,018 ms in base over 400 AllGathers each")
+    assert "fastest" not in alone
     assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])
 
 

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from collections import Counter
 from itertools import permutations, product
 from pathlib import Path
@@ -25,6 +27,7 @@ from scenarios.permutation import (
     spray,
     times_s,
 )
+from tests.conftest import PROJECT
 from tests.fakes.commands import assert_refused, printed
 from topologies.fabric.ports import Ports
 
@@ -219,7 +222,9 @@ def test_times_in_the_testbed_match_the_model_for_ecmp_and_spraying(
         (["--leaves", "200"], "--leaves: 200; allowed: 1 to 128"),
         (["--border-routers", "0"], "--border-routers: 0"),
         (["--size", "8 parsec"], "parsec"),
-        (["--wan-rate", "fast"], "fast"),
+        (["--wan-rate", "fast", "--sites", "2"], "fast"),
+        (["--wan-rate", "1 Gbit/s"], "--wan-rate: 1 Gbit/s does nothing in one site; allowed: with --sites 2 or more"),
+        (["--border-routers", "1"], "--border-routers: 1 does nothing in one site"),
         (["--sites", "2", "--hosts", "256", "--spines", "32", "--border-routers", "32"], "pieces of messages"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),
@@ -233,3 +238,15 @@ def test_invalid_arguments_are_refused_in_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     assert_refused(main, capsys, arguments, says)
+
+
+def test_unwritable_output_is_named_as_such_and_a_reader_that_has_exited_ends_the_command_silently() -> None:
+    command = f"{sys.executable} scenarios/permutation.py --hosts 8 --draws 1"
+    for said, end in (
+        ("permutation.py: the output cannot be written: No space left on device\n", "> /dev/full"),
+        ("", "|:"),
+    ):
+        found = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{command} {end}"], cwd=PROJECT, capture_output=True, text=True
+        )
+        assert (found.returncode, found.stderr) == (1, said)

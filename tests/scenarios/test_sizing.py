@@ -63,6 +63,7 @@ def test_a_user_defined_model_is_sized_without_the_documents_models(capsys: pyte
         (("--budget", "10"), "--budget: 0 racks for 10 dollars; allowed: 1 to 100,000,000"),
         (("--compute-share", "2"), "--compute-share: 2.0; allowed: above 0, to 1"),
         (("--tokens-per-parameter", "-1"), "--tokens-per-parameter: -1.0; allowed: above 0"),
+        (("--rack-price", "1e-300"), "--rack-price: 1e-300; allowed: above 0.01, to 1e+15"),
         (("--racks", "-3"), "--racks: -3; allowed: above 0"),
         (("--racks", "100"), "224 layers; allowed: at most the number of racks, 100"),
         (("--nic", "fast"), '"fast" is not a rate'),

@@ -274,6 +274,12 @@ def test_an_invalid_scenario_is_refused_with_the_key_and_the_allowed_values(load
     assert any(line.startswith(start) and says in line for line in mistakes(load, text)), mistakes(load, text)
 
 
+def test_only_a_misspelt_key_of_a_sweep_has_another_one_suggested(load):
+    for key, suggested in (("fabric.grain", False), ("fabric.rail", True)):
+        (line,) = mistakes(load, f'[sweep]\n"{key}" = ["logical", "physical"]')
+        assert ("did you mean" in line) == suggested, line
+
+
 def test_a_sweep_over_the_limit_is_refused_without_building_its_configurations(load):
     sizes = ", ".join(f'"{n} MB"' for n in range(1, 51))
     delays = ", ".join(f'"{n} us"' for n in range(1, 51))
