@@ -3,6 +3,7 @@
 import re
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -302,8 +303,10 @@ def _given_values(
     document: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
 ) -> tuple[dict[str, _GivenValue], list[Mistake]]:
     """Return the values of the file and the options by key, and the mistakes in the keys themselves."""
-    flat = dict(_flattened(document))
-    mistakes = [
+    values = [*_flattened(document)]
+    flat, times = dict(values), Counter(key for key, _ in values)
+    mistakes = [Mistake(key, "is given twice; allowed: once") for key in flat if times[key] > 1]
+    mistakes += [
         Mistake(key, "is given twice, here and in [sweep]; allowed: one of the two")
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
