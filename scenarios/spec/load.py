@@ -396,8 +396,8 @@ def _unknown_key(key: str) -> str:
     if not name:
         return f"is a table and not a key; allowed: a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":
-        fixed = ", ".join(one for one in KEYS if one not in SWEPT)
-        return f"cannot be swept; allowed: every key but {fixed}{did_you_mean(name, inside)}"
+        fixed = [one for one in KEYS if one not in SWEPT]
+        return f"cannot be swept; allowed: every key but {', '.join(fixed)}" if name in fixed else _unknown_key(name)
     nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 

@@ -278,6 +278,8 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ),
         ('[sweep]\nrun.seed = [1, 2]\n"run.seed" = [3]', "sweep.run.seed", "is given twice; allowed: once"),
         ('[sweep]\n"run.modes" = [["base"], ["joint"]]', "sweep.run.modes", "cannot be swept"),
+        ('[sweep]\n"fabric.gpu" = [4]', "sweep.fabric.gpu", "unknown key of [fabric]"),
+        ("[sweep]\nfabric = [4]", "sweep.fabric", "is a table and not a key"),
         ('[sweep]\n"collective.chunk" = ["8 MB", "8 MB"]', "sweep.collective.chunk", "twice"),
         ('[sweep]\n"fabric.gpus" = [8, 9]', "sweep.fabric.gpus", "9 GPUs do not divide"),
         ('[sweep]\nfault = [[{at = "collective 3", what = "agent 9 killed"}]]', "sweep.fault[1].what", "agent 9"),

@@ -279,7 +279,8 @@ def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
     if rails is not None and not 1 <= rails <= MAX_SWITCHES_PER_TIER:
         yield Mistake("fabric.rails", f"{rails} rails; allowed: 1 to {MAX_SWITCHES_PER_TIER}")
     if rails is not None and (spec.leaves, spec.spines) != (FabricSpec.leaves, FabricSpec.spines):
-        text = f"{rails} rails together with leaves or spines, which rails replace; allowed: one of the two"
+        given = f"{rails} rail{'s' * (rails != 1)} together with leaves or spines"
+        text = f"{given}, which rails replace; allowed: one of the two"
         yield Mistake("fabric.rails", text)
     if rails is not None and tiers > 1:
         text = f"{tiers} tiers; allowed: with fabric.rails one number, for the plane's switches"
