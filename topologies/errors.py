@@ -63,14 +63,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def format_value(value: object) -> str:
     """Write a value for a message: as TOML spells it, on one line, and cut if it is long."""
-    if isinstance(value, dict):
-        return "a table"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return f"a number of {value.bit_length()} bits"  # Python refuses to convert very large ones to text
     if isinstance(value, str):
         text = json.dumps(value[: _MAX_SHOWN + 1], ensure_ascii=not value.isprintable())
     elif isinstance(value, list):
         text = f"[{', '.join(format_value(item) for item in value[:8])}{', …' if len(value) > 8 else ''}]"
+    elif isinstance(value, dict):
+        items = [f"{one_line(key)} = {format_value(item)}" for key, item in [*value.items()][:8]]
+        text = f"{{{', '.join(items)}{', …' if len(value) > 8 else ''}}}"
     else:
         text = str(value).lower() if isinstance(value, bool | float) else str(value)
     return text if len(text) <= _MAX_SHOWN + 2 else f"{text[:_MAX_SHOWN]}…"

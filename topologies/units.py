@@ -44,6 +44,7 @@ DELAY = Quantity("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
 _NUMBER, _UNIT = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*", r"([A-Za-z/]{1,8})"
 _QUANTITY = re.compile(_NUMBER + _UNIT)
 _RANGE = re.compile(rf"{_NUMBER}{_UNIT}?\s*[-–]\s*{_NUMBER}{_UNIT}")
+_ZERO_DELAY = re.compile(r"0{1,20}(?:\.0{1,20})?\s*(?:ns|[uµμ]s|ms|s)")
 _EXACT = Context(prec=100)
 _DECIMALS = Decimal("1e-25")  # numbers are written to this precision
 
@@ -64,9 +65,8 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
         return (parse_rate_bps(text),) * 2
     match = _RANGE.fullmatch(text.strip())
     if match is None:
-        raise UnitError(
-            f'{format_value(text)} is not a range of rates; allowed: LOW-HIGH UNIT, such as "20-200 Gbit/s"'
-        )
+        allowed = 'LOW-HIGH UNIT, such as "20-200 Gbit/s", or one rate'
+        raise UnitError(f"{format_value(text)} is not a range of rates; allowed: {allowed}")
     low, high = parse_rate_bps(f"{match[1]} {match[2] or match[4]}"), parse_rate_bps(f"{match[3]} {match[4]}")
     if low >= high:
         problem = "an empty range" if low == high else "a reversed range"
@@ -82,6 +82,16 @@ def parse_size_bytes(text: str) -> int:
 def parse_delay_s(text: str) -> float:
     """Parse a delay such as ``"10 us"`` (or ``"10 µs"``) to the nearest float of seconds; raises UnitError."""
     return float(_parse(text, DELAY))
+
+
+def parse(text: str, kind: Quantity) -> int | float:
+    """Parse a rate, size or delay as the functions above, within the least and greatest value of `kind`."""
+    return float(_parse(text, kind)) if kind.noun == DELAY.noun else _parse_whole(text, kind)
+
+
+def parse_delay_or_zero_s(text: str) -> float:
+    """Parse a delay, or zero in any unit, to seconds; raises UnitError."""
+    return 0.0 if _ZERO_DELAY.fullmatch(text.strip()) else parse_delay_s(text)
 
 
 def format_rate(rate_bps: int) -> str:

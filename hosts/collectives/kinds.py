@@ -84,10 +84,9 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
         allowed = ", ".join(ALGORITHMS[kind])
         raise ScheduleError(f'"{algorithm}" is not an algorithm of {kind}; allowed: {allowed}')
     if channels < 1 or pieces < 1 or (channels > 1 and algorithm != "ring"):
-        raise ScheduleError(
-            f"{algorithm} with {channels} channels and {pieces} pieces; allowed: 1 or more pieces, and 1 channel, "
-            "or more with ring"
-        )
+        given = f"{channels} channel{'s' * (channels != 1)} and {pieces} piece{'s' * (pieces != 1)}"
+        allowed = "1 or more pieces, and 1 channel, or more with ring"
+        raise ScheduleError(f"{algorithm} with {given}; allowed: {allowed}")
     if sum(sites) < 2:
         raise ScheduleError(f"a collective among {sum(sites)} GPUs; allowed: 2 or more")
     whole = _whole(kind, algorithm, sites, channels)

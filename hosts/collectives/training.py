@@ -20,6 +20,7 @@ from hosts.collectives.jobs import MAX_SLOTS
 from hosts.collectives.kinds import TRAINING, Sites, Workload
 from hosts.collectives.kinds import schedule as collective
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, own_contributions
+from topologies.units import format_delay, format_size
 
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "overlapped")
 GRADIENTS = ("ring", "hierarchical")
@@ -210,7 +211,8 @@ def _check(training: Training, sites: Sites, extra: int) -> int:
         )
     if training.weights_s is not None and training.weights_s >= training.backward_s:
         raise ScheduleError(
-            f"training.weights of {training.weights_s:g} s in a backward of {training.backward_s:g} s; allowed: less"
+            f"training.weights of {format_delay(training.weights_s)}; allowed: less than training.backward, "
+            f"{format_delay(training.backward_s)}"
         )
     replicas = training.replicas
     sums = chunks * training.buckets if replicas > 1 else 0
@@ -225,8 +227,8 @@ def _check(training: Training, sites: Sites, extra: int) -> int:
     for stage, (need, have) in enumerate(_memory(training, sites, extra)):
         if need > have:
             raise ScheduleError(
-                f"{training.pipeline} keeps {need:,.0f} bytes of activations in stage {stage}; allowed: "
-                f"training.memory, {have:,.0f}"
+                f"{training.pipeline} keeps {format_size(round(need))} of activations in stage {stage}; allowed: "
+                f"training.memory, {format_size(round(have))}"
             )
     return stages
 

@@ -74,7 +74,7 @@ NEVER, ALWAYS, OWN = When(), When("every", 1), When("own")
 
 def when(text: str, words: str = _WHEN) -> When:
     """Parse a rule such as "every 10"; raises ValueError whose message describes the allowed rules by `words`."""
-    kind, _, parameter = text.strip().partition(" ")
+    kind, _, parameter = map(str.strip, text.strip().partition(" "))
     needs_parameter = {"never": False, "every": bool(parameter), "drift": True, "gain": True}
     if needs_parameter.get(kind) != bool(parameter):
         raise ValueError(f"is not known; allowed: {words}")

@@ -175,7 +175,10 @@ def _check_control(config: Scenario) -> Iterator[Mistake]:
     """Check the delays of the controller: one for each site, and in virtual time only."""
     delays_s, sites = config.control.delay_s, len(config.fabric.gpus_per_site)
     if isinstance(delays_s, tuple) and len(delays_s) != sites:
-        yield Mistake("control.delay", f"{len(delays_s)} delays for {sites} sites; allowed: one for each")
+        yield Mistake(
+            "control.delay",
+            f"{len(delays_s)} delay{'s' * (len(delays_s) != 1)} for {sites} sites; allowed: one for each",
+        )
     if delays_s is not None and config.run.is_real:
         yield Mistake("control.delay", "cannot be combined with the wall clock; allowed: virtual")
 

@@ -13,7 +13,6 @@ rate = "10 Gbit/s"         # the mean rate at which each of its GPUs sends
 duration = "20 ms"
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -132,11 +131,6 @@ class Key(NamedTuple):
     kind: Kind
 
 
-def _read_start(value: str) -> float:
-    """Read a delay or zero; zero is not allowed for other delays."""
-    return 0.0 if re.fullmatch(r"0+(\.0*)? ?(ns|us|ms|s)", value) else units.parse_delay_s(value)
-
-
 def _read_ranks(value: list[Any]) -> tuple[int, ...]:
     if len(value) < 2 or not all(type(one) is int and one >= 0 for one in value):
         raise ValueError(f"{format_value(value)} is not allowed; allowed: {_RANKS.allowed}")
@@ -157,7 +151,9 @@ KEYS: Mapping[str, Key] = {
     "chunk": Key("chunk_bytes", SIZE),
     "size": Key("size_bytes", SIZE),
     "schedule": Key("schedule", SCHEDULE_FILE),
-    "start": Key("start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), _read_start, units.format_delay)),
+    "start": Key(
+        "start_s", Kind(f'{DELAY.allowed}, or "0 s"', (str,), units.parse_delay_or_zero_s, units.format_delay)
+    ),
     "count": Key("count", whole(1, MAX_COUNT)),
     "class": Key("traffic_class", Kind("the name of a [[class]]", (str,))),
     "pattern": Key("pattern", one_of(*PATTERNS)),
@@ -232,7 +228,9 @@ def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterato
     if len(values.get("ranks") or (0, 0)) != 2:
         yield ".ranks", f"{format_value(table['ranks'])} are not two ranks; allowed: the sender and the receiver"
     at_s = {key: values[key] for key in ("start", *_TRANSFER_KEYS) if key in values}
-    for before, key in (("start", "deadline"), ("deadline", "latest"), ("start", "latest")):
+    if "duration" in values:
+        at_s["end of its duration"] = at_s.get("start", 0.0) + values["duration"]
+    for before, key in (("start", "deadline"), ("deadline", "latest"), ("end of its duration", "latest")):
         if before in at_s and key in at_s and at_s[key] <= at_s[before]:
             yield f".{key}", f"{format_value(table[key])} is not after the {before}; allowed: a later time"
 

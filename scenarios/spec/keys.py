@@ -20,6 +20,7 @@ from scenarios.spec import admission, classes, faults, jobs, program, te
 from scenarios.spec.values import (
     DELAY,
     NAME,
+    NAME_SIGNS,
     RATES,
     SCHEDULE_FILE,
     SIZE,
@@ -97,7 +98,7 @@ def _read_ratios(given: list[object]) -> tuple[float, ...]:
     return tuple(map(_RATIO.read, given))
 
 
-_TITLE = texts("1 to 64 letters, digits, '-', '_' and '.'", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
+_TITLE = texts(f"1 to 64 {NAME_SIGNS}", re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}").fullmatch)
 _FILE = texts(
     "the path of a CSV file of time, link and rate, in printable text", lambda text: text and text.isprintable(), Path
 )
@@ -131,7 +132,7 @@ _KEPT = Kind(
 _SCALE = Kind(
     f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
 )
-_MODE = texts("the name of a mode", NAME.fullmatch)
+_MODE = texts(f"{', '.join(MODES)}, or the name of a policy", NAME.fullmatch)
 _MODES = Kind(
     f"a list of {', '.join(MODES)} and the names of policies",
     (list,),

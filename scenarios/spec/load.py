@@ -3,6 +3,7 @@
 import re
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -303,8 +304,10 @@ def _given_values(
     document: Mapping[str, object], path: Path, label: str, overrides: Sequence[Override]
 ) -> tuple[dict[str, _GivenValue], list[Mistake]]:
     """Return the values of the file and the options by key, and the mistakes in the keys themselves."""
-    flat = dict(_flattened(document))
-    mistakes = [
+    values = [*_flattened(document)]
+    flat, times = dict(values), Counter(key for key, _ in values)
+    mistakes = [Mistake(key, "is given twice; allowed: once") for key in flat if times[key] > 1]
+    mistakes += [
         Mistake(key, "is given twice, here and in [sweep]; allowed: one of the two")
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
@@ -394,9 +397,8 @@ def _unknown_key(key: str) -> str:
     if not name:
         return f"is a table and not a key; allowed: a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":
-        fixed = ", ".join(one for one in KEYS if one not in SWEPT)
-        nearest = "" if name in KEYS else did_you_mean(name, inside)
-        return f"cannot be swept; allowed: every key but {fixed}{nearest}"
+        fixed = [one for one in KEYS if one not in SWEPT]
+        return f"cannot be swept; allowed: every key but {', '.join(fixed)}" if name in fixed else _unknown_key(name)
     nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
     return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
 

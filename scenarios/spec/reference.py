@@ -7,6 +7,7 @@ from scenarios.spec import classes, faults, jobs
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
 from scenarios.spec.scenario import DEFAULTS
 from topologies.conditions.sampler import SAMPLERS
+from topologies.errors import list_all
 
 
 def reference() -> str:
@@ -27,7 +28,7 @@ def reference() -> str:
             f"`[sweep]` takes every key but {fixed}: a list of up to {MAX_AXIS_VALUES} values, as in "
             f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes span up to {MAX_CONFIGURATIONS:,} configurations.',
             "",
-            "A `[[job]]` has these keys, all of which may be left out ([several jobs at once](#several-jobs-at-once)):",
+            "A `[[job]]` has these keys; [background](#several-jobs-at-once) and [transfers](#transfers) need some:",
             "",
             "| key | allowed |",
             "| --- | --- |",
@@ -45,7 +46,7 @@ def reference() -> str:
             "| --- | --- |",
             *of_policies,
             "",
-            "A `[[fault]]` has these keys; without `for` it stays until the end:",
+            "A `[[fault]]` has these keys; without `for` it stays until the end (what was killed is restarted):",
             "",
             "| key | allowed |",
             "| --- | --- |",
@@ -56,7 +57,7 @@ def reference() -> str:
 
 
 def _row(key: Key) -> str:
-    only = "" if key.samplers == SAMPLERS else f" Only with {' and '.join(f'`{name}`' for name in key.samplers)}."
+    only = "" if key.samplers == SAMPLERS else f" Only with {list_all([f'`{name}`' for name in key.samplers])}."
     value = DEFAULTS.value(key.name)
     tables = dict.fromkeys(("fault", "job", "class", "policy", "conditions.links"), "none")
     written = ({"name": "the file's name"} | tables).get(key.name, "none" if value is None else "")

@@ -16,6 +16,8 @@ from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 """The names of jobs, classes and policies."""
 
+NAME_SIGNS = "letters, digits, '-', '_' and '.', the first a letter or digit"
+
 _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
 
 
@@ -56,8 +58,8 @@ def fitting(
 
     def convert(value: Any) -> Any:
         if not fits(value):
-            why = "not known" if near else "not allowed"
-            raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}{did_you_mean(value, near)}")
+            why, hint = ("not known", did_you_mean(value, near)) if near else ("not allowed", "")
+            raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}{hint}")
         return to_value(value)
 
     return Kind(allowed, types, convert, write, is_object=is_object)
@@ -100,35 +102,31 @@ def whole(least: int, most: int, unit: str = "") -> Kind:
     return numbers((int,), least, most, unit)
 
 
-_AS_TEXT: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
-    "rate": (units.parse_rate_bps, units.format_rate),
-    "size": (units.parse_size_bytes, units.format_size),
-    "delay": (units.parse_delay_s, units.format_delay),
+_WRITE: Mapping[str, Callable[[Any], str]] = {
+    "rate": units.format_rate,
+    "size": units.format_size,
+    "delay": units.format_delay,
 }
-"""Functions that read and write a quantity, by its noun."""
+"""Functions that write a quantity, by its noun."""
 
 
 def quantity(of: units.Quantity, example: str = "", within: tuple[float, float] | None = None, words: str = "") -> Kind:
     """Return the kind of texts with a unit. `within` gives the least and the greatest value if they are not those of
     the unit; `words` explains the least."""
-    parse, write = _AS_TEXT[of.noun]
+    write = _WRITE[of.noun]
     least, most = (of.least, of.most) if within is None else map(write, within)
-    allowed = f'text with a unit, {least}{words} to {most}, such as "{example or of.example}"'
-
-    def convert(given: str) -> Any:
-        value = parse(given)
-        if within is not None and not within[0] <= value <= within[1]:
-            why = "too small" if value < within[0] else "too large"
-            raise ValueError(f"{format_value(given)} is {why}; allowed: {allowed}")
-        return value
-
-    return Kind(allowed, (str,), convert, write, unit=", ".join(of.units))
+    of = of._replace(least=least, most=most, example=example or of.example)
+    allowed = f'text with a unit, {least}{words} to {most}, such as "{of.example}"'
+    return Kind(allowed, (str,), lambda given: units.parse(given, of), write, unit=", ".join(of.units))
 
 
 TRUTH = Kind("true or false", (bool,))
 RATE, SIZE, DELAY = quantity(units.RATE), quantity(units.SIZE), quantity(units.DELAY)
 RATES = replace(
-    quantity(units.RATE, "20-200 Gbit/s"), convert=units.parse_rate_range_bps, write=units.format_rate_range
+    RATE,
+    allowed=f'{quantity(units.RATE, "20-200 Gbit/s").allowed} or "{units.RATE.example}"',
+    convert=units.parse_rate_range_bps,
+    write=units.format_rate_range,
 )
 SCHEDULE_FILE = texts(
     "the path of a GOAL, MSCCL XML or TE-CCL JSON file, or of Chakra's with * for the rank, in printable text",
@@ -149,7 +147,7 @@ def unique(values: Iterable[Any], given: object) -> tuple[Any, ...]:
 
 def name_of(what: str) -> Kind:
     """Return the kind of names of what a [[table]] declares."""
-    return texts(f"1 to 32 letters, digits, '-', '_' and '.', another for each {what}", NAME.fullmatch)
+    return texts(f"1 to 32 {NAME_SIGNS}, another for each {what}", NAME.fullmatch)
 
 
 def read_tables(

@@ -274,9 +274,21 @@ def test_inconsistent_or_too_large_trainings_are_refused() -> None:
         ({"pipeline": "interleaved", "chunks": 2, "micro_batches": 9}, (4, 4), "9 micro-batches on 8 stages"),
         ({"micro_batches": 4096}, (4, 4), "transfers"),
         ({"replicas": 32, "buckets": 256}, (32, 32), "1,018,368 transfers and 524,288 slots of all GPUs together"),
-        ({"pipeline": "zero-bubble", "weights_s": 0.02}, (4, 4), "training.weights of 0.02 s in a backward of 0.02 s"),
-        ({"pipeline": "gpipe", "memory_bytes": 63_999_999}, (4, 4), "64,000,000 bytes of activations in stage 0"),
-        ({"held_bytes": 10**9, "memory_bytes": 10**9}, (4, 4), "8,000,000,000 bytes of activations in stage 0"),
+        (
+            {"pipeline": "zero-bubble", "weights_s": 0.02},
+            (4, 4),
+            "training.weights of 20 ms; allowed: less than training.backward, 20 ms",
+        ),
+        (
+            {"pipeline": "gpipe", "memory_bytes": 63_999_999},
+            (4, 4),
+            "64 MB of activations in stage 0; allowed: training.memory, 63.999999 MB",
+        ),
+        (
+            {"held_bytes": 10**9, "memory_bytes": 10**9},
+            (4, 4),
+            "8 GB of activations in stage 0; allowed: training.memory, 1 GB",
+        ),
     ):
         with pytest.raises(ScheduleError, match=says):
             workload(Training(**changes), sites)

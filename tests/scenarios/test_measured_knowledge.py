@@ -161,7 +161,7 @@ def test_before_any_measurement_every_link_is_believed_to_have_its_mean_rate():
     [
         (
             'knowledge = "measured ports"\nmeasure_every = "99 us"',
-            '"99 us" is too small; allowed: text with a unit, 100 us',
+            '"99 us" is too small: a delay must be between 100 us',
         ),
         ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: has no effect with this knowledge"),
         ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "which the wall clock does not provide"),
@@ -372,7 +372,7 @@ def test_probing_takes_a_round_trip_and_transmission_per_probe_plus_two_round_tr
             "near, which probes, cannot be combined with fabric.buffer",
         ),
         ('[fabric]\ngpus = 32\n[collective]\nkind = "alltoall"', "near has 2,048 probes, .*; allowed: 400"),
-        ('[control]\nprobe = "2 MB"', '"2 MB" is too large; allowed: text with a unit, 10 kB to 1 MB'),
+        ('[control]\nprobe = "2 MB"', '"2 MB" is too large: a size must be between 10 kB and 1 MB'),
     ],
 )
 def test_settings_that_probes_do_not_support_are_refused(keys, says):

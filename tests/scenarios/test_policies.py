@@ -194,6 +194,11 @@ def test_decisions_do_not_depend_on_batch_boundaries(
         assert (np.concatenate([getattr(piece, part) for piece in parts]) == getattr(whole, part)).all()
 
 
+def test_spaces_before_the_number_of_a_rule_are_ignored() -> None:
+    mode = scenario_of('[[policy]]\nname = "x"\nreroute = "every  3"\nreembed = " drift  0.1"').mode("x")
+    assert (mode.reroute, mode.reembed) == (When("every", 3), When("drift", 0.1))
+
+
 @pytest.mark.parametrize("name", FABRICS)
 @pytest.mark.parametrize(
     ("mode", "other"),

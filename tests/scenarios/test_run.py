@@ -207,7 +207,7 @@ def test_a_heuristic_ring_search_in_large_sites_is_announced_with_its_gap_to_the
         (["--collectives", "1.5"], "--collectives: 1.5 is a float"),
         (["--seed", "1,x"], '--seed: "x" is text'),
         (["--modes", "base,jont"], "did you mean joint?"),
-        (["--modes", ""], '--modes: "" is not allowed; allowed: the name of a mode'),
+        (["--modes", ""], '--modes: "" is not allowed; allowed: base, ccl, wan, joint, or'),
         (["--gpus", "3+5,9"], "--gpus: 9 GPUs do not divide over 2 sites"),
         (["--gpus", "8,"], '--gpus: "" is text'),
         (["--chunk", "8 MB,0 MB"], "zero"),

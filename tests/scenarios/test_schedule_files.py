@@ -57,7 +57,10 @@ def test_a_rate_scale_shrinks_messages_and_keeps_the_length_of_computations(tmp_
 
 def test_a_rate_scale_that_makes_messages_smaller_than_a_byte_is_refused(tmp_path):
     file = DATA / "goal/allreduce_ring_calc.goal"
-    with pytest.raises(ScenarioError, match=r"a chunk of 100000 B at the rate scale 1/1000000 is less than a byte"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"a chunk of 100 kB at the rate scale 1/1000000 is less than a byte; allowed: 500 kB or more",
+    ):
         scenario(
             tmp_path,
             f'kind = "messages"\nschedule = "{file}"\n'

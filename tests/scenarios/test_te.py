@@ -324,7 +324,7 @@ def test_te_keys_survive_storing_and_invalid_combinations_are_refused() -> None:
     refused = {
         "te.pieces=65": "65 is too large; allowed: a whole number from 1 to 64",
         "te.every=0": "0 is too small",
-        "te.sample=99 us": '"99 us" is too small; allowed: text with a unit, 100 us to 1000 s',
+        "te.sample=99 us": '"99 us" is too small: a delay must be between 100 us and 1000 s',
         "run.clock=wall": "te cannot be combined with the wall clock",
         "transport.queue=fifo": 'te cannot be combined with transport.queue "fifo"',
         "control.counted=true": "te cannot be combined with control.counted",

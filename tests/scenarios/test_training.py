@@ -168,7 +168,7 @@ def test_a_training_scenario_survives_writing_and_reading() -> None:
             'training.weights: does nothing here; allowed: with training.pipeline = "zero',
         ),
         ("[training]\nreplicas = 3\n", "3 replicas on 8 GPUs; allowed"),
-        ("[training]\nmemory = '60 MB'\n", "keeps 64,000,000 bytes of activations in stage 0; allowed:"),
+        ("[training]\nmemory = '60 MB'\n", "keeps 64 MB of activations in stage 0; allowed: training.memory, 60 MB"),
         (
             "[collective]\nkind = 'allgather'\n[training]\nmicro_batches = 4\n",
             "training.micro_batches: does nothing here",

@@ -111,7 +111,7 @@ def test_a_resolved_scenario_with_a_map_loads_without_topohub(monkeypatch: pytes
             {"fabric.sites": ["Boulder", "Lincoln"], "fabric.border_routers": 8, "fabric.paths": 20},
             "more than 1024 loop-free.*fabric.paths",
         ),
-        ({"fabric.wan": "mesh", "fabric.sites": ["A", "B"]}, "'mesh' has no nodes for sites"),
+        ({"fabric.wan": "mesh", "fabric.sites": ["A", "B"]}, '"mesh" has no nodes for sites; allowed: a map'),
         ({"fabric.wan": "topohub:sndlib/nobel-uk"}, '"sndlib/nobel-uk".*did you mean nobel-us'),
         ({"fabric.wan": "topohub:sndlib/nobel-uk"}, "of sndlib abilene, .* and [0-9]+ more"),
         ({"fabric.wan": "topohub:sndlb/nobel-us"}, 'no group "sndlb"; allowed: backbone, .*did you mean sndlib'),

@@ -61,6 +61,13 @@ def test_an_invalid_quantity_is_refused_in_one_line_with_the_reason(parse, text,
     assert "\n" not in str(refusal.value)
 
 
+def test_zero_is_a_delay_in_any_unit_where_it_is_allowed():
+    assert [units.parse_delay_or_zero_s(text) for text in ("0 s", "0.0ms", "0 µs", "1 ms")] == [0.0, 0.0, 0.0, 1e-3]
+    for text in ("0", "-0 s", "0 MB"):
+        with pytest.raises(units.UnitError):
+            units.parse_delay_or_zero_s(text)
+
+
 @given(st.integers(min_value=1, max_value=10**15))
 def test_a_formatted_rate_or_size_parses_back_exactly(value):
     assert units.parse_rate_bps(units.format_rate(value)) == value

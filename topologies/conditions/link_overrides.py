@@ -71,7 +71,7 @@ def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
         if not wrong and isinstance(values, dict):
             rate, delay = values.get("rate"), values.get("delay")
             rate_bps = None if rate is None else units.parse_rate_range_bps(rate)
-            delay_s = None if delay is None else _delay_s(delay)
+            delay_s = None if delay is None else units.parse_delay_or_zero_s(delay)
             entries.append(LinkConditions(links=name, rate_bps=rate_bps, delay_s=delay_s))
     if mistakes:
         raise ConditionsError(mistakes)
@@ -96,13 +96,9 @@ def _entry_mistakes(values: object) -> Iterator[tuple[str, str]]:
             yield f".{key}", f"{format_value(value)} is not text; allowed: {WORDS[key]}"
         else:
             try:
-                _ = units.parse_rate_range_bps(value) if key == "rate" else _delay_s(value)
+                _ = units.parse_rate_range_bps(value) if key == "rate" else units.parse_delay_or_zero_s(value)
             except units.UnitError as error:
                 yield f".{key}", str(error)
-
-
-def _delay_s(text: str) -> float:
-    return 0.0 if text.strip() == "0 s" else units.parse_delay_s(text)
 
 
 def _format_delay(delay_s: float) -> str:

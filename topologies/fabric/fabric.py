@@ -13,7 +13,7 @@ from itertools import count, pairwise, permutations
 import numpy as np
 import numpy.typing as npt
 
-from topologies.errors import FabricError, Mistake
+from topologies.errors import FabricError, Mistake, format_value
 from topologies.fabric.addressing import Cable, Gpu, Switch, wire
 from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan
 
@@ -207,7 +207,7 @@ class Fabric:
 def even_split(gpus: int) -> tuple[int, int]:
     """Divide this number of GPUs evenly over two sites; raises FabricError for an odd number."""
     if gpus % 2:
-        text = f"{gpus} GPUs do not divide over 2 sites; give a multiple of 2, or a number per site as 3+5"
+        text = f"{gpus} GPUs do not divide over 2 sites; allowed: an even number, or one number for each site"
         raise FabricError([Mistake("fabric.gpus", text)])
     return gpus // 2, gpus // 2
 
@@ -220,13 +220,12 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     candidate paths, interface names too long for Linux, and sites that no ring can visit once each.
     """
     mistakes = [mistake for tier in _TIERS for mistake in _count_mistakes(spec, *tier)]
-    if not 2 <= len(spec.gpus_per_site) <= MAX_SITES:
-        text = f"{len(spec.gpus_per_site)} sites; a fabric has 2 to {MAX_SITES}, one number of GPUs each"
-        mistakes.insert(0, Mistake("fabric.gpus", text))
+    if not 2 <= (sites := len(spec.gpus_per_site)) <= MAX_SITES:
+        given = f"{format_value(list(spec.gpus_per_site))} has {sites} site{'s' * (sites != 1)}"
+        mistakes.insert(0, Mistake("fabric.gpus", f"{given}; allowed: 2 to {MAX_SITES}, one number for each"))
     mistakes += _port_mistakes(spec)
     if mistakes:
         raise FabricError(mistakes)
-    sites = len(spec.gpus_per_site)
     leaves, spines, brs = (_per_site(counts, sites) for counts in (spec.leaves, spec.spines, spec.border_routers))
     border_routers = tuple(tuple(f"s{site}b{index}" for index in range(brs[site])) for site in range(sites))
     graph = resolve_wan(spec.wan, border_routers, spec.sites)
@@ -270,7 +269,8 @@ def _count_mistakes(spec: FabricSpec, key: str, name: str, least: int, most: int
     if wrong:
         yield Mistake(f"fabric.{key}", f"{wrong[0]} {key} in a site; a site has {least} to {most}")
     elif len(counts) != sites:
-        yield Mistake(f"fabric.{key}", f"{len(counts)} numbers for {sites} sites; give one number, or {sites}")
+        given = f"{format_value(list(counts))} has {len(counts)} for {sites} sites"
+        yield Mistake(f"fabric.{key}", f"{given}; allowed: one number, or {sites}")
 
 
 def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
@@ -279,7 +279,8 @@ def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
     if rails is not None and not 1 <= rails <= MAX_SWITCHES_PER_TIER:
         yield Mistake("fabric.rails", f"{rails} rails; allowed: 1 to {MAX_SWITCHES_PER_TIER}")
     if rails is not None and (spec.leaves, spec.spines) != (FabricSpec.leaves, FabricSpec.spines):
-        text = f"{rails} rails together with leaves or spines, which rails replace; allowed: one of the two"
+        given = f"{rails} rail{'s' * (rails != 1)} together with leaves or spines"
+        text = f"{given}, which rails replace; allowed: one of the two"
         yield Mistake("fabric.rails", text)
     if rails is not None and tiers > 1:
         text = f"{tiers} tiers; allowed: with fabric.rails one number, for the plane's switches"

@@ -124,7 +124,8 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
     else:
         mistakes = list(_preset_mistakes(spec, len(border_routers)))
         if sites:
-            mistakes.append(Mistake("fabric.sites", f"the WAN {spec.preset!r} has no nodes for sites; leave them out"))
+            text = f"the WAN {format_value(spec.preset)} has no nodes for sites; allowed: a map or a table of routers"
+            mistakes.append(Mistake("fabric.sites", text))
         graph = _preset(spec.preset, border_routers) if not mistakes else WanGraph((), (), ())
     if not mistakes:
         mistakes = list(_connection_mistakes(graph))
@@ -150,11 +151,14 @@ def _preset(name: str, border_routers: tuple[tuple[str, ...], ...]) -> WanGraph:
 
 def _preset_mistakes(spec: WanSpec, sites: int) -> Iterator[Mistake]:
     if spec.preset not in WAN_PRESETS:
-        yield Mistake("fabric.wan", f"unknown WAN {spec.preset!r}; allowed: {', '.join(WAN_PRESETS)}, or a table")
+        yield Mistake(
+            "fabric.wan", f"unknown WAN {format_value(spec.preset)}; allowed: {', '.join(WAN_PRESETS)}, or a table"
+        )
     elif spec.routers or spec.links:
-        yield Mistake("fabric.wan", f"the WAN {spec.preset!r} has its own routers and links; give a preset or a table")
+        text = f"the WAN {format_value(spec.preset)} has its own routers and links; allowed: a preset or a table"
+        yield Mistake("fabric.wan", text)
     elif spec.preset == "five-router" and sites != 2:
-        yield Mistake("fabric.wan", f"the five-router WAN joins two sites, not {sites}; use mesh or a table")
+        yield Mistake("fabric.wan", f"the five-router WAN joins two sites, not {sites}; allowed: mesh or a table")
 
 
 def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[Mistake]:
@@ -179,14 +183,13 @@ def _router_mistakes(routers: Sequence[str]) -> Iterator[Mistake]:
     key = "fabric.wan.routers"
     for position, name in enumerate(routers):
         if not _ROUTER_NAME.fullmatch(name):
-            yield Mistake(key, f"{name!r} is not a name for a router: one to nine letters, digits or _, a letter first")
+            allowed = "one to nine letters, digits or _, a letter first"
+            yield Mistake(key, f"{format_value(name)} is not a name for a router; allowed: {allowed}")
         elif _RESERVED_NAME.fullmatch(name):
-            yield Mistake(
-                key,
-                f"the name {name!r} is reserved for GPUs (g0), NICs (s0n0), leaves (s0l0), spines (s0p0), BRs (s0b0)",
-            )
+            names = "GPUs (g0), NICs (s0n0), leaves (s0l0), spines (s0p0), BRs (s0b0)"
+            yield Mistake(key, f"{format_value(name)} is reserved for {names}; allowed: another name")
         elif name in routers[:position]:
-            yield Mistake(key, f"the router {name!r} is named twice")
+            yield Mistake(key, f"the router {format_value(name)} is named twice; allowed: once")
 
 
 def _link_mistakes(graph: WanGraph) -> Iterator[Mistake]:
@@ -196,11 +199,12 @@ def _link_mistakes(graph: WanGraph) -> Iterator[Mistake]:
     for a, b in graph.links:
         unknown = [end for end in (a, b) if end not in nodes]
         if unknown:
-            yield Mistake(key, f"{unknown[0]!r} is not a router of this WAN; its routers: {', '.join(sorted(nodes))}")
+            allowed = ", ".join(sorted(nodes))
+            yield Mistake(key, f"{format_value(unknown[0])} is not a router of this WAN; allowed: {allowed}")
         elif a == b:
-            yield Mistake(key, f"a link joins {a!r} to itself")
+            yield Mistake(key, f"a link joins {format_value(a)} to itself; allowed: two routers")
         elif frozenset((a, b)) in seen:
-            yield Mistake(key, f"the link {a}-{b} is given twice; one link carries both directions")
+            yield Mistake(key, f"the link {a}-{b} is given twice; allowed: one, which carries both directions")
         seen.add(frozenset((a, b)))
 
 

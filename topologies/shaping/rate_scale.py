@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from topologies.units import format_size
+
 Floats = npt.NDArray[np.float64]
 
 MAX_DIVISOR = 1_000_000
@@ -59,7 +61,9 @@ class RateScale:
         """
         carried = (2 * chunk_bytes + self.divisor) // (2 * self.divisor)
         if carried < 1:
-            raise ScaleError(f"a chunk of {chunk_bytes} B at the rate scale {self} is less than a byte")
+            least = format_size(-(-self.divisor // 2))
+            text = f"a chunk of {format_size(chunk_bytes)} at the rate scale {self} is less than a byte"
+            raise ScaleError(f"{text}; allowed: {least} or more")
         return carried
 
 
