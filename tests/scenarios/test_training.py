@@ -106,6 +106,9 @@ def test_a_training_job_reports_the_same_metrics_as_the_same_training_alone(
     assert job["iteration_s"] == job["mean_s"] / 6 <= alone["iteration_s"] * (1 + 1e-9)
     assert job["bubble_ratio"] == pytest.approx(1 - 8 * 30e-3 / job["iteration_s"], rel=1e-12)
     assert (job["in_flight"], job["room"]) == ([4, 3, 2, 1], 5) and len(job["link_bytes"]) > 8
+    # An iteration computes for the time of 8 micro-batches and of the 3 before them in the other stages.
+    exposed_s = alone["exposed_pipeline_s"] + alone["exposed_data_s"]
+    assert alone["iteration_s"] == pytest.approx((8 + 3) * 30e-3 + exposed_s, rel=1e-9)
     for what in ("exposed_pipeline_s", "exposed_data_s"):
         assert job[what] == pytest.approx(alone[what], rel=1e-9) and job[what] > 0
     for what in ("in_flight", "more", "room", "link_bytes"):
