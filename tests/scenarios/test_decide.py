@@ -20,6 +20,7 @@ from scenarios.policies.conditions import Conditions
 from scenarios.policies.decide import Chooser, Decisions, decide, most_shared, shared_links
 from scenarios.policies.policy import MODES
 from tests.fakes.commands import scenario
+from tests.hosts.test_embedding import all_rings
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, cable
@@ -146,6 +147,23 @@ def test_rings_of_sites_too_large_for_an_exact_choice_are_within_2_percent_of_a_
     rates_bps = sampler(small, spec, seed=1).rates_bps(0, 5)
     choices = Chooser(Router(small, delays_s(small, spec)), MODES["joint"], ring_allgather(small), ring)
     assert not choices.ring_gaps(rates_bps).any()
+
+
+def test_a_ring_with_channels_in_both_directions_is_the_best_by_its_slower_direction() -> None:
+    fabric, spec = build_fabric(FabricSpec(gpus_per_site=(3, 3))), ConditionsSpec()
+    rates_bps = sampler(fabric, spec, seed=1).rates_bps(0, 20)
+
+    def chooser(channels: int) -> Chooser:
+        load = workload("allgather", "ring", sites=(3, 3), size_bytes=6 * CHUNK * channels, channels=channels)
+        return Chooser(Router(fabric, delays_s(fabric, spec)), MODES["ccl"], load, "slowest edge")
+
+    one_way_s, _ = chooser(1).edges_s(rates_bps)
+    edge_s = np.maximum(one_way_s, one_way_s.swapaxes(1, 2))
+    every = all_rings((3, 3))
+    least_s = edge_s[:, every, np.roll(every, -1, axis=1)].max(axis=2).min(axis=1)
+    chosen = chooser(2).placements(rates_bps)
+    found_s = edge_s[np.arange(20)[:, None], chosen, np.roll(chosen, -1, axis=1)].max(axis=1)
+    assert found_s.tolist() == least_s.tolist()
 
 
 def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:

@@ -147,6 +147,18 @@ def test_re_embedding_permutes_replicas_but_never_pipeline_stages(job: str) -> N
     assert (placement == np.arange(8)).all()
 
 
+@pytest.mark.parametrize(("delay_ms", "more"), [(10, 1), (100, 7), (300, 20)])
+def test_as_many_forwards_run_early_as_hide_a_round_trip_to_the_next_site(delay_ms: int, more: int) -> None:
+    """A forward and a backward take 30 ms together, and transfers take next to nothing."""
+    text = (
+        f"[conditions]\nwan_delay = '{delay_ms} ms'\n[collective]\nkind = 'training'\n[training]\nmicro_batches = 32\n"
+        "pipeline = 'overlapped'\nmemory = '10 GB'\nactivations = '1 MB'\n"
+    )
+    (setting,) = scenario(text).configurations()
+    assert more - 1 < 2 * delay_ms / 30 <= more
+    assert setting.training_plan is not None and setting.training_plan.more(range(8)) == more
+
+
 def test_a_training_scenario_survives_writing_and_reading() -> None:
     asked = scenario(
         "[training]\npipeline = 'overlapped'\nmemory = '80 MB'\n[sweep]\n'training.micro_batches' = [8, 16]\n"
