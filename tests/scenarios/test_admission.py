@@ -303,7 +303,7 @@ def test_transfers_admitted_at_the_prompt_arrive_in_time_beside_those_of_the_sce
         "demand everything": 'got "everything"; allowed: demand [clear]',
     }
     ended = vm.run("admission", "--cli", program=[RUN], input="\n".join(answers).encode(), timeout=400)
-    assert ended.status == 0, ended.err
+    assert ended.status == 1, ended.err  # some lines are mistakes
     for words in answers.values():
         assert words in ended.out
     promised = [line.split() for line in ended.out.splitlines() if "promised by" in line]
