@@ -330,4 +330,4 @@ def test_the_agent_launcher_imports_no_heavy_modules() -> None:
     ran = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, check=True, cwd=PROJECT)
     own = {name for name in json.loads(ran.stdout) if name.startswith("topologies")}
     assert not {"numpy", "asyncio", "subprocess", "multiprocessing"} & set(json.loads(ran.stdout))
-    assert own == {"topologies", "topologies.shaping", "topologies.shaping.netlink"}
+    assert own == {"topologies", "topologies.linux", "topologies.shaping", "topologies.shaping.netlink"}
