@@ -3,6 +3,7 @@
 import ast
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,14 @@ MAY_IMPORT = {
 TOP_LEVEL = {"README.md", "pyproject.toml", "Vagrantfile", "LICENSE", ".gitignore", ".ci", "docs", "tests", *PACKAGES}
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return the nodes of a module's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))))
+
+
 def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -54,5 +61,5 @@ def test_no_module_unpickles_data_or_evaluates_text() -> None:
     for module in sorted(module for package in PACKAGES for module in (ROOT / package).rglob("*.py")):
         names = {name.partition(".")[0] for name in imported(module)}
         assert not names & {"pickle", "marshal", "shelve", "dill", "joblib"}, module
-        calls = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes(module) if isinstance(node, ast.Call)]
         assert not {call.func.id for call in calls if isinstance(call.func, ast.Name)} & {"eval", "exec"}, module

@@ -95,8 +95,9 @@ def allocate_flows(
 
     `delays_s` and `rates_bps`, [links], are those of logical links; a rate of 0 is a link that is down. A demand is all
     flows of a class between two sites; it can send no more than its GPUs' links to and from the border routers carry.
-    A flow that cannot reach its tunnel because links of its own GPUs are down takes the first tunnel that it can reach;
-    if its class has no rate there, because no demand uses the tunnel, it gets the rate of the tunnel's slowest link.
+    A flow that cannot reach its tunnel because links of its own GPUs are down takes the first tunnel that it can reach.
+    If its class has no rate in its tunnel, because no tunnel serves all GPUs of a demand, it gets the rate of the
+    tunnel's slowest link.
     """
     links = np.ascontiguousarray([delays_s, rates_bps], np.float64)
     return _engineered(fabric, links.tobytes(), np.ascontiguousarray(ends, np.int64).tobytes(), traffic)
@@ -127,9 +128,8 @@ def _engineered(fabric: Fabric, links: bytes, ends: bytes, traffic: Traffic) -> 
     for flow in np.flatnonzero(path >= 0).tolist() if not rates_bps.all() else ():
         for over in (fabric.paths[path[flow]], *fabric.paths_between[sites[src[flow]], sites[dst[flow]]]):
             if rates_bps[[*over.links, *_end_links(fabric, over, src[flow], dst[flow])]].all():
-                if over.index != path[flow]:
-                    path[flow], cell = over.index, (traffic.priority[flow], over.index)
-                    limits_bps[cell] = limits_bps[cell] or rates_bps[list(over.links)].min()
+                path[flow], cell = over.index, (traffic.priority[flow], over.index)
+                limits_bps[cell] = limits_bps[cell] or rates_bps[list(over.links)].min()
                 break
     for array in (path, limits_bps):
         array.setflags(write=False)

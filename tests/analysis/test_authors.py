@@ -3,6 +3,7 @@
 import heapq
 import os
 import pickle
+import pickletools
 import sys
 import types
 from itertools import pairwise, permutations, product
@@ -234,7 +235,8 @@ def graph(shares: Any, *, plain: bool = False) -> Any:
         capacity = float(value) if plain else value
         adjacent[a][b] = {"capacity": capacity, "propagation_delay": 7e-7}
         adjacent[b][a] = {"capacity": capacity, "propagation_delay": 7e-7}
-    found.__dict__ |= {"graph": {}, "_node": {node: {"type": "GPU"} for node in range(17)}, "_adj": adjacent}
+    nodes = {node: {"type": "GPU", **{f"port {port}": {} for port in range(3)}} for node in range(17)}
+    found.__dict__ |= {"graph": {}, "_node": nodes, "_adj": adjacent}
     return found
 
 
@@ -253,9 +255,11 @@ def written(folder: Path, *contents: Any) -> Path:
 
 
 def test_draw_files_are_read_back_with_the_shares_that_were_written(tmp_path: Path) -> None:
-    """The first two files differ only in their numbers; the third holds Python floats instead of NumPy scalars."""
+    """The first two files differ only in their numbers; the third holds Python floats instead of NumPy scalars. Like
+    the authors' files, they refer back to more than 256 values, for which pickle has a second opcode."""
     shares = gaussian(5, 8)
     one, two, four, five = (graph(shares[row]) for row in (0, 1, 3, 4))
+    assert "LONG_BINGET" in {code.name for code, _, _ in pickletools.genops(pickle.dumps(one, protocol=4))}
     three = graph(shares[2], plain=True)
     folder = written(tmp_path, one, two, three, four, five)
     (folder / "notes.txt").write_text("not a draw")

@@ -1,4 +1,4 @@
-"""Fairness of transfers that share links: Jain's index, busy times, and warnings about runs with fifo queues."""
+"""Fairness of transfers that share links: Jain's index, the times of transfers, and warnings about fifo queues."""
 
 from fractions import Fraction
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.statistics.fairness import busy_s, jain_index, shares
 from analysis.statistics.fidelity import fidelity, fifo_of
+from analysis.statistics.transfer_times import times_of
 from hosts.collectives.schedule import Transfer
 
 
@@ -30,6 +31,23 @@ def test_busy_time_starts_when_a_transfer_may_begin_and_its_predecessor_has_arri
     begins, arrives = np.array([0.0, 1.0, 0.0, 9.0]), np.array([4.0, 2.0, 7.0, 10.0])
     assert busy_s(transfers, begins, arrives).tolist() == [4, 1, 3, 1]
     assert begins.tolist() == [0, 1, 0, 9]
+
+
+def test_messages_are_matched_with_transfers_and_computations_run_one_after_the_other() -> None:
+    """Two messages from rank 0 to 1, and then two computations on rank 1, which begin after one message each."""
+    transfers = [
+        Transfer(flow=0, size=1),
+        Transfer(flow=0, size=1),
+        Transfer(flow=1, size=5.0, after=(0,)),
+        Transfer(flow=1, size=5.0, after=(1,)),
+    ]
+    messages = pd.DataFrame({"src": [0, 0], "dst": [1, 1], "start_s": [0.0, 0.0], "end_s": [1.0, 2.0]})
+    handed_s, over_s = times_of(transfers, [(0, 1), (1, 1)], messages)
+    assert (handed_s, over_s) == ([0, 0, 1, 2], [1, 2, 6, 11])
+    with pytest.raises(ValueError, match="fewer messages"):
+        times_of(transfers, [(0, 1), (1, 1)], messages[:1])
+    with pytest.raises(ValueError, match="more messages"):
+        times_of(transfers[1:2], [(0, 1), (1, 1)], messages)
 
 
 def test_fairness_is_reported_for_the_least_fair_link() -> None:

@@ -93,6 +93,19 @@ def test_two_faults_of_the_same_link_each_get_their_own_detection_and_recovery()
     ]
 
 
+def test_an_outage_seen_after_a_second_fault_of_the_same_link_is_not_that_of_the_first() -> None:
+    link = ("s0b0-s1b0",)
+    cuts = [injected("link down", fault=number, at_ns=1000 * number, cables=link) for number in (0, 1)]
+    found = fault_outcomes([*cuts, outages((1005, 1025, link, ())), event("ended", why="")])
+    assert [(row["outcome"], row["detected_s"]) for row in found] == [("masked", None), ("recovered", 5e-9)]
+
+
+def test_failed_collectives_are_blamed_on_killed_agents_in_the_order_of_their_deaths() -> None:
+    killed = [injected("agent killed", fault=number, at_ns=10 * number) for number in (0, 1)]
+    found = fault_outcomes([*killed, failed(100, sent=7), failed(200, sent=5), event("ended", why="")])
+    assert [(row["bytes_again"], row["detected_s"]) for row in found] == [(7, 100e-9), (5, 190e-9)]
+
+
 def test_a_failed_collective_is_blamed_on_a_killed_agent_else_on_a_link_that_is_down() -> None:
     cut = injected("link down", cables=("s0b0-s1b0",))
     killed = injected("agent killed", fault=1, at_ns=100)

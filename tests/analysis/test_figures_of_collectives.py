@@ -58,7 +58,13 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+SLOW = ("halving-doubling", "a tree")  # whose figures differ least from those of the others
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, one in KINDS.items()],
+)
 def run(request, tmp_path_factory) -> Path:
     """A reported run of a collective, measured in base and joint."""
     folder = tmp_path_factory.mktemp("runs") / "run"

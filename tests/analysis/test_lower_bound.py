@@ -150,6 +150,8 @@ def test_the_bound_of_several_jobs_adds_up_their_bytes_on_the_wan() -> None:
     again = round_bound_s(fabric, rates, jobs[0], replace(jobs[1], count=3))
     assert again == pytest.approx(4e-3, rel=1e-6)
     assert round_bound_s(fabric, rates, jobs[0], replace(jobs[1], start_s=0.5)) == pytest.approx(0.501, rel=1e-4)
+    # A job that starts while the other one sends still shares the links with it.
+    assert round_bound_s(fabric, rates, jobs[0], replace(jobs[1], start_s=0.5e-3)) == pytest.approx(2e-3, rel=1e-6)
 
 
 @settings(deadline=None, max_examples=25)

@@ -138,6 +138,19 @@ def test_a_measured_critical_path_follows_last_dependencies_and_includes_waiting
     assert [(step.transfer, step.seconds) for step in path] == [(1, 2.5), (2, 3.5)]
 
 
+def test_of_simultaneous_events_the_critical_path_follows_an_arrival_and_then_the_earliest_transfer() -> None:
+    """Transfers 0 and 1 arrive, and transfer 2 leaves, at the same time; transfer 3 waits for all three."""
+    transfers = [
+        Transfer(flow=0, size=1),
+        Transfer(flow=1, size=1),
+        Transfer(flow=2, size=2),
+        Transfer(flow=2, size=1, after=(1, 0)),
+    ]
+    alpha, beta = np.array([[1.0], [1.0], [4.0]]), np.ones((3, 1)) / 8
+    path = max_plus.critical_path(transfers, max_plus.times(transfers, alpha, 8 * beta))
+    assert [(step.transfer, step.seconds, step.arrives) for step in path] == [(0, 2.0, True), (3, 5.0, True)]
+
+
 def test_a_schedule_without_transfers_takes_no_time() -> None:
     assert max_plus.completion_s([], np.ones((0, 3)), np.ones((0, 3))).tolist() == [0.0, 0.0, 0.0]
 

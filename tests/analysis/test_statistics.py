@@ -166,6 +166,8 @@ def claims_of(order="base ccl wan joint", shares=(1.0, 0.9, 0.7, 0.67), noise=0.
         ({}, True, True),
         ({"order": "base wan ccl joint"}, False, True),
         ({"shares": (1.0, 0.97, 0.93, 0.9)}, True, False),
+        ({"shares": (1.0, 0.9, 0.75, 0.695)}, True, True),  # 30.5 % is about 33 %, and 29.5 % is not
+        ({"shares": (1.0, 0.9, 0.75, 0.705)}, True, False),
         ({"shares": (1.0, 1.0, 1.0, 0.999999), "noise": 0.5}, None, False),
         # The order stays open if two modes cannot be distinguished, however clear the other steps are.
         ({"shares": (1.0, 1.0, 0.7, 0.67), "noise": 0.01}, None, True),

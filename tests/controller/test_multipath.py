@@ -204,6 +204,18 @@ def test_a_new_source_port_gets_a_rule_and_the_old_ports_rule_is_removed() -> No
     assert [rule.match.tcp_src for rule in of_flows] == [20001]
 
 
+def test_the_cost_of_sprayed_crossings_is_that_of_the_slowest_piece_and_of_the_path_with_two_pieces() -> None:
+    """Four pieces over four paths, one of which is slow; then over three paths, one of which has two pieces."""
+    fabric, found = with_routing(FabricSpec(gpus_per_site=(2, 2)), "spray", "logical")
+    slow, delays_s = fabric.paths_between[0, 1][1].links[0], np.full(len(fabric.links), 1e-3)
+    rates_bps = np.full((2, len(fabric.links)), 8e9)
+    rates_bps[:, slow] = 2e9, 0
+    cost_s, delay_s = found.crossings(delays_s, rates_bps, chunk_bytes=4_000_000)
+    assert delay_s[:, 0, 2].tolist() == pytest.approx([3e-3, 3e-3])
+    assert (cost_s - delay_s)[:, 0, 2].tolist() == pytest.approx([4e-3, 2e-3])  # 1 MB at 2 Gbit/s, 2 MB at 8 Gbit/s
+    assert np.isinf(cost_s[:, 0, 1]).all()
+
+
 def test_removing_a_pairs_route_keeps_the_rules_of_its_flows() -> None:
     fabric, _ = with_routing(MESH, "ecmp")
     ways = FabricPaths(fabric)

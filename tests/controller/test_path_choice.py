@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from controller.routing import wan_path_choice
 from controller.routing.wan_path_choice import MAX_COMBINATIONS, NoPathError, Router
 from tests.fakes.flowtables import crossing_pairs, fabrics
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
@@ -247,3 +248,24 @@ def test_many_crossings_chosen_jointly_are_no_slower_than_each_chosen_alone(name
         assert costs[0][0] <= costs[1][0] * (1 + 1e-12)
         gained += costs[0][0] < 0.8 * costs[1][0]
     assert gained > 10
+
+
+def test_greedy_choices_are_nearly_always_as_good_as_the_best_combination(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four crossings with four paths each. Of 300 greedy choices, 97 % are the best by the largest time; with only one
+    order of the crossings 89 % are, and with only one turn 95 %."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2)))
+    src, dst = every_pair(fabric)
+    spec = ConditionsSpec(wan_delay_s=1e-3)
+    delays, rates = delays_s(fabric, spec), sampler(fabric, spec, seed=4).rates_bps(0, 300)
+    ends = np.tile(src, (300, 1)), np.tile(dst, (300, 1))
+
+    def largest_s() -> np.ndarray:
+        router = Router(fabric, delays)
+        path = router.choose_jointly(rates, *ends, chunk_bytes=CHUNK).path
+        return router.shared_times_s(rates, *ends, path, chunk_bytes=CHUNK).max(axis=1)
+
+    best_s = largest_s()
+    monkeypatch.setattr(wan_path_choice, "MAX_COMBINATIONS", 1)
+    greedy_s = largest_s()
+    assert (greedy_s >= best_s * (1 - 1e-12)).all()
+    assert 0.96 < (greedy_s <= best_s * (1 + 1e-9)).mean() < 1

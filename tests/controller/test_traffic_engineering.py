@@ -7,7 +7,8 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import block_diag
 
-from controller.routing.traffic_engineering import Demand, allocate, allocate_split
+from controller.routing.traffic_engineering import Demand, Traffic, allocate, allocate_flows, allocate_split
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 _FEW, _ALL = 150, 1000
 
@@ -129,8 +130,28 @@ def test_a_higher_priority_moves_to_another_tunnel_to_make_room_for_a_lower_one(
 
 def test_among_splits_with_equal_rates_the_one_of_least_delay_is_chosen():
     one = Demand(src=0, dst=1, priority=0, tunnels=((0,), (1,)), wanted_bps=12e9)
-    ((far, near),) = allocate([one], np.array([10e9, 10e9]), np.array([20e-3, 5e-3]))
-    assert (far, near) == (pytest.approx(2e9, rel=1e-6), pytest.approx(10e9, rel=1e-6))
+    for delays, wanted in (([20e-3, 5e-3], [2e9, 10e9]), ([5e-3, 20e-3], [10e9, 2e9])):
+        (rates,) = allocate([one], np.array([10e9, 10e9]), np.array(delays))
+        assert rates == pytest.approx(wanted, rel=1e-6)
+
+
+def test_with_fixed_splits_idle_demands_get_what_others_leave_and_a_ten_thousandth_at_least():
+    busy, idle = Demand(src=0, dst=1, priority=0, tunnels=((0,),)), Demand(src=0, dst=1, priority=1, tunnels=((0,),))
+    for wanted, found in ((np.inf, [9.999, 0.001]), (4.0, [4, 6])):
+        demands = [replace(busy, wanted_bps=wanted), replace(idle, wanted_bps=0.0)]
+        assert allocate_split(demands, [[1.0], [1.0]], np.array([10.0])) == pytest.approx(found)
+
+
+def test_a_flow_whose_gpu_cannot_reach_the_demands_tunnel_takes_the_first_tunnel_that_it_can_reach():
+    """Each of two GPUs reaches only one of its site's border routers, so no tunnel serves both."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), routing="te"))
+    rates = np.full(len(fabric.links), 4e9)
+    rates[[fabric.to_br_index[0, 0], fabric.to_br_index[1, 1]]] = 0
+    traffic = Traffic(priority=(0, 0), wanted_bps=(np.inf, np.inf))
+    plan = allocate_flows(fabric, np.zeros(rates.size), rates, (np.array([0, 1]), np.array([2, 3])), traffic)
+    first = {router: next(one.index for one in fabric.paths if one.src_br == router) for router in (0, 1)}
+    assert plan.path.tolist() == [first[1], first[0]]
+    assert plan.limits_bps[0, plan.path].tolist() == [4e9, 4e9]
 
 
 def test_slow_links_behind_a_much_faster_link_are_filled():

@@ -63,6 +63,7 @@ def _serve():
     requests = socket.socket(fileno=0)
     for name in _MODULES:
         importlib.import_module(name)
+    sys.modules["analysis.figures.output"]._PNG_DPI = 20  # as `few_pixels` in tests/analysis/conftest.py
     gc.collect()
     gc.freeze()
     while True:

@@ -85,7 +85,7 @@ def test_the_slowest_edge_ring_is_the_first_of_the_best_of_all_rings(
 @pytest.mark.parametrize(
     ("sizes", "count"), [((2, 2), 300), ((2, 4), 200), ((4, 4), 150), ((5, 3), 100), ((2, 2, 2), 100), ((2, 3, 2), 60)]
 )
-@pytest.mark.parametrize(("objective", "messages"), [("cycle time", 1.0), ("cycle time", 0.3), ("sum", 1.0)])
+@pytest.mark.parametrize(("objective", "messages"), [("cycle time", 4.0), ("cycle time", 0.3), ("sum", 1.0)])
 def test_the_ring_of_every_other_objective_is_the_first_of_the_best_of_all_rings(
     sizes: tuple[int, ...], count: int, kind: str, objective: str, messages: float
 ) -> None:

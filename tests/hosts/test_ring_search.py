@@ -50,6 +50,21 @@ def test_no_ring_is_below_the_lower_bound_of_its_objective(
         assert found[k] <= every.min() * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 3, 3), (2, 3, 2, 2, 2)])
+@pytest.mark.parametrize("ratio", [0.2, 5.0])
+def test_the_bound_is_tight_where_crossings_cost_much_less_or_more_than_other_edges(
+    sizes: tuple[int, ...], ratio: float
+) -> None:
+    """Assignments then have too many crossings or too few, unless crossings have a toll."""
+    random, site = np.random.default_rng(1), np.repeat(np.arange(len(sizes)), sizes)
+    costs_s = random.uniform(1, 2, (30, site.size, site.size))
+    cost_s = np.where(site[:, None] != site, ratio, 1.0) * costs_s
+    rings = best_rings(cost_s, 0 * cost_s, gpus_per_site=sizes, objective="sum")
+    best_s = objective_values(rings, cost_s, 0 * cost_s, objective="sum")
+    bounds_s = lower_bounds(cost_s, 0 * cost_s, gpus_per_site=sizes, objective="sum")
+    assert 0.97 < (bounds_s / best_s).mean() <= 1
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("sizes", [(4, 4), (6, 5), (3, 2, 3), (4, 3, 4, 3, 4)])
 def test_searched_rings_are_on_average_within_half_a_percent_of_the_best(

@@ -15,10 +15,12 @@ from controller.forwarding.state import choose
 from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
-from scenarios.engines.prediction import links_by_flow
+from scenarios.engines.prediction import links_by_flow, ring_gap
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.decide import Chooser, Decisions, decide, most_shared, shared_links
 from scenarios.policies.policy import MODES
+from tests.fakes.commands import scenario
+from tests.hosts.test_embedding import all_rings
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, cable
@@ -139,10 +141,29 @@ def test_rings_of_sites_too_large_for_an_exact_choice_are_within_2_percent_of_a_
         rates_bps
     )
     assert (gaps >= 0).all() and (gaps <= 0.02).all()
+    setting = scenario(fabric__gpus=64, conditions__wan_delay="10 ms", run__seed=1, collective__ring=ring)
+    assert ring_gap(setting, "joint", 5) == gaps.max()
     small = FABRICS["mesh"]
     rates_bps = sampler(small, spec, seed=1).rates_bps(0, 5)
     choices = Chooser(Router(small, delays_s(small, spec)), MODES["joint"], ring_allgather(small), ring)
     assert not choices.ring_gaps(rates_bps).any()
+
+
+def test_a_ring_with_channels_in_both_directions_is_the_best_by_its_slower_direction() -> None:
+    fabric, spec = build_fabric(FabricSpec(gpus_per_site=(3, 3))), ConditionsSpec()
+    rates_bps = sampler(fabric, spec, seed=1).rates_bps(0, 20)
+
+    def chooser(channels: int) -> Chooser:
+        load = workload("allgather", "ring", sites=(3, 3), size_bytes=6 * CHUNK * channels, channels=channels)
+        return Chooser(Router(fabric, delays_s(fabric, spec)), MODES["ccl"], load, "slowest edge")
+
+    one_way_s, _ = chooser(1).edges_s(rates_bps)
+    edge_s = np.maximum(one_way_s, one_way_s.swapaxes(1, 2))
+    every = all_rings((3, 3))
+    least_s = edge_s[:, every, np.roll(every, -1, axis=1)].max(axis=2).min(axis=1)
+    chosen = chooser(2).placements(rates_bps)
+    found_s = edge_s[np.arange(20)[:, None], chosen, np.roll(chosen, -1, axis=1)].max(axis=1)
+    assert found_s.tolist() == least_s.tolist()
 
 
 def shared_when_run(fabric: Fabric, mode: str, count: int) -> set[str]:
@@ -186,6 +207,16 @@ def test_the_links_that_crossings_can_share_are_those_found_by_hand(
     name: str, mode: str, detours: bool, links: set[str]
 ) -> None:
     assert shared(name, mode, detours=detours) == links
+
+
+def test_a_mode_that_can_change_the_order_of_sites_shares_links_that_the_fixed_order_does_not() -> None:
+    """In the order 0 1 2 3 one crossing uses each direction of X-Y; in the order 0 2 1 3 two use each."""
+    links = (("s0b0", "X"), ("s1b0", "X"), ("X", "Y"), ("Y", "s2b0"), ("Y", "s3b0"))
+    wan = WanSpec(preset=None, routers=("X", "Y"), links=links)
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2, 2, 2), border_routers=1, wan=wan))
+    found = {mode: {*shared_links(fabric, ring_allgather(fabric), MODES[mode])} for mode in MODES}
+    assert found["base"] == found["wan"] == set()
+    assert {"X>Y", "Y>X"} <= found["ccl"] & found["joint"]
 
 
 @given(st.sampled_from(sorted(FABRICS)), st.randoms(use_true_random=False), st.floats(0, 0.5))

@@ -255,7 +255,7 @@ def test_without_a_vm_and_without_a_chosen_engine_only_the_model_runs(testbeds, 
     assert load("run").groupby("engine").size().to_dict() == {"emulation": 20, "model": 20}
 
 
-@pytest.mark.parametrize("gpus", ["[64, 64]", "[6, 100]"])
+@pytest.mark.parametrize("gpus", ["[24, 24]", "[6, 40]"])
 def test_where_memory_is_short_the_refusal_names_the_most_gpus_that_fit(testbeds, monkeypatch, capsys, gpus):
     def room(**_):
         raise NoRoomError("no room", room_bytes=10**9)

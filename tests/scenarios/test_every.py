@@ -187,6 +187,22 @@ def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_
         assert one_s == pytest.approx(steps * step_ms / 1e3 + bits / rate_bps + 10e-6 + 2 * 700e-9, rel=1e-9)
 
 
+def test_flows_move_to_new_paths_when_the_switches_of_their_senders_site_hear_of_them() -> None:
+    """Site 0 is 7 ms from the controller and site 1 is 1 ms from it."""
+    often = 'policy=[{name = "live", reroute = "every 20 ms"}]', "conditions.every=20 ms", "collective.count=1"
+    asked = scenario(*LIVE[1:], *often, "collective.kind=alltoall", *SLOW, 'control.delay=["7 ms", "1 ms"]')
+    conditions = conditions_of(asked)
+    plan = Plan(asked, "live", decisions_of(asked, "live", conditions, start=0, count=1), conditions)
+    moves, (begin,) = plan._moves(3), plan.links()
+    assert moves.at_s.tolist() == pytest.approx([0.021, 0.027, 0.041, 0.047])
+    near = np.array([src < 2 for src in asked.workload.schedule.ends[0]])
+    first, second, third, last = moves.links
+    assert (first[near] == begin[near]).all() and (first[~near] == second[~near]).all()
+    assert (third[near] == second[near]).all() and (third[~near] == last[~near]).all()
+    for before, after in ((begin, second), (second, last)):
+        assert (before != after)[near].any() and (before != after)[~near].any()
+
+
 @pytest.mark.parametrize(
     ("every", "values", "says"),
     [
@@ -202,6 +218,11 @@ def test_a_message_takes_the_link_that_was_fastest_at_the_last_path_choice(late_
             "4 ms",
             ("conditions.every=2 ms", "control.delay=1 ms"),
             "needs a shorter round trip to the switches than 2 ms; allowed: less",
+        ),
+        (
+            "20 ms",
+            ("conditions.every=20 ms", 'control.delay=["1 ms", "3 ms"]'),
+            "makes switches change less than 5 ms apart; allowed: 5 ms apart, or at once",
         ),
         ("soon", (), 'every soon" has no such time: "soon" is not a delay'),
         ("0 s", (), 'every 0 s" has no such time'),

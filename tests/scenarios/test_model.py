@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scenarios.engines.base import Slice
 from scenarios.engines.model import Model
 from scenarios.engines.pool import FailedTask, processes, results
+from scenarios.engines.prediction import critical_path, link_bytes
 from scenarios.policies.policy import MODES
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario, times
@@ -59,6 +60,20 @@ def test_every_mode_and_every_chunk_size_sees_the_same_conditions():
         times(scenario(**fixed, collective__chunk=c).configurations(), Model()) for c in ("500 MB", "1000 MB")
     )
     assert large[0, "base"] == pytest.approx(2 * small[0, "base"], rel=2e-2)
+
+
+def test_the_critical_path_of_several_collectives_has_their_mean_time():
+    (setting,) = scenario(collective__count=5, run__modes=["base"]).configurations()
+    found = critical_path(setting, "base", 5)
+    assert sum(found.values()) == pytest.approx(times([setting], Model())[0, "base"].mean(), rel=1e-12)
+    assert len(found) > len(critical_path(setting, "base", 1))  # other links are slow in other collectives
+
+
+def test_every_link_of_a_ring_carries_the_chunks_of_all_other_gpus():
+    (setting,) = scenario(collective__chunk="8 MB").configurations()
+    edges = {f"g{rank}>g{rank + 1}" for rank in (0, 1, 2, 4, 5, 6)}
+    crossings = {"g3>s0b0", "s0b0>s1b0", "s1b0>g4", "g7>s1b0", "s1b0>s0b0", "s0b0>g0"}
+    assert link_bytes(setting, "base") == dict.fromkeys(edges | crossings, 7 * 8_000_000)
 
 
 def test_the_model_engine_imports_no_large_libraries():

@@ -44,7 +44,7 @@ def ratios(output: str) -> list[float]:
 
 def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_when_idle(vm: VM) -> None:
     often = ("--set", 'policy=[{name = "often", reroute = "every 2"}]')
-    with session(vm, "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
+    with session(vm, "--gpus", "4", "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
         assert "in virtual time" in banner and "rate scale" not in banner
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
         before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
@@ -58,7 +58,7 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         assert now_s(prompt) - before_s == pytest.approx(5, abs=1e-3)
         for link in ("s0b0>s1b0", "s1b0>s0b0"):
             prompt.ask(f"delay {link} 5 ms")
-        assert "time=10.0" in prompt.ask("g0 ping -c 2 g4")
+        assert "time=10.0" in prompt.ask("g0 ping -c 2 g2")
         ctrl_c_and_keys(prompt)
         lines_typed_ahead(prompt)
         assert "goes to" in prompt.type("flows s1b\t0\r")
@@ -74,7 +74,7 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         prompt.ask("allgather 8 MB")
         assert re.search(r"g0>g1: \d+ packets", prompt.ask("capture stop"))
     assert sorted(path.name for path in (vm.folder / "kept").iterdir()) == ["files", "leaf.pcap", "now.toml"]
-    assert [(vm.folder / "kept/files" / name).read_text() for name in ("named0", "named1")] == ["g0\n", "g4\n"]
+    assert [(vm.folder / "kept/files" / name).read_text() for name in ("named0", "named1")] == ["g0\n", "g2\n"]
     (saved,) = load_scenario(str(vm.folder / "kept" / "now.toml")).configurations()
     conditions = conditions_of(saved)
     (found_s,) = Plan(
@@ -87,13 +87,13 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
 
 def ctrl_c_and_keys(prompt: Session) -> None:
     """An endless command races through virtual time; Ctrl-C and typed keys still reach it."""
-    prompt.child.sendline("g0 ping g4")
+    prompt.child.sendline("g0 ping g2")
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
     assert re.search(r" 0(\.\d+)?% packet loss", prompt.type("\x03"))  # the last packet may be under way
     prompt.child.sendline("allgather 64 MB 100")
     prompt.child.expect("measured", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
-    prompt.child.sendline("run g0: ping g4")
+    prompt.child.sendline("run g0: ping g2")
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
@@ -107,7 +107,7 @@ def ctrl_c_and_keys(prompt: Session) -> None:
         prompt.child.sendline("g1 sh -c 'while :; do :; done'")
         prompt.type("\x03")
         assert "here42" in prompt.ask("g1 echo here$((6 * 7))")
-    assert "g4: 1" in prompt.ask("run g0,g4: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
+    assert "g2: 1" in prompt.ask("run g0,g2: echo $RANK; echo $LONGHAUL_GPU > named$RANK")
     assert "ended with status 3" in prompt.ask("run g1: longhaul-compute 0.5; exit 3")
     assert "re-chosen for one collective in 2" in prompt.ask("policy often")
     assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)

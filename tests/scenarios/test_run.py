@@ -171,7 +171,7 @@ def test_a_wan_link_that_flows_can_share_is_named_before_the_run_and_in_the_resu
     planned = run("four.toml", "--modes", "base,wan", "--dry-run", "--json")
     assert "run.py: in base and wan flows can share the links X>Y" in planned.err and "X>Y" in planned.err
     assert [p["shared_links"] for p in json.loads(planned.out)["points"]] == [["X>Y", "Y>X"]] * 2
-    done = run("four.toml", "--modes", "base,wan", "--json", "--out", "there")
+    done = run("four.toml", "--modes", "base,wan", "--collectives", 200, "--json", "--out", "there")
     assert done.err.startswith(planned.err)
     assert [p["shared_links"] for p in json.loads(done.out)["points"]] == [["X>Y", "Y>X"]] * 2
     assert [row["shared_links"] for row in csv_of(tmp_path / "there/summary.csv")] == ["X>Y Y>X"] * 2

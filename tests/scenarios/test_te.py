@@ -329,6 +329,7 @@ def test_te_keys_survive_storing_and_invalid_combinations_are_refused() -> None:
         "transport.queue=fifo": 'te cannot be combined with transport.queue "fifo"',
         "control.counted=true": "te cannot be combined with control.counted",
         "conditions.every=5 ms": "te cannot be combined with conditions.every",
+        'class=[{name="a", priority=0, ceiling=0.5}]': "a has a ceiling of 0.5, which te does not support; allowed: 1",
     }
     for value, said in refused.items():
         with pytest.raises(ScenarioError, match=said):

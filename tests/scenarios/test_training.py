@@ -106,6 +106,9 @@ def test_a_training_job_reports_the_same_metrics_as_the_same_training_alone(
     assert job["iteration_s"] == job["mean_s"] / 6 <= alone["iteration_s"] * (1 + 1e-9)
     assert job["bubble_ratio"] == pytest.approx(1 - 8 * 30e-3 / job["iteration_s"], rel=1e-12)
     assert (job["in_flight"], job["room"]) == ([4, 3, 2, 1], 5) and len(job["link_bytes"]) > 8
+    # An iteration computes for the time of 8 micro-batches and of the 3 before them in the other stages.
+    exposed_s = alone["exposed_pipeline_s"] + alone["exposed_data_s"]
+    assert alone["iteration_s"] == pytest.approx((8 + 3) * 30e-3 + exposed_s, rel=1e-9)
     for what in ("exposed_pipeline_s", "exposed_data_s"):
         assert job[what] == pytest.approx(alone[what], rel=1e-9) and job[what] > 0
     for what in ("in_flight", "more", "room", "link_bytes"):
@@ -142,6 +145,18 @@ def test_re_embedding_permutes_replicas_but_never_pipeline_stages(job: str) -> N
     assert (np.sort(placement[:, :4]) == np.arange(4)).all() and len(np.unique(placement, axis=0)) > 1
     placement = plan_of(scenario(f"{text}replicas = 1\n[collective]\ncount = 40\n"), "ccl").decisions.placement
     assert (placement == np.arange(8)).all()
+
+
+@pytest.mark.parametrize(("delay_ms", "more"), [(10, 1), (100, 7), (300, 20)])
+def test_as_many_forwards_run_early_as_hide_a_round_trip_to_the_next_site(delay_ms: int, more: int) -> None:
+    """A forward and a backward take 30 ms together, and transfers take next to nothing."""
+    text = (
+        f"[conditions]\nwan_delay = '{delay_ms} ms'\n[collective]\nkind = 'training'\n[training]\nmicro_batches = 32\n"
+        "pipeline = 'overlapped'\nmemory = '10 GB'\nactivations = '1 MB'\n"
+    )
+    (setting,) = scenario(text).configurations()
+    assert more - 1 < 2 * delay_ms / 30 <= more
+    assert setting.training_plan is not None and setting.training_plan.more(range(8)) == more
 
 
 def test_a_training_scenario_survives_writing_and_reading() -> None:
