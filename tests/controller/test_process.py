@@ -5,6 +5,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +46,14 @@ def test_the_socket_is_private_to_the_user_and_switches_connect_only_on_loopback
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
     assert [line.split()[3] for line in listening.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
+
+
+def test_a_controller_without_a_folder_for_its_socket_says_so_in_one_sentence() -> None:
+    command = [sys.executable, "-m", "controller", f"--port={free_port()}"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/proc"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("controller: there is no folder for the socket: ") and "--socket" in done.stderr
 
 
 def test_a_client_beyond_the_limit_is_refused(shared: Process) -> None:
