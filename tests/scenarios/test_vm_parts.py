@@ -69,6 +69,15 @@ def test_kernel_options_are_merged_compared_and_fingerprinted_without_regard_to_
     assert one not in (kernel.fingerprint("CONFIG_A=y\n"), kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n", ["patch"]))
 
 
+def test_a_relative_tmpdir_is_found_by_the_kernel_which_runs_in_another_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setattr(os, "access", lambda folder, _mode: str(folder).endswith("mine"))  # /dev/shm has no room
+    assert resources.memory_folder(2**28, {"TMPDIR": "mine"}) == str(tmp_path / "mine")
+
+
 def test_a_user_without_a_home_directory_has_a_folder_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert kernel.cache_folder({}) == Path("/.cache/longhaul")
