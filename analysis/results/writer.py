@@ -221,11 +221,18 @@ class Writer:
                 self._write(point, progress)
 
     def tables(self) -> reader.Tables:
-        """Return all parts, point by point; raises OSError, ResultsError."""
+        """Return all parts, point by point; raises OSError, and ResultsError if one is damaged or has been removed."""
         self.flush()
         parts = sorted(reader.parts_of(self._path), key=lambda part: self.points.index(part.point))
+        collectives = [self._table(part.collectives, self._schema) for part in parts]
+        stored = dict.fromkeys(self.points, 0)
+        for part, table in zip(parts, collectives, strict=True):
+            stored[part.point] += len(table)
+        written = {point: progress.written for point, progress in self._points.items()}
+        if stored != written or not all(map(self._has_all_files, parts)):
+            raise ResultsError(f"{self._path / reader.PARTS} lacks files that the run has written to it")
         return reader.Tables(
-            [self._table(part.collectives, self._schema) for part in parts],
+            collectives,
             [self._table(part.transfers, schema.TRANSFERS) for part in parts if part.transfers.exists()],
             [self._table(part.jobs, schema.JOBS) for part in parts if part.jobs.exists()],
             [self._table(part.counters, schema.COUNTERS) for part in parts if part.counters.exists()],
