@@ -32,12 +32,13 @@ _UNIQUE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "e
 
 
 @contextmanager
-def atomic_replacement(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path, *, writer: str = "") -> Iterator[Path]:
     """Yield a temporary path for a new file, then move it to `path` and sync it to the disk.
 
-    Even after a power failure, `path` is either the complete old file or the complete new one.
+    Even after a power failure, `path` is either the complete old file or the complete new one. Writers of the same file
+    at the same time need different names (`writer`).
     """
-    temporary = temporary_of(path)
+    temporary = temporary_of(path, writer)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -54,9 +55,9 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
         raise
 
 
-def temporary_of(path: Path) -> Path:
+def temporary_of(path: Path, writer: str = "") -> Path:
     """Return the path where a file is written before it is moved to `path`."""
-    return path.with_name(f".{path.name}.new")
+    return path.with_name(f".{path.name}{writer and f'.{writer}'}.new")
 
 
 def write_text(path: Path, text: str) -> None:

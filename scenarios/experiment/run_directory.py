@@ -242,8 +242,8 @@ class RunDirectory:
         if not reader.is_complete(provenance):
             reader.check_readable_parts(folder.path)
         directory = cls(folder, provenance, _read_settings(folder.path, scenario))
-        for half in [*folder.path.glob(".*.new"), *folder.path.glob(f"{reader.PARTS}/.*.new")]:
-            half.unlink()  # files that were being written when the run ended
+        for half in folder.path.rglob(".*.new"):
+            half.unlink(missing_ok=True)  # files that were being written when the run ended
         if directory.complete:
             shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
             return directory
