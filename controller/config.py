@@ -51,9 +51,15 @@ def configured() -> tuple[Fabric, Path]:
 
 
 def default_socket() -> Path:
-    """Return the default socket of this user's controllers; its folder is created, for this user only, if missing."""
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Return the default socket of this user's controllers; its folder is created, for this user only, if missing.
+
+    Raises DeclarationError if the user has no such folder.
+    """
+    try:
+        folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
+        raise DeclarationError(f"there is no folder for the socket: {error}; name the socket with --socket") from None
     return folder / "longhaul-controller.sock"
 
 

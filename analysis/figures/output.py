@@ -6,6 +6,7 @@ decide what is drawn.
 
 import csv
 import io
+import os
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -149,7 +150,10 @@ def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file atomically, replacing an existing one, and return its path; raises OSError."""
-    with atomic_replacement(path) as temporary:
+    """Write a file atomically, replacing an existing one, and return its path; raises OSError.
+
+    Another process may write the same file at the same time.
+    """
+    with atomic_replacement(path, writer=str(os.getpid())) as temporary:
         temporary.write_bytes(content)
     return path

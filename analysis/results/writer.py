@@ -32,12 +32,13 @@ _UNIQUE = ("collective", "completion_s", "predicted_s", "bound_s", "start_s", "e
 
 
 @contextmanager
-def atomic_replacement(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path, *, writer: str = "") -> Iterator[Path]:
     """Yield a temporary path for a new file, then move it to `path` and sync it to the disk.
 
-    Even after a power failure, `path` is either the complete old file or the complete new one.
+    Even after a power failure, `path` is either the complete old file or the complete new one. Writers of the same file
+    at the same time need different names (`writer`).
     """
-    temporary = temporary_of(path)
+    temporary = temporary_of(path, writer)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -54,9 +55,9 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
         raise
 
 
-def temporary_of(path: Path) -> Path:
+def temporary_of(path: Path, writer: str = "") -> Path:
     """Return the path where a file is written before it is moved to `path`."""
-    return path.with_name(f".{path.name}.new")
+    return path.with_name(f".{path.name}{writer and f'.{writer}'}.new")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -221,11 +222,18 @@ class Writer:
                 self._write(point, progress)
 
     def tables(self) -> reader.Tables:
-        """Return all parts, point by point; raises OSError, ResultsError."""
+        """Return all parts, point by point; raises OSError, and ResultsError if one is damaged or has been removed."""
         self.flush()
         parts = sorted(reader.parts_of(self._path), key=lambda part: self.points.index(part.point))
+        collectives = [self._table(part.collectives, self._schema) for part in parts]
+        stored = dict.fromkeys(self.points, 0)
+        for part, table in zip(parts, collectives, strict=True):
+            stored[part.point] += len(table)
+        written = {point: progress.written for point, progress in self._points.items()}
+        if stored != written or not all(map(self._has_all_files, parts)):
+            raise ResultsError(f"{self._path / reader.PARTS} lacks files that the run has written to it")
         return reader.Tables(
-            [self._table(part.collectives, self._schema) for part in parts],
+            collectives,
             [self._table(part.transfers, schema.TRANSFERS) for part in parts if part.transfers.exists()],
             [self._table(part.jobs, schema.JOBS) for part in parts if part.jobs.exists()],
             [self._table(part.counters, schema.COUNTERS) for part in parts if part.counters.exists()],

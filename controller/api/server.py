@@ -21,6 +21,7 @@ from controller.compat import hub
 MAX_CLIENTS = 8
 MAX_REFUSED = 100
 _SEND_S = 10  # how long a client may take to receive its reply
+_AGAIN_S = 0.5  # how long after a failure clients are accepted again
 _LOG = logging.getLogger("longhaul.controller")
 
 Answer = Callable[[bytes], Mapping[str, Any]]
@@ -56,9 +57,14 @@ class Server(socketserver.ThreadingUnixStreamServer):
 
     def accept_clients(self) -> None:
         """Accept clients until `close`. (`serve_forever` uses a `select` that Ryu's green threads do not replace.)"""
-        with suppress(OSError):  # the socket was closed
-            while True:
+        while True:
+            try:
                 self.process_request(*self.get_request())
+            except OSError as error:
+                if self.fileno() < 0:  # the socket was closed
+                    return
+                _LOG.warning("cannot accept a client: %s", error.strerror)
+                hub.sleep(_AGAIN_S)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a client in a new thread, or refuse it if there are too many."""

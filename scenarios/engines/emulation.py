@@ -7,7 +7,6 @@ nor on the number of VMs running. Placements and paths are compared with the pla
 import json
 import queue
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -63,6 +62,7 @@ _KEPT_BYTES = 65536  # of a VM's output on stderr
 _PATIENCE_S = 180.0  # ten times what a busy machine takes from the start of a VM to the first line
 _PATIENCE_PAIR_S = 2e-3  # for each pair of GPUs: every host learns of every other, and pairs in a site have links
 _PATIENCE_BYTES_PER_S = 1e8  # a tenth of the throughput of a slow machine
+_WATCH_S = 1.0
 
 OnStart = Callable[[Callable[[], None]], None]
 """Called when a VM starts, with a function that ends it and may be called from any thread."""
@@ -441,12 +441,13 @@ def patience_s(config: Scenario) -> float:
 
 
 class Watchdog:
-    """Stops a VM that prints nothing for `patience_s` seconds of wall time, as a hung VM has no virtual time. A context
-    manager; its thread ends with it. `stuck` is the step that the VM was in when it was stopped, else None."""
+    """Stops a VM that prints nothing for `patience_s` seconds of wall time, as a hung VM has no virtual time. Time for
+    which this process is stopped (Ctrl-Z) does not count. A context manager; its thread ends with it. `stuck` is the
+    step that the VM was in when it was stopped, else None."""
 
     def __init__(self, patience_s: float, *, waits_for: str) -> None:
         self._patience_s, self._doing = patience_s, waits_for
-        self._last_s = 0.0
+        self._silent_s = 0.0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self.stuck: str | None = None
@@ -467,7 +468,7 @@ class Watchdog:
 
     def renew(self, doing: str | None = None) -> None:
         """Restart the timeout; `doing` is the VM's next step, if known."""
-        self._last_s = time.monotonic()
+        self._silent_s = 0.0
         self._doing = doing or self._doing
 
     def sentence(self) -> str:
@@ -475,8 +476,9 @@ class Watchdog:
         return f"the VM printed nothing for {self._patience_s:.0f} s while Longhaul waited for {self.stuck}"
 
     def _watch(self, stop: Callable[[], None]) -> None:
-        while (left_s := self._last_s + self._patience_s - time.monotonic()) > 0:
-            if self._over.wait(left_s):
+        while self._silent_s <= self._patience_s:  # in steps, of which a stopped process waits for one at most
+            if self._over.wait(_WATCH_S):
                 return
+            self._silent_s += _WATCH_S
         self.stuck = self._doing
         stop()

@@ -258,7 +258,7 @@ def _open_and_run(
         if request.resume is None:
             directory = RunDirectory.begun(folder, request.scenario, engines=request.engines, command=command)
         else:
-            directory = RunDirectory.resumed(folder, command=command)
+            directory = RunDirectory.resumed(folder, request.scenario, command=command)
         return print_again(directory, run) if directory.complete else run_in(directory, run)
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)

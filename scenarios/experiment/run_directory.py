@@ -27,6 +27,7 @@ from analysis.results.rows import Point
 from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
+from scenarios.experiment.options import ENGINES
 from scenarios.experiment.run_location import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.experiment.summary import ConfigResult, summary_csv
@@ -89,16 +90,34 @@ def recorded(path: Path) -> Recorded:
         raise reader.ResultsError(f"{path / reader.SCENARIO} is damaged: {error.mistakes[0]}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise reader.ResultsError(f"{path / reader.SCENARIO} cannot be read: {error}") from None
-    engines = tuple(provenance.get("engines", ()))
-    if engines == (reader.PROGRAM,):
-        raise reader.ResultsError(f"{path} is a program's run, which cannot be resumed; allowed: a run of collectives")
-    if not engines or not set(engines) <= {"model", "emulation"} or provenance["seed"] != scenario.run.seed:
-        raise reader.ResultsError(f"{path} is damaged: its provenance does not match its scenario")
+    engines: Any = provenance.get("engines")
     digests = provenance.get("sha256", {})
+    if engines == [reader.PROGRAM]:
+        raise reader.ResultsError(f"{path} is a program's run, which cannot be resumed; allowed: a run of collectives")
+    has_types = isinstance(digests, dict) and isinstance(provenance.get("resumed"), list)
+    if not has_types or engines not in map(list, ENGINES.values()) or provenance["seed"] != scenario.run.seed:
+        raise reader.ResultsError(f"{path} is damaged: its provenance does not match its scenario")
     for file, digest in sha256(_function_files(scenario).values()).items():
         if digests.get(_name_in(file, path), digest) != digest:
             raise reader.ResultsError(_changed_file(file))
-    return Recorded(text, scenario, engines, digests)
+    return Recorded(text, scenario, tuple(engines), digests)
+
+
+def _read_settings(path: Path, scenario: Scenario) -> list[dict[str, Any]]:
+    """Read a run's settings; raises ResultsError unless rows get the same columns and jobs from them as from the
+    scenario."""
+    settings, own = reader.read_settings(path), json.loads(json.dumps(settings_as_json(scenario)))
+
+    def columns(of: list[dict[str, Any]]) -> list[Any]:
+        return [(reader.point_columns(of, Point("", index, "")), each.get("jobs", [])) for index, each in enumerate(of)]
+
+    try:
+        is_same = columns(settings) == columns(own)
+    except (LookupError, TypeError):
+        is_same = False
+    if not is_same:
+        raise reader.ResultsError(f"{path / reader.SETTINGS} is damaged: it does not match {reader.SCENARIO}")
+    return settings
 
 
 def _changed_file(path: object) -> str:
@@ -216,17 +235,17 @@ class RunDirectory:
         return directory
 
     @classmethod
-    def resumed(cls, folder: RunFolder, *, command: Sequence[str]) -> "RunDirectory":
-        """Open the directory of a run to be resumed.
+    def resumed(cls, folder: RunFolder, scenario: Scenario, *, command: Sequence[str]) -> "RunDirectory":
+        """Open the directory of a run of this scenario to be resumed.
 
         Raises ResultsError if it holds no run or is damaged, OSError if it cannot be written.
         """
         provenance = reader.read_provenance(folder.path)
         if not reader.is_complete(provenance):
             reader.check_readable_parts(folder.path)
-        directory = cls(folder, provenance, reader.read_settings(folder.path))
-        for half in [*folder.path.glob(".*.new"), *folder.path.glob(f"{reader.PARTS}/.*.new")]:
-            half.unlink()  # files that were being written when the run ended
+        directory = cls(folder, provenance, _read_settings(folder.path, scenario))
+        for half in folder.path.rglob(".*.new"):
+            half.unlink(missing_ok=True)  # files that were being written when the run ended
         if directory.complete:
             shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
             return directory

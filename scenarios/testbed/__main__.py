@@ -24,6 +24,7 @@ _YIELDS = 3  # number of yields, for the processes that forward the output
 
 def main(arguments: list[str]) -> int:
     """Run one point and print its lines, or in mode "capacity" the machine's throughput; return an exit status."""
+    _keep_stdout()
     config, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
     platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
     fair_links = None if mode == CAPACITY else config.fair_links(mode)
@@ -62,6 +63,12 @@ def leave(platform: Platform) -> None:
     run's time. Elsewhere return."""
     if platform.own_openvswitch:
         os._exit(0)
+
+
+def _keep_stdout() -> None:
+    """Keep standard output for this program's lines: what a library or a user's policy writes to it goes to stderr."""
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
 
 
 def _print(line: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ if sys.argv[:1] == ["-m"]:  # in `python -m scenarios.vm`, until __main__ sets i
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TextIO
 
 from scenarios.vm import boot, kernel, resources, terminal
@@ -89,13 +89,15 @@ def run(
             return answer(question, typed, check)
 
     answering = None if answer is None else answer_at_terminal
-    with (
-        resources.own_core() as core,
-        Machine(terminal=use_terminal, answer=answering, on_interrupt=on_interrupt) as machine,
-    ):
-        consoles = [console.kernel_fds for console in machine.consoles]
-        arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
-        machine.start(image, arguments, memory_folder=memory_folder, core=core, request=request)
+    with ExitStack() as stack:
+        try:
+            core = stack.enter_context(resources.own_core())
+            machine = stack.enter_context(Machine(terminal=use_terminal, answer=answering, on_interrupt=on_interrupt))
+            consoles = [console.kernel_fds for console in machine.consoles]
+            arguments = boot.kernel_command_line(clock=clock, memory_bytes=memory_bytes, consoles=consoles)
+            machine.start(image, arguments, memory_folder=memory_folder, core=core, request=request)
+        except OSError as error:  # too many files are open, or too many processes run
+            raise VMError(f"the VM cannot be started: {error.strerror}") from None
         if on_start is not None:
             on_start(machine.stop)
         stdout, stderr = stdout or _standard(sys.stdout), stderr or _standard(sys.stderr)

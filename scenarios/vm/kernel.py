@@ -28,8 +28,13 @@ _XSTATE_BYTES = "CONFIG_UML_XSTATE_BYTES"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of a user's kernels."""
-    home = environment.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    """Return the folder of a user's kernels; for a user without a home directory it is in the root folder."""
+    home = environment.get("HOME")
+    if not home:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:  # a container may run as a user that the system does not know
+            home = "/"
     return Path(environment.get("XDG_CACHE_HOME") or Path(home, ".cache")) / "longhaul"
 
 

@@ -215,7 +215,8 @@ class Machine:
                 self._deliver(console, data, sinks)
         if self.status is None:
             assert self._process is not None
-            status, log = self._process.wait(), self.log.decode(errors="replace")
+            ended, log = self._process.wait(), self.log.decode(errors="replace")
+            status = ended if ended >= 0 else 128 - ended  # negative if the reaper itself was killed
             kept = None if self._stopped else _keep_log(log)
             raise death(log, status=status, ready=self.ready, kept=kept)
         return self.status

@@ -34,7 +34,7 @@ def memory_folder(memory_bytes: int, environment: Mapping[str, str]) -> str:
     if memory_bytes < _MIN_MEMORY_BYTES:
         allowed = f"allowed: {format_size(_MIN_MEMORY_BYTES)} or more"
         raise VMUsageError(f"{format_size(memory_bytes)} of memory is too little for the VM; {allowed}")
-    temporary = [environment[name] for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
+    temporary = [str(Path(environment[name]).resolve()) for name in ("TMPDIR", "TMP", "TEMP") if environment.get(name)]
     reasons, most = [], 0
     for folder in dict.fromkeys(["/dev/shm", *temporary, "/tmp", "/var/tmp"]):  # noqa: S108 - no file is created here
         if not os.access(folder, os.W_OK | os.X_OK):

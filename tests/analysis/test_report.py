@@ -7,6 +7,8 @@ import html.parser
 import io
 import json
 import re
+import subprocess
+import sys
 from itertools import combinations
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +18,7 @@ import pytest
 
 from analysis.report import __main__ as report
 from analysis.results.reader import load
+from tests.conftest import PROJECT
 from tests.fakes import browser
 from tests.fakes.stored import write_run
 
@@ -107,6 +110,22 @@ def test_all_rows_and_figure_data_can_be_downloaded_from_the_report(run, page):
     for path in (run / "figures").glob("*.csv"):
         assert files[path.name] == path.read_bytes()
     assert files["paper-timeline.json"] == (run / "figures" / "paper-timeline.json").read_bytes()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from analysis.figures.output import write_file
+for _ in range(300):
+    write_file(Path(sys.argv[1]), bytes(100_000))
+"""
+
+
+def test_two_processes_can_write_the_same_report_at_once(tmp_path):
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "report.html")]
+    writers = [subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [(writer.communicate()[1], writer.returncode) for writer in writers] == [(b"", 0)] * 2
+    assert [(file.name, file.stat().st_size) for file in tmp_path.iterdir()] == [("report.html", 100_000)]
 
 
 def test_the_report_begins_with_the_answer_followed_by_the_fidelity(page):

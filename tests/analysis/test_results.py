@@ -39,6 +39,17 @@ def begun(path: Path, count: int, point: Point = BASE) -> Writer:
     return Writer(path, SETTINGS, {point: count})
 
 
+@pytest.mark.parametrize("removed", ["*", "*.collectives.parquet", "*.transfers.parquet"])
+def test_a_run_whose_parts_are_removed_while_it_goes_on_does_not_end_without_their_rows(tmp_path, removed):
+    writer = begun(tmp_path, 5, MEASURED)
+    writer.add(MEASURED, some_rows(0, 5, n=2, measured=True))
+    for part in (tmp_path / "parts").glob(removed):
+        part.unlink()
+    with pytest.raises(ResultsError, match="lacks files that the run has written to it"):
+        writer.write_tables()
+    assert not (tmp_path / "collectives.parquet").exists()
+
+
 @pytest.mark.parametrize(("point", "measured"), [(BASE, False), (MEASURED, True)])
 @pytest.mark.parametrize("n", [2, 200])
 def test_stored_rows_are_read_back_unchanged(tmp_path, point, measured, n):

@@ -1,10 +1,12 @@
 """The controller's process without switches: its socket, its clients and its termination."""
 
 import json
+import resource
 import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -45,6 +47,30 @@ def test_the_socket_is_private_to_the_user_and_switches_connect_only_on_loopback
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
     assert [line.split()[3] for line in listening.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
+
+
+def test_a_controller_that_had_too_many_open_files_serves_clients_again(process: Process) -> None:
+    pid = process.up().pid
+    used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    few = next(number for number in range(len(used) + 1) if number not in used)
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, limits[1]))
+    assert exchange(process.path, b'{"ask":"status"}\n')[0]["ok"]  # its descriptor was reserved before
+    with socket.socket(socket.AF_UNIX) as waiting:
+        waiting.settimeout(20)
+        waiting.connect(str(process.path))
+        waiting.sendall(b'{"ask":"status"}\n')
+        time.sleep(0.2)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert json.loads(waiting.recv(1 << 16))["ok"]
+
+
+def test_a_controller_without_a_folder_for_its_socket_says_so_in_one_sentence() -> None:
+    command = [sys.executable, "-m", "controller", f"--port={free_port()}"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/proc"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("controller: there is no folder for the socket: ") and "--socket" in done.stderr
 
 
 def test_a_client_beyond_the_limit_is_refused(shared: Process) -> None:

@@ -1,6 +1,8 @@
 """Faults: their declaration in a scenario, their effect on conditions and predictions, and their outcomes in the VM."""
 
 import json
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -197,6 +199,28 @@ def test_the_watchdog_stops_a_silent_testbed_and_names_the_step_it_was_in() -> N
     assert stopped and stopped[0] - spoke >= 0.9
     assert watchdog.stuck == "collective 3: the AllGather"
     assert watchdog.sentence().endswith("while Longhaul waited for collective 3: the AllGather")
+
+
+WATCHED = """
+from scenarios.engines.emulation import Watchdog
+with Watchdog(2.0, waits_for="the start") as watchdog:
+    watchdog.guard(lambda: None)
+    input(print("ready", flush=True) or "")
+print(watchdog.stuck)
+"""
+
+
+def test_the_watchdog_does_not_count_the_time_for_which_a_user_has_stopped_the_run() -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", WATCHED]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=PROJECT) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3.0)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        assert process.communicate("\n", timeout=60)[0] == "None\n"
 
 
 def test_a_testbed_in_an_endless_loop_is_stopped_by_the_wall_clock(

@@ -224,9 +224,32 @@ def test_a_foreign_or_damaged_run_folder_is_refused_in_one_sentence(unfinished, 
         (known.replace('"format": 1', '"format": 9'), "is of format 9, which is newer than this version reads"),
         (known[: len(known) // 2], "provenance.json is damaged"),
         (known.replace('"model"', '"magic"'), "its provenance does not match its scenario"),
+        (known.replace('"model"', "{}"), "its provenance does not match its scenario"),
+        (known.replace('"resumed": [', '"resumed": 1, "before": ['), "its provenance does not match its scenario"),
     ):
+        assert text != known
         (unfinished / "provenance.json").write_text(text)
         refused("run", says, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("values", []), ("values", {}), ("columns", "x"), ("columns", {"other": 1}), ("jobs", None), ("jobs", [{}])],
+)
+def test_settings_that_do_not_match_the_scenario_are_refused_in_one_sentence(unfinished, capsys, key, value):
+    settings = json.loads((unfinished / "settings.json").read_text())
+    settings[0][key] = value
+    (unfinished / "settings.json").write_text(json.dumps(settings))
+    assert command.run(["--resume", "run"]) == 1
+    assert capsys.readouterr().err == "run.py: run/settings.json is damaged: it does not match scenario.toml\n"
+
+
+def test_rows_never_get_another_seed_from_edited_settings(unfinished, capsys):
+    settings = json.loads((unfinished / "settings.json").read_text())
+    settings[0]["values"]["run.seed"] += 1
+    (unfinished / "settings.json").write_text(json.dumps(settings))
+    assert command.run(["--resume", "run"]) == 1
+    assert "settings.json is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,20 @@ def test_the_documented_example_policy_decides_the_same_in_both_engines(tmp_path
     assert calm.completion_s.mean() < found[found["mode"] == "base"].completion_s.mean()
 
 
+def test_what_a_policys_own_programs_print_in_the_vm_is_not_taken_for_results(tmp_path):
+    program = """
+import os, sys
+def mine(now):
+    if sys.argv[0].endswith("testbed/__main__.py"):
+        os.system("echo hello")
+    return True, True
+"""
+    (tmp_path / "mine.py").write_text(program)
+    wanted = ("--modes", "base,mine", "--gpus", "4", "--collectives", "3", "--engine", "emulation", "--no-report")
+    measured(tmp_path / "run", "--policy", "mine.py:mine", *wanted, p99=0.002)
+    assert len(rows(tmp_path / "run")) == 6
+
+
 def test_a_policy_function_decides_and_sees_earlier_decisions_and_predicted_times(tmp_path):
     program = """
 seen = []

@@ -47,6 +47,13 @@ def test_a_guest_that_runs_out_of_memory_is_reported_in_one_sentence(vm: VM) -> 
     assert "ran out of memory" in sentence(ended.err) and "--memory" in ended.err
 
 
+def test_a_vm_that_cannot_be_started_is_reported_in_one_sentence(vm: VM) -> None:
+    limited = ["sh", "-c", 'ulimit -n 12; exec "$0" "$@"', sys.executable, "-m", "scenarios.vm", "--", "true"]
+    ended = subprocess.run(limited, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert sentence(ended.stderr) == "longhaul: the VM cannot be started: Too many open files"
+
+
 def test_a_full_disk_under_the_output_is_reported_in_one_sentence(vm: VM) -> None:
     with Path("/dev/full").open("wb") as full:
         ended = vm.run("--", "echo", "hello", stdout=full)

@@ -1,5 +1,6 @@
 """Parts of the VM, tested without a boot: environment, cores, kernels, kernel configurations, causes of death."""
 
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.vm import VMError, boot, build, kernel, resources
+from scenarios.vm import VMError, boot, build, kernel, machine, resources
 from scenarios.vm.errors import death
 from tests.conftest import PROJECT
 
@@ -66,6 +67,31 @@ def test_kernel_options_are_merged_compared_and_fingerprinted_without_regard_to_
     one = kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n")
     assert kernel.fingerprint("# why\nCONFIG_B=y\n\nCONFIG_A=y\n") == one
     assert one not in (kernel.fingerprint("CONFIG_A=y\n"), kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n", ["patch"]))
+
+
+def test_a_relative_tmpdir_is_found_by_the_kernel_which_runs_in_another_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setattr(os, "access", lambda folder, _mode: str(folder).endswith("mine"))  # /dev/shm has no room
+    assert resources.memory_folder(2**28, {"TMPDIR": "mine"}) == str(tmp_path / "mine")
+
+
+def test_a_user_without_a_home_directory_has_a_folder_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert kernel.cache_folder({}) == Path("/.cache/longhaul")
+    assert kernel.cache_folder({"HOME": "/home/ada"}) == Path("/home/ada/.cache/longhaul")
+
+
+def test_a_vm_whose_reaper_is_killed_is_reported_as_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with machine.Machine() as vm:
+        vm.start(Path("/bin/sleep"), ("100",), memory_folder="/tmp", core=None, request=b"")
+        assert vm._process is not None
+        vm._process.kill()
+        with pytest.raises(VMError, match="the VM's kernel was killed by signal 9 "):
+            vm.wait(io.BytesIO(), io.BytesIO())
 
 
 def test_the_newest_kernel_and_kernel_source_are_chosen() -> None:
