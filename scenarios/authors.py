@@ -21,7 +21,7 @@ from scenarios.tools import study_command
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
     from analysis.authors.study import VariationResult
-    from scenarios.experiment.run_location import RunFolder
+    from scenarios.experiment.run_folder import RunFolder
 
 COLLECTIVES, _MIN_COLLECTIVES, _MAX_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
@@ -30,7 +30,7 @@ ANSWER, FIGURE = "authors.json", "authors"
 def main(arguments: Sequence[str]) -> int:
     """Print both tables and write the folder; return the exit status."""
     options = parser().parse_args(arguments)
-    from scenarios.experiment.run_location import FolderError, RunFolder
+    from scenarios.experiment.run_folder import FolderError, RunFolder
     from topologies.errors import one_line
 
     folder: RunFolder | None = None
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _check(options: argparse.Namespace) -> float:
     """Check the options and return the WAN delay in s; raises ValueError or a subclass."""
-    from scenarios.experiment.run_location import check
+    from scenarios.experiment.run_folder import check
     from topologies.units import parse_delay_s
 
     study_command.check(options, _MIN_COLLECTIVES, _MAX_COLLECTIVES, "collectives")
@@ -108,7 +108,7 @@ def _run(
     from analysis.results.reader import FIGURES, PROVENANCE
     from analysis.results.writer import write_text
     from scenarios.experiment.heartbeat import heartbeat
-    from scenarios.experiment.run_directory import circumstances, now
+    from scenarios.experiment.run_files import circumstances, now
 
     started = now()
     with heartbeat(lambda: "the collectives are being simulated"):

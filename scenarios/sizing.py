@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the tables; return the exit status."""
     options = parser().parse_args(arguments)
     from analysis.sizing import PRECISIONS, TOKENS_PER_PARAMETER, rows
-    from scenarios.experiment.run_location import check_figure
+    from scenarios.experiment.run_folder import check_figure
 
     try:
         check_figure(options.figure)

@@ -19,7 +19,7 @@ from scenarios.engines.prediction import ring_gap
 from scenarios.engines.preflight import at_a_time, check_capacity, check_program, check_vm
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
-from scenarios.experiment.run_location import FolderError, RunFolder
+from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError
@@ -249,17 +249,17 @@ def _open_and_run(
 ) -> int:
     # Parquet is slow to import, and most mistakes are found before this point.
     from analysis.results.reader import ResultsError
-    from scenarios.experiment.run_directory import RunDirectory
+    from scenarios.experiment.run_files import RunFiles
     from scenarios.experiment.runner import Run, print_again, run_in
 
     command = ["run.py", *arguments]
     run = Run(request.scenario, parts, request.json, unmeasured, reports=not request.no_report)
     try:
         if request.resume is None:
-            directory = RunDirectory.begun(folder, request.scenario, engines=request.engines, command=command)
+            files = RunFiles.begun(folder, request.scenario, engines=request.engines, command=command)
         else:
-            directory = RunDirectory.resumed(folder, request.scenario, command=command)
-        return print_again(directory, run) if directory.complete else run_in(directory, run)
+            files = RunFiles.resumed(folder, request.scenario, command=command)
+        return print_again(files, run) if files.complete else run_in(files, run)
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED

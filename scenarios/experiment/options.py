@@ -159,7 +159,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     """Parse these arguments; raises ScenarioError with every mistake, SystemExit for an unknown option."""
     options = parser().parse_args(arguments)
     from hosts.collectives.kinds import ALGORITHMS, TRAINING
-    from scenarios.experiment.run_location import FolderError, check  # which imports numpy
+    from scenarios.experiment.run_folder import FolderError, check  # which imports numpy
     from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
     mistakes = list(_clashes(options))
@@ -264,7 +264,7 @@ def _program_clashes(
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
     """Return the scenario and the engines of the run to resume; raises ScenarioError if the options differ."""
     from analysis.results.reader import ResultsError  # imports Parquet, which is slow
-    from scenarios.experiment.run_directory import recorded
+    from scenarios.experiment.run_files import recorded
     from scenarios.spec.load import load_scenario, scenario_of
 
     folder = Path(options.resume)

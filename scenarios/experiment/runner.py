@@ -22,7 +22,7 @@ from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import CANNOT, DONE, FAILED
-from scenarios.experiment.run_directory import RunDirectory
+from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.summary import (
     COLUMNS,
     ConfigResult,
@@ -76,54 +76,54 @@ class Run:
         }
 
 
-def run_in(directory: RunDirectory, run: Run) -> int:
-    """Run the points that are missing in the directory, complete it and close it; returns the exit status."""
+def run_in(files: RunFiles, run: Run) -> int:
+    """Run the points that are missing, complete the run and close its folder; returns the exit status."""
     status = FAILED
     try:
-        with closing(directory.writer(run.counts())) as writer:
-            status = _run(directory, run, writer)
+        with closing(files.writer(run.counts())) as writer:
+            status = _run(files, run, writer)
     except CannotRunError as error:
         print(f"run.py: {error}", file=sys.stderr)
         status = CANNOT
     except OutputError:
         raise
     except OSError as error:
-        print(f"run.py: {directory.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
+        print(f"run.py: {files.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
     except MemoryError:
         print("run.py: out of memory", file=sys.stderr)
     finally:
-        if not directory.complete:
-            outcome = f"the results so far are kept; resume with --resume {directory.path}"
-            if directory.discard():
-                outcome = f"there are no results; {directory.path} was removed"
+        if not files.complete:
+            outcome = f"the results so far are kept; resume with --resume {files.path}"
+            if files.discard():
+                outcome = f"there are no results; {files.path} was removed"
             print(f"run.py: {outcome}", file=sys.stderr)
-        directory.folder.close()
+        files.folder.close()
     return status
 
 
-def print_again(directory: RunDirectory, run: Run) -> int:
-    """Print the results of a complete run and close its directory; returns the exit status."""
+def print_again(files: RunFiles, run: Run) -> int:
+    """Print the results of a complete run and close its folder; returns the exit status."""
     try:
-        results = _results(load(directory.path, columns=COLUMNS), load_jobs(directory.path), run, directory)
-        print(f"run.py: {directory.path} is complete: nothing is left to run", file=sys.stderr)
-        if run.reports and not directory.reported:
-            why = directory.report()()
+        results = _results(load(files.path, columns=COLUMNS), load_jobs(files.path), run, files)
+        print(f"run.py: {files.path} is complete: nothing is left to run", file=sys.stderr)
+        if run.reports and not files.reported:
+            why = files.report()()
             if why:
                 print(f"run.py: {why}", file=sys.stderr)
-        _print(run, directory, *results)
+        _print(run, files, *results)
     finally:
-        directory.folder.close()
+        files.folder.close()
     return DONE
 
 
 def _results(
-    rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, directory: RunDirectory, tables: Tables | None = None
+    rows: "pd.DataFrame | None", jobs: "pd.DataFrame", run: Run, files: RunFiles, tables: Tables | None = None
 ) -> tuple[list[ConfigResult], Fidelity | None]:
-    """Return the results of the rows in a directory, and their fidelity; `tables` as for `open_run`."""
+    """Return the results of these rows of a run, and their fidelity; `tables` as for `open_run`."""
     stored = {} if rows is None else collectives_by_point(rows)
     of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
     if stored and any(config.training_plan is not None for _, configs in run.parts for config in configs):
-        opened = open_run(directory.path, tables)
+        opened = open_run(files.path, tables)
         firsts = firsts_of(opened.collectives, opened.transfers)
     results = [
         result for engine, configs in run.parts for result in results_of(stored, engine.name, configs, of_jobs, firsts)
@@ -133,13 +133,13 @@ def _results(
     return results, fidelity(measured_of(stored), jobs, is_real=is_real, lossy=lossy)
 
 
-def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
+def _run(files: RunFiles, run: Run, writer: Writer) -> int:
     background = ThreadPoolExecutor(1)  # one task after the other
     try:
-        failed = _run_engines(directory, run, writer, background)
+        failed = _run_engines(files, run, writer, background)
         wrong = [f"failed: {why}" for why in failed.values()]
         if run.unmeasured is not None:
-            directory.log(f"nothing was measured: {run.unmeasured}")
+            files.log(f"nothing was measured: {run.unmeasured}")
             failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
         with heartbeat(lambda: "making results and tables"):
             # In the background thread: two threads that import the same libraries can break each other.
@@ -148,17 +148,17 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
             # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
             # is active.
             drawn = run.reports and any(map(writer.finished, writer.points))
-            report = directory.report(tables) if drawn else None
+            report = files.report(tables) if drawn else None
             writing = background.submit(writer.write_tables, tables)
             rows = [table.select(COLUMNS) for table in tables.collectives]
             all_rows = frame(pa.concat_tables(rows)) if rows else None
-            results, run_fidelity = _results(all_rows, jobs_in(tables), run, directory, tables)
+            results, run_fidelity = _results(all_rows, jobs_in(tables), run, files, tables)
             writing.result()
-            directory.end(results, failed)
+            files.end(results, failed)
         wrong += [why for why in [report() if report else None] if why]
     finally:
         background.shutdown(wait=False)  # so that an interrupted command ends at once
-    _print(run, directory, results, run_fidelity)
+    _print(run, files, results, run_fidelity)
     for why in wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
@@ -168,22 +168,22 @@ def _run(directory: RunDirectory, run: Run, writer: Writer) -> int:
     return DONE if run.unmeasured is None else CANNOT
 
 
-def _run_engines(directory: RunDirectory, run: Run, writer: Writer, background: Executor) -> dict[Point, str]:
+def _run_engines(files: RunFiles, run: Run, writer: Writer, background: Executor) -> dict[Point, str]:
     """Run the engines over the unfinished points; returns the failed points, in order, with the reasons."""
     failed: dict[Point, str] = {}
     for engine, configs in run.parts:
         if isinstance(engine, Emulation):
             if run.unmeasured is not None:
                 continue
-            directory.write_conditions(configs)
-        failed |= _run_engine(engine, configs, directory, writer, partial(background.submit, _import, run.library))
+            files.write_conditions(configs)
+        failed |= _run_engine(engine, configs, files, writer, partial(background.submit, _import, run.library))
     return {point: failed[point] for point in writer.points if point in failed}
 
 
 def _run_engine(
     engine: Engine,
     configs: Sequence[Scenario],
-    directory: RunDirectory,
+    files: RunFiles,
     writer: Writer,
     start_import: Callable[[], object],
 ) -> Mapping[Point, str]:
@@ -214,15 +214,15 @@ def _run_engine(
             point = Point(engine.name, event.setting, event.mode)
             if isinstance(event, Failed):
                 failed[point] = event.why
-                directory.log(f"failed: {event.why}")
+                files.log(f"failed: {event.why}")
             elif isinstance(event, Retrying):
-                directory.log(f"tried once more: {event.why}")
+                files.log(f"tried once more: {event.why}")
             elif isinstance(event, Snapshot):
-                directory.record_snapshot(event)
+                files.record_snapshot(event)
             elif isinstance(event, FaultOutcome):
-                directory.record_fault(engine.name, event)
+                files.record_fault(engine.name, event)
             elif not isinstance(event, Activity) and writer.finished(point):
-                directory.log(f"finished: {engine.name}, {configs[event.setting].label}, {event.mode}")
+                files.log(f"finished: {engine.name}, {configs[event.setting].label}, {event.mode}")
     return failed
 
 
@@ -245,14 +245,14 @@ def _storing(events: Iterable[EngineEvent], engine: str, writer: Writer) -> Iter
             yield replace(event, rows=rows)
 
 
-def _print(run: Run, directory: RunDirectory, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:
+def _print(run: Run, files: RunFiles, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:
     if run.json:
-        text = as_json(str(directory.path), results, run_fidelity, unmeasured=run.unmeasured)
+        text = as_json(str(files.path), results, run_fidelity, unmeasured=run.unmeasured)
     else:
         fidelity_text = str(run_fidelity) if run_fidelity else ""
         parts = ["no point was finished", fidelity_text]
         if results:
-            parts = [as_sentence(results), fidelity_text, as_text(results), f"results in {directory.path}"]
+            parts = [as_sentence(results), fidelity_text, as_text(results), f"results in {files.path}"]
         text = "\n\n".join(filter(None, parts))
     try:
         print(text, flush=True)

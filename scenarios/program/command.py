@@ -8,8 +8,8 @@ from typing import Any
 
 from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
-from scenarios.experiment.run_directory import RunDirectory
-from scenarios.experiment.run_location import RunFolder
+from scenarios.experiment.run_files import RunFiles
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.program import session
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
@@ -21,7 +21,7 @@ def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, 
     if len(modes) > 1:
         _say(f"WAN paths are chosen by {modes[0]}, the first of the modes {', '.join(modes)}")
     try:
-        directory = RunDirectory.begun(folder, config, engines=[PROGRAM], command=command)
+        files = RunFiles.begun(folder, config, engines=[PROGRAM], command=command)
     except OSError as error:
         _say(f"{folder.path} cannot be written to: {error.strerror or error}")
         return FAILED
@@ -29,11 +29,11 @@ def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, 
     try:
         state, why = session.run(config, folder=folder)
     except VMError as error:
-        directory.discard()
+        files.discard()
         _say(str(error))
         return BAD_USAGE if isinstance(error, VMUsageError) else error.status
     except BaseException:
-        directory.log("interrupted")
+        files.log("interrupted")
         _say(f"the unfinished run is in {folder.path}")
         raise
     result = session.result_of(config, state, why, time.monotonic() - began_s)
@@ -42,8 +42,8 @@ def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, 
     try:
         session.write_results(state, result)
         for line in [*failures, *notes]:
-            directory.log(line)
-        directory.end([], {})
+            files.log(line)
+        files.end([], {})
     except (OSError, ResultsError) as error:
         _say(f"{folder.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
         return FAILED

@@ -27,7 +27,7 @@ from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
-from scenarios.experiment.run_location import RunFolder
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.program.ranks import describe_status
 from scenarios.program.watchdog import ClockWatchdog, watched
 from scenarios.spec.scenario import Scenario, to_json

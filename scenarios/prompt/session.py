@@ -52,7 +52,7 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     and paths. The session's files go into a run folder, which is removed if it stays empty. Raises FolderError if that
     folder cannot be made, and vm.VMError if the VM cannot run.
     """
-    from scenarios.experiment.run_location import RunFolder
+    from scenarios.experiment.run_folder import RunFolder
     from scenarios.testbed import own_kernel
     from scenarios.vm import terminal
 

@@ -27,7 +27,7 @@ def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
     """
     try:
         from scenarios.api import RunError  # with numpy and much else
-        from scenarios.experiment.run_location import check_figure
+        from scenarios.experiment.run_folder import check_figure
         from scenarios.vm import VMError
     except ModuleNotFoundError as missing:
         print(f"{name}: {sys.executable} has no module {missing.name}: use .venv/bin/python", file=sys.stderr)

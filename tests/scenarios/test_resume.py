@@ -21,7 +21,7 @@ import pytest
 
 from analysis.results.reader import ResultsError, load, open_run, read_provenance
 from scenarios.experiment import command
-from scenarios.experiment.run_location import RunFolder
+from scenarios.experiment.run_folder import RunFolder
 from tests.conftest import AS_NOBODY
 from tests.fakes.processes import await_that
 from tests.fakes.runs import KEY, ended, rows, started

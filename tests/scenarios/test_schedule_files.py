@@ -9,8 +9,8 @@ from hosts.collectives.schedule import Flow
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import plan_of
 from scenarios.experiment import command
-from scenarios.experiment.run_directory import RunDirectory, recorded
-from scenarios.experiment.run_location import RunFolder
+from scenarios.experiment.run_files import RunFiles, recorded
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from tests.conftest import PROJECT
@@ -130,9 +130,9 @@ def test_a_chakra_trace_takes_the_same_time_alone_and_as_a_job_and_survives_writ
     )
     assert max(one.size for _, one in ring.sends() if one.adds) == 4_000_000  # half of the 8 MB that two ranks sum
     assert max(one.size for _, one in chain.sends() if one.adds) == 8_000_000
-    directory = RunDirectory.begun(RunFolder.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
+    files = RunFiles.begun(RunFolder.new(tmp_path / "run"), alone, engines=["model"], command=["run.py"])
     (tmp_path / "it.2.et").write_bytes(b"")
-    (sentence,) = recorded(directory.path).differences(alone, None)
+    (sentence,) = recorded(files.path).differences(alone, None)
     assert f"{tmp_path / 'it.2.et'} has changed since the run began" in sentence
 
 
@@ -208,8 +208,8 @@ def test_a_run_whose_schedule_file_has_changed_cannot_be_resumed(tmp_path):
     file = tmp_path / "it.xml"
     file.write_bytes((DATA / "msccl/allreduce_ring.xml").read_bytes())
     found = scenario(tmp_path, 'kind = "allreduce"\nschedule = "it.xml"', gpus=4)
-    directory = RunDirectory.begun(RunFolder.new(tmp_path / "run"), found, engines=["model"], command=["run.py"])
-    before = recorded(directory.path)
+    files = RunFiles.begun(RunFolder.new(tmp_path / "run"), found, engines=["model"], command=["run.py"])
+    before = recorded(files.path)
     assert list(before.differences(found, None)) == []
     file.write_bytes((DATA / "msccl/allreduce_hierarchical.xml").read_bytes())
     (sentence,) = before.differences(found, None)

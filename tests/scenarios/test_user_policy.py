@@ -7,7 +7,7 @@ import pytest
 from analysis.results.reader import ResultsError
 from controller.routing.wan_path_choice import NoPathError
 from scenarios.engines.prediction import decisions_of
-from scenarios.experiment.run_directory import recorded
+from scenarios.experiment.run_files import recorded
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of

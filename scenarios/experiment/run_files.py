@@ -1,6 +1,6 @@
-"""The directory of a run: created, resumed, completed, and described by its provenance.
+"""The files of a run in its folder: begun, resumed, completed, and described by their provenance.
 
-Every file is written completely or not at all. A directory belongs to a run once it has a provenance.json, which is
+Every file is written completely or not at all. A folder belongs to a run once it has a provenance.json, which is
 written after scenario.toml and settings.json. The run is complete when provenance.json records when it ended; a run
 that is not complete can be resumed.
 """
@@ -28,7 +28,7 @@ from analysis.results.writer import Writer, atomic_replacement, temporary_of, wr
 from hosts.collectives.chakra import files_of
 from scenarios.engines.base import FaultOutcome, Snapshot
 from scenarios.experiment.options import ENGINES
-from scenarios.experiment.run_location import RunFolder
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.experiment.summary import ConfigResult, summary_csv
 from scenarios.policies.conditions import conditions_of
@@ -187,8 +187,8 @@ def _shown_value(key: str, values: dict[str, Any]) -> str:
     return format_value([write(value) for value in values[key]] if key.startswith("sweep.") else write(values[key]))
 
 
-class RunDirectory:
-    """The directory of one run, in a folder that this process has locked."""
+class RunFiles:
+    """The files of one run, in a folder that this process has locked."""
 
     def __init__(self, folder: RunFolder, provenance: dict[str, Any], configs: list[dict[str, Any]]) -> None:
         self.folder, self.path = folder, folder.path
@@ -198,8 +198,8 @@ class RunDirectory:
     @classmethod
     def begun(
         cls, folder: RunFolder, scenario: Scenario, *, engines: Sequence[str], command: Sequence[str]
-    ) -> "RunDirectory":
-        """Create the directory of a new run; raises OSError if it cannot be written."""
+    ) -> "RunFiles":
+        """Write the first files of a new run; raises OSError if they cannot be written."""
         provenance = {
             "format": reader.FORMAT,
             "name": scenario.name,
@@ -215,7 +215,7 @@ class RunDirectory:
             "sha256": sha256(_input_files(scenario)),
         }
         copies = _copies(scenario)
-        directory = cls(folder, provenance, settings_as_json(scenario))
+        files = cls(folder, provenance, settings_as_json(scenario))
         try:
             with atomic_replacement(
                 folder.path / reader.PROVENANCE
@@ -225,37 +225,37 @@ class RunDirectory:
                     copy.parent.mkdir(exist_ok=True)
                     shutil.copyfile(path, copy)
                     provenance["sha256"][name] = sha256([copy])[str(copy)]
-                temporary.write_text(directory._provenance_text(), encoding="utf-8")
+                temporary.write_text(files._provenance_text(), encoding="utf-8")
                 write_text(folder.path / reader.SCENARIO, resolved(_with_paths(scenario, copies)))
-                write_text(folder.path / reader.SETTINGS, json.dumps(directory._configurations))
+                write_text(folder.path / reader.SETTINGS, json.dumps(files._configurations))
         except BaseException:
-            directory.discard()
+            files.discard()
             folder.close()
             raise
-        return directory
+        return files
 
     @classmethod
-    def resumed(cls, folder: RunFolder, scenario: Scenario, *, command: Sequence[str]) -> "RunDirectory":
-        """Open the directory of a run of this scenario to be resumed.
+    def resumed(cls, folder: RunFolder, scenario: Scenario, *, command: Sequence[str]) -> "RunFiles":
+        """Open the files of a run of this scenario to be resumed.
 
         Raises ResultsError if it holds no run or is damaged, OSError if it cannot be written.
         """
         provenance = reader.read_provenance(folder.path)
         if not reader.is_complete(provenance):
             reader.check_readable_parts(folder.path)
-        directory = cls(folder, provenance, _read_settings(folder.path, scenario))
+        files = cls(folder, provenance, _read_settings(folder.path, scenario))
         for half in folder.path.rglob(".*.new"):
             half.unlink(missing_ok=True)  # files that were being written when the run ended
-        if directory.complete:
+        if files.complete:
             shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
-            return directory
+            return files
         if (folder.path / reader.FAULTS).exists():
             for record in reader.table_in(folder.path / reader.FAULTS, schema.FAULTS).to_pylist():
-                directory._note_fault(record)
+                files._note_fault(record)
         provenance["resumed"].append({"started": now(), "command": list(command), **circumstances()})
         provenance["failed"] = []
-        directory._write_provenance()
-        return directory
+        files._write_provenance()
+        return files
 
     def writer(self, counts: Mapping[Point, int]) -> Writer:
         """Return a writer of the run's rows; `counts` has the number of collectives of every point."""
@@ -351,7 +351,7 @@ class RunDirectory:
         return (self.path / reader.REPORT).exists()
 
     def discard(self) -> bool:
-        """Remove the directory if it has no results yet; returns whether it was removed."""
+        """Remove the files, and the folder if it was made for them, unless there are results; return whether it did."""
         if self._provenance["resumed"] or (self.path / reader.PARTS).exists():
             return False
         for name in (reader.CONDITIONS, reader.FAULTS, reader.LOG):
