@@ -49,6 +49,10 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         assert "has a delay of 500 s" in prompt.ask("delay s0b1>s1b1 500 s")  # tc accepts up to 274 s
         assert "has a delay of 10 us" in prompt.ask("delay s0b1>s1b1 10 us")
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
+        prompt.ask("delay g0>s0b0 1 ms")
+        assert "delays that differ between border routers" in prompt.ask("alltoall 8 MB")
+        assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)  # the links are shaped as before
+        prompt.ask("delay g0>s0b0 700 ns")
         before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
         time.sleep(3)
         assert processor_s(prompt.child.pid) - spent_s < 0.2  # a VM that polled would use a whole core
