@@ -24,14 +24,18 @@ from scenarios.engines.emulation import Emulation, check_chunks, check_delays, c
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
 from scenarios.experiment.stored_settings import settings_as_json
+from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.scenario import Scenario
+from scenarios.vm import CannotRunError
 from topologies.errors import format_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.figures.run_points import Configuration, PointRows
+
+__all__ = ["CannotRunError", "ResultsError", "RunError", "ScenarioError", "compare", "run", "scenario"]
 
 ENGINES = ("model", "emulation")
 
@@ -47,7 +51,7 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
     "sweep.KEY" takes the list of values to sweep. Raises ScenarioError (a ValueError) with every mistake, one line
     each.
     """
-    if not isinstance(values, Mapping | None):
+    if not isinstance(values, Mapping | None) or not all(isinstance(key, str) for key in values or ()):
         raise ValueError(f"{format_value(values)} is not a mapping; allowed: a mapping of dotted keys to values")
     overrides = [Override(key, value, key) for key, value in (values or {}).items()]
     return load_scenario(str(source), overrides)
@@ -83,8 +87,8 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     """Return the engine with this name and its configurations, checked; arguments and errors as for `run`."""
     if not isinstance(scenario, Scenario):
         raise ValueError(f"{format_value(scenario)} is not a scenario; allowed: the result of scenario(...)")
-    if jobs < 1:
-        raise ValueError(f"{jobs} jobs; allowed: 1 and more")
+    if not isinstance(jobs, int) or jobs < 1:
+        raise ValueError(f"{format_value(jobs)} jobs; allowed: a whole number from 1")
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     if scenario.program.command is not None:
@@ -146,8 +150,8 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
             }
         )
     if not rows:
-        wanted = "of its modes" if baseline is None else f"mode {baseline}"
-        raise ResultsError(f"{against or directory} has none of the collectives of {directory} in any {wanted}")
+        wanted = "any of its modes" if baseline is None else f"the mode {format_value(baseline)}"
+        raise ResultsError(f"{against or directory} has none of the collectives of {directory} in {wanted}")
     return pd.DataFrame(rows)
 
 

@@ -23,7 +23,7 @@ class NetworkError(Exception):
 
 
 class LateShell(Node):
-    """A node whose shell is started by its first command."""
+    """A node whose shell is started by its first command, and again after a command such as `exit` has ended it."""
 
     isSetup = True  # otherwise Mininet would start programs to check which ones are installed
     pid: int
@@ -60,6 +60,8 @@ class LateShell(Node):
         super().terminate()
 
     def _start_shell(self) -> None:
+        if self.shell is not None and self.shell.poll() is not None:
+            self.cleanup()
         if self.shell is None:
             pid, namespaced = self.pid, self.inNamespace
             self.inNamespace = False  # the shell joins the node's existing namespace instead of making one

@@ -129,6 +129,7 @@ class Run:
     def __enter__(self) -> "Run":
         try:
             with _deferring_interrupts():  # Ctrl-C must not come between a rank's start and its registration
+                self._rank_files.make()
                 self._begin()
                 self._start(0)
             # Rank 0 listens before the others connect: a rank of torch that is refused retries after a random time.
@@ -172,11 +173,12 @@ class Run:
             self._streams += 1
 
     def __exit__(self, *_: object) -> None:
-        for process in self._running.values():
-            process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
-        self._user.kill_all()
-        self._stop_captures()
-        self._rank_files.close()
+        with _deferring_interrupts():
+            for process in self._running.values():
+                process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
+            self._user.kill_all()
+            self._stop_captures()
+            self._rank_files.close()
 
     def _capture(self, name: str) -> None:
         """Start to write a link's packets to a file; raises CaptureError and OSError."""

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,16 +79,21 @@ class User:
 
 class RankFiles:
     """The file system that ranks write to: `size_bytes` at `folder`, with an overlay layer of the working directory and
-    each rank's own /tmp and /dev/shm. `hosts` maps the host names that ranks know to addresses. Raises OSError."""
+    each rank's own /tmp and /dev/shm. `hosts` maps the host names that ranks know to addresses."""
 
     def __init__(
         self, folder: Path, *, directory: Path, user: User, ranks: int, size_bytes: int, hosts: Mapping[str, str]
     ) -> None:
         self._folder, self._directory, self._user = folder, directory, user
+        self._ranks, self._size_bytes, self._hosts = ranks, size_bytes, hosts
+
+    def make(self) -> None:
+        """Make the file system; raises OSError. Whatever was made, `close` removes."""
+        folder = self._folder
         folder.mkdir(mode=0o700)
-        _mount("tmpfs", folder, "tmpfs", data=f"size={size_bytes},nr_inodes={_INODES},mode=755")
-        self._layer("work", directory, mode=0o755, owner=user)
-        for rank in range(ranks):
+        _mount("tmpfs", folder, "tmpfs", data=f"size={self._size_bytes},nr_inodes={_INODES},mode=755")
+        self._layer("work", self._directory, mode=0o755, owner=self._user)
+        for rank in range(self._ranks):
             self._layer(f"tmp{rank}", Path("/tmp"), mode=0o1777)  # noqa: S108 - each rank has its own
             self._make_folder(f"shm{rank}", mode=0o1777)
         devices = self._make_folder("dev", mode=0o755)
@@ -98,7 +104,7 @@ class RankFiles:
             (devices / name).symlink_to(target)
         for name in ("pts", "shm"):
             (devices / name).mkdir()
-        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in hosts.items())]
+        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in self._hosts.items())]
         (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
         # There are no name servers, and a lookup would wait seconds for an answer.
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
@@ -106,7 +112,8 @@ class RankFiles:
     def close(self) -> None:
         """Unmount and remove everything; no process may use it any more."""
         _libc.umount2(os.fsencode(self._folder), _MNT_DETACH)
-        self._folder.rmdir()
+        with suppress(FileNotFoundError):
+            self._folder.rmdir()
 
     @property
     def is_full(self) -> bool:

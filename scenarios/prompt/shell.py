@@ -159,6 +159,7 @@ class Prompt(CLI):  # type: ignore[misc]
                 self._testbed.run_program(command, ranks, request, printer)
         except KeyboardInterrupt:
             print("\naborted: the program's processes were killed")
+        self.failures += printer.has_failed
 
     def do_allgather(self, line: str) -> None:
         """allgather SIZE [COUNT] [ALGORITHM]: run AllGathers with blocks of this size; Ctrl-C aborts"""
@@ -306,6 +307,7 @@ class Prompt(CLI):  # type: ignore[misc]
         if " 0 received" in self.mn.hosts[src].cmd(f"ping -c 3 -i 0.2 -w {wait_s} {address}"):
             # TCP would try to connect for minutes.
             raise PromptError(f"g{dst} does not answer pings of g{src}, so TCP cannot connect either")
+        self._testbed.set_transport()
         pids = self._testbed.testbed.network.host_pids
         with self._testbed.steady() if self._client is None else nullcontext():
             carried_bps = iperf.carried_bps(src_pid=pids[src], dst_pid=pids[dst], address=address, seconds=seconds)
@@ -339,11 +341,14 @@ class Prompt(CLI):  # type: ignore[misc]
         (wait_s,) = arguments.words(line, "pingall [SECONDS]", 0, 1) or [longest_s]
         self.mn.pingAll(str(arguments.whole(wait_s, "a number of seconds", 1, arguments.MAX_SECONDS)))
 
+    def do_x(self, line: str) -> None:
+        """Refused where there is no display, as xterm is."""
+        _require_display("x")
+        super().do_x(line)
+
     def do_xterm(self, line: str, term: str = "xterm") -> None:
         """xterm NODE: a terminal on a node, where there is a display"""
-        if not os.environ.get("DISPLAY"):
-            missing = "a display, and there is none here (the VM has none)"
-            raise PromptError(f"{term} needs {missing}; use g0 CMD to run a command")
+        _require_display(term)
         super().do_xterm(line, term)
 
     def do_switch(self, line: str) -> None:
@@ -428,18 +433,24 @@ class Prompt(CLI):  # type: ignore[misc]
             super().default(line)
 
     def waitForNode(self, node: Any) -> None:
-        """Print the output of a node's command until it ends; pass on Ctrl-C and, at a terminal, typed keys to it."""
+        """Print the output of a node's command until it or the shell ends; pass on Ctrl-C and, at a terminal, keys."""
         at_terminal = self.isatty()
         self._want_keys()
-        with _unbuffered() if at_terminal else nullcontext():
+        # The descriptor of a process becomes readable when the process ends.
+        with (
+            os.fdopen(os.pidfd_open(node.shell.pid), "rb", 0) as shell,
+            _unbuffered() if at_terminal else nullcontext(),
+        ):
             poll = select.poll()
-            for source in (node.stdout, self._interrupts, *([0] if at_terminal else [])):
+            for source in (node.stdout, shell, self._interrupts, *([0] if at_terminal else [])):
                 poll.register(source, select.POLLIN)
             while node.waiting:
                 for fd, _ in poll.poll():
                     if fd == self._interrupts:
                         if signal.SIGINT in os.read(fd, 4096):
                             _interrupt(node)
+                    elif fd == shell.fileno():  # its output, if any, has been printed: stdout comes first
+                        node.waiting = False
                     elif fd != 0:
                         print(node.monitor() if node.waiting else "", end="", flush=True)
                     elif typed := os.read(0, 4096):
@@ -514,12 +525,14 @@ class Prompt(CLI):  # type: ignore[misc]
 class OutputPrinter:
     """Prints the output of a program's ranks as it arrives, in whole lines, and at the end everything that went wrong.
 
-    `names` are the ranks' GPUs; with several ranks, each line begins with its GPU's name.
+    `names` are the ranks' GPUs; with several ranks, each line begins with its GPU's name. `has_failed` tells whether a
+    rank has ended with another status than 0.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._unprinted = names, dict[tuple[int, str], bytes]()
         self._problems: list[str] = []
+        self.has_failed = False
 
     def __call__(self, **line: Any) -> None:
         """Process one record of `program.guest`, given by its fields."""
@@ -531,6 +544,7 @@ class OutputPrinter:
         elif line.get("signal") == "SIGTERM":
             self._problems.append(f"the ranks were ended at the deadline after {line['deadline_ns'] / 1e9:g} s")
         elif line.get("ended"):
+            self.has_failed = True
             self._problems.append(f"{self._names[line['rank']]} {describe_status(line['ended'])}")
         elif "over" in line:
             over = line["over"]
@@ -545,6 +559,12 @@ class OutputPrinter:
     def _print(self, rank: int, lines: Sequence[bytes]) -> None:
         name = f"{self._names[rank]}: " if len(self._names) > 1 else ""
         print("".join(f"{name}{line.decode(errors='replace')}\n" for line in lines), end="", flush=True)
+
+
+def _require_display(verb: str) -> None:
+    if not os.environ.get("DISPLAY"):
+        missing = "a display, and there is none here (the VM has none)"
+        raise PromptError(f"{verb} needs {missing}; use g0 CMD to run a command")
 
 
 def _is_worker(comm: Path) -> bool:

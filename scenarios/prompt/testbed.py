@@ -276,16 +276,20 @@ class InteractiveTestbed:
         program = replace(bed.config.program, command=command, ranks=tuple(ranks), capture=())
         for mistake in check(program, self.mode, self.fabric):
             raise PromptError(f"{mistake.key}: {mistake.text}")
-        self._needs_agents = True
         if not bed.config.run.is_real:
             bed.keeps_fixed_paths = False
             bed.set_fair_links(fair_links(bed.config), self.set_bps)
-        bed.set_queues()
-        set_transport(bed, self.set_bps)
+        self.set_transport()
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
         with Run(bed, program, request, timeline=None, emit=emit) as run:
             run.wait()
             emit(over=run.end())
+
+    def set_transport(self) -> None:
+        """Set up TCP on the hosts for programs over the links as they are; the next collective starts new agents."""
+        self._needs_agents = True
+        self.testbed.set_queues()
+        set_transport(self.testbed, self.set_bps)
 
     def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
         """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""

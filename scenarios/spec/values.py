@@ -7,6 +7,7 @@ allowed raises ValueError with a sentence that names the value and what is allow
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 NAME_SIGNS = "letters, digits, '-', '_' and '.', the first a letter or digit"
 
 _TYPES = {bool: "a boolean", int: "an integer", float: "a float", str: "text", list: "a list", dict: "a table"}
+_TYPES |= dict.fromkeys((date, datetime, time), "a date or a time")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Kind:
     def read(self, value: object) -> Any:
         """Return the value that a scenario holds for this TOML value; raises ValueError."""
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
-            what = _TYPES.get(type(value), "a date or a time")
+            what = _TYPES.get(type(value), f"of the type {type(value).__name__}")
             raise ValueError(f"{format_value(value)} is {what}; allowed: {self.allowed}")
         return self.convert(value)
 

@@ -460,9 +460,17 @@ class Testbed:
             self.connect()
 
     def set_fair_links(self, fair_links: Collection[str] | None, rates_bps: Floats) -> None:
-        """Set the links that flows share fairly from the next `renew` on, and shape all links with these rates."""
-        self.fair_links = fair_links
-        self.reshape(rates_bps)
+        """Set the links that flows share fairly from the next `renew` on, and shape all links with these rates.
+
+        If the delays cannot be shaped this way, the links are shaped as before, and TcError is raised.
+        """
+        before, self.fair_links = self.fair_links, fair_links
+        try:
+            self.reshape(rates_bps)
+        except TcError:
+            self.fair_links = before
+            self.reshape(rates_bps)
+            raise
 
     def kill_agents(self) -> None:
         """Kill the agents; `renew` starts new ones."""

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.results import ResultsError, load
-from scenarios.api import compare, run, scenario
+from analysis.results import load
+from scenarios.api import ResultsError, ScenarioError, compare, run, scenario
 from scenarios.experiment.command import run as command
-from scenarios.spec import ScenarioError
 
 SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120", "--no-report"]
 VALUES = {"sweep.fabric.gpus": [6, 8], "run.modes": ["joint", "base"], "collective.count": 120}
@@ -55,6 +54,12 @@ def test_invalid_arguments_of_the_api_raise_an_error_with_the_reason(stored: dic
         scenario("paper", {"collective.chunk": "8 GB/s"})
     with pytest.raises(ValueError, match=r"has a \[program\], which only run.py can run"):
         run(scenario("paper", {"program.command": "true"}))
+    with pytest.raises(ScenarioError, match=r"run\.seed: None is of the type NoneType; allowed: a whole number"):
+        scenario("paper", {"run.seed": None})
+    with pytest.raises(ValueError, match="allowed: a mapping of dotted keys"):
+        scenario("paper", {1: 2})  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match='"x" jobs; allowed: a whole number from 1'):
+        run(scenario(), jobs="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"quantum.*model, emulation"):
         run(scenario(), "quantum")
     with pytest.raises(ValueError, match=r"against.*baseline"):

@@ -19,6 +19,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.policy import MODES
 from scenarios.prompt import arguments, text
 from scenarios.prompt.arguments import PromptError
+from scenarios.prompt.shell import OutputPrinter
 from scenarios.prompt.state import State, edges, pairs
 from scenarios.testbed.capture import merge
 from tests.fakes.commands import scenario
@@ -226,6 +227,18 @@ def test_flow_rules_are_printed_with_fabric_names_in_order_of_priority() -> None
         ["default", "g0", "site", "1", "s0p0", "0", "0", "B"],
         DUMP.splitlines()[-1].split(),  # a foreign rule, printed unchanged
     ]
+
+
+@pytest.mark.parametrize("status", [0, 3, -9])
+def test_a_program_has_failed_if_a_rank_ends_with_another_status_than_zero(
+    status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printer = OutputPrinter(["g0", "g4"])
+    printer(rank=0, ended=0)
+    printer(rank=1, ended=status)
+    printer(over={"left_running": 1, "discarded": []})
+    assert printer.has_failed == bool(status)
+    assert ("g4 ended" in capsys.readouterr().out) == bool(status)
 
 
 def test_captures_of_several_ports_are_merged_in_order_of_time(tmp_path: Path) -> None:

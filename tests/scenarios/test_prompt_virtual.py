@@ -46,7 +46,13 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
     often = ("--set", 'policy=[{name = "often", reroute = "every 2"}]')
     with session(vm, "--gpus", "4", "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
         assert "in virtual time" in banner and "rate scale" not in banner
+        assert "has a delay of 500 s" in prompt.ask("delay s0b1>s1b1 500 s")  # tc accepts up to 274 s
+        assert "has a delay of 10 us" in prompt.ask("delay s0b1>s1b1 10 us")
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
+        prompt.ask("delay g0>s0b0 1 ms")
+        assert "delays that differ between border routers" in prompt.ask("alltoall 8 MB")
+        assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)  # the links are shaped as before
+        prompt.ask("delay g0>s0b0 700 ns")
         before_s, spent_s = now_s(prompt), processor_s(prompt.child.pid)
         time.sleep(3)
         assert processor_s(prompt.child.pid) - spent_s < 0.2  # a VM that polled would use a whole core
@@ -59,6 +65,9 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         for link in ("s0b0>s1b0", "s1b0>s0b0"):
             prompt.ask(f"delay {link} 5 ms")
         assert "time=10.0" in prompt.ask("g0 ping -c 2 g2")
+        # TCP starts at line rate on the longer path, too.
+        (share,) = re.findall(r"\((\d+\.\d) %\)", prompt.ask("iperf g0 g2"))
+        assert float(share) > 90
         ctrl_c_and_keys(prompt)
         lines_typed_ahead(prompt)
         assert "goes to" in prompt.type("flows s1b\t0\r")
@@ -96,6 +105,14 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     prompt.child.sendline("run g0: ping g2")
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
+    files = "__import__('scenarios.program.ranks').program.ranks.RankFiles"
+    interrupt = "__import__('os').kill(__import__('os').getpid(), 2)"
+    prompt.ask(f"px {files}._layer = lambda *a, f={files}._layer, **k: ({interrupt}, f(*a, **k))")
+    assert "aborted" in prompt.ask("run true")  # Ctrl-C while the ranks' files are made
+    prompt.ask(f"px {files}._layer = {files}._layer.__kwdefaults__['f']")
+    assert "here42" in prompt.ask("run g0: echo here$((6 * 7))")
+    assert "here" not in prompt.ask("g0 exit")
+    assert "here42" in prompt.ask("g0 echo here$((6 * 7))")  # in a new shell
     for line in ("run sh -c 'while :; do :; done'", "g0 sh -c 'while :; do :; done'", "py [0 for _ in iter(int, 1)]"):
         prompt.child.sendline(line)  # a busy loop: no virtual time passes
         prompt.child.expect(pexpect.TIMEOUT, timeout=0.3)

@@ -43,7 +43,6 @@ class ParsedBatch:
 
     def __init__(self, text: str) -> None:
         self.rate: dict[tuple[str, int], int] = {}
-        self.delay_us: dict[tuple[str, int], int] = defaultdict(int)
         self.filters: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
         self.default: dict[str, int] = {}
         self.queues: dict[tuple[str, int], str] = {}
@@ -62,8 +61,7 @@ class ParsedBatch:
                 key = port, int(found[1], 16)
                 assert key not in self.rate and found[2] == found[3]
                 self.rate[key] = int(found[2])
-            elif found := re.search(r"parent 1:(\w+) handle \w+: netem delay (\d+)us ", line):
-                self.delay_us[port, int(found[1], 16)] = int(found[2])
+            elif found := re.search(r"parent 1:(\w+) handle \w+: netem limit \d{7,}$", line):
                 self.queues[port, int(found[1], 16)] = "netem"
             elif found := re.search(r" u32 match ip (src|dst) (\S+)/32 flowid 1:(\w+)$", line):
                 self.filters[port].append((found[1], found[2], int(found[3], 16)))
@@ -125,11 +123,11 @@ def test_every_route_passes_one_class_per_logical_link_over_any_spine(spec: Fabr
         classes = [(at, minor) for at, minor in shaped if minor is not None]
         want = [8 * wire_bytes_per_s(int(rates[link[name].index])) for name in links]
         assert [read.rate[key] for key in classes] == want, (src, dst, switches)
-        assert {(link[name].kind, read.delay_us[key]) for key, name in zip(classes, links, strict=True)} <= {
-            ("wan", 10),
-            ("intra", 0),
-            ("to_br", 0),
-            ("from_br", 0),
+        assert {(link[name].kind, shaping.delays_ns.get(key, 0)) for key, name in zip(classes, links, strict=True)} <= {
+            ("wan", 10_000),
+            ("intra", 700),
+            ("to_br", 700),
+            ("from_br", 700),
         }
 
 
@@ -252,7 +250,7 @@ def test_with_fair_sharing_every_class_has_a_fair_queue_that_acknowledgements_by
     assert {queue.split()[0] for queue in fifo.queues.values()} == {"netem"}
     (queue,) = set(fair.queues.values())
     assert queue.startswith("fq nopacing maxrate 30gbit ") and " quantum 9014 initial_quantum 9014 " in queue
-    assert not fair.delay_us and fair.first_filter.keys() == fair.default.keys()
+    assert fair.first_filter.keys() == fair.default.keys()
     for line in fair.first_filter.values():  # IP's length field is 52: IP header 20, TCP header 20, timestamps 12
         assert line.endswith(f" u32 match u16 {52:#06x} 0xffff at 2 flowid 1:0")
 

@@ -343,9 +343,8 @@ class Shaping:
         yield f"class add dev {htb.interface} parent {parent_id} classid 1:{htb.minor:x} htb {limits}{prio}"
         if htb.key in self._parents:
             return
-        ns = self.delays_ns.get(htb.key, 0)
         # HTB's default queue would hold at most the port's txqueuelen of packets.
-        queue = f"netem delay {ns // 1000}us limit {QUEUE_PACKETS}" if ns else self.queue
+        queue = f"netem limit {QUEUE_PACKETS}" if self.delays_ns.get(htb.key) else self.queue
         yield f"qdisc add {htb.queue(queue)}"
         if parent and (htb.tunnel or self.services):
             match = htb.tunnel or f"match ip tos {4 * self.services[htb.service].dscp:#04x} 0xfc"

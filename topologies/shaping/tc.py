@@ -170,7 +170,7 @@ class Shaper:
                 raise TcError(f"port {ports[qdisc.interface]} has the queueing discipline {qdisc.kind} already")
 
     def _set_netems(self, netems: Mapping[ClassKey, Netem]) -> None:
-        """Set netems over netlink, because tc cuts delays to whole microseconds."""
+        """Set netems over netlink: tc cuts delays to whole microseconds, and refuses those above 274 s."""
         by_id = {(self._ifindex[name], minor): netem for (name, minor), netem in netems.items()}
         try:
             self._netlink.change_netems(by_id, limit_packets=QUEUE_PACKETS)
