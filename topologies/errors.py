@@ -70,7 +70,7 @@ def format_value(value: object) -> str:
     elif isinstance(value, list):
         text = f"[{', '.join(format_value(item) for item in value[:8])}{', …' if len(value) > 8 else ''}]"
     elif isinstance(value, dict):
-        items = [f"{one_line(key)} = {format_value(item)}" for key, item in [*value.items()][:8]]
+        items = [f"{one_line(str(key))} = {format_value(item)}" for key, item in [*value.items()][:8]]
         text = f"{{{', '.join(items)}{', …' if len(value) > 8 else ''}}}"
     else:
         text = str(value).lower() if isinstance(value, bool | float) else str(value)

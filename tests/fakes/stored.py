@@ -91,9 +91,11 @@ def _provenance(scenario: Scenario, finished: bool) -> dict[str, Any]:
 def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
     conditions = conditions_of(setting)
     plan = decisions_of(setting, mode, conditions, start=0, count=count)
+    completion_s, jobs_s = Plan(setting, mode, plan, conditions).with_jobs_s()
     return Rows(
         start=0,
-        completion_s=Plan(setting, mode, plan, conditions).completion_s(),
+        completion_s=completion_s,
+        job_completion_s=jobs_s,
         ring=plan.placement.astype(np.int16),
         paths=plan.path.astype(np.int16),
         reembedded=plan.reembedded,

@@ -152,8 +152,7 @@ def mistakes_help_and_the_line(prompt: Session) -> None:
         ("xterm g0", "display"),
         ("source /nonexistent", "/nonexistent"),
         ("g0", "g0 CMD"),
-        ("x", "usage"),
-        ("x g99", "g99"),
+        ("x g0", "display"),
         ("help rate", "rate LINK RATE"),
         ("help", "pingall [SECONDS]"),
     ):
