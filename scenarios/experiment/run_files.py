@@ -109,7 +109,10 @@ def _read_settings(path: Path, scenario: Scenario) -> list[dict[str, Any]]:
     settings, own = reader.read_settings(path), json.loads(json.dumps(settings_as_json(scenario)))
 
     def columns(of: list[dict[str, Any]]) -> list[Any]:
-        return [(reader.point_columns(of, Point("", index, "")), each.get("jobs", [])) for index, each in enumerate(of)]
+        of_jobs = (
+            [[job[name] for name in ("name", "background", "start_s")] for job in each.get("jobs", [])] for each in of
+        )
+        return [(reader.point_columns(of, Point("", index, "")), jobs) for index, jobs in enumerate(of_jobs)]
 
     try:
         is_same = columns(settings) == columns(own)
