@@ -408,7 +408,8 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     leaves = _power_of_two_near_root(each) if options.leaves is None else options.leaves
     spines = -(-each // leaves) if options.spines is None else options.spines
     if spines > _MAX_SWITCHES:  # a default, for many hosts on few leaves
-        raise ValueError(f"--spines: {spines}; allowed: 1 to {_MAX_SWITCHES}")
+        allowed = f"{-(-each // _MAX_SWITCHES)} to {_MAX_SWITCHES}, or fewer with --spines"
+        raise ValueError(f"--leaves: {leaves} would need {spines} spines; allowed: {allowed}")
     rate_bps = parse_rate_bps(options.rate)
     return Experiment(
         hosts=options.hosts,

@@ -97,6 +97,8 @@ def run_in(files: RunFiles, run: Run) -> int:
             if files.discard():
                 outcome = f"there are no results; {files.path} was removed"
             print(f"run.py: {outcome}", file=sys.stderr)
+        elif run.reports and not files.reported:  # interrupted, or drawing failed
+            print(f"run.py: all results are in {files.path}; --resume {files.path} makes the report", file=sys.stderr)
         files.folder.close()
     return status
 

@@ -219,6 +219,7 @@ def test_times_in_the_testbed_match_the_model_for_ecmp_and_spraying(
         (["--draws", "0"], "--draws: 0; allowed: 1 to 10,000"),
         (["--seed", "-1"], "--seed: -1"),
         (["--spines", "0"], "--spines: 0; allowed: 1 to 128"),
+        (["--hosts", "1024", "--leaves", "3"], "--leaves: 3 would need 342 spines; allowed: 8 to 128, or fewer with"),
         (["--leaves", "200"], "--leaves: 200; allowed: 1 to 128"),
         (["--border-routers", "0"], "--border-routers: 0"),
         (["--size", "8 parsec"], "parsec"),
