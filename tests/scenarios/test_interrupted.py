@@ -161,8 +161,9 @@ def test_a_command_dies_with_its_supervisor() -> None:
         assert process.stdout is not None and process.stdout.readline() == "up\n"
         below = descendants(process.pid)
         process.kill()
-        assert process.stdout.read() == ""  # every process that could write to the pipe is dead
-        assert below and not set(below) & living().keys()
+        assert process.stdout.read() == ""  # every process that could write to the pipe is about to end
+        assert below
+        await_that(lambda: not set(below) & living().keys(), 5)
 
 
 def test_a_command_under_nohup_survives_a_hangup() -> None:
