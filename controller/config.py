@@ -59,7 +59,7 @@ def default_socket() -> Path:
         folder = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache" / "longhaul")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home directory
-        raise DeclarationError(f"there is no folder for the socket: {error}; name the socket with --socket") from None
+        raise DeclarationError(f"the socket's folder cannot be created: {error}; allowed: --socket PATH") from None
     return folder / "longhaul-controller.sock"
 
 

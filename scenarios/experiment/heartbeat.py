@@ -34,8 +34,8 @@ def heartbeat(describe: Callable[[], str]) -> Generator[None, None, None]:
     def show() -> float:
         nonlocal shown
         shown = True
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-        print(f"\r{line()[: max(columns, 2) - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0: the terminal has not said its size
+        print(f"\r{line()[: columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
         return _REFRESH_S
 
     try:

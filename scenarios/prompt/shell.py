@@ -342,7 +342,7 @@ class Prompt(CLI):  # type: ignore[misc]
         self.mn.pingAll(str(arguments.whole(wait_s, "a number of seconds", 1, arguments.MAX_SECONDS)))
 
     def do_x(self, line: str) -> None:
-        """Refused where there is no display, as xterm is."""
+        """Raise PromptError without a display, as `do_xterm` does; otherwise open terminals."""
         _require_display("x")
         super().do_x(line)
 

@@ -70,7 +70,7 @@ def test_a_controller_without_a_folder_for_its_socket_says_so_in_one_sentence() 
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/proc"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("controller: there is no folder for the socket: ") and "--socket" in done.stderr
+    assert done.stderr.startswith("controller: the socket's folder cannot be created: ") and "--socket" in done.stderr
 
 
 def test_a_client_beyond_the_limit_is_refused(shared: Process) -> None:
