@@ -2,20 +2,29 @@
 
     from scenarios.api import compare, run, scenario
 
-    rows = run(scenario("fig4a", {"collective.count": 1000}))
-    compare("results/mine", baseline="wan")
+    rows = run(scenario("fig4a", {"collective.count": 1000}), out="results/mine")
+    compare(rows, baseline="wan")  # or compare("results/mine", baseline="wan")
 
 Every failure is an exception whose text is a sentence. `analysis.results` reads run folders.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from analysis.results.reader import ResultsError, collectives_schema, open_run, point_columns
+from analysis.results.reader import (
+    SETTINGS_ATTRIBUTE,
+    ResultsError,
+    collectives_schema,
+    load,
+    open_run,
+    point_columns,
+    run_of_rows,
+)
 from analysis.results.rows import Point
 from analysis.results.schema import collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
@@ -23,6 +32,7 @@ from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
+from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario
@@ -34,10 +44,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analysis.figures.run_points import Configuration, PointRows
+    from scenarios.experiment.runner import Part
 
 __all__ = ["CannotRunError", "ResultsError", "RunError", "ScenarioError", "compare", "run", "scenario"]
 
 ENGINES = ("model", "emulation")
+BOTH = "both"
 
 
 class RunError(RuntimeError):
@@ -57,30 +69,64 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
     return load_scenario(str(source), overrides)
 
 
-def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1) -> "pd.DataFrame":
-    """Run every point of a scenario and return one row per collective, without making a run folder.
+def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | Path | None = None) -> "pd.DataFrame":
+    """Run every point of a scenario and return one row per collective.
 
-    The columns are those of collectives.parquet. The emulation measures the first `collective.emulated` collectives of
-    each point. `jobs` is the number of parallel processes or VMs: at most as many VMs as fit in memory, and one on the
-    wall clock. Raises ValueError for an engine or a scenario that cannot be run, vm.CannotRunError if this machine
-    cannot run the VM, RunError if a point fails.
+    With `out`, a new or an empty folder, everything is stored there as run.py stores it, report included; otherwise
+    nothing is. The columns are those of collectives.parquet. The emulation measures the first `collective.emulated`
+    collectives of each point; the engine "both" also predicts all of them. `jobs` is the number of parallel processes
+    or VMs: at most as many VMs as fit in memory, and one on the wall clock.
+
+    Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
+    cannot run the VM, RunError if a point fails; the rows of the other points are then in the folder.
     """
-    runner, configurations = engine_for(scenario, engine, jobs=jobs)
-    parts = []
-    with closing(runner.run(configurations)) as events:
-        for event in events:
-            if isinstance(event, Failed):
-                raise RunError(event.why)
-            if isinstance(event, Slice):
-                parts.append(event)
-    parts.sort(key=lambda part: (part.setting, scenario.run.modes.index(part.mode), part.rows.start))
+    parts = _parts(scenario, engine, jobs=jobs)
+    return _in_memory(scenario, parts) if out is None else _stored(scenario, parts, Path(out))
+
+
+def _in_memory(scenario: Scenario, parts: "Sequence[Part]") -> "pd.DataFrame":
+    slices: list[tuple[int, str, Slice]] = []
+    for order, (runner, configurations) in enumerate(parts):
+        with closing(runner.run(configurations)) as events:
+            for event in events:
+                if isinstance(event, Failed):
+                    raise RunError(event.why)
+                if isinstance(event, Slice):
+                    slices.append((order, runner.name, event))
+    slices.sort(key=lambda one: (one[0], one[2].setting, scenario.run.modes.index(one[2].mode), one[2].rows.start))
     stored = settings_as_json(scenario)
     columns = collectives_schema(stored)
     tables = (
-        collectives_table(part.rows, point_columns(stored, Point(engine, part.setting, part.mode)), columns)
-        for part in parts
+        collectives_table(part.rows, point_columns(stored, Point(name, part.setting, part.mode)), columns)
+        for _, name, part in slices
     )
-    return pa.concat_tables(tables).to_pandas()
+    rows = pa.concat_tables(tables).to_pandas()
+    rows.attrs[SETTINGS_ATTRIBUTE] = json.loads(json.dumps(stored))
+    return rows
+
+
+def _stored(scenario: Scenario, parts: "Sequence[Part]", path: Path) -> "pd.DataFrame":
+    from scenarios.experiment.run_files import RunFiles
+    from scenarios.experiment.runner import Run, carry_out
+
+    folder, names = RunFolder.new(path), [runner.name for runner, _ in parts]
+    try:
+        files = RunFiles.begun(folder, scenario, engines=names, command=["scenarios.api.run"])
+    except OSError as error:
+        folder.close()
+        raise RunError(f"{path} cannot be written to: {error.strerror or error}") from None
+    try:
+        try:
+            done = carry_out(files, Run(scenario, parts, json=False))
+        except OSError as error:
+            raise RunError(f"{path} cannot be written to: {error.strerror or error}") from None
+        if done.wrong:
+            raise RunError("; ".join(done.wrong))
+    finally:
+        if not files.complete:
+            files.discard()  # only if it holds no results
+        folder.close()
+    return load(path)
 
 
 def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
@@ -90,7 +136,7 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     if not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"{format_value(jobs)} jobs; allowed: a whole number from 1")
     if engine not in ENGINES:
-        raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
+        raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join((*ENGINES, BOTH))}")
     if scenario.program.command is not None:
         raise ValueError("the scenario has a [program], which only run.py can run; allowed: a scenario without one")
     if engine == "model":
@@ -104,11 +150,22 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     return Emulation(jobs=1 if scenario.run.is_real else at_a_time(configurations, jobs)), configurations
 
 
-def compare(directory: str | Path, against: str | Path | None = None, *, baseline: str | None = None) -> "pd.DataFrame":
+def _parts(scenario: Scenario, engine: str, *, jobs: int) -> "list[Part]":
+    """Return the engines with this name, each with its configurations, checked."""
+    return [engine_for(scenario, name, jobs=jobs) for name in (ENGINES if engine == BOTH else (engine,))]
+
+
+def compare(
+    directory: "str | Path | pd.DataFrame",
+    against: "str | Path | pd.DataFrame | None" = None,
+    *,
+    baseline: str | None = None,
+) -> "pd.DataFrame":
     """Return by how much the points of a run are faster than their baselines: one row per point that has a baseline.
 
-    The baseline of a point is the point with the same engine and configuration in the run `against` (default: this run)
-    and in the mode `baseline` (default: the same mode). Both runs must have the same configurations, in the same order.
+    A run is a run folder, or the rows that `run` or `analysis.results.load` returned. The baseline of a point is the
+    point with the same engine and configuration in the run `against` (default: this run) and in the mode `baseline`
+    (default: the same mode). Both runs must have the same configurations, in the same order.
     Columns: `engine`, `setting`, `label`, `mode`, `baseline`, `collectives` (those that both points have), `mean_s`,
     `baseline_mean_s`, `gain` (1 - mean / baseline's mean) and the ends of its 95 % interval, `gain_low` and
     `gain_high`, computed from pairs of the same collectives (NaN if there are too few).
@@ -120,13 +177,14 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
 
     if against is None and baseline is None:
         raise ValueError("nothing to compare with: give another run as `against`, or a mode as `baseline`")
+    own, other = (_name_of(one) for one in (directory, directory if against is None else against))
     configurations, points = _points(directory)
     baseline_configurations, baseline_points = (configurations, points) if against is None else _points(against)
     if [one.swept for one in configurations] != [one.swept for one in baseline_configurations]:
-        raise ResultsError(f"{directory} and {against} cannot be compared: they sweep different values")
+        raise ResultsError(f"{own} and {other} cannot be compared: they sweep different values")
     modes = dict.fromkeys(mode for _, _, mode in baseline_points)
     if baseline is not None and baseline not in modes:
-        raise ResultsError(f"{against or directory} has no mode {format_value(baseline)}; allowed: {', '.join(modes)}")
+        raise ResultsError(f"{other} has no mode {format_value(baseline)}; allowed: {', '.join(modes)}")
     rows = []
     for (engine, config, mode), point in points.items():
         baseline_point = baseline_points.get((engine, config, baseline or mode))
@@ -151,15 +209,21 @@ def compare(directory: str | Path, against: str | Path | None = None, *, baselin
         )
     if not rows:
         wanted = "any of its modes" if baseline is None else f"the mode {format_value(baseline)}"
-        raise ResultsError(f"{against or directory} has none of the collectives of {directory} in {wanted}")
+        raise ResultsError(f"{other} has none of the collectives of {own} in {wanted}")
     return pd.DataFrame(rows)
 
 
-def _points(directory: str | Path) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointRows]]":
+def _name_of(run: "str | Path | pd.DataFrame") -> str:
+    return str(run) if isinstance(run, str | Path) else "the frame"
+
+
+def _points(
+    directory: "str | Path | pd.DataFrame",
+) -> "tuple[list[Configuration], dict[tuple[str, int, str], PointRows]]":
     """Return the configurations of a run, and its points by engine, index of the configuration and mode."""
     from analysis.figures.run_points import FigureError, configurations_of, points_of  # imports Matplotlib
 
-    stored = open_run(directory)
+    stored = open_run(directory) if isinstance(directory, str | Path) else run_of_rows(directory)
     try:
         configurations = configurations_of(stored)
         return configurations, points_of(stored, configurations)

@@ -30,6 +30,9 @@ COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES, CONDITIONS, FAULTS = (
 _OF_PARTS = COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
+SETTINGS_ATTRIBUTE = "longhaul settings"
+"""The attribute (`DataFrame.attrs`) of a frame of rows that has the settings of its run."""
+
 PROGRAM = "program"
 """In place of the engines of a run that executed a user's program and has no collectives."""
 
@@ -88,8 +91,32 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     of `schema.LATER_COLUMNS`. Raises ResultsError for a folder without a run, of a newer format, or with damaged files.
     """
     path = Path(directory)
-    provenance = read_provenance(path)
-    return frame(_collectives(path, read_settings(path), provenance, columns))
+    provenance, settings = read_provenance(path), read_settings(path)
+    rows = frame(_collectives(path, settings, provenance, columns))
+    rows.attrs[SETTINGS_ATTRIBUTE] = settings
+    return rows
+
+
+def run_of_rows(rows: "pd.DataFrame") -> Run:
+    """Return rows that `load` or `scenarios.api.run` returned as a run, which has no other tables and no folder.
+
+    Raises ResultsError for another frame, or one of which the columns that tell collectives apart are missing.
+    """
+    settings = getattr(rows, "attrs", {}).get(SETTINGS_ATTRIBUTE)
+    needed = ("engine", "setting", "mode", "collective", "completion_s", "reembedded")
+    if settings is None or not set(needed) <= set(rows.columns):
+        what = "rows as run(...) or load(...) returned them, with the columns " + ", ".join(needed)
+        raise ResultsError(f"the frame has no settings or lacks columns; allowed: {what}")
+    others = dict.fromkeys(("transfers", "jobs", "conditions", "faults"), rows.head(0))
+    return Run(
+        path=Path("the frame"),
+        provenance={},
+        settings=settings,
+        collectives=rows,
+        scenario_text="",
+        complete=True,
+        **others,
+    )
 
 
 def open_run(directory: str | Path, tables: Tables | None = None) -> Run:

@@ -80,8 +80,7 @@ def run_in(files: RunFiles, run: Run) -> int:
     """Run the points that are missing, complete the run and close its folder; returns the exit status."""
     status = FAILED
     try:
-        with closing(files.writer(run.counts())) as writer:
-            status = _run(files, run, writer)
+        status = _run(files, run)
     except CannotRunError as error:
         print(f"run.py: {error}", file=sys.stderr)
         status = CANNOT
@@ -135,37 +134,56 @@ def _results(
     return results, fidelity(measured_of(stored), jobs, is_real=is_real, lossy=lossy)
 
 
-def _run(files: RunFiles, run: Run, writer: Writer) -> int:
+@dataclass(frozen=True)
+class Finished:
+    """What a run gave: its results with their fidelity, and a sentence for each point or report that failed."""
+
+    results: Sequence[ConfigResult]
+    fidelity: Fidelity | None
+    wrong: Sequence[str]
+
+
+def carry_out(files: RunFiles, run: Run) -> Finished:
+    """Run the points that are missing, and write tables, summary and report; the folder stays locked.
+
+    Raises CannotRunError if this machine cannot run the VM, OSError for a folder that cannot be written to.
+    """
     background = ThreadPoolExecutor(1)  # one task after the other
     try:
-        failed = _run_engines(files, run, writer, background)
-        wrong = [f"failed: {why}" for why in failed.values()]
-        if run.unmeasured is not None:
-            files.log(f"nothing was measured: {run.unmeasured}")
-            failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
-        with heartbeat(lambda: "making results and tables"):
-            # In the background thread: two threads that import the same libraries can break each other.
-            background.submit(_import, run.library).result()
-            tables = writer.tables()
-            # From here on figures are drawn, which can be repeated. The processes that draw are forked while no thread
-            # is active.
-            drawn = run.reports and any(map(writer.finished, writer.points))
-            report = files.report(tables) if drawn else None
-            writing = background.submit(writer.write_tables, tables)
-            rows = [table.select(COLUMNS) for table in tables.collectives]
-            all_rows = frame(pa.concat_tables(rows)) if rows else None
-            results, run_fidelity = _results(all_rows, jobs_in(tables), run, files, tables)
-            writing.result()
-            files.end(results, failed)
-        wrong += [why for why in [report() if report else None] if why]
+        with closing(files.writer(run.counts())) as writer:
+            failed = _run_engines(files, run, writer, background)
+            wrong = [f"failed: {why}" for why in failed.values()]
+            if run.unmeasured is not None:
+                files.log(f"nothing was measured: {run.unmeasured}")
+                failed |= {point: run.unmeasured for point in writer.points if point.engine != "model"}
+            with heartbeat(lambda: "making results and tables"):
+                # In the background thread: two threads that import the same libraries can break each other.
+                background.submit(_import, run.library).result()
+                tables = writer.tables()
+                # From here on figures are drawn, which can be repeated. The processes that draw are forked while no
+                # thread is active.
+                drawn = run.reports and any(map(writer.finished, writer.points))
+                report = files.report(tables) if drawn else None
+                writing = background.submit(writer.write_tables, tables)
+                rows = [table.select(COLUMNS) for table in tables.collectives]
+                all_rows = frame(pa.concat_tables(rows)) if rows else None
+                results, run_fidelity = _results(all_rows, jobs_in(tables), run, files, tables)
+                writing.result()
+                files.end(results, failed)
+            wrong += [why for why in [report() if report else None] if why]
     finally:
         background.shutdown(wait=False)  # so that an interrupted command ends at once
-    _print(run, files, results, run_fidelity)
-    for why in wrong:
+    return Finished(results, run_fidelity, wrong)
+
+
+def _run(files: RunFiles, run: Run) -> int:
+    done = carry_out(files, run)
+    _print(run, files, done.results, done.fidelity)
+    for why in done.wrong:
         print(f"run.py: {why}", file=sys.stderr)
     if run.unmeasured is not None:
         print(f"run.py: nothing was measured: {run.unmeasured}", file=sys.stderr)
-    if wrong:
+    if done.wrong:
         return FAILED
     return DONE if run.unmeasured is None else CANNOT
 

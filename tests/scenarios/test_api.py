@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.results import load
-from scenarios.api import ResultsError, ScenarioError, compare, run, scenario
+from scenarios.api import ResultsError, RunError, ScenarioError, compare, run, scenario
 from scenarios.experiment.command import run as command
 
 SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120", "--no-report"]
@@ -47,6 +48,40 @@ def test_compare_computes_gains_over_pairs_of_the_same_collectives(
         assert row.gain == pytest.approx(1 - times.sum() / least.sum())
         assert (row.collectives, row.mean_s) == (120, pytest.approx(times.mean()))
         assert row.gain_low <= row.gain <= row.gain_high
+
+
+def test_run_stores_what_the_command_stores(stored: dict[str, Path], tmp_path: Path) -> None:
+    rows = run(scenario("paper", VALUES), out=tmp_path / "mine")
+    wanted, kept = load(stored["two"]), load(tmp_path / "mine")
+    key = ["setting", "mode", "collective"]
+    for found in (rows, kept):
+        pd.testing.assert_frame_equal(
+            found.sort_values(key, ignore_index=True), wanted.sort_values(key, ignore_index=True), check_exact=True
+        )
+    assert {path.name for path in (tmp_path / "mine").iterdir()} >= {"summary.csv", "report.html", "scenario.toml"}
+    assert (tmp_path / "mine" / "summary.csv").read_text() == (stored["two"] / "summary.csv").read_text()
+    with pytest.raises(ValueError, match="mine is not empty; allowed: a new folder"):
+        run(scenario("paper", VALUES), out=tmp_path / "mine")
+
+
+def test_a_run_that_fails_leaves_no_folder_without_results(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return 1 / 0\n")
+    values = {"policy": [{"name": "mine", "function": f"{tmp_path}/mine.py:mine"}], "run.modes": ["mine"]}
+    with pytest.raises(RunError, match="division by zero"):
+        run(scenario("paper", {**values, "collective.count": 5}), out=tmp_path / "out")
+    assert not (tmp_path / "out" / "parts").exists()
+    with pytest.raises(ValueError, match="is not a folder"):
+        run(scenario("paper", VALUES), out=tmp_path / "mine.py" / "out")
+
+
+@pytest.mark.parametrize("against", [None, "rows", "folder"])
+def test_compare_takes_what_run_returned(stored: dict[str, Path], against: str | None) -> None:
+    rows = run(scenario("paper", VALUES))
+    other = {None: None, "rows": load(stored["three"]), "folder": stored["three"]}[against]
+    wanted = compare(stored["two"], None if against is None else stored["three"], baseline="base")
+    pd.testing.assert_frame_equal(compare(rows, other, baseline="base"), wanted, check_exact=True)
+    with pytest.raises(ResultsError, match=r"allowed: rows as run\(\.\.\.\)"):
+        compare(pd.DataFrame(rows.to_dict()), baseline="base")
 
 
 def test_invalid_arguments_of_the_api_raise_an_error_with_the_reason(stored: dict[str, Path], tmp_path: Path) -> None:
