@@ -28,6 +28,7 @@ from analysis.results.reader import (
 from analysis.results.rows import Point
 from analysis.results.schema import collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
+from scenarios.engines import ENGINES
 from scenarios.engines.base import Engine, Failed, Slice
 from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
 from scenarios.engines.model import Model, as_modelled
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from scenarios.experiment.runner import Part
 
 __all__ = ["CannotRunError", "ResultsError", "RunError", "ScenarioError", "compare", "run", "scenario"]
-
-ENGINES = ("model", "emulation")
-BOTH = "both"
 
 
 class RunError(RuntimeError):
@@ -80,7 +78,9 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
     cannot run the VM, RunError if a point fails; the rows of the other points are then in the folder.
     """
-    parts = _parts(scenario, engine, jobs=jobs)
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
+    parts = [engine_for(scenario, name, jobs=jobs) for name in ENGINES[engine]]
     return _in_memory(scenario, parts) if out is None else _stored(scenario, parts, Path(out))
 
 
@@ -130,13 +130,11 @@ def _stored(scenario: Scenario, parts: "Sequence[Part]", path: Path) -> "pd.Data
 
 
 def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engine, list[Scenario]]:
-    """Return the engine with this name and its configurations, checked; arguments and errors as for `run`."""
+    """Return the model or the emulation and its configurations, checked; arguments and errors as for `run`."""
     if not isinstance(scenario, Scenario):
         raise ValueError(f"{format_value(scenario)} is not a scenario; allowed: the result of scenario(...)")
     if not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"{format_value(jobs)} jobs; allowed: a whole number from 1")
-    if engine not in ENGINES:
-        raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join((*ENGINES, BOTH))}")
     if scenario.program.command is not None:
         raise ValueError("the scenario has a [program], which only run.py can run; allowed: a scenario without one")
     if engine == "model":
@@ -148,11 +146,6 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     check_vm(configurations)
     check_capacity(configurations)
     return Emulation(jobs=1 if scenario.run.is_real else at_a_time(configurations, jobs)), configurations
-
-
-def _parts(scenario: Scenario, engine: str, *, jobs: int) -> "list[Part]":
-    """Return the engines with this name, each with its configurations, checked."""
-    return [engine_for(scenario, name, jobs=jobs) for name in (ENGINES if engine == BOTH else (engine,))]
 
 
 def compare(

@@ -12,12 +12,9 @@ Where sums are computed, a rank's data is the pool times that rank's multiplier 
 import ctypes
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from hosts.agent.rank_program import Term
-
-if TYPE_CHECKING:
-    from hosts.agent.reduction import Sums
 
 PIECE_BYTES = 1 << 18  # larger where a window would otherwise have more than _MAX_PIECES
 PART_BYTES = 1 << 20
@@ -28,6 +25,19 @@ _SCATTER = 40503  # odd, and near _OFFSETS divided by the golden ratio: consecut
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+class Adder(Protocol):
+    """The part of a payload that computes sums (`hosts.agent.reduction.Sums`, which imports numpy)."""
+
+    def multiply(self, multiplier: int) -> None:
+        """Set the rank's own data to the pool times `multiplier`."""
+
+    def add_own(self, data: memoryview, part: range, *, collective: int, window: int) -> None:
+        """Add the same part of the rank's own window to `data`, a part of a slot."""
+
+    def add(self, data: memoryview, addend: memoryview) -> None:
+        """Add `addend` to `data`."""
 
 
 class Payload:
@@ -43,8 +53,8 @@ class Payload:
         self._address: int = ctypes.cast(ctypes.c_char_p(self._pool), ctypes.c_void_p).value or 0
 
     @property
-    def sums(self) -> "Sums | None":
-        """This payload as a `Sums`, or None if the collectives compute no sums."""
+    def sums(self) -> Adder | None:
+        """This payload as one that adds, or None if the collectives compute no sums."""
         return None
 
     def views(self, window: int, *, collective: int, size_bytes: int) -> list[memoryview]:

@@ -35,7 +35,6 @@ class Sums(Payload):
         return self
 
     def multiply(self, multiplier: int) -> None:
-        """Set the rank's own data to the pool times `multiplier`."""
         self._own_words = self._words * np.uint32(multiplier)
         self._own = self._own_words.data.cast("B")
 
@@ -57,13 +56,11 @@ class Sums(Payload):
         return None
 
     def add_own(self, data: memoryview, part: range, *, collective: int, window: int) -> None:
-        """Add the same part of the rank's own window to `data`, a part of a slot."""
         words = np.frombuffer(data, dtype=np.uint32)
         for at, start, size in self._piece_offsets(window, collective, part):
             begin, first = (start - part.start) // WORD_BYTES, at // WORD_BYTES
             words[begin : begin + size // WORD_BYTES] += self._own_words[first : first + size // WORD_BYTES]
 
     def add(self, data: memoryview, addend: memoryview) -> None:
-        """Add `addend` to `data`."""
         words = np.frombuffer(data, dtype=np.uint32)
         words += np.frombuffer(addend, dtype=np.uint32)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from scenarios.engines import ENGINES
 from scenarios.spec import ScenarioError, scenario_names
 from topologies.errors import did_you_mean, format_value
 
@@ -24,8 +25,6 @@ MAX_JOBS = 256
 PROMPT_SCALE = "1/1000"
 """The rate scale of a prompt, unless the user gives another."""
 DEFAULT = "paper"
-ENGINES = {"model": ("model",), "emulation": ("emulation",), "both": ("model", "emulation")}
-"""The values of --engine, with the engines that run."""
 
 EXPORTS = ("goal", "msccl")
 """The formats of --export."""

@@ -26,8 +26,8 @@ from analysis.results import reader, schema
 from analysis.results.rows import Point
 from analysis.results.writer import Writer, atomic_replacement, temporary_of, write_table, write_text
 from hosts.collectives.chakra import files_of
+from scenarios.engines import ENGINES
 from scenarios.engines.base import FaultOutcome, Snapshot
-from scenarios.experiment.options import ENGINES
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.experiment.summary import ConfigResult, summary_csv
