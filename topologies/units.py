@@ -8,7 +8,7 @@ prefixes are powers of 1000 (``MB``), binary prefixes powers of 1024 (``MiB``).
 
 import re
 from collections.abc import Mapping
-from decimal import ROUND_DOWN, Context, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Context, Decimal
 from typing import NamedTuple
 
 from topologies.errors import format_value
@@ -39,19 +39,55 @@ RATE = Quantity("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="100
 SIZE = Quantity("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
 DELAY = Quantity("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
 
-# Twenty digits on either side of the point represent every delay that is written and every rate in range. The limit
-# keeps the exact arithmetic short for any text; exponents are not allowed for the same reason.
-_NUMBER, _UNIT = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*", r"([A-Za-z/]{1,8})"
-_QUANTITY = re.compile(_NUMBER + _UNIT)
-_RANGE = re.compile(rf"{_NUMBER}{_UNIT}?\s*[-–]\s*{_NUMBER}{_UNIT}")
-_ZERO_DELAY = re.compile(r"0{1,20}(?:\.0{1,20})?\s*(?:ns|[uµμ]s|ms|s)")
+# Forty digits on either side of the point represent everything that programs write, and with the limit on the exponent
+# they keep the exact arithmetic short for any text.
+_DIGITS = r"[0-9](?:_?[0-9]){0,39}"
+_NUMBER = rf"((?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]{{1,3}})?)"
+_UNIT = r"([A-Za-z/]{1,8})"
+_SIGNED = re.compile(rf"[+-]?{_NUMBER}")
+_QUANTITY = re.compile(rf"\+?{_NUMBER}\s*{_UNIT}")
+_RANGE = re.compile(rf"{_NUMBER}\s*{_UNIT}?\s*[-–]\s*{_NUMBER}\s*{_UNIT}")
 _EXACT = Context(prec=100)
 _DECIMALS = Decimal("1e-25")  # numbers are written to this precision
 
 
+def parse_number(text: str) -> Decimal:
+    """Parse a number as programs write it, exactly: ``"12"``, ``"-0.5"``, ``"9043348420.68"``, ``"1.5E-3"``.
+
+    Underscores may separate digits. Raises UnitError for other text, such as ``"nan"``, ``"1,000"`` or ``"0x10"``, and
+    for more than 40 digits on either side of the point or 3 in the exponent.
+    """
+    plain = text.strip().replace("−", "-")
+    if not _SIGNED.fullmatch(plain):
+        comma = ": it has a comma" if "," in plain else ""
+        raise UnitError(f"{format_value(text)} is not a number{comma}; allowed: such as 12, 0.5 or 1e9")
+    return Decimal(plain.replace("_", ""))
+
+
+def rounded(value: Decimal) -> int:
+    """Return the whole number closest to a value, the even one of two equally close ones."""
+    return int(value.to_integral_value(ROUND_HALF_EVEN, _EXACT))
+
+
+def parse_whole_number(text: str, *, least: int = 0, most: int = 10**18) -> int:
+    """Parse a whole number, which may be written as ``"1e9"`` or ``"12.0"``; raises UnitError."""
+    value = parse_number(text)
+    allowed = f"allowed: a whole number from {least:,} to {most:,}"
+    if not least <= value <= most:
+        raise UnitError(f"{format_value(text)} is too {'small' if value < least else 'large'}; {allowed}")
+    if value != rounded(value):
+        raise UnitError(f"{format_value(text)} is not a whole number; {allowed}")
+    return rounded(value)
+
+
 def parse_rate_bps(text: str) -> int:
-    """Parse a rate such as ``"40 Gbit/s"`` to a whole number of bit/s; raises UnitError."""
-    return _parse_whole(text, RATE)
+    """Parse a rate such as ``"40 Gbit/s"`` to the closest whole number of bit/s; raises UnitError."""
+    return rounded(_parse(text, RATE))
+
+
+def parse_rate_or_zero_bps(text: str) -> int:
+    """Parse a rate, or zero in any unit, to the closest whole number of bit/s; raises UnitError."""
+    return 0 if _is_zero(text, RATE) else parse_rate_bps(text)
 
 
 def parse_rate_range_bps(text: str) -> tuple[int, int]:
@@ -61,9 +97,9 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
     both ends are that rate. Raises UnitError for any other text, for a range whose lower end is above the upper one,
     and for a range whose two ends are equal.
     """
-    if _QUANTITY.fullmatch(text.strip()):
+    if _QUANTITY.fullmatch(_plain(text)):
         return (parse_rate_bps(text),) * 2
-    match = _RANGE.fullmatch(text.strip())
+    match = _RANGE.fullmatch(_plain(text))
     if match is None:
         allowed = 'LOW-HIGH UNIT, such as "20-200 Gbit/s", or one rate'
         raise UnitError(f"{format_value(text)} is not a range of rates; allowed: {allowed}")
@@ -75,8 +111,9 @@ def parse_rate_range_bps(text: str) -> tuple[int, int]:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Parse a size such as ``"8 MB"`` (decimal) or ``"8 MiB"`` (binary) to an int of bytes; raises UnitError."""
-    return _parse_whole(text, SIZE)
+    """Parse a size such as ``"8 MB"`` (decimal) or ``"8 MiB"`` (binary) to the closest whole number of bytes; raises
+    UnitError."""
+    return rounded(_parse(text, SIZE))
 
 
 def parse_delay_s(text: str) -> float:
@@ -86,12 +123,24 @@ def parse_delay_s(text: str) -> float:
 
 def parse(text: str, kind: Quantity) -> int | float:
     """Parse a rate, size or delay as the functions above, within the least and greatest value of `kind`."""
-    return float(_parse(text, kind)) if kind.noun == DELAY.noun else _parse_whole(text, kind)
+    return float(_parse(text, kind)) if kind.noun == DELAY.noun else rounded(_parse(text, kind))
 
 
 def parse_delay_or_zero_s(text: str) -> float:
     """Parse a delay, or zero in any unit, to seconds; raises UnitError."""
-    return 0.0 if _ZERO_DELAY.fullmatch(text.strip()) else parse_delay_s(text)
+    return 0.0 if _is_zero(text, DELAY) else parse_delay_s(text)
+
+
+def rounding(text: str, kind: Quantity) -> str:
+    """Return how a text of rates or sizes, such as ``"1.5 bit/s"``, is rounded, in words: "to whole bit/s"; "" if it is
+    exact. Of a range both ends may be rounded."""
+    matched = _QUANTITY.fullmatch(_plain(text)) or _RANGE.fullmatch(_plain(text))
+    if matched is None or kind.noun == DELAY.noun:
+        return ""
+    parts = matched.groups()
+    ends = [(number, unit or parts[-1]) for number, unit in zip(parts[::2], parts[1::2], strict=True)]
+    exact = (_value(number, kind.units[unit]) for number, unit in ends if unit in kind.units)
+    return f"to whole {kind.base}" if any(value != rounded(value) for value in exact) else ""
 
 
 def format_rate(rate_bps: int) -> str:
@@ -129,16 +178,9 @@ def _format(value: Decimal, kind: Quantity) -> str:
     return f"{number:f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
-def _parse_whole(text: str, kind: Quantity) -> int:
-    value = _parse(text, kind)
-    if value != int(value):
-        raise UnitError(f"{format_value(text)} is not a whole number of {kind.base}")
-    return int(value)
-
-
 def _parse(text: str, kind: Quantity) -> Decimal:
     """Parse text to a quantity in its base unit; raises UnitError."""
-    plain = text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
+    plain = _plain(text)
     match = _QUANTITY.fullmatch(plain)
     allowed = f'allowed: a number and one of {", ".join(kind.units)}, such as "{kind.example}"'
     if match is None:
@@ -153,7 +195,7 @@ def _parse(text: str, kind: Quantity) -> Decimal:
         meant = next((f" (did you mean {known}?)" for known in kind.units if known.lower() == spelled), "")
         raise UnitError(f"{format_value(text)} has the wrong unit for a {kind.noun}; {allowed}{meant}")
     quantities = (match.groups(), kind.least.split(), kind.most.split())
-    value, least, most = (_EXACT.multiply(Decimal(number), kind.units[unit]) for number, unit in quantities)
+    value, least, most = (_value(number, kind.units[unit]) for number, unit in quantities)
     if not least <= value <= most:
         problem = "too small" if value < least else "too large"
         if value == 0:
@@ -162,3 +204,16 @@ def _parse(text: str, kind: Quantity) -> Decimal:
             f"{format_value(text)} is {problem}: a {kind.noun} must be between {kind.least} and {kind.most}"
         )
     return value
+
+
+def _plain(text: str) -> str:
+    return text.strip().replace("µs", "us").replace("μs", "us")  # Unicode has two micro signs
+
+
+def _value(number: str, unit: Decimal) -> Decimal:
+    return _EXACT.multiply(Decimal(number.replace("_", "")), unit)
+
+
+def _is_zero(text: str, kind: Quantity) -> bool:
+    match = _QUANTITY.fullmatch(_plain(text))
+    return match is not None and match[2] in kind.units and not Decimal(match[1].replace("_", ""))

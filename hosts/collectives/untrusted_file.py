@@ -1,13 +1,12 @@
 """Reads schedule files, which are untrusted input, and checks their size."""
 
-import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from hosts.collectives.schedule import ScheduleError
+from topologies import text_files
 
 MAX_BYTES = 16 * 2**20
 MAX_GPUS = 1024
@@ -21,32 +20,29 @@ MAX_SLOTS = 2**15
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading; raises ScheduleError, one sentence that begins with the path, here and within
     the `with` block."""
-    try:
-        # Opening or reading a pipe or a device could block: open without blocking, and check the type before reading.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise ScheduleError(f"{path}: it cannot be read: {error.strerror}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ScheduleError(f"{path}: not a regular file; allowed: a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            yield file
-    except OSError as error:
-        raise ScheduleError(f"{path}: it cannot be read: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
+    with _schedule_errors(path), text_files.opened(path) as file:
+        yield file
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a regular file in UTF-8; raises ScheduleError, one sentence that begins with the path."""
-    with opened(path) as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ScheduleError(f"{path}: it is too large; allowed: {MAX_BYTES:,} bytes at most")
+    """Return the text of a regular file; raises ScheduleError, one sentence that begins with the path."""
+    with _schedule_errors(path):
+        return text_files.read_text(path, most_bytes=MAX_BYTES)
+
+
+def xml_text_of(path: Path) -> str:
+    """Return the text of an XML file, in the encoding that it declares, without its declaration; raises ScheduleError,
+    one sentence that begins with the path."""
+    with _schedule_errors(path):
+        return text_files.read_xml(path, most_bytes=MAX_BYTES)
+
+
+@contextmanager
+def _schedule_errors(path: Path) -> Iterator[None]:
     try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise ScheduleError(f"{path}: byte {error.start:,} is not UTF-8; allowed: text in UTF-8") from None
+        yield
+    except text_files.TextFileError as error:
+        raise ScheduleError(f"{path}: {error}") from None
 
 
 def check_size(path: Path, *, gpus: int, slots: int, tasks: int) -> None:
