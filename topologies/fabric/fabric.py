@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from topologies.errors import FabricError, Mistake, format_value
 from topologies.fabric.addressing import Cable, Gpu, Switch, wire
-from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan
+from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan, with_measured_paths
 
 MAX_SITES = 8
 MAX_GPUS_PER_SITE = 128
@@ -230,6 +230,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     border_routers = tuple(tuple(f"s{site}b{index}" for index in range(brs[site])) for site in range(sites))
     graph = resolve_wan(spec.wan, border_routers, spec.sites)
     candidates = candidate_paths(graph, spec.paths)
+    graph = with_measured_paths(graph, candidates, spec.wan)
     site_cycle = _first_cycle(sites, candidates)
     if spec.rails is not None:
         leaves, spines = spec.gpus_per_site, (spec.rails,) * sites

@@ -1,49 +1,47 @@
 """Reading of fabric.wan: a preset, a map of topohub, a GraphML file, or a table; and writing as a table. Reads files.
 
 fabric.wan = "topohub:sndlib/nobel-us"   # a map of the package topohub: SNDlib, the Topology Zoo ...
-fabric.wan = "mine.graphml"              # a file in the format of the Topology Zoo
+fabric.wan = "mine.graphml"              # a file as the Topology Zoo, yEd and networkx write it
 [fabric.wan]                             # a table, as which every map can be written
 routers = ["A", "B"]
 links = [["A", "B"]]
 km = [704.1]
 
-Files are untrusted: only files up to a limited size are read, and a document type (and so any entity) is refused.
+Files are untrusted: only files up to a limited size are read, and a document type (and so any entity) is refused. What
+a map lacks is no mistake unless it is needed: links that no path between the sites passes may lack anything, and what
+was left out or assumed is in `WanSpec.notes`.
 """
 
-import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.parsers import expat
 
 from topologies.errors import FabricError, Mistake, did_you_mean, format_value, list_first
+from topologies.fabric import graphml, map_links
+from topologies.fabric.map_links import MAX_KM, MapLink, MapNode, Place, is_blank, plain
 from topologies.fabric.wan import WAN_PRESETS, WanSpec, is_router_name
-from topologies.units import UnitError, format_rate, parse_rate_bps
+from topologies.text_files import TextFileError, read_xml
+from topologies.units import UnitError, format_rate, parse_number, parse_rate_bps
 
 KEY = "fabric.wan"
 ALLOWED = f'{", ".join(WAN_PRESETS)}, "topohub:GROUP/MAP", the path of a .graphml file, or a table of routers and links'
 GRAPHML = ".graphml"
-MAX_ROUTERS = 128
-MAX_LINKS = 512
-MAX_FILE_BYTES = 1_000_000
-MAX_KM = 100_000.0
-_MAX_DEPTH = 16  # nesting of elements in a file; those of GraphML are nested five deep
+MAX_ROUTERS = 1024
+MAX_LINKS = 8192
+MAX_FILE_BYTES = 16_000_000
 _MAX_NAME_LENGTH = 64
-_EARTH_KM = 6371.0088  # mean radius
 _TOPOHUB = "topohub:"
 _TOPOHUB_MAP = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){1,3}")
-
-Place = tuple[float, float]
 
 
 def read_wan(value: object) -> WanSpec:
     """Read the WAN that a scenario declares by text or by a table; raises FabricError.
 
-    The length of a map's link is the map's own (topohub and GraphML: `dist`, in km). If the map gives none, it is the
-    great-circle distance between the ends' longitudes and latitudes, on a sphere of the earth's mean radius.
+    The length of a map's link is the map's own. If the map gives none, it is the great-circle distance between the
+    ends' longitudes and latitudes, on a sphere of the earth's mean radius; without those it is unknown.
     """
     if isinstance(value, dict):
         return _table(value)
@@ -68,8 +66,10 @@ def write_wan(wan: WanSpec) -> str | dict[str, Any]:
         "titles": list(wan.titles),
         "places": [list(place) for place in wan.places],
         "links": [list(link) for link in wan.links],
-        "km": list(wan.km),
+        "km": ["" if km is None else km for km in wan.km],
+        "back_km": ["" if km is None else km for km in wan.back_km],
         "rates": [format_rate(rate_bps) if rate_bps else "" for rate_bps in wan.rates_bps],
+        "back_rates": [format_rate(rate_bps) if rate_bps else "" for rate_bps in wan.back_rates_bps],
     }
     return {key: value for key, value in table.items() if value or key in ("routers", "links")}
 
@@ -102,6 +102,9 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
         for entry in given:
             if not column.fits(entry):
                 raise _error(f"{key} has {format_value(entry)}; allowed: {column.allowed}")
+    for key in ("km", "rates"):
+        if table.get(f"back_{key}") and not table.get(key):
+            raise _error(f"back_{key} is given without {key}; allowed: both, or neither")
     return WanSpec(
         preset=None,
         routers=tuple(routers),
@@ -109,9 +112,19 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
         name=name,
         titles=tuple(table.get("titles", ())),
         places=tuple((float(x), float(y)) for x, y in table.get("places", ())),
-        km=tuple(float(km) for km in table.get("km", ())),
-        rates_bps=tuple(parse_rate_bps(rate) if rate else 0 for rate in table.get("rates", ())),
+        km=_lengths(table.get("km", ())),
+        rates_bps=_rates_bps(table.get("rates", ())),
+        back_km=_lengths(table.get("back_km", ())),
+        back_rates_bps=_rates_bps(table.get("back_rates", ())),
     )
+
+
+def _lengths(given: Iterable[Any]) -> tuple[float | None, ...]:
+    return tuple(None if km == "" else float(km) for km in given)
+
+
+def _rates_bps(given: Iterable[str]) -> tuple[int, ...]:
+    return tuple(parse_rate_bps(rate) if rate else 0 for rate in given)
 
 
 def _are_names(value: object) -> bool:
@@ -133,6 +146,10 @@ def _is_place(value: Any) -> bool:
         and _is_number(value[0], -180, 180)
         and _is_number(value[1], -90, 90)
     )
+
+
+def _is_km(value: object) -> bool:
+    return value == "" or _is_number(value, 0, MAX_KM)
 
 
 def _is_rate(value: object) -> bool:
@@ -157,21 +174,14 @@ class _Column:
 _COLUMNS = {
     "titles": _Column("routers", "the map's names of the routers", _is_name),
     "places": _Column("routers", "[longitude, latitude] of the routers in degrees", _is_place),
-    "km": _Column("links", f"the lengths of the links, 0 to {MAX_KM:,.0f}", lambda km: _is_number(km, 0, MAX_KM)),
+    "km": _Column("links", f'the lengths of the links, 0 to {MAX_KM:,.0f}, or "" for an unknown one', _is_km),
     "rates": _Column("links", 'the capacities of the links, such as "100 Gbit/s", or ""', _is_rate),
+    "back_km": _Column("links", f'the lengths from second to first ends, 0 to {MAX_KM:,.0f}, or ""', _is_km),
+    "back_rates": _Column("links", 'the capacities from second to first ends, such as "100 Gbit/s", or ""', _is_rate),
 }
 
 
 # --- maps -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Link:
-    """A link of a map: the keys of its ends, and the map's unchecked values for length and capacity, None if absent."""
-
-    ends: tuple[Any, Any]
-    km: Any = None
-    rate_bps: Any = None
 
 
 def _topohub(name: str) -> WanSpec:
@@ -195,114 +205,95 @@ def _topohub(name: str) -> WanSpec:
             raise _error(f"topohub has no group {format_value(group)}; allowed: {allowed}") from None
         allowed = f"of {group} {list_first(known, 8)}{did_you_mean(last, known)}"
         raise _error(f"topohub has no map {format_value(name)}; allowed: {allowed}") from None
-    nodes = {node["id"]: (node.get("name"), node.get("pos")) for node in topology["nodes"]}
-    links = [_Link(ends=(edge["source"], edge["target"]), km=edge.get("dist")) for edge in topology["edges"]]
-    return _map_wan(name.rpartition("/")[2], nodes, links)
+    nodes = {str(node["id"]): MapNode(title=node.get("name"), place=node.get("pos")) for node in topology["nodes"]}
+    links = [
+        MapLink(
+            ends=(str(edge["source"]), str(edge["target"])),
+            data={name: str(value) for name, value in edge.items() if isinstance(value, int | float | str)},
+        )
+        for edge in topology["edges"]
+    ]
+    return map_wan(name.rpartition("/")[2], nodes, links)
 
 
 def _graphml(path: Path) -> WanSpec:
-    """Read the map in a GraphML file, with the attributes `label`, `Longitude` and `Latitude` of nodes, and `dist` (km)
-    and `LinkSpeedRaw` (bit/s) of links; raises FabricError."""
-    import networkx
-
-    label = path.name[:_MAX_NAME_LENGTH]
+    """Read the map in a GraphML file; raises FabricError."""
+    label = format_value(path.name[:_MAX_NAME_LENGTH])
+    if not path.is_file():
+        raise _error(f"{label} is not an existing file; allowed: a GraphML file")
     try:
-        if not path.is_file():
-            raise _error(f"{format_value(label)} is not an existing file; allowed: a GraphML file")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise _error(f"{format_value(label)} is too large; allowed: {MAX_FILE_BYTES:,} bytes")
-        text = content.decode()
-    except OSError as error:
-        raise _error(f"{format_value(label)} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        if isinstance(error, FabricError):
-            raise
-        raise _error(f"{format_value(label)} is not text in UTF-8; allowed: a GraphML file") from None
-    _check_xml(text, label)
-    try:
-        graph = networkx.parse_graphml(text.partition("?>")[2] if text.startswith("<?xml") else text)
-    except Exception as error:  # the parser may raise anything for XML that is not GraphML
-        raise _error(
-            f"{format_value(label)} is not GraphML ({type(error).__name__}); allowed: a graph in GraphML"
-        ) from None
-    nodes = {
-        node: (values.get("label", node), (values.get("Longitude"), values.get("Latitude")))
-        for node, values in graph.nodes(data=True)
-    }
+        graph = graphml.read(read_xml(path, most_bytes=MAX_FILE_BYTES))
+    except TextFileError as error:
+        raise _error(f"{label}: {error}") from None
+    except graphml.GraphMLError as error:
+        raise _error(f"{label}{' ' if str(error).startswith(('is', 'has')) else ', '}{error}") from None
+    nodes = {key: _graphml_node(key, node.data) for key, node in graph.nodes.items()}
     links = [
-        _Link(ends=(a, b), km=values.get("dist"), rate_bps=values.get("LinkSpeedRaw"))
-        for a, b, values in graph.edges(data=True)
+        MapLink(ends=(edge.ends[0], edge.ends[1]), data=edge.data, is_directed=edge.is_directed, line=edge.line)
+        for edge in graph.edges
     ]
-    return _map_wan(path.stem[:_MAX_NAME_LENGTH], nodes, links)
+    left_out = [f"{what} are left out" for what in graph.left_out]
+    return map_wan(path.stem[:_MAX_NAME_LENGTH], nodes, links, notes=left_out)
 
 
-def _check_xml(text: str, label: str) -> None:
-    """Raise FabricError for text that is not XML, has a document type, or nests elements too deeply."""
-    parser, depth = expat.ParserCreate("utf-8"), 0
+def _graphml_node(key: str, data: Mapping[str, str]) -> MapNode:
+    named = {plain(name): value for name, value in data.items()}
+    longitude, latitude = (
+        next((number for name in names if (number := _number_or_none(named.get(name, ""))) is not None), None)
+        for names in (("longitude", "lon", "lng", "long"), ("latitude", "lat"))
+    )
+    titles = (value for name in ("label", "name", "title") if not is_blank(value := named.get(name, "")))
+    return MapNode(title=next(titles, key), place=(longitude, latitude))
 
-    def begin(*_: object) -> None:
-        nonlocal depth
-        depth += 1
-        if depth > _MAX_DEPTH:
-            raise _error(f"{format_value(label)} has elements {depth} deep; allowed: {_MAX_DEPTH}")
 
-    def end(*_: object) -> None:
-        nonlocal depth
-        depth -= 1
-
-    def doctype(*_: object) -> None:
-        raise _error(f"{format_value(label)} has a document type; allowed: XML without one, and so without entities")
-
-    parser.StartElementHandler, parser.EndElementHandler, parser.StartDoctypeDeclHandler = begin, end, doctype
+def _number_or_none(text: str) -> float | None:
     try:
-        parser.Parse(text, True)
-    except expat.ExpatError as error:
-        text = f"line {error.lineno:,}: {expat.ErrorString(error.code)}"
-        raise _error(f"{format_value(label)} is not XML, {text}; allowed: a GraphML file") from None
+        return float(parse_number(text))
+    except UnitError:
+        return None
 
 
-def _map_wan(name: str, nodes: Mapping[Any, tuple[object, Any]], links: Iterable[_Link]) -> WanSpec:
-    """Make the WAN of a map: its nodes, each with a title and a position, become routers.
+def map_wan(name: str, nodes: Mapping[str, MapNode], links: Iterable[MapLink], notes: Iterable[str] = ()) -> WanSpec:
+    """Make the WAN of a map: its nodes, by id, become routers. Raises FabricError for a map that is too large.
 
-    Loops are dropped, and of parallel links the first is used. Raises FabricError.
+    Loops are left out. Parallel links are one link, as in a link aggregation group, because what is named by its two
+    ends (in traces, tables and results) is one link: their capacities add up, and the length is the shortest. A link
+    that is directed has the length and capacity of its direction; without one in the other direction it has them both
+    ways.
     """
-    once: dict[frozenset[Any], _Link] = {}
+    cables: dict[frozenset[str], list[MapLink]] = {}
+    told, loops = list(notes), 0
     for link in links:
-        if link.ends[0] != link.ends[1]:
-            once.setdefault(frozenset(link.ends), link)
-    for what, count, most in (("nodes", len(nodes), MAX_ROUTERS), ("links", len(once), MAX_LINKS)):
+        if link.ends[0] == link.ends[1]:
+            loops += 1
+        else:
+            cables.setdefault(frozenset(link.ends), []).append(link)
+    for what, count, most in (("nodes", len(nodes), MAX_ROUTERS), ("links", len(cables), MAX_LINKS)):
         if not 1 <= count <= most:
             raise _error(f"the map {format_value(name)} has {count:,} {what}; allowed: 1 to {most:,}")
-    titles = {key: _title(title, index) for index, (key, (title, _)) in enumerate(nodes.items())}
+    titles = {key: _title(node.title, index) for index, (key, node) in enumerate(nodes.items())}
     routers = dict(zip(nodes, _router_names(titles.values()), strict=True))
-    places: dict[Any, Place] = {key: place for key, (_, place) in nodes.items() if _is_place(place)}
-    lengths, rates = [], []
-    for link in once.values():
-        a, b = link.ends
-        about = f"the link {format_value(titles[a])} to {format_value(titles[b])} of the map {format_value(name)}"
-        if link.km is not None:
-            if not _is_number(link.km, 0, MAX_KM):
-                raise _error(f"{about} has dist {format_value(link.km)}; allowed: 0 to {MAX_KM:,.0f} km")
-            lengths.append(float(link.km))
-        elif a in places and b in places:
-            lengths.append(round(great_circle_km(places[a], places[b]), 3))
-        else:
-            raise _error(f"{about} has no length; allowed: a dist in km, or longitude and latitude of both ends")
-        rate_bps = 0 if link.rate_bps is None else link.rate_bps
-        if not _is_number(rate_bps, 0, 10**15):
-            raise _error(f"{about} has LinkSpeedRaw {format_value(rate_bps)}; allowed: 0 to 10^15 bit/s")
-        rates.append(int(rate_bps))
+    places = {key: place for key, node in nodes.items() if (place := _place(node.place)) is not None}
+    joined = [map_links.joined(parallel, titles, places, format_value(name)) for parallel in cables.values()]
+    if loops:
+        told.append(f"{loops:,} link{'s' * (loops != 1)} from a node to itself left out")
+    told += map_links.notes(joined)
+    both_km, both_bps = [one.km for one in joined], [one.rate_bps for one in joined]
+    (km, back_km), (rates_bps, back_bps) = zip(*both_km, strict=True), zip(*both_bps, strict=True)
     return WanSpec(
         preset=None,
         routers=tuple(routers.values()),
-        links=tuple((routers[a], routers[b]) for a, b in (link.ends for link in once.values())),
+        links=tuple((routers[a], routers[b]) for a, b in (one.ends for one in joined)),
         name=name,
         titles=tuple(titles.values()),
-        places=tuple((float(x), float(y)) for x, y in places.values()) if len(places) == len(nodes) else (),
-        km=tuple(lengths),
-        rates_bps=tuple(rates) if any(rates) else (),
+        places=tuple(places.values()) if len(places) == len(nodes) else (),
+        km=km,
+        rates_bps=rates_bps if any(rates_bps + back_bps) else (),
+        back_km=back_km if back_km != km else (),
+        back_rates_bps=back_bps if back_bps != rates_bps else (),
+        ids=tuple(nodes),
+        notes=tuple(f"the map {format_value(name)}: {note}" for note in told),
+        flaws=tuple((index, one.flaw) for index, one in enumerate(joined) if one.flaw),
     )
 
 
@@ -310,26 +301,23 @@ def _title(given: Any, index: int) -> str:
     return str(given) if _is_name(given) else f"node {index}"
 
 
+def _place(given: Any) -> Place | None:
+    return (float(given[0]), float(given[1])) if _is_place(given) else None
+
+
 def _router_names(titles: Iterable[str]) -> Sequence[str]:
     """Make a valid and unique router name for each title: "Salt-Lake-City" becomes SaltLakeC."""
-    names: list[str] = []
+    names: dict[str, None] = {}
+    twins: dict[str, int] = {}  # the number that was tried last, by the letters of a name
     for title in titles:
         plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
         letters = "".join(filter(str.isalnum, plain))[:9]
         name = letters if is_router_name(letters) else f"N{letters}"[:9]
-        for number in range(2, MAX_ROUTERS + 2):
-            if name not in names:
-                break
+        number = twins.get(letters, 1)
+        while name in names:
+            number += 1
             name = f"{letters[: 8 - len(str(number))] or 'N'}_{number}"
             name = name if is_router_name(name) else f"N_{number}"
-        names.append(name)
-    return names
-
-
-def great_circle_km(a: Place, b: Place) -> float:
-    """Return the distance in km between two points (longitude, latitude in degrees) on a sphere of the earth's mean
-    radius, by the haversine formula."""
-    (lon_a, lat_a), (lon_b, lat_b) = ([math.radians(degrees) for degrees in place] for place in (a, b))
-    haversine = math.sin((lat_b - lat_a) / 2) ** 2
-    haversine += math.cos(lat_a) * math.cos(lat_b) * math.sin((lon_b - lon_a) / 2) ** 2
-    return 2 * _EARTH_KM * math.asin(min(1.0, math.sqrt(haversine)))
+        twins[letters] = number
+        names[name] = None
+    return list(names)

@@ -6,22 +6,28 @@ when shortest paths are computed.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations, islice, pairwise, permutations, product
+from itertools import combinations, compress, islice, pairwise, permutations, product
 from math import fsum
+from statistics import median
 
 from topologies.errors import FabricError, Mistake, did_you_mean, format_value, list_first
 
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
 """Most candidate paths from one site to another: the controller compares all of them for every collective."""
+_MAX_FLAWS = 20  # wrong links that are listed
 _MAX_PARTIAL_PATHS = 100_000  # limits the search, as a dense WAN has far more dead ends than paths
 MAP_PATHS = 4
 """Default number of candidate paths between two border routers of a WAN whose links have lengths."""
 KM_PER_MS = 204.2
 """Speed of light in fibre, km/ms: c = 299,792.458 km/s divided by a group index of 1.468."""
+
+MAX_IDLE_ROUTERS, MAX_IDLE_LINKS = 128, 512
+"""In a larger WAN, the routers and links that no candidate path passes are left out: they would be switches and cables
+without traffic."""
 
 _ROUTER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 _RESERVED_NAME = re.compile(r"g\d+|s\d+[blnp]\d+")
@@ -39,9 +45,11 @@ class WanSpec:
     each of its links, those to the border routers included, is a WAN link with a rate and a delay.
     A link's end is the name of a transit router or of a border router ("s0b1": border router 1 of site 0).
 
-    `km` are the lengths of all links, or empty; `rates_bps` are the links' capacities (0: none), or empty. For a map
-    (`topologies.fabric.maps`), `name` is the map's name, `titles` are its names of the routers, and `places` their
-    longitudes and latitudes in degrees.
+    `km` are the lengths of all links (None: unknown), or empty; `rates_bps` are the links' capacities (0: none), or
+    empty. They hold for both directions, unless `back_km` and `back_rates_bps` have those from a link's second end to
+    its first. For a map (`topologies.fabric.maps`), `name` is the map's name, `titles` are its names of the routers,
+    and `places` their longitudes and latitudes in degrees; `ids` are the nodes' ids in the map's file, `notes` tell
+    what reading the map left out or assumed, and `flaws` what is wrong with a link's data, by the link's index.
     """
 
     preset: str | None = "mesh"
@@ -50,16 +58,25 @@ class WanSpec:
     name: str = ""
     titles: tuple[str, ...] = ()
     places: tuple[tuple[float, float], ...] = ()
-    km: tuple[float, ...] = ()
+    km: tuple[float | None, ...] = ()
     rates_bps: tuple[int, ...] = ()
+    back_km: tuple[float | None, ...] = ()
+    back_rates_bps: tuple[int, ...] = ()
+    ids: tuple[str, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    flaws: tuple[tuple[int, str], ...] = field(default=(), compare=False)
 
-    def router(self, name: str) -> str | None:
-        """Return the router with that name or title, ignoring case and punctuation; None if there is none."""
-        for names in (self.routers, self.titles):
-            for router, known in zip(self.routers, names, strict=False):
-                if _normalized(known) == _normalized(name):
-                    return router
-        return None
+    def nodes_named(self, name: str) -> tuple[int, ...]:
+        """Return the indices of the routers with that title or, if there is none, with that name.
+
+        Case and punctuation are ignored, unless that leaves several of which one is spelled exactly so.
+        """
+        for names in (self.titles, self.routers):
+            alike = [index for index, known in enumerate(names) if _normalized(known) == _normalized(name)]
+            exact = [index for index in alike if names[index] == name]
+            if alike:
+                return tuple(exact if len(exact) == 1 else alike)
+        return ()
 
 
 def _normalized(name: str) -> str:
@@ -70,20 +87,60 @@ def _normalized(name: str) -> str:
 class WanGraph:
     """The WAN as a graph: border routers by site, transit routers, and undirected links in the order of declaration.
 
-    `km` are the lengths of all links, or empty. `capacity_bps` maps directed links, "A>B", to declared capacities.
+    `km` are the lengths of all links (None: unknown), or empty, and `back_km` those of the second directions if they
+    differ. `capacity_bps` maps directed links, "A>B", to declared capacities. `notes` tell what was left out, and
+    `unmeasured` are the links without a length that candidate paths pass.
     """
 
     border_routers: tuple[tuple[str, ...], ...]
     routers: tuple[str, ...]
     links: Links
-    km: tuple[float, ...] = ()
+    km: tuple[float | None, ...] = ()
     capacity_bps: Mapping[str, int] = field(default_factory=dict)
+    back_km: tuple[float | None, ...] = ()
+    notes: tuple[str, ...] = ()
+    unmeasured: Links = ()
 
     @cached_property
     def delay_s(self) -> Mapping[str, float]:
         """The delays of links with lengths by directed link, "A>B": whole nanoseconds, in seconds."""
-        lengths = zip(self.links, self.km, strict=True) if self.km else ()
-        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for ends, km in lengths for name in _directions(*ends)}
+        lengths = (
+            {
+                name: km
+                for ends, *both in zip(self.links, self.km, self.back_km or self.km, strict=True)
+                for name, km in zip(_directions(*ends), both, strict=True)
+            }
+            if self.km
+            else {}
+        )
+        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for name, km in lengths.items() if km is not None}
+
+    @cached_property
+    def path_km(self) -> tuple[float, ...]:
+        """The length of every link for the choice of candidate paths, the mean of both directions; empty if links have
+        no lengths. A link of unknown length counts as the median of the others."""
+        both = zip(self.km, self.back_km or self.km, strict=True)
+        means = [None if there is None or back is None else (there + back) / 2 for there, back in both]
+        transit = {*self.routers}
+        known = [km for km, ends in zip(means, self.links, strict=False) if km is not None and transit.issuperset(ends)]
+        usual = median(known) if known else 1.0
+        return tuple(usual if km is None else km for km in means)
+
+    def without(self, routers: Set[str], why: str, links: Set[tuple[str, str]] = frozenset()) -> "WanGraph":
+        """Return the graph without these routers, their links and these links, with a note that they were left out."""
+        kept = [routers.isdisjoint(ends) and ends not in links for ends in self.links]
+        named = [name for name in self.routers if name in routers]
+        what = [f"{len(named):,} router{'s' * (len(named) != 1)} ({list_first(named, 3)})"] if named else []
+        if gone := kept.count(False):
+            what.append(f"{gone:,} link{'s' * (gone != 1)}")
+        return replace(
+            self,
+            routers=tuple(name for name in self.routers if name not in routers),
+            links=tuple(compress(self.links, kept)),
+            km=tuple(compress(self.km, kept)),
+            back_km=tuple(compress(self.back_km, kept)),
+            notes=(*self.notes, f"{' and '.join(what)} of the WAN {why} and are left out"),
+        )
 
     def neighbours(self) -> dict[str, tuple[str, ...]]:
         """Return every node's neighbours, in the order in which the links were declared."""
@@ -108,18 +165,18 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
     """Build the declared graph over these border routers (names by site).
 
     `sites` gives each site a router, by name or title: a link of length 0 joins each of the site's border routers to
-    it, and the router still carries transit traffic. Raises FabricError for an unknown preset, a preset with routers or
-    sites, a router name that is malformed, reserved or given twice, a link that is given twice, joins a node to itself
-    or has an unknown end, a site without a known router, and a graph that is not connected.
+    it, and the router still carries transit traffic. Routers without a connection to the sites are left out, with their
+    links. Raises FabricError for an unknown preset, a preset with routers or sites, a router name that is malformed,
+    reserved or given twice, a link that is given twice, joins a node to itself or has an unknown end, a site without a
+    known router or with a name that several have, and border routers that are not connected.
     """
     if spec.preset is None:
         mistakes = list(_site_mistakes(spec, sites, len(border_routers)))
-        nodes = [spec.router(name) for name in sites] if not mistakes else []
-        access = tuple((br, router) for brs, router in zip(border_routers, nodes, strict=False) for br in brs if router)
-        km = (*spec.km, *[0.0] * len(access)) if spec.km else ()
-        rates = zip(spec.links, spec.rates_bps, strict=True) if spec.rates_bps else ()
-        capacity_bps = {name: bps for ends, bps in rates if bps for name in _directions(*ends)}
-        graph = WanGraph(border_routers, spec.routers, (*spec.links, *access), km, capacity_bps)
+        nodes = [spec.routers[spec.nodes_named(name)[0]] for name in sites] if not mistakes else []
+        access = tuple((br, router) for brs, router in zip(border_routers, nodes, strict=False) for br in brs)
+        no_km = (0.0,) * len(access)
+        km, back_km = (((*lengths, *no_km) if lengths else ()) for lengths in (spec.km, spec.back_km))
+        graph = WanGraph(border_routers, spec.routers, (*spec.links, *access), km, _capacities(spec), back_km)
         mistakes += [*_router_mistakes(spec.routers), *_link_mistakes(graph)]
     else:
         mistakes = list(_preset_mistakes(spec, len(border_routers)))
@@ -128,10 +185,48 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
             mistakes.append(Mistake("fabric.sites", text))
         graph = _preset(spec.preset, border_routers) if not mistakes else WanGraph((), (), ())
     if not mistakes:
-        mistakes = list(_connection_mistakes(graph))
+        reached = _reached(graph)
+        mistakes = list(_connection_mistakes(graph, reached))
+        if cut_off := [name for name in graph.routers if name not in reached]:
+            graph = graph.without({*cut_off}, "have no connection to the sites")
     if mistakes:
         raise FabricError(mistakes)
     return graph
+
+
+def _capacities(spec: WanSpec) -> dict[str, int]:
+    """Return the declared capacities by directed link, "A>B"."""
+    both = zip(spec.rates_bps, spec.back_rates_bps or spec.rates_bps, strict=True)
+    named = (zip(_directions(*ends), rates, strict=True) for ends, rates in zip(spec.links, both, strict=False))
+    return {name: rate_bps for pairs in named for name, rate_bps in pairs if rate_bps}
+
+
+def with_measured_paths(
+    graph: WanGraph, candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]], spec: WanSpec
+) -> WanGraph:
+    """Return the graph that is declared by `spec` with its `unmeasured` links, for these candidate paths.
+
+    In a WAN of more than MAX_IDLE_ROUTERS or MAX_IDLE_LINKS, what no candidate path passes is left out. Raises
+    FabricError for a candidate path over a link whose data are wrong (`spec.flaws`).
+    """
+    used = {frozenset(hop) for paths in candidates.values() for path in paths for hop in pairwise(path)}
+    flaws = {frozenset(spec.links[index]): text for index, text in spec.flaws}
+    if wrong := [text for ends, text in flaws.items() if ends in used]:
+        raise FabricError(Mistake("fabric.wan", text) for text in wrong[:_MAX_FLAWS])
+    lengths = zip(graph.links, graph.km, graph.back_km or graph.km, strict=True) if graph.km else ()
+    unmeasured = tuple(ends for ends, *both in lengths if None in both and frozenset(ends) in used)
+    graph = replace(graph, unmeasured=unmeasured)
+    if flaws:
+        text = (
+            f"the data of {len(flaws):,} links that no candidate path passes are not used: {next(iter(flaws.values()))}"
+        )
+        graph = replace(graph, notes=(*graph.notes, text))
+    if len(graph.routers) <= MAX_IDLE_ROUTERS and len(spec.links) <= MAX_IDLE_LINKS:
+        return graph
+    idle = {*graph.routers}.difference(*used)
+    return graph.without(
+        idle, "lie on no candidate path", {ends for ends in graph.links if frozenset(ends) not in used}
+    )
 
 
 def _preset(name: str, border_routers: tuple[tuple[str, ...], ...]) -> WanGraph:
@@ -168,14 +263,23 @@ def _site_mistakes(spec: WanSpec, sites: Sequence[str], count: int) -> Iterator[
         yield Mistake(key, text)
     elif not sites and spec.name:
         yield Mistake(key, f"is missing; allowed: a node of {spec.name} for each site: {list_first(nodes, 8)}")
-    for name in sites:
-        if spec.router(name) is None:
+    found = [spec.nodes_named(name) for name in sites]
+    for name, indices in zip(sites, found, strict=True):
+        if not indices:
             near = did_you_mean(name, nodes)
             text = f"{format_value(name)} is not a node of this WAN; allowed: {list_first(nodes, 8)}{near}"
             yield Mistake(key, text)
-    routers = [spec.router(name) for name in sites]
-    for site, (name, router) in enumerate(zip(sites, routers, strict=True)):
-        if router is not None and router in routers[:site]:
+        elif len(indices) > 1:
+            routers = [spec.routers[index] for index in indices]
+            ids = [
+                f"{spec.routers[index]} (node {format_value(id_)})" for index in indices for id_ in spec.ids[index:][:1]
+            ]
+            text = (
+                f"{format_value(name)} is the name of {len(indices)} nodes of this WAN: {list_first(ids or routers, 8)}"
+            )
+            yield Mistake(key, f"{text}; allowed: the name of one router, such as {routers[0]}")
+    for site, (name, indices) in enumerate(zip(sites, found, strict=True)):
+        if len(indices) == 1 and indices in found[:site]:
             yield Mistake(key, f"{format_value(name)} is the node of two sites; allowed: each node once")
 
 
@@ -208,7 +312,8 @@ def _link_mistakes(graph: WanGraph) -> Iterator[Mistake]:
         seen.add(frozenset((a, b)))
 
 
-def _connection_mistakes(graph: WanGraph) -> Iterator[Mistake]:
+def _reached(graph: WanGraph) -> set[str]:
+    """Return the nodes that are connected to the first border router."""
     neighbours = graph.neighbours()
     start = next(iter(neighbours))
     reached, frontier = {start}, [start]
@@ -216,9 +321,14 @@ def _connection_mistakes(graph: WanGraph) -> Iterator[Mistake]:
         fresh = [name for name in neighbours[frontier.pop()] if name not in reached]
         reached.update(fresh)
         frontier.extend(fresh)
-    cut_off = [name for name in neighbours if name not in reached]
+    return reached
+
+
+def _connection_mistakes(graph: WanGraph, reached: Set[str]) -> Iterator[Mistake]:
+    border_routers = [name for site in graph.border_routers for name in site]
+    cut_off = [name for name in border_routers if name not in reached]
     if cut_off:
-        text = f"the WAN is not connected: no link leads from {start} to {', '.join(cut_off)}"
+        text = f"the WAN is not connected: no link leads from {border_routers[0]} to {', '.join(cut_off)}"
         yield Mistake("fabric.wan.links", text)
 
 
@@ -235,7 +345,7 @@ def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[i
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
-    km = {name: km for ends, km in zip(graph.links, graph.km, strict=False) for name in _directions(*ends)}
+    km = {name: km for ends, km in zip(graph.links, graph.path_km, strict=False) for name in _directions(*ends)}
     shortest = _shortest_paths(graph, most or MAP_PATHS, spares=most is None) if most or km else None
 
     def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int]]:
@@ -264,7 +374,7 @@ def _shortest_paths(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tupl
     import networkx
 
     whole = networkx.Graph()
-    for (a, b), km in zip(graph.links, graph.km or [1.0] * len(graph.links), strict=True):
+    for (a, b), km in zip(graph.links, graph.path_km or [1.0] * len(graph.links), strict=True):
         whole.add_edge(a, b, km=km)
     shortest: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for near, far in combinations(graph.border_routers, 2):
