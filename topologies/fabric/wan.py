@@ -64,7 +64,7 @@ class WanSpec:
     back_rates_bps: tuple[int, ...] = ()
     ids: tuple[str, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
-    flaws: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    flaws: tuple[tuple[int, str], ...] = ()
 
     def nodes_named(self, name: str) -> tuple[int, ...]:
         """Return the indices of the routers with that title or, if there is none, with that name.
