@@ -56,6 +56,11 @@ def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     return _by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
 
 
+def file_notes(told: Iterable[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+    """Return each sentence about what was assumed of a scenario's files or left out, given these by label."""
+    return _by_sentence(list(told))
+
+
 def _by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
     """Return each sentence once, after the labels of the configurations that it is about, unless it is about all."""
     labels_of: dict[str, list[str]] = {}

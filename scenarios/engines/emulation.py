@@ -93,7 +93,8 @@ class Task:
 def emulated(config: Scenario) -> Scenario:
     """Return the configuration with only the collectives that the emulation measures, the first ones."""
     count = min(config.collective.count, config.collective.emulated)
-    return replace(config, collective=replace(config.collective, count=count))
+    faults = tuple(fault for fault in config.faults if not fault.is_traced or fault.collective < count)
+    return replace(config, collective=replace(config.collective, count=count), faults=faults)
 
 
 def carried_chunk_bytes(config: Scenario) -> int:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.shared_link_notes import greedy_notes, loss_notes, notes, searched_notes
+from analysis.statistics.shared_link_notes import file_notes, greedy_notes, loss_notes, notes, searched_notes
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
@@ -23,6 +23,7 @@ from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError
+from scenarios.spec.file_notes import file_notes as notes_on_files
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
@@ -62,6 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
     """Yield notes for users on these configurations before they run; `searches` are the notes on best schedules."""
+    yield from file_notes((one.label, list(notes_on_files(one))) for one in configs)
     yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)

@@ -187,13 +187,14 @@ def _check_faults(config: "Scenario") -> Iterator[Mistake]:
     spec, wan = config.admission, set(_cables(build_fabric(config.fabric)))
     for number, fault in enumerate(config.faults, 1):
         text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
+        key = "conditions.trace" if fault.is_traced else f"fault[{number}]"
         if fault.kind != "link down" or cable(*fault.ends) not in wan:
-            yield Mistake(f"fault[{number}]", f"{text}; allowed: a WAN link that is down")
+            yield Mistake(key, f"{text}; allowed: a WAN link that is down")
         elif not fault.is_throughout and spec.recovery_s is None:
             allowed = (
                 'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery'
             )
-            yield Mistake(f"fault[{number}]", f"{text}; allowed: {allowed}")
+            yield Mistake(key, f"{text}; allowed: {allowed}")
     if spec.protects and len(config.faults) > 1:
         yield Mistake(
             "fault", f'{len(config.faults)} links fail, but admission.protect "link" protects from one; allowed: one'

@@ -116,6 +116,10 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         yield Mistake(
             "fabric.rails", f"{config.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
         )
+    for fault in config.faults:
+        if fault.is_traced and fault.collective == 0:
+            text = f"the rate of {fault.target} is 0 at the beginning; allowed with a program: a rate above 0"
+            yield Mistake("conditions.trace", text)
     if config.control.counted:
         yield Mistake(
             "control.counted",
@@ -211,9 +215,10 @@ def _check_referees(config: Scenario) -> Iterator[Mistake]:
     if not config.run.referees:
         return
     kind, count = config.collective.kind, config.collective.count
+    traced = all(fault.is_traced for fault in config.faults)
     others = {
         "jobs": config.jobs,
-        "faults": config.faults,
+        "outages in the trace" if traced else "faults": config.faults,
         "a program": config.program.command,
         kind: kind in (MESSAGES, TRAINING),
     }

@@ -11,7 +11,7 @@ duration of a fault.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -19,13 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from scenarios.spec.values import Kind, read_tables
+from topologies.conditions.trace import Trace
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of, failed_links, reachable
+from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, cables_of, failed_links, reachable
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay, parse_delay_s
 
-MAX_FAULTS = 100
+MAX_FAULTS = 1000
+"""Most faults of a scenario, and most outages in its trace: each is injected by itself."""
 MAX_NUMBER = 10_000_000  # the most collectives of a scenario
 MAX_SLOWER = 1000
 _MAX_LENGTH = 200  # most characters of a text that is parsed
@@ -61,7 +63,7 @@ class Fault:
 
     `collective` is an index from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
     or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
-    means that the fault stays until the end.
+    means that the fault stays until the end. `is_traced` marks an outage in a trace, which no [[fault]] declares.
     """
 
     collective: int
@@ -70,6 +72,7 @@ class Fault:
     amount: float = 0.0
     after_s: float | None = None
     lasts: int | None = None
+    is_traced: bool = field(default=False, compare=False)
 
     @property
     def what(self) -> str:
@@ -168,7 +171,7 @@ KEYS = {
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """Return the faults that a scenario's tables declare; raises SpecError with mistakes such as "fault[1].at"."""
-    values = read_tables("fault", tables, KEYS, most=MAX_FAULTS, required=("at", "what"), check=_check)
+    values = read_tables("fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"), check=_check)
     return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
 
 
@@ -178,8 +181,11 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
         yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
 
 
-def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:
+def check(faults: Collection[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:
     """Yield what is wrong with these faults in this fabric if `count` collectives are run."""
+    if (outages := sum(fault.is_traced for fault in faults)) > MAX_FAULTS:
+        text = f"{outages:,} outages in {count:,} collectives are too many; allowed: {MAX_FAULTS:,}"
+        yield Mistake("conditions.trace", text)
     cables = {cable(c.a, c.b): f"{c.a}-{c.b}" for c in fabric.cables}
     switches = [switch.name for switch in fabric.switches]
     for number, fault in enumerate(faults, 1):
@@ -196,6 +202,35 @@ def check(faults: Iterable[Fault], fabric: Fabric, *, count: int) -> Iterator[Mi
             wrong = f"there is no agent {fault.target}; allowed: 0 to {len(fabric.gpus) - 1}"
         if wrong:
             yield Mistake(f"fault[{number}].what", wrong)
+
+
+def outages(trace: Trace, fabric: Fabric, *, count: int) -> tuple[Fault, ...]:
+    """Return the outages in the first `count` collectives of a trace, whose links are those of the fabric's grain.
+
+    A link without a rate in one direction is down in both: no connection works without acknowledgements.
+    """
+    links, runs = links_in_grain(fabric).all, dict[Cable, list[tuple[int, int]]]()
+    for link, first, stop in trace.outages():
+        if first < count:
+            runs.setdefault(cable(links[link].src, links[link].dst), []).append((first, stop))
+    struck = []
+    for c in fabric.cables:
+        for first, stop in _united(sorted(runs.get(cable(c.a, c.b), ()))):
+            lasts = None if stop >= trace.limit else stop - first
+            down = Fault(collective=first, kind="link down", target=f"{c.a}-{c.b}", lasts=lasts, is_traced=True)
+            struck.append(down)
+    return tuple(sorted(struck, key=lambda fault: fault.collective))
+
+
+def _united(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return sorted runs (first, stop) with those that overlap or touch as one."""
+    united: list[tuple[int, int]] = []
+    for first, stop in runs:
+        if united and first <= united[-1][1]:
+            united[-1] = united[-1][0], max(stop, united[-1][1])
+        else:
+            united.append((first, stop))
+    return united
 
 
 def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:

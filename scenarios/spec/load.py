@@ -1,7 +1,6 @@
 """Reads scenarios from files and options, and writes them; mistakes are reported together, with their locations."""
 
 import re
-import stat
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -21,6 +20,8 @@ from scenarios.spec.unused_keys import UnusedKey, is_default, unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value, one_line
 from topologies.fabric.maps import GRAPHML
+from topologies.text_files import TextFileError, read_text
+from topologies.units import RATE, SIZE, rounding
 
 MAX_BYTES = 64 * 1024
 """Size of the largest scenario file that is read, in bytes."""
@@ -107,15 +108,10 @@ def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_promp
     path = _scenario_path(scenario)
     label = one_line(path.name if path.parent == FOLDER else scenario)
     try:
-        return scenario_of(_read_bytes(path).decode(), overrides, path=path, label=label, at_prompt=at_prompt)
-    except OSError as error:
-        raise ScenarioError([f"{label}: cannot be read: {error.strerror or error}"]) from None
-    except UnicodeDecodeError as error:
-        raise ScenarioError([f"{label}: is not text in UTF-8: byte {error.start} cannot be decoded"]) from None
-    except ScenarioError:
-        raise
-    except ValueError as error:  # including a null byte in the file's name
+        text = read_text(path, most_bytes=MAX_BYTES)
+    except TextFileError as error:
         raise ScenarioError([f"{label}: {error}"]) from None
+    return scenario_of(text, overrides, path=path, label=label, at_prompt=at_prompt)
 
 
 def scenario_of(
@@ -200,7 +196,8 @@ def _draft(
     if any(key.removeprefix("sweep.").startswith("training.") for key in given) and not kinds & {*given}:
         values["collective.kind"] = TRAINING
     unread = {mistake.key.removeprefix("sweep.").partition(".")[0] for mistake in wrong}
-    scenario = replace(DEFAULTS.with_values(values), sweep=axes)
+    notes = tuple(note for one in given.values() for note in _rounding_notes(one.where, one.value))
+    scenario = replace(DEFAULTS.with_values(values), sweep=axes, notes=notes)
     return _Draft(scenario, given, (*mistakes, *wrong), unread, label)
 
 
@@ -278,17 +275,6 @@ def _scenario_path(scenario: str) -> Path:
         return Path(scenario)
     allowed = f"a TOML file or one of {', '.join(names)}{did_you_mean(scenario, names)}"
     raise ScenarioError([f"unknown scenario {format_value(scenario)}; allowed: {allowed}"])
-
-
-def _read_bytes(path: Path) -> bytes:
-    # A device or a pipe could block or never end, so the kind of file is checked before it is opened.
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("is not a regular file")
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"is too large: a scenario file has at most {MAX_BYTES:,} bytes")
-    return content
 
 
 @dataclass(frozen=True)
@@ -425,6 +411,16 @@ def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tupl
         except ValueError as error:
             mistakes.append(Mistake(key, str(error)))
     return values, tuple(axes), mistakes
+
+
+def _rounding_notes(where: str, value: object) -> Iterator[str]:
+    """Yield a sentence for each rate and size in a value that is rounded, as "1.5 bit/s" is."""
+    if isinstance(value, str):
+        for rounded in filter(None, (rounding(value, kind) for kind in (RATE, SIZE))):
+            yield f"{where}: {format_value(value)} is rounded {rounded}"
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _rounding_notes(where, item)
 
 
 def _given_key(key: str, given: Mapping[str, _GivenValue]) -> str | None:

@@ -33,8 +33,9 @@ from scenarios.spec.values import (
     Kind,
 )
 from topologies import units
-from topologies.conditions.sampler import ConditionsSpec
-from topologies.errors import list_first
+from topologies.conditions.sampler import ConditionsSpec, sampler, trace_of
+from topologies.conditions.trace import Trace
+from topologies.errors import SpecError, list_first
 from topologies.fabric.fabric import (
     FabricSpec,
     build_fabric,
@@ -86,7 +87,8 @@ class Axis:
 class Scenario:
     """One experiment: every mode of its run, in every configuration that its sweep spans.
 
-    In a configuration, which is one point of the sweep, `at` holds the swept keys with their values.
+    In a configuration, which is one point of the sweep, `at` holds the swept keys with their values. `notes` tell how
+    values were rounded when they were read.
     """
 
     name: str = "scenario"
@@ -106,6 +108,7 @@ class Scenario:
     policies: tuple[Mode, ...] = ()
     sweep: tuple[Axis, ...] = ()
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def gpus(self) -> int:
@@ -204,8 +207,27 @@ class Scenario:
             config = replace(config, collective=config.collective.with_chunk(config.gpus))
             if config.conditions.sampler != "trace":
                 config = replace(config, conditions=replace(config.conditions, trace=None))
-            configs.append(config)
+            configs.append(config._with_outages())
         return tuple(configs)
+
+    @cached_property
+    def trace(self) -> Trace | None:
+        """The trace of a configuration's conditions, None without one; raises SpecError if it cannot be read."""
+        if self.conditions.trace is None:
+            return None
+        return trace_of(sampler(build_fabric(self.fabric), self.conditions, seed=self.run.seed))
+
+    def _with_outages(self) -> "Scenario":
+        """Return the configuration with the outages of its trace among its faults. A trace that cannot be read has none
+        here: `consistency` refuses it."""
+        try:
+            trace = self.trace
+        except SpecError:
+            return self
+        if trace is None:
+            return self
+        struck = faults.outages(trace, build_fabric(self.fabric), count=self.collective.count)
+        return replace(self, faults=(*self.faults, *(one for one in struck if one not in self.faults)))
 
     @cached_property
     def label(self) -> str:

@@ -40,6 +40,8 @@ class Kind:
 
     def read(self, value: object) -> Any:
         """Return the value that a scenario holds for this TOML value; raises ValueError."""
+        if isinstance(value, float) and value.is_integer() and int in self.types and float not in self.types:
+            value = int(value)  # TOML writes 100000 as 1e5, too
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
             what = _TYPES.get(type(value), f"of the type {type(value).__name__}")
             raise ValueError(f"{format_value(value)} is {what}; allowed: {self.allowed}")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from topologies.conditions.link_overrides import LinkConditions, resolved
 from topologies.conditions.synthetic import Autoregressive, Gaussian, Markov, Uniform
 from topologies.conditions.timed import Timed
-from topologies.conditions.trace import read_trace
+from topologies.conditions.trace import Trace, read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain, shares_of_rate
@@ -117,8 +117,29 @@ def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
         return uniform
     names = [link.name for link in links]
     within_sites = {link.name for link in links if link.kind != "wan"}
-    step_s = spec.every_s or spec.trace_step_s
-    return read_trace(spec.trace, names, within_sites=within_sites, step_s=step_s, unlisted=uniform)
+    return read_trace(
+        spec.trace,
+        names,
+        within_sites=within_sites,
+        step_s=spec.every_s or spec.trace_step_s,
+        unlisted=uniform,
+        may_be_down=_failing(fabric, spec),
+    )
+
+
+def _failing(fabric: Fabric, spec: ConditionsSpec) -> frozenset[str]:
+    """Return the links of which a trace may say that they are down, from one collective to another: those that are
+    cables."""
+    if spec.every_s is not None:
+        return frozenset()
+    is_physical = fabric.spec.grain == "physical"
+    return frozenset(link.name for link in links_in_grain(fabric).all if is_physical or link.kind == "wan")
+
+
+def trace_of(drawn: Sampler) -> Trace | None:
+    """Return the trace that a sampler replays; None if it draws its rates."""
+    source = drawn.source if isinstance(drawn, Timed) else drawn
+    return source if isinstance(source, Trace) else None
 
 
 def ranges_bps(fabric: Fabric, spec: ConditionsSpec) -> npt.NDArray[np.float64]:

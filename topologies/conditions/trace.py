@@ -4,31 +4,46 @@
     0,g0>g1,40 Gbit/s
     0,g1>g0,12500000000
 
-Times are seconds from the start of the trace, rounded to the nanosecond, and never decrease. A rate is text with a
-unit, or a number of bit/s. A link keeps its rate from one row to its next row. Every listed link needs a row at time 0.
-Every WAN link must be listed; the links within sites must be listed either all or not at all, and if not, another
-sampler draws their rates.
+Times are in seconds, or ISO 8601 dates with times, and never decrease; the first one is the beginning of the trace. A
+rate is text with a unit, or a number of bit/s. A link keeps its rate from one row to its next row. Every listed link
+needs a row at the beginning. Every WAN link must be listed; the links within sites must be listed either all or not at
+all, and if not, another sampler draws their rates. A link with the rate 0 is down: see `Trace.outages`.
 """
 
 import csv
-import stat
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.conditions.synthetic import Uniform
-from topologies.errors import ConditionsError, Mistake, list_first
-from topologies.units import parse_rate_bps
+from topologies.errors import ConditionsError, Mistake, list_all, list_first
+from topologies.text_files import TextFileError, opened_text
+from topologies.units import RATE, UnitError, parse_number, parse_rate_bps, parse_rate_or_zero_bps, rounded, rounding
 
 MAX_BYTES = 256_000_000
 """Largest trace file that is read: all of its rows are held in memory."""
 
-_HEADER = ["time", "link", "rate"]
+_COLUMNS = {  # names that other programs write, in lower case
+    "time": ("time", "time_s", "t", "timestamp", "datetime"),
+    "link": ("link",),
+    "rate": ("rate", "rate_bps"),
+}
+_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _MAX_TIME_NS = 10**18  # some thirty years, and well below 2^63
+_EPOCHS = ((10**17, "nanoseconds", 1), (10**14, "microseconds", 10**3), (10**11, "milliseconds", 10**6))
+"""Numbers from which on a first time is the time since 1970 in a unit, and this unit in nanoseconds. In seconds, these
+numbers are dates after the year 5000."""
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,18}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
 _KEY = "conditions.trace"
 
@@ -37,8 +52,9 @@ _KEY = "conditions.trace"
 class Trace:
     """A sampler that replays a trace: collective k has the rates in force at k * `step_ns`.
 
-    `times_ns` holds the times of every link's rows (whole ns, increasing) and `rates_from_bps` the rates from then on
-    (bit/s). Both are empty for a link that the trace omits; its rates are drawn by `unlisted`.
+    `times_ns` holds the times of every link's rows (whole ns from the beginning, increasing) and `rates_from_bps` the
+    rates from then on (bit/s, 0 while the link is down). Both are empty for a link that the trace omits; its rates are
+    drawn by `unlisted`. `notes` tell what was assumed of the file or not used.
     """
 
     path: Path
@@ -47,6 +63,11 @@ class Trace:
     end_ns: int
     step_ns: int
     unlisted: Uniform | None
+    notes: tuple[str, ...] = ()
+    _shaped_bps: tuple[npt.NDArray[np.float64], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shaped_bps", tuple(map(_without_outages, self.rates_from_bps)))
 
     @property
     def limit(self) -> int:
@@ -61,12 +82,13 @@ class Trace:
             if times_ns.size:
                 held_ns = np.diff(times_ns, append=self.end_ns)
                 means[link] = (rates * held_ns).sum() / self.end_ns if self.end_ns else rates[-1]
-        return means
+        return np.maximum(1.0, means)  # of a link that is down throughout
 
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
-        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s.
+        """Return every link's rate in collectives start .. start+count-1: [count, links], whole bit/s above 0.
 
-        Raises ConditionsError if the trace ends before the last of them.
+        A link that is down has the rate that it had before, or else the next one. Raises ConditionsError if the trace
+        ends before the last of these collectives.
         """
         if start + count > self.limit:
             covers = f"the trace ends at {self.end_ns / 1e9:g} s and covers {self.limit} collectives"
@@ -75,10 +97,35 @@ class Trace:
         table = np.empty((count, len(self.times_ns)))
         if self.unlisted is not None:
             table[:] = self.unlisted.rates_bps(start, count)
-        for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
+        for link, (times_ns, rates) in enumerate(zip(self.times_ns, self._shaped_bps, strict=True)):
             if times_ns.size:
                 table[:, link] = rates[np.searchsorted(times_ns, now_ns, side="right") - 1]
         return table
+
+    def outages(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each link's runs of collectives in which it is down: its index, the first collective, and the first one
+        after them."""
+        for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
+            ends_ns = [*times_ns[1:].tolist(), self.limit * self.step_ns]
+            first = stop = -1
+            for row in np.flatnonzero(rates == 0).tolist():
+                begins, ends = (-(-int(at) // self.step_ns) for at in (times_ns[row], ends_ns[row]))
+                if begins > stop:
+                    if first < stop:
+                        yield link, first, stop
+                    first = begins
+                stop = ends
+            if first < stop:
+                yield link, first, stop
+
+
+def _without_outages(rates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return rates with every 0 replaced by the last rate before it, or else by the first one after it."""
+    up = np.flatnonzero(rates > 0)
+    if len(up) in (0, len(rates)):
+        return np.ones_like(rates) if rates.size and not len(up) else rates
+    before = np.searchsorted(up, np.arange(len(rates)), side="right") - 1
+    return rates[up[np.maximum(before, 0)]]
 
 
 def read_trace(
@@ -88,97 +135,249 @@ def read_trace(
     within_sites: Collection[str] = (),
     step_s: float = 1.0,
     unlisted: Uniform | None = None,
+    may_be_down: Collection[str] = (),
 ) -> Trace:
     """Read a trace of these links, with a collective every `step_s` seconds.
 
-    The links `within_sites` may be omitted all together; `unlisted` then draws their rates.
+    The links `within_sites` may be omitted all together; `unlisted` then draws their rates. Only the links in
+    `may_be_down` may have the rate 0. Columns other than time, link and rate are not used, and lines that begin with #
+    are comments.
 
     Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
-    or ends within a line, a wrong header, a row without exactly three fields, a time that is not a number, is negative
-    or decreases, an unknown link, a malformed rate, two rates of a link at one time, a link without a rate at time 0.
-    The first _MAX_LISTED are listed and the others counted.
+    or ends within a line, a header without one of the columns, a row with another number of fields than the header, a
+    time that is malformed or decreases, an unknown link, a malformed rate, two rates of a link at one time, a link
+    without a rate at the first time. The first _MAX_LISTED are listed and the others counted.
     """
-    rows: dict[str, dict[int, int]] = {name: {} for name in links}
-    mistakes: list[str] = []
-    more_mistakes, end_ns = 0, 0
     try:
-        for line, fields in _records(path):
-            try:
-                end_ns = _add_row(fields, rows, end_ns)
-            except ValueError as error:
-                if len(mistakes) < _MAX_LISTED:
-                    mistakes.append(f"{path}:{line}: {error}")
-                else:
-                    more_mistakes += 1
-    except (OSError, ValueError, csv.Error) as error:  # ValueError: not UTF-8, or a null byte in the file's name
-        mistakes.append(f"{path}: cannot be read as a trace: {getattr(error, 'strerror', None) or error}")
-    if more_mistakes:
-        mistakes.append(f"{path}: and {more_mistakes:,} more mistakes")
-    optional = () if any(rows[name] for name in within_sites) else within_sites
-    unset = [name for name, taken in rows.items() if 0 not in taken and name not in optional]
-    if unset and not mistakes:
-        rest = "those within sites may be left out, all together" if within_sites else "none may be left out"
-        text = f"no rate at time 0 for {list_first(unset, 3)}; every link of the fabric needs one ({rest})"
-        mistakes.append(f"{path}: {text}")
-    if mistakes:
-        raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
+        status = path.stat()
+        stamp = status.st_size, status.st_mtime_ns, status.st_ino
+    except (OSError, ValueError):
+        stamp = 0, 0, 0  # opening the file fails with the reason
+    file = _read(path, stamp, tuple(links), tuple(within_sites), tuple(may_be_down))
     return Trace(
         path=path,
-        times_ns=tuple(np.array(list(taken), dtype=np.int64) for taken in rows.values()),
-        rates_from_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.values()),
-        end_ns=end_ns,
+        times_ns=file.times_ns,
+        rates_from_bps=file.rates_bps,
+        end_ns=file.end_ns,
         step_ns=round(step_s * 1e9),
-        unlisted=None if all(rows.values()) else unlisted,
+        unlisted=None if all(map(len, file.times_ns)) else unlisted,
+        notes=file.notes,
     )
 
 
-def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows below the header, each with its line number; blank lines are skipped."""
-    _check_file(path)
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        header = next(reader, [])
-        if [field.strip() for field in header] != _HEADER:
-            raise ValueError(f"its first line is {','.join(header)!r}; it must be {','.join(_HEADER)!r}")
-        for fields in reader:
-            if fields:
-                yield reader.line_num, [field.strip() for field in fields]
+@dataclass(frozen=True)
+class _File:
+    times_ns: tuple[npt.NDArray[np.int64], ...]
+    rates_bps: tuple[npt.NDArray[np.float64], ...]
+    end_ns: int
+    notes: tuple[str, ...]
 
 
-def _check_file(path: Path) -> None:
-    # Opening or reading a device or a pipe could block or never end, so the kind of file is checked before.
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
-    if status.st_size > MAX_BYTES:
-        raise ValueError(f"it has {status.st_size:,} bytes; allowed: {MAX_BYTES:,} at most")
-    with path.open("rb") as file:
-        file.seek(max(0, status.st_size - 1))
-        # A file cut off within "40 Gbit/s", after the number, would be read as 40 bit/s.
-        if file.read(1) not in (b"\n", b""):
-            raise ValueError("it is cut off: its last line has no newline")
-
-
-def _add_row(fields: list[str], rows: dict[str, dict[int, int]], now_ns: int) -> int:
-    """Add a row to `rows` and return its time in ns; `now_ns` is the time of the row before.
-
-    Raises ValueError for a malformed row.
-    """
-    if len(fields) != len(_HEADER):
-        raise ValueError(f"{len(fields)} fields; a row has three: time, link, rate")
-    time, link, rate = fields
+@lru_cache(maxsize=2)
+def _read(
+    path: Path, _: object, links: tuple[str, ...], within_sites: tuple[str, ...], may_be_down: tuple[str, ...]
+) -> _File:
+    """Read a trace file, as `read_trace`; the second argument identifies its contents for the cache."""
+    rows = _Rows(links, frozenset(may_be_down))
+    mistakes: list[str] = []
+    more_mistakes = 0
     try:
-        exact_ns = Decimal(time) * 10**9
-    except ArithmeticError:
-        exact_ns = Decimal("NaN")
-    if not (exact_ns.is_finite() and 0 <= exact_ns <= _MAX_TIME_NS):
-        raise ValueError(f"{time!r} is not a time; allowed: seconds from 0 to 1e9")
-    time_ns = round(exact_ns)
-    if time_ns < now_ns:
-        raise ValueError(f"time {time} comes after {now_ns / 1e9:g}; times must not decrease")
-    if link not in rows:
-        raise ValueError(f"the fabric has no link {link!r}; its links are {list_first(list(rows), 3)}")
-    if time_ns in rows[link]:
-        raise ValueError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
-    rows[link][time_ns] = parse_rate_bps(f"{rate} bit/s" if rate.isdecimal() else rate)
-    return time_ns
+        with opened_text(path, most_bytes=MAX_BYTES) as file:
+            for line, fields in rows.records(file):
+                try:
+                    rows.add(fields)
+                except ValueError as error:
+                    if len(mistakes) < _MAX_LISTED:
+                        mistakes.append(f"{path}:{line}: {error}")
+                    else:
+                        more_mistakes += 1
+    except (TextFileError, ValueError, csv.Error) as error:
+        mistakes.append(f"{path}: cannot be read as a trace: {error}")
+    if more_mistakes:
+        mistakes.append(f"{path}: and {more_mistakes:,} more mistakes")
+    optional = () if any(rows.rates_bps[name] for name in within_sites) else within_sites
+    unset = [name for name, taken in rows.rates_bps.items() if 0 not in taken and name not in optional]
+    if unset and not mistakes:
+        rest = "those within sites may be left out, all together" if within_sites else "none may be left out"
+        at = f"time {rows.first_time}" if rows.first_time else "time 0"
+        text = f"no rate at {at} for {list_first(unset, 3)}; every link of the fabric needs one ({rest})"
+        mistakes.append(f"{path}: {text}")
+    if mistakes:
+        raise ConditionsError(Mistake(_KEY, text) for text in mistakes)
+    return _File(
+        times_ns=tuple(np.array(list(taken), dtype=np.int64) for taken in rows.rates_bps.values()),
+        rates_bps=tuple(np.array(list(taken.values()), dtype=np.float64) for taken in rows.rates_bps.values()),
+        end_ns=rows.now_ns,
+        notes=tuple(rows.notes()),
+    )
+
+
+class _Rows:
+    """The rows of a trace: each link's rates (bit/s) by time (ns from the first row), and how they were written."""
+
+    def __init__(self, links: Iterable[str], may_be_down: Collection[str]) -> None:
+        self.rates_bps: dict[str, dict[int, int]] = {name: {} for name in links}
+        self.now_ns, self.first_time = 0, ""
+        self._may_be_down = may_be_down
+        self._delimiter, self._columns = ",", [0, 1, 2]
+        self._header: list[str] = []
+        self._clock = _Clock()
+        self._count = self._rounded = self._commas = 0
+
+    def records(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
+        """Yield the rows below the header, each with its line number; blank lines and comments are skipped."""
+        lines = _Lines(file)
+        head = next((line for line in lines if line.strip()), "")
+        self._read_header(head)
+        before = lines.count - 1
+        reader = csv.reader(chain([head], lines), delimiter=self._delimiter, strict=True, skipinitialspace=True)
+        next(reader, None)
+        for fields in reader:
+            if any(field.strip() for field in fields):
+                # A file that is cut off within 9043348420, or within "40 Gbit/s" after the number, has another rate.
+                if not lines.is_whole and len(fields) - 1 in self._columns and not fields[-1].endswith("bit/s"):
+                    raise ValueError("it may be cut off: its last line has neither a newline nor a unit")
+                yield before + reader.line_num, [field.strip() for field in fields]
+
+    def _read_header(self, head: str) -> None:
+        for delimiter in _DELIMITERS:
+            named = [field.strip() for field in next(csv.reader([head], delimiter=delimiter), [])]
+            lower = [field.casefold() for field in named]
+            places = [[lower.index(name) for name in names if name in lower] for names in _COLUMNS.values()]
+            if all(places):
+                self._header, self._delimiter = named, delimiter
+                self._columns = [place[0] for place in places]
+                return
+        first = head.rstrip("\n")[:200]
+        raise ValueError(f"its first line is {first!r}; allowed: the columns time, link and rate, as 'time,link,rate'")
+
+    def add(self, fields: list[str]) -> None:
+        """Add a row; raises ValueError for a malformed one."""
+        if len(fields) != len(self._header):
+            what = "three: time, link, rate" if len(self._header) == 3 else f"{len(self._header)}, as the header"
+            raise ValueError(f"{len(fields)} fields; a row has {what}")
+        time, link, rate = (fields[column] for column in self._columns)
+        time_ns = self._clock.ns(time if self._delimiter == "," else self._with_point(time))
+        self.first_time = self.first_time or time
+        if time_ns < self.now_ns:
+            raise ValueError(
+                f"time {time} comes after {self.now_ns / 1e9:g}{self._clock.since}; times must not decrease"
+            )
+        if link not in self.rates_bps:
+            known = list_first(list(self.rates_bps), 3)
+            raise ValueError(f"the fabric has no link {link!r}; its links are {known}")
+        if time_ns in self.rates_bps[link]:
+            raise ValueError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
+        rate_bps, is_rounded = _rate_bps(rate if self._delimiter == "," else self._with_point(rate))
+        if rate_bps == 0 and link not in self._may_be_down:
+            allowed = f", or 0 for links such as {min(self._may_be_down)}" if self._may_be_down else ""
+            raise ValueError(f"the rate of {link} is 0; allowed: above 0{allowed}")
+        self._count, self._rounded = self._count + 1, self._rounded + is_rounded
+        self.rates_bps[link][time_ns] = rate_bps
+        self.now_ns = time_ns
+
+    def _with_point(self, text: str) -> str:
+        """Return a number with a decimal point, of a file whose fields no comma separates; raises ValueError."""
+        number = text.partition(" ")[0]
+        if _THOUSANDS.fullmatch(number):
+            raise ValueError(f"{number} may be a number with thousands or with decimals; allowed: a decimal point")
+        self._commas += number.count(",") == 1
+        return text.replace(",", ".") if number.count(",") == 1 else text
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was assumed of the file or not used."""
+        if self._delimiter != ",":
+            yield f"its fields are separated by {_DELIMITERS[self._delimiter]}"
+        if self._commas:
+            yield f"the decimal commas of {self._commas:,} numbers were read as points"
+        others = [name or "without a name" for index, name in enumerate(self._header) if index not in self._columns]
+        if others:
+            are = f"columns {list_all(others)} are" if len(others) > 1 else f"column {others[0]} is"
+            yield f"the {are} not used"
+        yield from self._clock.notes(self.first_time)
+        if self._rounded:
+            yield f"{self._rounded:,} of {self._count:,} rates were rounded to whole bit/s"
+
+
+class _Lines:
+    """The lines of a file, with comments as empty lines; `count` of them were read, and the last one `is_whole` if it
+    had a newline."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self.count, self.is_whole = file, 0, True
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._file:
+            self.count, self.is_whole = self.count + 1, line.endswith("\n")
+            yield "\n" if line.lstrip().startswith("#") else line
+
+
+class _Clock:
+    """Reads times, as nanoseconds from the first one: numbers in seconds or the unit of an epoch, or ISO dates."""
+
+    def __init__(self) -> None:
+        self._origin: Decimal | None = None
+        self._unit, self._unit_ns, self._is_iso, self._has_zone = "seconds", 10**9, False, False
+
+    @property
+    def since(self) -> str:
+        """What is added to a time that is counted from the first one, in words."""
+        return " s from the first" if self._origin else ""
+
+    def ns(self, text: str) -> int:
+        """Return a time, to the nanosecond; raises ValueError."""
+        try:
+            value = self._value(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a time; allowed: {self._allowed}") from None
+        if self._origin is None:
+            self._origin = value
+        exact_ns = (value - self._origin) * self._unit_ns
+        if abs(exact_ns) > _MAX_TIME_NS:
+            raise ValueError(f"{text!r} is not within 1e9 s from the first time")
+        return round(exact_ns)
+
+    @property
+    def _allowed(self) -> str:
+        if self._origin is None:
+            return "seconds, such as 12.5, or such as 2026-01-31T12:00:00.5Z"
+        zone = " with a zone" if self._has_zone else " without a zone"
+        return f"such as the first one, a date with a time{zone}" if self._is_iso else f"{self._unit}, as the first one"
+
+    def _value(self, text: str) -> Decimal:
+        """Return a time in the clock's unit; raises ValueError."""
+        match = _ISO.fullmatch(text)
+        if self._origin is None:
+            self._is_iso, self._has_zone = match is not None, match is not None and match[3] is not None
+        if self._is_iso != (match is not None) or (match and self._has_zone != (match[3] is not None)):
+            raise ValueError
+        if match is None:
+            number = parse_number(text)
+            if self._origin is None:
+                known = (one[1:] for one in _EPOCHS if abs(number) >= one[0])
+                self._unit, self._unit_ns = next(known, ("seconds", 10**9))
+            return number
+        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
+        since = (whole if whole.tzinfo else whole.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+        return Decimal(since.days * 86_400 + since.seconds) + Decimal(f"0.{match[2] or 0}")
+
+    def notes(self, first: str) -> Iterator[str]:
+        """Yield how times were read, if not as seconds from 0."""
+        if self._unit != "seconds":
+            yield f"its times are taken as {self._unit}"
+        if self._origin:
+            yield f"it begins at its first time, {first}"
+
+
+def _rate_bps(text: str) -> tuple[int, bool]:
+    """Return a rate in bit/s, which is its unit if the text has none, and whether it was rounded; raises UnitError."""
+    if not text[-1:].isdigit() and not text.endswith("."):
+        return parse_rate_or_zero_bps(text), bool(rounding(text, RATE))
+    try:
+        exact = parse_number(text)
+    except UnitError:
+        exact = Decimal(-1)
+    if exact and not 1 <= exact <= 10**15:
+        return parse_rate_bps(f"{text} bit/s"), False  # refuses it in words
+    whole = rounded(exact)
+    return whole, whole != exact

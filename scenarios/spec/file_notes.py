@@ -1,0 +1,51 @@
+"""What was assumed of the files that a scenario names, and what was left out of them, in words."""
+
+from collections.abc import Iterator
+
+from scenarios.spec.faults import Fault
+from scenarios.spec.scenario import Scenario
+from topologies.conditions.link_overrides import resolved
+from topologies.errors import list_first
+from topologies.fabric.fabric import build_fabric
+from topologies.units import format_delay
+
+_MAX_NAMED = 4
+
+
+def file_notes(config: Scenario) -> Iterator[str]:
+    """Yield a sentence for each assumption about a configuration's map and trace; raises SpecError without them."""
+    yield from config.notes
+    yield from _map_notes(config)
+    trace = config.trace
+    if trace is not None:
+        yield from (f"the trace {trace.path.name}: {note}" for note in trace.notes)
+        yield from _outage_notes([fault for fault in config.faults if fault.is_traced])
+
+
+def _map_notes(config: Scenario) -> Iterator[str]:
+    yield from config.fabric.wan.notes
+    fabric = build_fabric(config.fabric)
+    yield from fabric.wan.notes
+    set_apart = {
+        fabric.links[index].name
+        for one, indices in (resolved(fabric, config.conditions.links) if fabric.spec.grain == "logical" else ())
+        for index in indices
+        if one.delay_s is not None
+    }
+    lacking = [f"{a}-{b}" for a, b in fabric.wan.unmeasured if not {f"{a}>{b}", f"{b}>{a}"} <= set_apart]
+    if lacking:
+        delay = format_delay(config.conditions.wan_delay_s)
+        one = len(lacking) == 1
+        which = f"{len(lacking)} link{'' if one else 's'} ({list_first(lacking, _MAX_NAMED)}) of the map"
+        yield f"{which} {'has' if one else 'have'} no length: the delay is that of conditions.wan_delay, {delay}"
+
+
+def _outage_notes(outages: list[Fault]) -> Iterator[str]:
+    if not outages:
+        return
+    words = [
+        f"{one.target} from collective {one.collective:,} {'to the end' if one.lasts is None else f'for {one.lasts:,}'}"
+        for one in outages
+    ]
+    count = len(outages)
+    yield f"the trace has {count:,} outage{'s' * (count != 1)}: {list_first(words, _MAX_NAMED)}"
