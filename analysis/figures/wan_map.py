@@ -59,8 +59,10 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
 
 
 def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
-    """Return the map coordinates of every router; longitude is scaled so that both axes are in degrees of latitude."""
-    places = dict(zip(fabric.spec.wan.routers, fabric.spec.wan.places, strict=True))
+    """Return the map coordinates of every router that the fabric has; longitude is scaled so that both axes are in
+    degrees of latitude."""
+    declared = zip(fabric.spec.wan.routers, fabric.spec.wan.places, strict=True)
+    places = {name: place for name, place in declared if name in fabric.wan.routers}
     middle = np.mean([latitude for _, latitude in places.values()])
     shrink = math.cos(math.radians(float(middle)))
     return {name: (longitude * shrink, latitude) for name, (longitude, latitude) in places.items()}

@@ -260,7 +260,11 @@ def test_a_trace_file_that_is_binary_truncated_too_large_or_not_regular_is_refus
     with (tmp_path / "vast.csv").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00time")
-    refused = {"pipe.csv": "not a regular file", "/dev/zero": "not a regular file", "vast.csv": "256,000,000 bytes at most"}
+    refused = {
+        "pipe.csv": "not a regular file",
+        "/dev/zero": "not a regular file",
+        "vast.csv": "256,000,000 bytes at most",
+    }
     refused |= {"cut.csv": "may be cut off", "none.csv": "No such file", ".": "not a regular file", "bytes.csv": "."}
     for name, says in refused.items():
         with pytest.raises(ConditionsError, match=f"cannot be read as a trace: .*{says}"):

@@ -379,7 +379,7 @@ def _shortest_paths(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tupl
     shortest: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for near, far in combinations(graph.border_routers, 2):
         for ends in product(near, far):
-            between = whole.subgraph([*graph.routers, *ends]) if {*ends} <= {*whole} else networkx.Graph()
+            between = whole.subgraph([*graph.routers, *ends]).copy() if {*ends} <= {*whole} else networkx.Graph()
             try:
                 paths = [*islice(networkx.shortest_simple_paths(between, *ends, weight="km"), most)]
             except (networkx.NetworkXNoPath, networkx.NodeNotFound):
