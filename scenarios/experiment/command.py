@@ -48,9 +48,12 @@ def run(arguments: Sequence[str]) -> int:
         return BAD_USAGE
     if request.export is not None and not request.dry_run:
         return _export(request.scenario, *request.export)
+    configs = request.scenario.configurations()
+    for note in file_notes((one.label, list(notes_on_files(one))) for one in configs):
+        print(f"run.py: {note}", file=sys.stderr)
     if request.scenario.program.command is not None and not request.dry_run:
         return _program(request, arguments)
-    for note in list(_notes(request.scenario.configurations(), searches)):
+    for note in list(_notes(configs, searches)):
         print(f"run.py: {note}", file=sys.stderr)
     if request.cli:
         return _prompt(request)
@@ -63,7 +66,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
     """Yield notes for users on these configurations before they run; `searches` are the notes on best schedules."""
-    yield from file_notes((one.label, list(notes_on_files(one))) for one in configs)
     yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)

@@ -210,7 +210,7 @@ class Scenario:
             configs.append(config._with_outages())
         return tuple(configs)
 
-    @cached_property
+    @property
     def trace(self) -> Trace | None:
         """The trace of a configuration's conditions, None without one; raises SpecError if it cannot be read."""
         if self.conditions.trace is None:
@@ -240,7 +240,9 @@ class Scenario:
         wan, delay = self.fabric.wan, units.format_delay(self.conditions.wan_delay_s)
         if any(one.delay_s is not None for one in self.conditions.links):
             delay = f"delays by link, else {delay}"
-        words = [f"{gpus} GPUs", *self._collective_words, (wan.name or "own WAN") if wan.km else delay]
+        if wan.km:
+            delay = (wan.name or "own WAN") + f", without lengths {delay}" * (None in wan.km)
+        words = [f"{gpus} GPUs", *self._collective_words, delay]
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {list_first([one.links for one in self.conditions.links], 3)}")
         words += filter(None, (self._swept_words(key, value) for key, value in self.at))

@@ -4,6 +4,7 @@ import pytest
 
 from analysis.results import load, open_run
 from tests.fakes.runs import answer, ended, measured
+from topologies.fabric.fabric import FabricSpec, build_fabric
 
 SCENARIO = """
 [fabric]
@@ -57,12 +58,14 @@ def test_an_outage_in_a_trace_takes_the_link_down_in_both_engines(scenario):
     assert "3 outages: s0b0-s1b0 from collective 1 for 2, s0b0-s1b0 from collective 4 for 1, s0b1-s1b0" in said
     assert "rates were rounded to whole bit/s" in said
     measured(out, scenario)
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=(2, 1)))
     for row in load(out).itertuples():
         over_wan_s, inside_s, delay_s = 8e6 * 8 / slowest_bps(row.collective), 8e6 * 8 / 100e9, 10e-3
         expected_s = max(2 * over_wan_s, over_wan_s + delay_s + inside_s) + over_wan_s + delay_s
         assert row.completion_s == pytest.approx(expected_s, rel=1e-3), row
         used = "s0b1" if row.collective in (1, 2) else "s0b0"
-        assert all(used in path for path in row.paths if path), row
+        names = [fabric.paths[path].name for path in row.paths if path >= 0]
+        assert len(names) == 2 and all(used in name for name in names), row
     struck = open_run(out).faults
     assert set(struck[struck.engine == "emulation"].what) == {"link s0b0-s1b0 down", "link s0b1-s1b0 down"}
 
