@@ -413,14 +413,15 @@ def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tupl
     return values, tuple(axes), mistakes
 
 
-def _rounding_notes(where: str, value: object) -> Iterator[str]:
-    """Yield a sentence for each rate and size in a value that is rounded, as "1.5 bit/s" is."""
+def _rounding_notes(where: str, value: object, depth: int = 4) -> Iterator[str]:
+    """Yield a sentence for each rate and size in a value that is rounded, as "1.5 bit/s" is; values of keys are tables
+    and lists at most `depth` deep."""
     if isinstance(value, str):
         for rounded in filter(None, (rounding(value, kind) for kind in (RATE, SIZE))):
             yield f"{where}: {format_value(value)} is rounded {rounded}"
-    elif isinstance(value, list | dict):
+    elif isinstance(value, list | dict) and depth:
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _rounding_notes(where, item)
+            yield from _rounding_notes(where, item, depth - 1)
 
 
 def _given_key(key: str, given: Mapping[str, _GivenValue]) -> str | None:

@@ -278,7 +278,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ('[collective]\nchunk = "8 MB"\n[sweep]\n"collective.chunk" = ["8 MB"]', "collective.chunk", "given twice"),
         ("[fabric]\ngpus = 8\n[fabric]", None, "TOML"),
         ("x = " + "[" * 5000, None, "nested too deeply"),
-        (b"\xff\xfe[fabric]", None, "UTF-8"),
+        (b"\xff[fabric]", None, "UTF-8"),
         ("#" * (MAX_BYTES + 1), None, "too large"),
         ("a." * 2000 + "b = 1", "a", "unknown"),
     ],
@@ -469,3 +469,26 @@ def test_the_reference_lists_every_key_with_its_allowed_values_and_default():
             assert not load_scenario("paper").value(key)
         elif key != "name":
             assert KEYS[key].kind.read(toml_or_text(default.strip(" |`"))) == DEFAULTS.value(key)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_a_scenario_may_have_a_byte_order_mark_and_the_line_ends_of_windows(tmp_path, encoding, ends):
+    text = 'name = "Zürich"\n[collective]\nchunk = "1.5e-3 GB"\ncount = 1e3\n[conditions]\nwan_rate = "1_000 Mbit/s"\n'
+    path = tmp_path / "marked.toml"
+    path.write_bytes(text.replace("Zürich", "Zurich").replace("\n", ends).encode(encoding))
+    found = load_scenario(str(path))
+    assert found.name == "Zurich" and found.collective.chunk_bytes == 1_500_000
+    assert found.collective.count == 1000 and isinstance(found.collective.count, int)
+    assert found.conditions.wan_rate_bps == (10**9, 10**9) and found.notes == ()
+
+
+def test_a_rate_or_size_that_is_rounded_is_told_with_its_key(tmp_path):
+    path = tmp_path / "rounded.toml"
+    path.write_text('[collective]\nchunk = "1.5 B"\n[conditions.links]\nwan = { rate = "1-1.0000000001 Gbit/s" }\n')
+    found = load_scenario(str(path), [Override("conditions.intra_rate", "9043348420.68 bit/s", "--set")])
+    chunk, links, rate = found.notes
+    assert f'{path}: collective.chunk: "1.5 B" is rounded to whole bytes' == chunk
+    assert links.endswith('conditions.links: "1-1.0000000001 Gbit/s" is rounded to whole bit/s')
+    assert rate == '--set: "9043348420.68 bit/s" is rounded to whole bit/s'
+    assert found.conditions.intra_rate_bps == (9_043_348_421, 9_043_348_421)
