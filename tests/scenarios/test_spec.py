@@ -485,10 +485,10 @@ def test_a_scenario_may_have_a_byte_order_mark_and_the_line_ends_of_windows(tmp_
 
 def test_a_rate_or_size_that_is_rounded_is_told_with_its_key(tmp_path):
     path = tmp_path / "rounded.toml"
-    path.write_text('[collective]\nchunk = "1.5 B"\n[conditions.links]\nwan = { rate = "1-1.0000000001 Gbit/s" }\n')
+    path.write_text('[collective]\nchunk = "1.5 B"\n[conditions.links]\nwan = { rate = "1-1.0000000016 Gbit/s" }\n')
     found = load_scenario(str(path), [Override("conditions.intra_rate", "9043348420.68 bit/s", "--set")])
     chunk, links, rate = found.notes
     assert f'{path}: collective.chunk: "1.5 B" is rounded to whole bytes' == chunk
-    assert links.endswith('conditions.links: "1-1.0000000001 Gbit/s" is rounded to whole bit/s')
+    assert links.endswith('conditions.links: "1-1.0000000016 Gbit/s" is rounded to whole bit/s')
     assert rate == '--set: "9043348420.68 bit/s" is rounded to whole bit/s'
     assert found.conditions.intra_rate_bps == (9_043_348_421, 9_043_348_421)
