@@ -10,10 +10,13 @@ import select
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mininet.link import Intf, Link
 from mininet.node import Host, Node, OVSSwitch, RemoteController
+
+from topologies import namespaces
 
 _TIMEOUT_S = 60  # for programs that take milliseconds
 
@@ -74,34 +77,48 @@ class LateShell(Node):
         if cmd[:2] == ["mnexec", "-d"]:
             # Without -c, which closes every possible descriptor: 65536 system calls at the VM's limit. Without -d too:
             # a Ctrl-C at the prompt would end the shell if it came before mnexec has made the new session.
-            cmd = ["mnexec", "-a", str(self.pid), *cmd[2:]]
-            params["close_fds"] = params["start_new_session"] = True
+            cmd, params["close_fds"], params["start_new_session"] = cmd[2:], True, True
         popen: subprocess.Popen[bytes] = super()._popen(cmd, **params)
         return popen
 
 
 class GpuHost(LateShell, Host):
-    """A GPU's host: a network namespace, held by an `ip` process that also configures it and ends with this process."""
+    """A GPU's host: namespaces of its own (`topologies.namespaces`), held by an `ip` process that also configures its
+    network and ends with this process. All other processes of the host end with that one."""
 
     _holder: "subprocess.Popen[str] | None" = None
+    _pidfd = -1
 
     def startShell(self, mnopts: str | None = None) -> None:
-        """Start making the namespace, and no shell; `await_namespace` waits for it."""
-        command = ["mnexec", "-n", "-p", "ip", "-oneline", "-batch", "-"]
-        self._holder = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            process_group=0,  # so that Ctrl-C at a prompt does not end it
-        )
+        """Make the namespaces, and no shell; raises NetworkError."""
+        self._started: list[subprocess.Popen[bytes]] = []
+        try:
+            with namespaces.starting_in(None):
+                self._holder = subprocess.Popen(
+                    ["ip", "-oneline", "-batch", "-"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    process_group=0,  # so that Ctrl-C at a prompt does not end it
+                    preexec_fn=partial(namespaces.become_host, self.name),  # noqa: PLW1509 - there is one thread
+                )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NetworkError(f"the namespaces of {self.name} cannot be made: {error}") from None
         self.pid = self._holder.pid
+        self._pidfd = os.pidfd_open(self.pid)
 
-    def await_namespace(self) -> None:
-        """Wait until the namespace exists; raises NetworkError if it cannot be made."""
-        assert self._holder is not None and self._holder.stdout is not None
-        if not self._holder.stdout.readline():  # mnexec prints its pid once it has made the namespace
-            raise NetworkError(f"the network namespace of {self.name} cannot be made: mnexec failed")
+    def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
+        """Start a process of the host."""
+        kinds = namespaces.OF_HOST
+        if cmd[:2] == ["mnexec", "-da"]:  # Mininet's way of joining a host's namespaces, but not all of them
+            cmd, params["start_new_session"] = cmd[3:], True
+        if any("mnexec -a 1 " in word for word in cmd):  # the tunnel to a display: 1 is the machine's first process
+            kinds = namespaces.NEW_NET
+        params["preexec_fn"] = partial(namespaces.join, self._pidfd, kinds)
+        with namespaces.starting_in(self._pidfd) if kinds == namespaces.OF_HOST else contextlib.nullcontext():
+            popen = super()._popen(cmd, **params)
+        self._started.append(popen)
+        return popen
 
     def configure(self, *lines: str) -> None:
         """Run these lines of `ip` in the namespace; raises NetworkError if one fails."""
@@ -114,15 +131,20 @@ class GpuHost(LateShell, Host):
             raise NetworkError(f"the interfaces of {self.name} cannot be set up: ip failed in its namespace")
 
     def terminate(self) -> None:
-        """End the node's shell and its namespace."""
+        """End all processes of the host, and its namespaces."""
         super().terminate()
-        if self._holder is not None and self._holder.stdin is not None and self._holder.stdout is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._holder.stdin.close()
-            self._holder.stdout.close()
-            self._holder.terminate()  # closing the pipe may not end it: a process forked meanwhile may hold it open
-            self._holder.wait()
-            self._holder = None
+        if self._holder is None or self._holder.stdin is None or self._holder.stdout is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            self._holder.stdin.close()
+        self._holder.stdout.close()
+        self._holder.kill()  # closing the pipe may not end it: a process forked meanwhile may hold it open
+        for process in self._started:  # the holder cannot end before this process has reaped its own children there
+            process.kill()
+            process.wait()
+        self._holder.wait()
+        os.close(self._pidfd)
+        self._holder = None
 
 
 class FabricSwitch(LateShell, OVSSwitch):

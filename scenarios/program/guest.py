@@ -109,7 +109,7 @@ class Run:
             testbed.platform.folder / "program",
             directory=Path(request["directory"]),
             user=self._user,
-            ranks=len(self._gpus),
+            ranks=[testbed.fabric.gpus[gpu].name for gpu in self._gpus],
             size_bytes=self._spec.files_bytes,
             hosts={gpu.name: gpu.ip for gpu in testbed.fabric.gpus},
         )
@@ -153,18 +153,22 @@ class Run:
 
     def _start(self, rank: int) -> None:
         testbed = self._testbed
-        host = testbed.fabric.gpus[self._gpus[rank]]
+        host = os.pidfd_open(testbed.network.host_pids[self._gpus[rank]])
         prepare = partial(
             self._rank_files.prepare,
             rank,
-            name=host.name,
-            host_pid=testbed.network.host_pids[self._gpus[rank]],
+            host=host,
             hidden=str(self._folder),
             limit=MAX_PROCESSES * len(self._gpus),
             memory_bytes=self._spec.memory_bytes,
         )
         command = self._spec.command or ""
-        process = start_shell(command, user=self._user, environment=self._variables(rank), prepare=prepare)
+        try:
+            process = start_shell(
+                command, host=host, user=self._user, environment=self._variables(rank), prepare=prepare
+            )
+        finally:
+            os.close(host)
         self._running[rank] = process
         pidfd = os.pidfd_open(process.pid)
         self._selector.register(pidfd, selectors.EVENT_READ, (rank, None))
@@ -176,6 +180,7 @@ class Run:
         with _deferring_interrupts():
             for process in self._running.values():
                 process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
+                process.wait()  # otherwise its host could not end
             self._user.kill_all()
             self._stop_captures()
             self._rank_files.close()
