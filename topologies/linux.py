@@ -17,8 +17,8 @@ def enter_network(namespace: int) -> None:
 
 
 def set_namespaces(file: int, kinds: int) -> None:
-    """Move the calling thread into namespaces of these kinds (CLONE_NEW flags): that of an open file of /proc/PID/ns, or
-    those of a process given by its pidfd. Raises OSError."""
+    """Move the calling thread into namespaces of these kinds (CLONE_NEW flags): that of an open file in /proc/PID/ns,
+    or those of a process given by its pidfd. Raises OSError."""
     _check(_libc.setns(file, kinds), "namespaces cannot be entered")
 
 

@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from hosts.agent import transport
-from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
-from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
+from scenarios.program.ranks import FILES, RankFiles, User, start_shell
+from scenarios.program.sockets import highest_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -38,7 +36,6 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
 from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
-from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
 
 CAPTURES = "captures"
@@ -49,7 +46,6 @@ _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MAX_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
 _YIELDS = 3  # yields of the processor, for the threads that carry the output
-_MIN_WINDOW_BYTES = 16 << 20
 
 
 def main(arguments: list[str]) -> int:
@@ -65,7 +61,7 @@ def main(arguments: list[str]) -> int:
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
-            set_transport(testbed, timeline.rates_bps)
+            set_up_sockets(testbed, highest_bps(config, testbed.conditions))
             with Run(testbed, config.program, request, timeline=timeline) as run:
                 run.wait()
                 _emit(over=run.end())
@@ -119,7 +115,7 @@ class Run:
         self._kept_bytes: dict[tuple[int, str], int] = {}
         self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: list[Capture] = []
-        self._retransmitted_before = [self._retransmitted(gpu) for gpu in self._gpus]
+        self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
         self._rates_bps = self._carried_bps()
@@ -159,7 +155,7 @@ class Run:
             rank,
             host=host,
             hidden=str(self._folder),
-            limit=MAX_PROCESSES * len(self._gpus),
+            limit=self._spec.processes * len(self._gpus),
             memory_bytes=self._spec.memory_bytes,
         )
         command = self._spec.command or ""
@@ -282,9 +278,9 @@ class Run:
             "captures": captures,
             "left_running": left,
             "drops": self._testbed.drops(),
-            "retransmitted": [
-                self._retransmitted(gpu) - before
-                for gpu, before in zip(self._gpus, self._retransmitted_before, strict=True)
+            "counted": [
+                {name: count - before[name] for name, count in self._counted(gpu).items()}
+                for gpu, before in zip(self._gpus, self._counted_before, strict=True)
             ],
             "discarded": [[rank, name, count] for (rank, name), count in self._discarded_bytes.items()],
             "files": kept,
@@ -345,11 +341,17 @@ class Run:
     def _sent_bytes(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]
 
-    def _retransmitted(self, gpu: int) -> int:
-        """Return how many segments TCP has retransmitted on a GPU's host."""
+    def _counted(self, gpu: int) -> dict[str, int]:
+        """Return what a GPU's host has counted: segments that TCP has retransmitted, and datagrams that UDP has dropped
+        as a socket's receive buffer was full."""
         lines = Path(f"/proc/{self._testbed.network.host_pids[gpu]}/net/snmp").read_text().splitlines()
-        names, values = (line.split() for line in lines if line.startswith("Tcp:"))
-        return int(values[names.index("RetransSegs")])
+        counts = {}
+        for names, values in zip(lines[::2], lines[1::2], strict=True):
+            protocol, *words = names.split()
+            counts |= {protocol + name: int(value) for name, value in zip(words, values.split()[1:], strict=True)}
+        # MemErrors are datagrams that found a full buffer of all sockets together.
+        dropped = counts["Udp:RcvbufErrors"] + counts.get("Udp:MemErrors", 0)
+        return {"retransmitted_segments": counts["Tcp:RetransSegs"], "udp_receive_drops": dropped}
 
 
 def fair_links(config: Scenario) -> tuple[str, ...] | None:
@@ -357,29 +359,6 @@ def fair_links(config: Scenario) -> tuple[str, ...] | None:
     if config.run.is_real or config.transport.queue == "fifo":
         return None
     return tuple(link.name for link in links_in_grain(conditions_of(config).fabric).all)
-
-
-def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
-    """Apply [transport] to the GPUs' hosts, with TCP windows that fill the longest path at these rates (bit/s)."""
-    fabric, wanted = testbed.fabric, testbed.config.transport
-    fastest_bps = float(rates_bps.max())
-    longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
-    window_bytes = max(_MIN_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))
-    limit = limits(wanted, flow_bytes=min(window_bytes, transport.MAX_WINDOW_BYTES))
-    transport.lift_memory_limit()
-    for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):
-        with inside(pid):
-            transport.set_sysctls(wanted, limit)
-            for name, text in (
-                ("tcp_congestion_control", wanted.congestion_control),
-                ("ping_group_range", "0 2147483647"),
-            ):
-                Path("/proc/sys/net/ipv4", name).write_text(text)
-        if wanted.line_rate:
-            with netlink_of(pid) as netlink:
-                for other in fabric.gpus:
-                    if other is not gpu:
-                        netlink.set_route(gpu.interface, other.ip, initial_segments=limit.initial_segments)
 
 
 @contextmanager

@@ -34,9 +34,6 @@ from topologies.namespaces import (
     starting_in,
 )
 
-MAX_PROCESSES = 100
-"""Processes and threads per rank, on average: the limit is for all ranks together."""
-
 FILES = "files"
 """The folder within the run folder for the files that the program wrote into its working directory."""
 
@@ -60,6 +57,8 @@ class User:
         """The beginning of a command line that runs the rest as this user."""
         caps = "-all,+dac_read_search" if self.reads_all else "-all"
         ids = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
+        if self.reads_all:  # otherwise access(2), by which shells find programs, ignores that capability
+            ids = (*ids, "--securebits=+no_setuid_fixup")
         return ("setpriv", *ids, f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}", "--")
 
     def kill_all(self) -> int:
@@ -163,7 +162,7 @@ class RankFiles:
             mount(self._folder / file, Path("/etc", file), flags=MS_BIND)
         mount(devices, Path("/dev"), flags=MS_BIND | MS_REC)
         mount("sysfs", Path("/sys"), "sysfs", flags=_MS_RDONLY | MS_NOSUID)
-        mount("proc", Path("/proc"), "proc", flags=MS_NOSUID, data="hidepid=2")
+        mount("proc", Path("/proc"), "proc", flags=MS_NOSUID)
         for number, target in enumerate(identities(self._ranks[rank])):
             mount(self._folder / f"identity{rank}.{number}", target, flags=MS_BIND)
         mount("tmpfs", Path("/run"), "tmpfs", flags=MS_NOSUID, data="size=64k,mode=755")

@@ -39,6 +39,9 @@ from topologies.units import format_size
 OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
 """In the run folder: each rank's output, the bytes on WAN links over time, the ranks, and the whole result as JSON."""
 
+COUNTED = ("retransmitted_segments", "udp_receive_drops")
+"""What is counted on each rank's host, as columns of `ranks.csv`."""
+
 COMPUTING = (
     "computing took no virtual time: to have a rank compute for SECONDS, call longhaul.compute(SECONDS) in Python or "
     "the command longhaul-compute SECONDS"
@@ -246,7 +249,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     gpus = config.program.ranks_of(config.gpus)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    retransmitted = over.get("retransmitted", [None] * len(gpus))
+    counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(gpus))
     return {
         "command": config.program.command,
         "mode": config.run.modes[0],
@@ -262,7 +265,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
                 "status": state.ended[rank][0] if rank in state.ended else None,
                 "start_s": 0.0 if state.began else None,
                 "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
-                "retransmitted_segments": retransmitted[rank],
+                **counted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
                 "last_line": state.last_line(rank),
             }
@@ -319,6 +322,12 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         if count := rank["discarded_bytes"]:
             name = f"rank {rank['rank']}"
             yield f"{count:,} bytes of {name}'s output were discarded: program.output keeps {spec.output_bytes:,}"
+    for rank in result["ranks"]:
+        if count := rank["udp_receive_drops"]:
+            yield (
+                f"rank {rank['rank']}'s host dropped {count:,} UDP datagrams, as their socket's receive buffer was full: "
+                "let the program read sooner, or set a larger SO_RCVBUF"
+            )
     for capture in result["captures"] or ():
         if capture["lost"]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
@@ -361,7 +370,7 @@ def links_csv(state: RunState) -> str:
 
 def ranks_csv(result: Mapping[str, Any]) -> str:
     """Return ranks.csv: the ranks of a run (a result of `result_of`)."""
-    columns = ("rank", "gpu", "status", "start_s", "end_s", "retransmitted_segments", "discarded_bytes")
+    columns = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
     return _csv(columns, [[rank[name] for name in columns] for rank in result["ranks"]])
 
 

@@ -16,7 +16,8 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic
 from scenarios.policies.decision_times import DecisionTimeline
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
-from scenarios.program.guest import Run, fair_links, set_transport
+from scenarios.program.guest import Run, fair_links
+from scenarios.program.sockets import set_up_sockets
 from scenarios.prompt import text
 from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
@@ -289,7 +290,7 @@ class InteractiveTestbed:
         """Set up TCP on the hosts for programs over the links as they are; the next collective starts new agents."""
         self._needs_agents = True
         self.testbed.set_queues()
-        set_transport(self.testbed, self.set_bps)
+        set_up_sockets(self.testbed, self.set_bps)
 
     def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
         """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""

@@ -183,7 +183,7 @@ class Testbed:
         self.fair_links, self._has_agents = fair_links, has_agents
         # Queues are fair and there are no faults, so nothing is lost. At the prompt faults may come, but a prompt has
         # no fair links at first.
-        self._is_lossless = fair_links is not None and not config.faults
+        self.is_lossless = fair_links is not None and not config.faults
         self.keeps_fixed_paths = has_agents and not config.faults
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
@@ -345,7 +345,7 @@ class Testbed:
             self._set_windows(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # restore the limits from before fair sharing
             self._set_windows(FairShareLimits(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
-        if self._is_lossless:
+        if self.is_lossless:
             for pid in self.network.host_pids:
                 with inside(pid):
                     allow_overtaking()

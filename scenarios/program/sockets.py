@@ -1,0 +1,130 @@
+"""The sockets of users' programs: buffers that grow as Linux's usual ones do, up to what the paths need.
+
+The agents' sockets hold whole messages, so that no agent waits for another. A program instead sees what it would see on
+a host of its own: `send` returns once the data fits the socket's buffer, and waits for the network otherwise.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hosts.agent.transport import Transport, lift_memory_limit
+from scenarios.policies.conditions import Conditions
+from scenarios.spec.scenario import Scenario
+from scenarios.testbed.testbed import Testbed
+from scenarios.vm.openvswitch import prioritize_handlers
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import links_in_grain
+from topologies.mininet_network import inside, netlink_of
+
+Floats = npt.NDArray[np.float64]
+
+# The usual values of Linux, for machines with at least 128 MB (tcp_init in net/ipv4/tcp.c).
+_RECEIVE, _SEND = (4096, 131_072, 6_291_456), (4096, 16_384, 4_194_304)
+_MAX_BUFFER_BYTES = (1 << 31) - 1
+_ROOM = 1.25  # for the segments that are queued on the way, and for the memory that they take beside their payload
+_SEGMENT_BYTES = 8948  # TCP's payload of a full packet
+_INITIAL_SEGMENTS = 10  # Linux's initial window (RFC 6928)
+_REORDERED = 64, 32_768  # packets; with more, the kernel's calculation of a sender's buffer would overflow 32 bits
+_MAX_ROWS = 4096  # of conditions that change over time
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketLimits:
+    """The buffers of TCP sockets, each as (least, initial, greatest) bytes, the initial congestion window in segments,
+    and how many packets may overtake one before TCP takes it for lost."""
+
+    receive: tuple[int, int, int]
+    send: tuple[int, int, int]
+    initial_segments: int
+    reordered_packets: int
+
+
+def socket_limits(path_bytes: float, transport: Transport) -> SocketLimits:
+    """Return the limits for paths that hold up to `path_bytes`, a path's rate times its round trip.
+
+    With `line_rate`, a connection begins with the windows of one that has filled its path. A receiver announces half of
+    its buffer, and a sender's buffer grows to twice the congestion window.
+    """
+    window = round(_ROOM * path_bytes)
+    receive, send = (min(max(usual[2], 2 * round(_ROOM * window)), _MAX_BUFFER_BYTES) for usual in (_RECEIVE, _SEND))
+    first = min(max(_RECEIVE[1], 2 * window if transport.line_rate else 0), receive)
+    segments = -(-window // _SEGMENT_BYTES)
+    return SocketLimits(
+        receive=(_RECEIVE[0], first, receive),
+        send=(_SEND[0], _SEND[1], send),
+        initial_segments=max(_INITIAL_SEGMENTS, segments),
+        reordered_packets=min(max(2 * segments, _REORDERED[0]), _REORDERED[1]),
+    )
+
+
+def path_bytes(fabric: Fabric, delays_s: Floats, rates_bps: Floats) -> float:
+    """Return the most bytes that a path between two GPUs holds in a round trip, given delays and rates of the logical
+    links, [links] s and bit/s."""
+    bps = dict.fromkeys(("intra", "to_br", "from_br", "wan"), 0.0)
+    longest_s = dict(bps)
+    for link in fabric.links:
+        bps[link.kind] = max(bps[link.kind], float(rates_bps[link.index]))
+        longest_s[link.kind] = max(longest_s[link.kind], float(delays_s[link.index]))
+    wan_s = max((float(delays_s[list(path.links)].sum()) for path in fabric.paths), default=0.0)
+    over_wan = min(bps["to_br"], bps["wan"], bps["from_br"]) * (longest_s["to_br"] + wan_s + longest_s["from_br"])
+    return 2 * max(bps["intra"] * longest_s["intra"], over_wan) / 8
+
+
+def highest_bps(config: Scenario, conditions: Conditions) -> Floats:
+    """Return the highest rate of every link or port during a run of at most `program.deadline`, [links] bit/s."""
+    every_s = config.conditions.every_s
+    rows = 1 if every_s is None else min(_MAX_ROWS, 1 + int(config.program.deadline_s / every_s))
+    if conditions.limit is not None:
+        rows = min(rows, conditions.limit)
+    highest: Floats = conditions.drawn.rates_bps(0, rows).max(axis=0)
+    return highest
+
+
+def set_up_sockets(testbed: Testbed, rates_bps: Floats) -> None:
+    """Apply [transport] and `socket_limits` to the GPUs' hosts, for these rates of links or ports (bit/s), and have the
+    switches lose no packet of a new flow. Raises OSError."""
+    fabric, wanted = testbed.fabric, testbed.config.transport
+    carried_bps = testbed.platform.scale.rates_bps(links_in_grain(fabric).slowest_bps(rates_bps))
+    limits = socket_limits(path_bytes(fabric, testbed.router.delays_s, carried_bps), wanted)
+    prioritize_handlers()
+    lift_memory_limit()
+    _allow_for_all(limits)
+    for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):
+        with inside(pid):
+            for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
+                Path("/proc/sys/net/ipv4", name).write_text(text)
+        with netlink_of(pid) as netlink:
+            for other in fabric.gpus if wanted.line_rate else ():
+                if other is not gpu:
+                    netlink.set_route(gpu.interface, other.ip, initial_segments=limits.initial_segments)
+
+
+def _allow_for_all(limits: SocketLimits) -> None:
+    """Allow programs what only root may do by default, on all hosts: large buffers (SO_RCVBUF, SO_SNDBUF), and every
+    congestion control that the kernel has."""
+    Path("/proc/sys/net/core/rmem_max").write_text(str(limits.receive[2]))
+    Path("/proc/sys/net/core/wmem_max").write_text(str(limits.send[2]))
+    controls = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+    Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").write_text(controls)
+
+
+def _sysctls(transport: Transport, limits: SocketLimits, *, is_lossless: bool) -> dict[str, str]:
+    """Return the settings of a host below /proc/sys/net/ipv4."""
+    values: dict[str, object] = {
+        "tcp_rmem": " ".join(map(str, limits.receive)),
+        "tcp_wmem": " ".join(map(str, limits.send)),
+        "tcp_slow_start_after_idle": int(transport.slow_start_after_idle),
+        "tcp_congestion_control": transport.congestion_control,
+        "tcp_no_metrics_save": 1,  # old connections must not influence new ones
+        "ping_group_range": "0 2147483647",
+    }
+    if is_lossless:
+        values["tcp_reordering"] = limits.reordered_packets
+    if transport.ecn_threshold_bytes is not None:
+        values["tcp_ecn"] = 1
+    if transport.rto_min_s != Transport.rto_min_s:
+        values["tcp_rto_min_us"] = round(transport.rto_min_s * 1e6)
+    return {name: str(value) for name, value in values.items()}
