@@ -61,8 +61,12 @@ def main(arguments: list[str]) -> int:
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
-            set_up_sockets(testbed, highest_bps(config, testbed.conditions))
-            with Run(testbed, config.program, request, timeline=timeline) as run:
+            fastest_bps = highest_bps(config, testbed.conditions)
+            set_up_sockets(testbed, fastest_bps)
+            with (
+                testbed.host_ports(fastest_bps),
+                Run(testbed, config.program, request, timeline=timeline) as run,
+            ):
                 run.wait()
                 _emit(over=run.end())
             leave(platform)

@@ -325,7 +325,7 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     for rank in result["ranks"]:
         if count := rank["udp_receive_drops"]:
             yield (
-                f"rank {rank['rank']}'s host dropped {count:,} UDP datagrams, as their socket's receive buffer was full: "
+                f"rank {rank['rank']}'s host dropped {count:,} UDP datagrams, as a socket's receive buffer was full: "
                 "let the program read sooner, or set a larger SO_RCVBUF"
             )
     for capture in result["captures"] or ():

@@ -282,7 +282,7 @@ class InteractiveTestbed:
             bed.set_fair_links(fair_links(bed.config), self.set_bps)
         self.set_transport()
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
-        with Run(bed, program, request, timeline=None, emit=emit) as run:
+        with bed.host_ports(self.set_bps), Run(bed, program, request, timeline=None, emit=emit) as run:
             run.wait()
             emit(over=run.end())
 

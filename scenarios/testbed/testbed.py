@@ -8,7 +8,7 @@ collectives of a mode on it, and `recovery` handles faults.
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -58,6 +58,7 @@ from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import SEGMENT_BYTES, Buffer, Shaping, Tunnel
+from topologies.shaping.host_ports import HostPorts, port_rates_bps
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
@@ -291,6 +292,20 @@ class Testbed:
         whole_bps = self._rates_bps[[tunnel.link for tunnel in self.tunnels]]
         limits_bps = self.limits_bps if self.limits_bps.size else np.zeros(len(whole_bps))
         return np.append(self._rates_bps, np.where(limits_bps > 0, limits_bps, whole_bps))
+
+    def host_ports(self, highest_bps: Floats) -> AbstractContextManager[object]:
+        """Return a context in which hosts send at the rates of their ports, given the highest rates of links or ports
+        during it, if queues are finite; elsewhere nothing is lost, whatever a host sends. Raises TcError."""
+        if self.config.transport.buffer_bytes is None:
+            return nullcontext()
+        scaled_bps = self.platform.scale.rates_bps
+        return HostPorts(
+            self._shaper,
+            self.network.host_pids,
+            scaled_bps(port_rates_bps(self.fabric, highest_bps)),
+            shaped_bps=scaled_bps(self._rates_with_tunnels_bps),
+            late_s=self.platform.late_s,
+        )
 
     def _unshape(self) -> None:
         self._shaper.close()
