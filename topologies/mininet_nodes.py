@@ -29,6 +29,8 @@ class LateShell(Node):
     """A node whose shell is started by its first command, and again after a command such as `exit` has ended it."""
 
     isSetup = True  # otherwise Mininet would start programs to check which ones are installed
+    has_empty_input = False
+    """Whether commands find the end of their input at once, where nobody can type any."""
     pid: int
     inNamespace: bool
     _ready = False
@@ -51,6 +53,9 @@ class LateShell(Node):
         # must be read before the next command.
         while any(events & select.POLLIN for _, events in self.pollOut.poll(0)):
             self.read()
+        if self.has_empty_input:
+            words = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
+            return super().sendCmd(_without_input(" ".join(map(str, words))), **options)
         return super().sendCmd(*arguments, **options)
 
     def ready(self) -> None:
@@ -66,12 +71,13 @@ class LateShell(Node):
         if self.shell is not None and self.shell.poll() is not None:
             self.cleanup()
         if self.shell is None:
-            pid, namespaced = self.pid, self.inNamespace
+            before = self.pid, self.inNamespace, self.has_empty_input
             self.inNamespace = False  # the shell joins the node's existing namespace instead of making one
+            self.has_empty_input = False  # Mininet sets up the terminal
             try:
                 super().startShell(mnopts="-d")
             finally:
-                self.pid, self.inNamespace = pid, namespaced
+                self.pid, self.inNamespace, self.has_empty_input = before
 
     def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
         if cmd[:2] == ["mnexec", "-d"]:
@@ -80,6 +86,13 @@ class LateShell(Node):
             cmd, params["close_fds"], params["start_new_session"] = cmd[2:], True, True
         popen: subprocess.Popen[bytes] = super()._popen(cmd, **params)
         return popen
+
+
+def _without_input(command: str) -> str:
+    """Return a shell's command that runs `command` in the shell itself, with an empty standard input."""
+    # As Mininet does for a command that ends with `&`, which this one no longer does.
+    tell_pid = r"; printf '\001%d\012' $!" if command.rstrip().endswith("&") else ""
+    return f"eval {shlex.quote(command)} </dev/null{tell_pid}"
 
 
 class GpuHost(LateShell, Host):

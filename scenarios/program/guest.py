@@ -45,6 +45,7 @@ _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MAX_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
+_NO_PROCESS = b"Resource temporarily unavailable", b"start new thread", b"Cannot fork"  # said where a fork failed
 _YIELDS = 3  # yields of the processor, for the threads that carry the output
 
 
@@ -124,7 +125,9 @@ class Run:
         self._beginning_ns = self._since_ns = 0
         self._rates_bps = self._carried_bps()
         self._capacity_bytes = np.zeros(len(self._wan_links))
-        self._full = False
+        self._full = self._was_refused = False
+        self._limit = program.processes * len(self._gpus)
+        self._tasks_before = self._most_tasks = 0
 
     def __enter__(self) -> "Run":
         try:
@@ -147,6 +150,7 @@ class Run:
         for name in self._spec.capture:
             self._capture(name)
         self._testbed.drops()
+        self._tasks_before = _tasks()
         self._beginning_ns = time.monotonic_ns()
         self._emit(began=True, links=self._links)
         self._sample()
@@ -159,7 +163,7 @@ class Run:
             rank,
             host=host,
             hidden=str(self._folder),
-            limit=self._spec.processes * len(self._gpus),
+            limit=self._limit,
             memory_bytes=self._spec.memory_bytes,
         )
         command = self._spec.command or ""
@@ -291,7 +295,14 @@ class Run:
             "files_left_out": lost,
             "files_error": unkept,
             "full": full,
+            "crowded": self._is_crowded,
         }
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether the ranks have had as many processes and threads as they may, or said so: the most of them may have
+        been there only within an instant, unnoticed."""
+        return self._most_tasks >= self._limit or (self._was_refused and 2 * self._most_tasks >= self._limit)
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._beginning_ns
@@ -309,7 +320,9 @@ class Run:
 
     def _process_events(self, wait_s: float | None) -> None:
         """Wait up to `wait_s` (None: for ever) for output or the end of a rank, and process what has come."""
-        for key, _ in self._selector.select(wait_s):
+        events = self._selector.select(wait_s)
+        self._most_tasks = max(self._most_tasks, _tasks() - self._tasks_before)
+        for key, _ in events:
             rank, name = key.data
             if name is None:
                 self._selector.unregister(key.fileobj)
@@ -330,6 +343,7 @@ class Run:
 
     def _forward_output(self, rank: int, name: str, data: bytes) -> None:
         """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""
+        self._was_refused = self._was_refused or any(words in data for words in _NO_PROCESS)
         kept = self._kept_bytes.get((rank, name), 0)
         part = data[: max(0, self._spec.output_bytes - kept)]
         self._kept_bytes[rank, name] = kept + len(part)
@@ -349,13 +363,18 @@ class Run:
         """Return what a GPU's host has counted: segments that TCP has retransmitted, and datagrams that UDP has dropped
         as a socket's receive buffer was full."""
         lines = Path(f"/proc/{self._testbed.network.host_pids[gpu]}/net/snmp").read_text().splitlines()
-        counts = {}
+        counts = dict[str, int]()
         for names, values in zip(lines[::2], lines[1::2], strict=True):
             protocol, *words = names.split()
             counts |= {protocol + name: int(value) for name, value in zip(words, values.split()[1:], strict=True)}
         # MemErrors are datagrams that found a full buffer of all sockets together.
         dropped = counts["Udp:RcvbufErrors"] + counts.get("Udp:MemErrors", 0)
         return {"retransmitted_segments": counts["Tcp:RetransSegs"], "udp_receive_drops": dropped}
+
+
+def _tasks() -> int:
+    """Return the number of processes and threads of the VM, in all namespaces."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
 def fair_links(config: Scenario) -> tuple[str, ...] | None:

@@ -56,9 +56,9 @@ class User:
     def setpriv(self) -> tuple[str, ...]:
         """The beginning of a command line that runs the rest as this user."""
         caps = "-all,+dac_read_search" if self.reads_all else "-all"
-        ids = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
+        ids = [f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs"]
         if self.reads_all:  # otherwise access(2), by which shells find programs, ignores that capability
-            ids = (*ids, "--securebits=+no_setuid_fixup")
+            ids.append("--securebits=+no_setuid_fixup")
         return ("setpriv", *ids, f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}", "--")
 
     def kill_all(self) -> int:

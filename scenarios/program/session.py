@@ -42,6 +42,12 @@ OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.jso
 COUNTED = ("retransmitted_segments", "udp_receive_drops")
 """What is counted on each rank's host, as columns of `ranks.csv`."""
 
+CROWDED = (
+    "the ranks met the limit of {:,} processes and threads per rank on average (program.processes): no more could be "
+    "started"
+)
+"""The note at the end of a run that met the limit of processes."""
+
 COMPUTING = (
     "computing took no virtual time: to have a rank compute for SECONDS, call longhaul.compute(SECONDS) in Python or "
     "the command longhaul-compute SECONDS"
@@ -290,6 +296,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "files_left_out": over.get("files_left_out"),
         "files_error": over.get("files_error") or None,
         "files_full": over.get("full"),
+        "processes_full": over.get("crowded"),
     }
 
 
@@ -333,6 +340,8 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
     if result["files_full"]:
         yield f"the files of the program filled the {spec.files_bytes:,} bytes of program.files"
+    if result["processes_full"]:
+        yield CROWDED.format(spec.processes)
     if result["files_left_out"]:
         yield f"{result['files_left_out']} of the program's files are not kept: not regular files, or too large"
     if result["files_error"]:
