@@ -30,6 +30,7 @@ from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.program.ranks import describe_status
 from scenarios.program.watchdog import ClockWatchdog, watched
+from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
@@ -325,16 +326,7 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
 def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     """Yield a sentence for each other thing that a user should know of a run."""
     spec = config.program
-    for rank in result["ranks"]:
-        if count := rank["discarded_bytes"]:
-            name = f"rank {rank['rank']}"
-            yield f"{count:,} bytes of {name}'s output were discarded: program.output keeps {spec.output_bytes:,}"
-    for rank in result["ranks"]:
-        if count := rank["udp_receive_drops"]:
-            yield (
-                f"rank {rank['rank']}'s host dropped {count:,} UDP datagrams, as a socket's receive buffer was full: "
-                "let the program read sooner, or set a larger SO_RCVBUF"
-            )
+    yield from _notes_on_ranks(result["ranks"], spec)
     for capture in result["captures"] or ():
         if capture["lost"]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
@@ -352,6 +344,19 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         yield "real time: computing took the time that this machine needs"
     else:
         yield COMPUTING
+
+
+def _notes_on_ranks(ranks: Sequence[Mapping[str, Any]], spec: ProgramSpec) -> Iterator[str]:
+    """Yield a sentence for everything that a rank has lost."""
+    for rank in ranks:
+        name = f"rank {rank['rank']}"
+        if count := rank["discarded_bytes"]:
+            yield f"{count:,} bytes of {name}'s output were discarded: program.output keeps {spec.output_bytes:,}"
+        if count := rank["udp_receive_drops"]:
+            yield (
+                f"{name}'s host dropped {count:,} UDP datagrams, as a socket's receive buffer was full: "
+                "let the program read sooner, or set a larger SO_RCVBUF"
+            )
 
 
 def write_results(state: RunState, result: Mapping[str, Any]) -> None:
