@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hosts.agent.transport import Transport, lift_memory_limit
+from hosts.agent.transport import MAX_BUFFER_BYTES, MAX_WINDOW_BYTES, Transport, lift_memory_limit
 from scenarios.policies.conditions import Conditions
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
@@ -23,7 +23,6 @@ Floats = npt.NDArray[np.float64]
 
 # The usual values of Linux, for machines with at least 128 MB (tcp_init in net/ipv4/tcp.c).
 _RECEIVE, _SEND = (4096, 131_072, 6_291_456), (4096, 16_384, 4_194_304)
-_MAX_BUFFER_BYTES = (1 << 31) - 1
 _ROOM = 1.25  # for the segments that are queued on the way, and for the memory that they take beside their payload
 _SEGMENT_BYTES = 8948  # TCP's payload of a full packet
 _INITIAL_SEGMENTS = 10  # Linux's initial window (RFC 6928)
@@ -48,8 +47,8 @@ def socket_limits(path_bytes: float, transport: Transport) -> SocketLimits:
     With `line_rate`, a connection begins with the windows of one that has filled its path. A receiver announces half of
     its buffer, and a sender's buffer grows to twice the congestion window.
     """
-    window = round(_ROOM * path_bytes)
-    receive, send = (min(max(usual[2], 2 * round(_ROOM * window)), _MAX_BUFFER_BYTES) for usual in (_RECEIVE, _SEND))
+    window = round(min(_ROOM * path_bytes, MAX_WINDOW_BYTES))
+    receive, send = (min(max(usual[2], 2 * round(_ROOM * window)), MAX_BUFFER_BYTES) for usual in (_RECEIVE, _SEND))
     first = min(max(_RECEIVE[1], 2 * window if transport.line_rate else 0), receive)
     segments = -(-window // _SEGMENT_BYTES)
     return SocketLimits(

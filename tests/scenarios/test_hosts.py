@@ -5,6 +5,7 @@ import csv
 import json
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from scenarios.program.sockets import path_bytes, socket_limits
 from tests.conftest import PROJECT, VM
 from tests.scenarios.test_program import program
 from tests.scenarios.test_prompt import RUN
-from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 
 PYTHON = sys.executable
 ISOLATION = PROJECT / "tests" / "guest" / "isolation.py"
@@ -51,9 +52,9 @@ def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_command
         within, across = ({way for way, leads in found[where].items() if leads} for where in ("within", "across"))
         assert {*found["within"]} - within <= NOT_IN_KERNEL
         assert across == shared
-    assert "read 1\n" in ended.out
+    assert "read 1\r\n" in ended.out
     assert ended.out.count("the command was ended after 30 s (program.deadline)") == 2
-    assert re.search(r"here42 in g0 as +1\n", ended.out)
+    assert re.search(r"here42 in g0 as +1\r\n", ended.out)
 
 
 PROGRAM = """
@@ -74,9 +75,10 @@ def received():
     except TimeoutError:
         return count
 
-# Datagrams of a flow that no switch has seen, whole ones and fragmented ones: all at one instant, and 900 Mbit/s on
-# average in bursts of 1.1 MB. They have to wait for the port of 1 Gbit/s, which is the first with a small buffer.
-for number, (size, count, gap_s, burst) in enumerate([(8000, 2000, 0, 2000), (40000, 300, 0, 300), (8000, 1500, 1e-2, 140)]):
+# Datagrams of a flow that no switch has seen, whole ones and fragmented ones: all at one instant, and 800 Mbit/s
+# in bursts of 7.2 MB. They have to wait for the host's port of 1 Gbit/s, as no buffer on the way has room for them.
+sizes = ((8000, 1000, 0, 1000), (40000, 200, 0, 200), (8000, 1800, 0.072, 900))
+for number, (size, count, gap_s, burst) in enumerate(sizes):
     sleep_until(start + 5 * number)
     if rank == 0:
         time.sleep(0.1)
@@ -98,7 +100,7 @@ elif rank == 1:
     print("late", received())
 
 sleep_until(start + 30)  # TCP within the site, and over the WAN with buffers that the program sets
-for server, client, size, buffer in ((1, 0, 100_000_000, None), (2, 0, 50_000_000, 1 << 26)):
+for server, client, size, buffer in ((1, 0, 40_000_000, None), (2, 0, 25_000_000, 1 << 26)):
     options = [(socket.SOL_SOCKET, name, buffer) for name in (socket.SO_SNDBUF, socket.SO_RCVBUF) if buffer]
     if rank == server:
         with socket.socket() as listening:
@@ -140,11 +142,68 @@ def test_sockets_ports_and_limits_of_a_program_are_those_of_a_host(tmp_path: Pat
     (tmp_path / "private" / "mine").chmod(0o755)
     (tmp_path / "private").chmod(0o700)  # of root, if the test runs as root: then the rank may read it nevertheless
     keys = {"conditions.wan_rate": "1 Gbit/s", "conditions.intra_rate": "1 Gbit/s", "conditions.wan_delay": "20 ms"}
-    keys |= {"transport.queue": "fifo", "fabric.buffer": "10 MB", "program.ranks": [0, 1, 2], "program.processes": 10}
+    keys |= {"transport.queue": "fifo", "fabric.buffer": "6 MB", "program.ranks": [0, 1, 2], "program.processes": 10}
     options = [word for key, value in keys.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    options += ["--set", 'link=[{links="g*>g*", buffer="300 kB"}]'] if False else []
     found, said = program(tmp_path, f"{PYTHON} mine.py", "--gpus", "4", *options)
-    lines = [(tmp_path / f"run/output/{rank}.stdout").read_text().splitlines() for rank in (0, 1)]
-    assert lines[0] == [] and lines[1] == [] and said == "" and found == {}
+    output = {rank: (tmp_path / f"run/output/{rank}.stdout").read_text() for rank in (0, 1)}
+    assert [one["status"] for one in found["ranks"]] == [0, 0, 0] and found["drops"] == 0
+    rate_bps = 1e9
+    sent = re.findall(r"sent (\d+) (\d+) (.*)", output[0])
+    assert re.findall(r"got (\d+) (\d+)", output[1]) == [(size, count) for size, count, _ in sent]
+    for size, count, took_s in sent[:2]:  # until at most a socket's buffer of 213 kB is left, headers aside
+        assert float(took_s) == pytest.approx(8 * (int(size) * int(count) - 106_000) / rate_bps, rel=0.04)
+    (late,) = re.findall(r"late (\d+)", output[1])
     with (tmp_path / "run" / "ranks.csv").open() as file:
-        assert [row["udp_receive_drops"] for row in csv.DictReader(file)] == []
+        assert [int(row["udp_receive_drops"]) for row in csv.DictReader(file)] == [0, 500 - int(late), 0]
+    assert 0 < int(late) < 500 and f"rank 1's host dropped {500 - int(late)} UDP datagrams" in said
+    within, over_wan = ([float(word) for word in line.split()] for line in re.findall(r"tcp (.*)", output[0]))
+    assert within[2] == pytest.approx(8 * within[0] / rate_bps, rel=0.01)
+    # TCP's buffers hold at most twice what a round trip over the WAN does: `send` waits for the rest.
+    assert within[2] > within[1] > 8 * (within[0] - 4 * 0.04 * rate_bps / 8) / rate_bps
+    # A round trip more than the path needs, because the first window that a receiver announces is at most 64 kB.
+    assert over_wan[2] == pytest.approx(8 * over_wan[0] / rate_bps + 2 * 0.04, rel=0.02)
+    assert "found mine\n" in output[0]
+    assert "refused [Errno 11]" in output[0] and "limit of 10 processes and threads per rank" in said
+
+
+FABRICS = [build_fabric(FabricSpec(gpus_per_site=gpus)) for gpus in ((2, 3), (2, 2, 2))]
+
+
+@given(st.sampled_from(FABRICS), st.integers(0, 2**32 - 1))
+def test_a_path_holds_no_more_than_the_socket_limits_assume(fabric: Fabric, seed: int) -> None:
+    """Compared with every path between two GPUs, which the bound must reach if all links are alike."""
+    random = np.random.default_rng(seed)
+    rates_bps, delays_s = (random.uniform(low, high, len(fabric.links)) for low, high in ((1e8, 2e11), (1e-6, 0.2)))
+    sites = fabric.gpu_sites.tolist()
+    for alike in (False, True):
+        if alike:
+            rates_bps, delays_s = np.full_like(rates_bps, 1e10), np.full_like(delays_s, 1e-2)
+        held = []
+        for src, dst in product(range(len(sites)), repeat=2):
+            paths = [path.index for path in fabric.paths_between.get((sites[src], sites[dst]), ())]
+            for path in paths if sites[src] != sites[dst] else [-1] * (src != dst):
+                links = list(fabric.edge_links(src, dst, path))
+                held.append(2 * delays_s[links].sum() * rates_bps[links].min() / 8)
+        bound = path_bytes(fabric, delays_s, rates_bps)
+        assert bound >= max(held) * (1 - 1e-9)
+        assert not alike or bound == pytest.approx(max(held))
+
+
+@given(st.floats(0, 1e12), st.booleans())
+def test_sockets_have_the_usual_limits_of_linux_unless_the_paths_need_more(held: float, line_rate: bool) -> None:
+    limits = socket_limits(held, Transport(line_rate=line_rate))
+    usual = (131_072, 6_291_456, 16_384, 4_194_304)  # tcp(7), for machines of at least 128 MB
+    assert limits.receive[0] == limits.send[0] == 4096 and limits.send[1] == usual[2]
+    assert usual[0] <= limits.receive[1] <= limits.receive[2] < 2**31
+    assert usual[3] <= limits.send[2] < 2**31 and usual[1] <= limits.receive[2]
+    # A window is half a receiver's buffer, and a sender's buffer has to hold the window, with its memory.
+    enough = min(2 * held, 2**31 - 1)
+    assert limits.receive[2] >= enough and limits.send[2] >= enough
+    if line_rate:
+        assert limits.receive[1] >= enough and limits.initial_segments * 8948 >= min(held, 2**31)
+    else:
+        assert limits.receive[1] == usual[0]
+    if held < 25_000:
+        assert (limits.receive, limits.send) == ((4096, *usual[:2]), (4096, *usual[2:]))
+    # tcp_sndbuf_expand calculates in 32 bits: 3 times (bbr) 16,640 bytes for each packet of 9000 bytes.
+    assert 3 * 16_640 * (limits.reordered_packets + 1) < 2**31
