@@ -88,9 +88,10 @@ def set_up_sockets(testbed: Testbed, rates_bps: Floats) -> None:
     fabric, wanted = testbed.fabric, testbed.config.transport
     carried_bps = testbed.platform.scale.rates_bps(links_in_grain(fabric).slowest_bps(rates_bps))
     limits = socket_limits(path_bytes(fabric, testbed.router.delays_s, carried_bps), wanted)
-    prioritize_handlers()
     lift_memory_limit()
-    _allow_for_all(limits)
+    if testbed.platform.own_openvswitch:  # the VM: elsewhere these settings are the machine's
+        prioritize_handlers()
+        _allow_for_all(limits)
     for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):
         with inside(pid):
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
