@@ -5,6 +5,7 @@ a host of its own: `send` returns once the data fits the socket's buffer, and wa
 """
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from scenarios.vm.openvswitch import prioritize_handlers
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside, netlink_of
+from topologies.mininet_topo import PREFIX_LENGTH
 
 Floats = npt.NDArray[np.float64]
 
@@ -97,9 +99,9 @@ def set_up_sockets(testbed: Testbed, rates_bps: Floats) -> None:
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
                 Path("/proc/sys/net/ipv4", name).write_text(text)
         with netlink_of(pid) as netlink:
-            for other in fabric.gpus if wanted.line_rate else ():
-                if other is not gpu:
-                    netlink.set_route(gpu.interface, other.ip, initial_segments=limits.initial_segments)
+            segments = limits.initial_segments if wanted.line_rate else _INITIAL_SEGMENTS
+            network = str(IPv4Network((gpu.ip, PREFIX_LENGTH), strict=False).network_address)
+            netlink.set_route(gpu.interface, network, initial_segments=segments, prefix_length=PREFIX_LENGTH)
 
 
 def _allow_for_all(limits: SocketLimits) -> None:

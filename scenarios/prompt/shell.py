@@ -446,6 +446,8 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {format_value(first)}: help lists what is allowed{hint}")
+        if self.mn[first] in self.mn.hosts:
+            self._testbed.set_transport()
         self.mn[first].has_empty_input = not self.isatty()
         # Set up before the command starts, so that no Ctrl-C is lost.
         with self._at_high_priority(_NOT_INHERITED), _interrupts() as self._interrupts:

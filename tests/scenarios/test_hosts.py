@@ -37,6 +37,8 @@ def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_command
         "wait 1 s",
         "sh cat /run/found",
         "g0 cat",
+        "allgather 8 MB",  # by agents, whose buffers are others
+        "g0 cat /proc/sys/net/ipv4/tcp_wmem",
         "g0 read line; echo read $?",
         "g0 X=here",
         "g0 bash -c 'trap \"\" INT; while :; do sleep 1; done'",
@@ -52,6 +54,7 @@ def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_command
         within, across = ({way for way, leads in found[where].items() if leads} for where in ("within", "across"))
         assert {*found["within"]} - within <= NOT_IN_KERNEL
         assert across == shared
+    assert "4096\t16384\t4194304" in ended.out
     assert "read 1\r\n" in ended.out
     assert ended.out.count("the command was ended after 30 s (program.deadline)") == 2
     assert re.search(r"here42 in g0 as +1\r\n", ended.out)
@@ -200,7 +203,7 @@ def test_sockets_have_the_usual_limits_of_linux_unless_the_paths_need_more(held:
     enough = min(2 * held, 2**31 - 1)
     assert limits.receive[2] >= enough and limits.send[2] >= enough
     if line_rate:
-        assert limits.receive[1] >= enough and limits.initial_segments * 8948 >= min(held, 2**31)
+        assert limits.receive[1] >= enough and limits.initial_segments * 8948 >= min(held, 2**30)
     else:
         assert limits.receive[1] == usual[0]
     if held < 25_000:
