@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
             fastest_bps = highest_bps(config, testbed.conditions)
-            set_up_sockets(testbed, fastest_bps)
+            set_up_sockets(testbed, fastest_bps, paths_change=timeline.changes_paths)
             with (
                 testbed.host_ports(fastest_bps),
                 Run(testbed, config.program, request, timeline=timeline) as run,

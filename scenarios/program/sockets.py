@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from controller.routing.switch_paths import FabricPaths
 from hosts.agent.transport import MAX_BUFFER_BYTES, MAX_WINDOW_BYTES, Transport, lift_memory_limit
 from scenarios.policies.conditions import Conditions
 from scenarios.spec.scenario import Scenario
@@ -19,7 +20,6 @@ from scenarios.vm.openvswitch import prioritize_handlers
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside, netlink_of
-from topologies.mininet_topo import PREFIX_LENGTH
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,49 +29,71 @@ _ROOM = 1.25  # for the segments that are queued on the way, and for the memory 
 _SEGMENT_BYTES = 8948  # TCP's payload of a full packet
 _INITIAL_SEGMENTS = 10  # Linux's initial window (RFC 6928)
 _REORDERED = 64, 32_768  # packets; with more, the kernel's calculation of a sender's buffer would overflow 32 bits
+_USUAL_REORDERED = 3  # Linux's default
 _MAX_ROWS = 4096  # of conditions that change over time
 
 
 @dataclass(frozen=True, kw_only=True)
 class SocketLimits:
-    """The buffers of TCP sockets, each as (least, initial, greatest) bytes, the initial congestion window in segments,
-    and how many packets may overtake one before TCP takes it for lost."""
+    """The buffers of TCP sockets, each as (least, initial, greatest) bytes, and how many packets may overtake one
+    before TCP takes it for lost."""
 
     receive: tuple[int, int, int]
     send: tuple[int, int, int]
-    initial_segments: int
     reordered_packets: int
 
 
-def socket_limits(path_bytes: float, transport: Transport) -> SocketLimits:
-    """Return the limits for paths that hold up to `path_bytes`, a path's rate times its round trip.
+def socket_limits(held_bytes: float, transport: Transport, *, paths_change: bool = False) -> SocketLimits:
+    """Return the limits for paths that hold up to `held_bytes`, a path's rate times its round trip.
 
-    With `line_rate`, a connection begins with the windows of one that has filled its path. A receiver announces half of
-    its buffer, and a sender's buffer grows to twice the congestion window.
+    With `line_rate`, a receiver begins with the buffer of one whose path has been filled: it announces half of that. A
+    sender's buffer grows to twice its congestion window, and to twice the packets that may overtake one, which are many
+    only if `paths_change` during connections.
     """
-    window = round(min(_ROOM * path_bytes, MAX_WINDOW_BYTES))
+    window = _window_bytes(held_bytes)
     receive, send = (min(max(usual[2], 2 * round(_ROOM * window)), MAX_BUFFER_BYTES) for usual in (_RECEIVE, _SEND))
     first = min(max(_RECEIVE[1], 2 * window if transport.line_rate else 0), receive)
-    segments = -(-window // _SEGMENT_BYTES)
+    least, most = _REORDERED
     return SocketLimits(
         receive=(_RECEIVE[0], first, receive),
         send=(_SEND[0], _SEND[1], send),
-        initial_segments=max(_INITIAL_SEGMENTS, segments),
-        reordered_packets=min(max(2 * segments, _REORDERED[0]), _REORDERED[1]),
+        reordered_packets=min(max(2 * window // _SEGMENT_BYTES, least), most) if paths_change else _USUAL_REORDERED,
     )
 
 
-def path_bytes(fabric: Fabric, delays_s: Floats, rates_bps: Floats) -> float:
-    """Return the most bytes that a path between two GPUs holds in a round trip, given delays and rates of the logical
-    links, [links] s and bit/s."""
-    bps = dict.fromkeys(("intra", "to_br", "from_br", "wan"), 0.0)
-    longest_s = dict(bps)
+def initial_segments(held_bytes: float, transport: Transport) -> int:
+    """Return the congestion window, in segments, with which connections over such paths begin."""
+    return max(_INITIAL_SEGMENTS, -(-_window_bytes(held_bytes) // _SEGMENT_BYTES) if transport.line_rate else 0)
+
+
+def _window_bytes(held_bytes: float) -> int:
+    return round(min(_ROOM * held_bytes, MAX_WINDOW_BYTES))
+
+
+def held_bytes(fabric: Fabric, delays_s: Floats, rates_bps: Floats) -> Floats:
+    """Return the most bytes that a path from a GPU of one site to one of another, or of the same, holds in a round
+    trip, [sites, sites]; 0 without a path. Delays and rates are those of the logical links, [links] s and bit/s."""
+    site = {gpu.name: gpu.site for gpu in fabric.gpus}
+    count = len(fabric.gpus_per_site)
+    way_s, way_bps = np.zeros((count, count)), np.zeros((count, count))
+    ends_s, ends_bps = np.zeros((2, count)), np.zeros((2, count))  # towards border routers, and from them
     for link in fabric.links:
-        bps[link.kind] = max(bps[link.kind], float(rates_bps[link.index]))
-        longest_s[link.kind] = max(longest_s[link.kind], float(delays_s[link.index]))
-    wan_s = max((float(delays_s[list(path.links)].sum()) for path in fabric.paths), default=0.0)
-    over_wan = min(bps["to_br"], bps["wan"], bps["from_br"]) * (longest_s["to_br"] + wan_s + longest_s["from_br"])
-    return 2 * max(bps["intra"] * longest_s["intra"], over_wan) / 8
+        if link.kind == "wan":
+            continue
+        if link.kind == "intra":
+            most_s, most_bps, index = way_s, way_bps, (site[link.src], site[link.dst])
+        else:
+            most_s, most_bps = ends_s, ends_bps
+            index = (0, site[link.src]) if link.kind == "to_br" else (1, site[link.dst])
+        most_s[index] = max(most_s[index], delays_s[link.index])
+        most_bps[index] = max(most_bps[index], rates_bps[link.index])
+    for path in fabric.paths:
+        (src, dst), links = (path.src_site, path.dst_site), list(path.links)
+        slowest_bps = min(ends_bps[0, src], ends_bps[1, dst], rates_bps[links].min())
+        way_s[src, dst] = max(way_s[src, dst], ends_s[0, src] + delays_s[links].sum() + ends_s[1, dst])
+        way_bps[src, dst] = max(way_bps[src, dst], slowest_bps)
+    held: Floats = way_bps * (way_s + way_s.T) / 8
+    return held
 
 
 def highest_bps(config: Scenario, conditions: Conditions) -> Floats:
@@ -84,24 +106,30 @@ def highest_bps(config: Scenario, conditions: Conditions) -> Floats:
     return highest
 
 
-def set_up_sockets(testbed: Testbed, rates_bps: Floats) -> None:
+def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = False) -> None:
     """Apply [transport] and `socket_limits` to the GPUs' hosts, for these rates of links or ports (bit/s), and have the
     switches lose no packet of a new flow. Raises OSError."""
     fabric, wanted = testbed.fabric, testbed.config.transport
     carried_bps = testbed.platform.scale.rates_bps(links_in_grain(fabric).slowest_bps(rates_bps))
-    limits = socket_limits(path_bytes(fabric, testbed.router.delays_s, carried_bps), wanted)
+    held = held_bytes(fabric, testbed.router.delays_s, carried_bps)
+    limits = socket_limits(float(held.max()), wanted, paths_change=paths_change)
     lift_memory_limit()
     if testbed.platform.own_openvswitch:  # the VM: elsewhere these settings are the machine's
         prioritize_handlers()
         _allow_for_all(limits)
+    networks = [IPv4Network(network) for network in FabricPaths(fabric).networks]
     for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):
         with inside(pid):
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
                 Path("/proc/sys/net/ipv4", name).write_text(text)
         with netlink_of(pid) as netlink:
-            segments = limits.initial_segments if wanted.line_rate else _INITIAL_SEGMENTS
-            network = str(IPv4Network((gpu.ip, PREFIX_LENGTH), strict=False).network_address)
-            netlink.set_route(gpu.interface, network, initial_segments=segments, prefix_length=PREFIX_LENGTH)
+            for network, of_path in zip(networks, held[gpu.site].tolist(), strict=True):
+                netlink.set_route(
+                    gpu.interface,
+                    str(network.network_address),
+                    initial_segments=initial_segments(of_path, wanted),
+                    prefix_length=network.prefixlen,
+                )
 
 
 def _allow_for_all(limits: SocketLimits) -> None:

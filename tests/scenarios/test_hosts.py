@@ -5,7 +5,7 @@ import csv
 import json
 import re
 import sys
-from itertools import product
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts.agent.transport import Transport
-from scenarios.program.sockets import path_bytes, socket_limits
+from scenarios.program.sockets import held_bytes, initial_segments, socket_limits
 from tests.conftest import PROJECT, VM
 from tests.scenarios.test_program import program
 from tests.scenarios.test_prompt import RUN
@@ -173,28 +173,31 @@ FABRICS = [build_fabric(FabricSpec(gpus_per_site=gpus)) for gpus in ((2, 3), (2,
 
 
 @given(st.sampled_from(FABRICS), st.integers(0, 2**32 - 1))
-def test_a_path_holds_no_more_than_the_socket_limits_assume(fabric: Fabric, seed: int) -> None:
-    """Compared with every path between two GPUs, which the bound must reach if all links are alike."""
+def test_paths_hold_no_more_than_the_socket_limits_assume(fabric: Fabric, seed: int) -> None:
+    """Compared with every path between two GPUs and back, which the bound must reach if all links are alike."""
     random = np.random.default_rng(seed)
     rates_bps, delays_s = (random.uniform(low, high, len(fabric.links)) for low, high in ((1e8, 2e11), (1e-6, 0.2)))
     sites = fabric.gpu_sites.tolist()
+
+    def ways(src: int, dst: int) -> list[list[int]]:
+        paths = [path.index for path in fabric.paths_between.get((sites[src], sites[dst]), ())]
+        return [list(fabric.edge_links(src, dst, path)) for path in (paths if sites[src] != sites[dst] else [-1])]
+
     for alike in (False, True):
         if alike:
             rates_bps, delays_s = np.full_like(rates_bps, 1e10), np.full_like(delays_s, 1e-2)
-        held = []
-        for src, dst in product(range(len(sites)), repeat=2):
-            paths = [path.index for path in fabric.paths_between.get((sites[src], sites[dst]), ())]
-            for path in paths if sites[src] != sites[dst] else [-1] * (src != dst):
-                links = list(fabric.edge_links(src, dst, path))
-                held.append(2 * delays_s[links].sum() * rates_bps[links].min() / 8)
-        bound = path_bytes(fabric, delays_s, rates_bps)
-        assert bound >= max(held) * (1 - 1e-9)
-        assert not alike or bound == pytest.approx(max(held))
+        bound = held_bytes(fabric, delays_s, rates_bps)
+        for src, dst in permutations(range(len(sites)), 2):
+            back_s = max(delays_s[way].sum() for way in ways(dst, src))
+            held = max(rates_bps[way].min() * (delays_s[way].sum() + back_s) / 8 for way in ways(src, dst))
+            assert bound[sites[src], sites[dst]] >= held * (1 - 1e-9)
+            assert not alike or bound[sites[src], sites[dst]] == pytest.approx(held)
 
 
 @given(st.floats(0, 1e12), st.booleans())
 def test_sockets_have_the_usual_limits_of_linux_unless_the_paths_need_more(held: float, line_rate: bool) -> None:
-    limits = socket_limits(held, Transport(line_rate=line_rate))
+    transport = Transport(line_rate=line_rate)
+    limits, first = socket_limits(held, transport), initial_segments(held, transport)
     usual = (131_072, 6_291_456, 16_384, 4_194_304)  # tcp(7), for machines of at least 128 MB
     assert limits.receive[0] == limits.send[0] == 4096 and limits.send[1] == usual[2]
     assert usual[0] <= limits.receive[1] <= limits.receive[2] < 2**31
@@ -203,10 +206,13 @@ def test_sockets_have_the_usual_limits_of_linux_unless_the_paths_need_more(held:
     enough = min(2 * held, 2**31 - 1)
     assert limits.receive[2] >= enough and limits.send[2] >= enough
     if line_rate:
-        assert limits.receive[1] >= enough and limits.initial_segments * 8948 >= min(held, 2**30)
+        assert limits.receive[1] >= enough and first * 8948 >= min(held, 2**30)
     else:
-        assert limits.receive[1] == usual[0]
+        assert limits.receive[1] == usual[0] and first == 10
     if held < 25_000:
-        assert (limits.receive, limits.send) == ((4096, *usual[:2]), (4096, *usual[2:]))
+        assert (limits.receive, limits.send, first) == ((4096, *usual[:2]), (4096, *usual[2:]), 10)
+    assert limits.reordered_packets == 3
+    overtaken = socket_limits(held, transport, paths_change=True).reordered_packets
+    assert overtaken * 8948 >= min(held, 250e6)
     # tcp_sndbuf_expand calculates in 32 bits: 3 times (bbr) 16,640 bytes for each packet of 9000 bytes.
-    assert 3 * 16_640 * (limits.reordered_packets + 1) < 2**31
+    assert 3 * 16_640 * (overtaken + 1) < 2**31
