@@ -105,6 +105,7 @@ class GpuHost(LateShell, Host):
     def startShell(self, mnopts: str | None = None) -> None:
         """Make the namespaces, and no shell; raises NetworkError."""
         self._started: list[subprocess.Popen[bytes]] = []
+        address = str(self.params["ip"]).partition("/")[0]
         try:
             with namespaces.starting_in(None):
                 self._holder = subprocess.Popen(
@@ -113,7 +114,7 @@ class GpuHost(LateShell, Host):
                     stdout=subprocess.PIPE,
                     text=True,
                     process_group=0,  # so that Ctrl-C at a prompt does not end it
-                    preexec_fn=partial(namespaces.become_host, self.name),  # noqa: PLW1509 - there is one thread
+                    preexec_fn=partial(namespaces.become_host, self.name, address),  # noqa: PLW1509 - there is one thread
                 )
         except (OSError, subprocess.SubprocessError) as error:
             raise NetworkError(f"the namespaces of {self.name} cannot be made: {error}") from None

@@ -28,6 +28,8 @@ OF_HOST = NEW_NET | NEW_MOUNT | NEW_UTS | NEW_IPC | NEW_CGROUP
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+_HOST_NAME = Path("/etc/hostname")
+_NAMES = Path("/etc/hosts")
 _SHM, _QUEUES = Path("/dev/shm"), Path("/dev/mqueue")  # noqa: S108 - each host has its own
 
 
@@ -46,8 +48,9 @@ def starting_in(process: int | None) -> Iterator[None]:
             set_namespaces(home.fileno(), NEW_PID)
 
 
-def become_host(name: str) -> None:
-    """Make this process the first one of a host; it must have been started in a new PID namespace. Raises OSError."""
+def become_host(name: str, address: str) -> None:
+    """Make this process the first one of a host with this IP address; it must have been started in a new PID namespace.
+    Raises OSError."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans become its children: the kernel reaps them at once
     unshare(OF_HOST)
     socket.sethostname(name)
@@ -57,7 +60,9 @@ def become_host(name: str) -> None:
     mount("tmpfs", _SHM, "tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=1777")
     if _QUEUES.is_mount():
         mount("mqueue", _QUEUES, "mqueue")
-    for target, text in identities(name).items():
+    # Programs look up their own name, and would wait for an answer of a name server.
+    names = f"127.0.0.1 localhost\n{address} {name}\n"
+    for target, text in {**identities(name), _NAMES: names}.items():
         file = _SHM / "identity"
         file.write_text(text)
         mount(file, target, flags=MS_BIND)
@@ -79,5 +84,5 @@ def identities(name: str) -> dict[Path, str]:
         hashlib.blake2b(f"{kind} {name}".encode(), digest_size=16).hexdigest() for kind in ("machine", "boot")
     )
     parts = (boot[:8], boot[8:12], "4" + boot[13:16], "8" + boot[17:20], boot[20:])  # a UUID of version 4 (RFC 9562)
-    machine_ids = {file: f"{machine}\n" for file in _MACHINE_IDS if file.is_file()}
-    return {**machine_ids, BOOT_ID: "-".join(parts) + "\n"}
+    texts = dict.fromkeys(_MACHINE_IDS, machine) | {_HOST_NAME: name, BOOT_ID: "-".join(parts)}
+    return {file: f"{text}\n" for file, text in texts.items() if file.is_file()}

@@ -105,11 +105,12 @@ def listening(address: str) -> socket.socket:
 def identity() -> dict[str, str]:
     """Return what a program may take for the identity of its machine."""
     files = {"machine id": "/etc/machine-id", "boot id": "/proc/sys/kernel/random/boot_id"}
+    files |= {"name in a file": "/etc/hostname"}
     found = {name: Path(file).read_text() for name, file in files.items() if Path(file).exists()}
     kinds = ("ipc", "pid", "uts", "mnt", "net", "cgroup")
     return (
         found
-        | {"host name": socket.gethostname()}
+        | {"host name": socket.gethostname(), "host number": str(libc.gethostid())}
         | {f"{kind} namespace": str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in kinds}
     )
 
