@@ -383,9 +383,9 @@ class Prompt(CLI):  # type: ignore[misc]
                     poll.register(end, select.POLLIN)
                     if not poll.poll(self._deadline_s * 1000):
                         raise PromptError(self._overdue)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # safe: it has not been waited for
+                raise
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
