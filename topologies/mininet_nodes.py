@@ -8,6 +8,7 @@ import contextlib
 import os
 import select
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -103,23 +104,33 @@ class GpuHost(LateShell, Host):
     _pidfd = -1
 
     def startShell(self, mnopts: str | None = None) -> None:
-        """Make the namespaces, and no shell; raises NetworkError."""
+        """Start making the namespaces, and no shell; `await_namespaces` waits for them."""
         self._started: list[subprocess.Popen[bytes]] = []
-        address = str(self.params["ip"]).partition("/")[0]
+        # The host's first process inherits that it ignores SIGCHLD, so the kernel reaps the orphans that it adopts.
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         try:
             with namespaces.starting_in(None):
                 self._holder = subprocess.Popen(
-                    ["ip", "-oneline", "-batch", "-"],
+                    [*namespaces.FIRST, "ip", "-oneline", "-batch", "-"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
                     process_group=0,  # so that Ctrl-C at a prompt does not end it
-                    preexec_fn=partial(namespaces.become_host, self.name, address),  # noqa: PLW1509 - there is one thread
                 )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise NetworkError(f"the namespaces of {self.name} cannot be made: {error}") from None
+        except OSError as error:
+            raise NetworkError(f"the namespaces of {self.name} cannot be made: {error.strerror}") from None
+        finally:
+            signal.signal(signal.SIGCHLD, before)
         self.pid = self._holder.pid
         self._pidfd = os.pidfd_open(self.pid)
+
+    def await_namespaces(self, address: str) -> None:
+        """Wait until the namespaces exist, and make them those of a host with this IP address; raises NetworkError."""
+        self.configure()
+        try:
+            namespaces.furnish(self._pidfd, self.name, address)
+        except OSError as error:
+            raise NetworkError(f"the namespaces of {self.name} cannot be set up: {error.strerror}") from None
 
     def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
         """Start a process of the host."""
@@ -142,7 +153,7 @@ class GpuHost(LateShell, Host):
             self._holder.stdin.write(batch)
             self._holder.stdin.flush()
         if not self._holder.stdout.readline():
-            raise NetworkError(f"the interfaces of {self.name} cannot be set up: ip failed in its namespace")
+            raise NetworkError(f"{self.name} cannot be set up: ip or unshare failed in its namespaces")
 
     def terminate(self) -> None:
         """End all processes of the host, and its namespaces."""

@@ -4,17 +4,17 @@ A host has its own network, host name, System V and POSIX memory and queues, pro
 /dev/shm, machine id and boot id, so that programs of two hosts find each other over the network only. What hosts do
 share is the file system, as over NFS, unless a caller mounts others (`scenarios.program.ranks`).
 
-The first process of a host calls `become_host`, and its end kills all processes of the host. Another process is made
-one of the host's in two steps, as a process cannot change its own PID namespace: its parent starts it within
-`starting_in`, and it calls `join` before it executes its program.
+The first process of a host is started with `FIRST`, and its end kills all processes of the host; `furnish` then sets
+up its namespaces from outside. (To fork this process for that would be slow: in User-Mode Linux the pages of a process
+are mapped anew when it forks.) Another process is made one of the host's in two steps, as a process cannot change its
+own PID namespace: its parent starts it within `starting_in`, and it calls `join` before it executes its program.
 """
 
 import hashlib
 import os
-import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from topologies.linux import mount, set_namespaces, unshare
@@ -25,6 +25,10 @@ NEW_MOUNT = 0x20000
 OF_HOST = NEW_NET | NEW_MOUNT | NEW_UTS | NEW_IPC | NEW_CGROUP
 """All kinds of a host's namespaces except that of processes."""
 
+FIRST = ("unshare", "--net", "--mount", "--uts", "--ipc", "--cgroup", "--mount-proc")
+"""The beginning of the command line of a host's first process, which must be started in a new PID namespace."""
+
+_FS = 0x200
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
@@ -48,25 +52,36 @@ def starting_in(process: int | None) -> Iterator[None]:
             set_namespaces(home.fileno(), NEW_PID)
 
 
-def become_host(name: str, address: str) -> None:
-    """Make this process the first one of a host with this IP address; it must have been started in a new PID namespace.
-    Raises OSError."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans become its children: the kernel reaps them at once
-    unshare(OF_HOST)
-    socket.sethostname(name)
-    mount("none", Path("/"), flags=MS_REC | MS_PRIVATE)
-    mount("sysfs", Path("/sys"), "sysfs")
-    mount("proc", Path("/proc"), "proc")
-    mount("tmpfs", _SHM, "tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=1777")
-    if _QUEUES.is_mount():
-        mount("mqueue", _QUEUES, "mqueue")
-    # Programs look up their own name, and would wait for an answer of a name server.
-    names = f"127.0.0.1 localhost\n{address} {name}\n"
-    for target, text in {**identities(name), _NAMES: names}.items():
-        file = _SHM / "identity"
-        file.write_text(text)
-        mount(file, target, flags=MS_BIND)
-        file.unlink()  # the mount keeps it
+@contextmanager
+def _visiting(process: int) -> Iterator[None]:
+    """Move this thread into namespaces of a process given by its pidfd, except that of processes; raises OSError."""
+    directory = Path.cwd()
+    unshare(_FS)  # a thread that shares its working directory with others cannot change its mounts
+    with ExitStack() as stack:
+        stack.callback(os.chdir, directory)  # at last: the kernel has changed it to the root
+        for name in ("net", "uts", "ipc", "mnt"):
+            home = stack.enter_context(Path("/proc/thread-self/ns", name).open("rb"))
+            stack.callback(set_namespaces, home.fileno(), 0)
+        set_namespaces(process, NEW_NET | NEW_UTS | NEW_IPC | NEW_MOUNT)
+        yield
+
+
+def furnish(process: int, name: str, address: str) -> None:
+    """Make the namespaces of a host's first process (`FIRST`), given by its pidfd, those of a host with this name and
+    IP address. Raises OSError."""
+    with _visiting(process):
+        socket.sethostname(name)
+        mount("sysfs", Path("/sys"), "sysfs")
+        mount("tmpfs", _SHM, "tmpfs", flags=MS_NOSUID | MS_NODEV, data="mode=1777")
+        if _QUEUES.is_mount():
+            mount("mqueue", _QUEUES, "mqueue")
+        # Programs look up their own name, and would wait for an answer of a name server.
+        names = f"127.0.0.1 localhost\n{address} {name}\n"
+        for target, text in {**identities(name), _NAMES: names}.items():
+            file = _SHM / "identity"
+            file.write_text(text)
+            mount(file, target, flags=MS_BIND)
+            file.unlink()  # the mount keeps it
 
 
 def join(process: int, kinds: int = OF_HOST) -> None:
