@@ -91,7 +91,7 @@ class Network(Mininet):
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
             intf = host.defaultIntf()
             intf.mac, intf.ip, intf.prefixLen = gpu.mac, gpu.ip, str(PREFIX_LENGTH)
-            host.await_namespace()
+            host.await_namespaces(gpu.ip)
         run_program(["ip", "-batch", "-"], "".join(map(_cable_lines, self.links)))
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
             host.configure(

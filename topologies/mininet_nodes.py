@@ -8,12 +8,16 @@ import contextlib
 import os
 import select
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mininet.link import Intf, Link
 from mininet.node import Host, Node, OVSSwitch, RemoteController
+
+from topologies import namespaces
 
 _TIMEOUT_S = 60  # for programs that take milliseconds
 
@@ -26,6 +30,8 @@ class LateShell(Node):
     """A node whose shell is started by its first command, and again after a command such as `exit` has ended it."""
 
     isSetup = True  # otherwise Mininet would start programs to check which ones are installed
+    has_empty_input = False
+    """Whether commands find the end of their input at once, where nobody can type any."""
     pid: int
     inNamespace: bool
     _ready = False
@@ -48,6 +54,9 @@ class LateShell(Node):
         # must be read before the next command.
         while any(events & select.POLLIN for _, events in self.pollOut.poll(0)):
             self.read()
+        if self.has_empty_input:
+            words = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list) else arguments
+            return super().sendCmd(_without_input(" ".join(map(str, words))), **options)
         return super().sendCmd(*arguments, **options)
 
     def ready(self) -> None:
@@ -63,45 +72,78 @@ class LateShell(Node):
         if self.shell is not None and self.shell.poll() is not None:
             self.cleanup()
         if self.shell is None:
-            pid, namespaced = self.pid, self.inNamespace
+            before = self.pid, self.inNamespace, self.has_empty_input
             self.inNamespace = False  # the shell joins the node's existing namespace instead of making one
+            self.has_empty_input = False  # Mininet sets up the terminal
             try:
                 super().startShell(mnopts="-d")
             finally:
-                self.pid, self.inNamespace = pid, namespaced
+                self.pid, self.inNamespace, self.has_empty_input = before
 
     def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
         if cmd[:2] == ["mnexec", "-d"]:
             # Without -c, which closes every possible descriptor: 65536 system calls at the VM's limit. Without -d too:
             # a Ctrl-C at the prompt would end the shell if it came before mnexec has made the new session.
-            cmd = ["mnexec", "-a", str(self.pid), *cmd[2:]]
-            params["close_fds"] = params["start_new_session"] = True
+            cmd, params["close_fds"], params["start_new_session"] = cmd[2:], True, True
         popen: subprocess.Popen[bytes] = super()._popen(cmd, **params)
         return popen
 
 
+def _without_input(command: str) -> str:
+    """Return a shell's command that runs `command` in the shell itself, with an empty standard input."""
+    # As Mininet does for a command that ends with `&`, which this one no longer does.
+    tell_pid = r"; printf '\001%d\012' $!" if command.rstrip().endswith("&") else ""
+    return f"eval {shlex.quote(command)} </dev/null{tell_pid}"
+
+
 class GpuHost(LateShell, Host):
-    """A GPU's host: a network namespace, held by an `ip` process that also configures it and ends with this process."""
+    """A GPU's host: namespaces of its own (`topologies.namespaces`), held by an `ip` process that also configures its
+    network and ends with this process. All other processes of the host end with that one."""
 
     _holder: "subprocess.Popen[str] | None" = None
+    _pidfd = -1
 
     def startShell(self, mnopts: str | None = None) -> None:
-        """Start making the namespace, and no shell; `await_namespace` waits for it."""
-        command = ["mnexec", "-n", "-p", "ip", "-oneline", "-batch", "-"]
-        self._holder = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            process_group=0,  # so that Ctrl-C at a prompt does not end it
-        )
+        """Start making the namespaces, and no shell; `await_namespaces` waits for them."""
+        self._started: list[subprocess.Popen[bytes]] = []
+        # The host's first process inherits that it ignores SIGCHLD, so the kernel reaps the orphans that it adopts.
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        try:
+            with namespaces.starting_in(None):
+                self._holder = subprocess.Popen(
+                    [*namespaces.FIRST, "ip", "-oneline", "-batch", "-"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    process_group=0,  # so that Ctrl-C at a prompt does not end it
+                )
+        except OSError as error:
+            raise NetworkError(f"the namespaces of {self.name} cannot be made: {error.strerror}") from None
+        finally:
+            signal.signal(signal.SIGCHLD, before)
         self.pid = self._holder.pid
+        self._pidfd = os.pidfd_open(self.pid)
 
-    def await_namespace(self) -> None:
-        """Wait until the namespace exists; raises NetworkError if it cannot be made."""
-        assert self._holder is not None and self._holder.stdout is not None
-        if not self._holder.stdout.readline():  # mnexec prints its pid once it has made the namespace
-            raise NetworkError(f"the network namespace of {self.name} cannot be made: mnexec failed")
+    def await_namespaces(self, address: str) -> None:
+        """Wait until the namespaces exist, and make them those of a host with this IP address; raises NetworkError."""
+        self.configure()
+        try:
+            namespaces.furnish(self._pidfd, self.name, address)
+        except OSError as error:
+            raise NetworkError(f"the namespaces of {self.name} cannot be set up: {error.strerror}") from None
+
+    def _popen(self, cmd: list[str], **params: Any) -> "subprocess.Popen[bytes]":
+        """Start a process of the host."""
+        kinds = namespaces.OF_HOST
+        if cmd[:2] == ["mnexec", "-da"]:  # Mininet's way of joining a host's namespaces, but not all of them
+            cmd, params["start_new_session"] = cmd[3:], True
+        if any("mnexec -a 1 " in word for word in cmd):  # the tunnel to a display: 1 is the machine's first process
+            kinds = namespaces.NEW_NET
+        params["preexec_fn"] = partial(namespaces.join, self._pidfd, kinds)
+        with namespaces.starting_in(self._pidfd) if kinds == namespaces.OF_HOST else contextlib.nullcontext():
+            popen = super()._popen(cmd, **params)
+        self._started.append(popen)
+        return popen
 
     def configure(self, *lines: str) -> None:
         """Run these lines of `ip` in the namespace; raises NetworkError if one fails."""
@@ -111,18 +153,23 @@ class GpuHost(LateShell, Host):
             self._holder.stdin.write(batch)
             self._holder.stdin.flush()
         if not self._holder.stdout.readline():
-            raise NetworkError(f"the interfaces of {self.name} cannot be set up: ip failed in its namespace")
+            raise NetworkError(f"{self.name} cannot be set up: ip or unshare failed in its namespaces")
 
     def terminate(self) -> None:
-        """End the node's shell and its namespace."""
+        """End all processes of the host, and its namespaces."""
         super().terminate()
-        if self._holder is not None and self._holder.stdin is not None and self._holder.stdout is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._holder.stdin.close()
-            self._holder.stdout.close()
-            self._holder.terminate()  # closing the pipe may not end it: a process forked meanwhile may hold it open
-            self._holder.wait()
-            self._holder = None
+        if self._holder is None or self._holder.stdin is None or self._holder.stdout is None:
+            return
+        with contextlib.suppress(BrokenPipeError):
+            self._holder.stdin.close()
+        self._holder.stdout.close()
+        self._holder.kill()  # closing the pipe may not end it: a process forked meanwhile may hold it open
+        for process in self._started:  # the holder cannot end before this process has reaped its own children there
+            process.kill()
+            process.wait()
+        self._holder.wait()
+        os.close(self._pidfd)
+        self._holder = None
 
 
 class FabricSwitch(LateShell, OVSSwitch):

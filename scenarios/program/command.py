@@ -11,6 +11,7 @@ from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.program import session
+from scenarios.program.session import COUNTED
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
 
@@ -59,12 +60,12 @@ def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, 
 
 def _table(result: Mapping[str, Any]) -> str:
     """Format the ranks and the WAN links of a run as a table."""
-    lines = [f"{'rank':>4} {'GPU':>5} {'status':>6} {'end, s':>14} {'retransmitted segments':>22}"]
+    lines = [f"{'rank':>4} {'GPU':>5} {'status':>6} {'end, s':>14} {'retransmitted segments':>22} {'UDP drops':>9}"]
     for rank in result["ranks"]:
         status = "" if rank["status"] is None else rank["status"]
         end = "" if rank["end_s"] is None else f"{rank['end_s']:,.6f}"
-        segments = "" if rank["retransmitted_segments"] is None else rank["retransmitted_segments"]
-        lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>6} {end:>14} {segments:>22}")
+        segments, datagrams = ("" if rank[name] is None else rank[name] for name in COUNTED)
+        lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>6} {end:>14} {segments:>22} {datagrams:>9}")
     lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
     for link in result["links"]:
         share = link["bytes"] / link["capacity_bytes"] if link["capacity_bytes"] else 0.0

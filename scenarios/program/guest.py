@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from hosts.agent import transport
-from hosts.agent.transport import limits
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
-from scenarios.program.ranks import FILES, MAX_PROCESSES, RankFiles, User, start_shell
+from scenarios.program.ranks import FILES, RankFiles, User, start_shell
+from scenarios.program.sockets import highest_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -38,7 +36,6 @@ from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
 from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
-from topologies.mininet_network import inside, netlink_of
 from topologies.shaping.classes import classes_of
 
 CAPTURES = "captures"
@@ -48,8 +45,8 @@ _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
 _MAX_SAMPLES = 4096  # after so many samples, the interval doubles
 _CHUNK = 65536
+_NO_PROCESS = b"Resource temporarily unavailable", b"start new thread", b"Cannot fork"  # said where a fork failed
 _YIELDS = 3  # yields of the processor, for the threads that carry the output
-_MIN_WINDOW_BYTES = 16 << 20
 
 
 def main(arguments: list[str]) -> int:
@@ -65,8 +62,12 @@ def main(arguments: list[str]) -> int:
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
-            set_transport(testbed, timeline.rates_bps)
-            with Run(testbed, config.program, request, timeline=timeline) as run:
+            fastest_bps = highest_bps(config, testbed.conditions)
+            set_up_sockets(testbed, fastest_bps, paths_change=timeline.changes_paths)
+            with (
+                testbed.host_ports(fastest_bps),
+                Run(testbed, config.program, request, timeline=timeline) as run,
+            ):
                 run.wait()
                 _emit(over=run.end())
             leave(platform)
@@ -109,7 +110,7 @@ class Run:
             testbed.platform.folder / "program",
             directory=Path(request["directory"]),
             user=self._user,
-            ranks=len(self._gpus),
+            ranks=[testbed.fabric.gpus[gpu].name for gpu in self._gpus],
             size_bytes=self._spec.files_bytes,
             hosts={gpu.name: gpu.ip for gpu in testbed.fabric.gpus},
         )
@@ -119,12 +120,14 @@ class Run:
         self._kept_bytes: dict[tuple[int, str], int] = {}
         self._discarded_bytes: dict[tuple[int, str], int] = {}
         self._captures: list[Capture] = []
-        self._retransmitted_before = [self._retransmitted(gpu) for gpu in self._gpus]
+        self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
         self._rates_bps = self._carried_bps()
         self._capacity_bytes = np.zeros(len(self._wan_links))
-        self._full = False
+        self._full = self._was_refused = False
+        self._limit = program.processes * len(self._gpus)
+        self._tasks_before = self._most_tasks = 0
 
     def __enter__(self) -> "Run":
         try:
@@ -147,24 +150,29 @@ class Run:
         for name in self._spec.capture:
             self._capture(name)
         self._testbed.drops()
+        self._tasks_before = _tasks()
         self._beginning_ns = time.monotonic_ns()
         self._emit(began=True, links=self._links)
         self._sample()
 
     def _start(self, rank: int) -> None:
         testbed = self._testbed
-        host = testbed.fabric.gpus[self._gpus[rank]]
+        host = os.pidfd_open(testbed.network.host_pids[self._gpus[rank]])
         prepare = partial(
             self._rank_files.prepare,
             rank,
-            name=host.name,
-            host_pid=testbed.network.host_pids[self._gpus[rank]],
+            host=host,
             hidden=str(self._folder),
-            limit=MAX_PROCESSES * len(self._gpus),
+            limit=self._limit,
             memory_bytes=self._spec.memory_bytes,
         )
         command = self._spec.command or ""
-        process = start_shell(command, user=self._user, environment=self._variables(rank), prepare=prepare)
+        try:
+            process = start_shell(
+                command, host=host, user=self._user, environment=self._variables(rank), prepare=prepare
+            )
+        finally:
+            os.close(host)
         self._running[rank] = process
         pidfd = os.pidfd_open(process.pid)
         self._selector.register(pidfd, selectors.EVENT_READ, (rank, None))
@@ -176,6 +184,7 @@ class Run:
         with _deferring_interrupts():
             for process in self._running.values():
                 process.kill()  # a rank that has just been started may still be root's, out of reach of `kill_all`
+                process.wait()  # otherwise its host could not end
             self._user.kill_all()
             self._stop_captures()
             self._rank_files.close()
@@ -277,16 +286,23 @@ class Run:
             "captures": captures,
             "left_running": left,
             "drops": self._testbed.drops(),
-            "retransmitted": [
-                self._retransmitted(gpu) - before
-                for gpu, before in zip(self._gpus, self._retransmitted_before, strict=True)
+            "counted": [
+                {name: count - before[name] for name, count in self._counted(gpu).items()}
+                for gpu, before in zip(self._gpus, self._counted_before, strict=True)
             ],
             "discarded": [[rank, name, count] for (rank, name), count in self._discarded_bytes.items()],
             "files": kept,
             "files_left_out": lost,
             "files_error": unkept,
             "full": full,
+            "crowded": self._is_crowded,
         }
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether the ranks have had as many processes and threads as they may, or said so: the most of them may have
+        been there only within an instant, unnoticed."""
+        return self._most_tasks >= self._limit or (self._was_refused and 2 * self._most_tasks >= self._limit)
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._beginning_ns
@@ -304,7 +320,9 @@ class Run:
 
     def _process_events(self, wait_s: float | None) -> None:
         """Wait up to `wait_s` (None: for ever) for output or the end of a rank, and process what has come."""
-        for key, _ in self._selector.select(wait_s):
+        events = self._selector.select(wait_s)
+        self._most_tasks = max(self._most_tasks, _tasks() - self._tasks_before)
+        for key, _ in events:
             rank, name = key.data
             if name is None:
                 self._selector.unregister(key.fileobj)
@@ -325,6 +343,7 @@ class Run:
 
     def _forward_output(self, rank: int, name: str, data: bytes) -> None:
         """Pass on what a rank printed up to its limit; the rest is read and dropped, so that the rank never blocks."""
+        self._was_refused = self._was_refused or any(words in data for words in _NO_PROCESS)
         kept = self._kept_bytes.get((rank, name), 0)
         part = data[: max(0, self._spec.output_bytes - kept)]
         self._kept_bytes[rank, name] = kept + len(part)
@@ -340,11 +359,22 @@ class Run:
     def _sent_bytes(self) -> list[int]:
         return [int(file.read_text()) for file in self._counters]
 
-    def _retransmitted(self, gpu: int) -> int:
-        """Return how many segments TCP has retransmitted on a GPU's host."""
+    def _counted(self, gpu: int) -> dict[str, int]:
+        """Return what a GPU's host has counted: segments that TCP has retransmitted, and datagrams that UDP has dropped
+        as a socket's receive buffer was full."""
         lines = Path(f"/proc/{self._testbed.network.host_pids[gpu]}/net/snmp").read_text().splitlines()
-        names, values = (line.split() for line in lines if line.startswith("Tcp:"))
-        return int(values[names.index("RetransSegs")])
+        counts = dict[str, int]()
+        for names, values in zip(lines[::2], lines[1::2], strict=True):
+            protocol, *words = names.split()
+            counts |= {protocol + name: int(value) for name, value in zip(words, values.split()[1:], strict=True)}
+        # MemErrors are datagrams that found a full buffer of all sockets together.
+        dropped = counts["Udp:RcvbufErrors"] + counts.get("Udp:MemErrors", 0)
+        return {"retransmitted_segments": counts["Tcp:RetransSegs"], "udp_receive_drops": dropped}
+
+
+def _tasks() -> int:
+    """Return the number of processes and threads of the VM, in all namespaces."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
 def fair_links(config: Scenario) -> tuple[str, ...] | None:
@@ -352,29 +382,6 @@ def fair_links(config: Scenario) -> tuple[str, ...] | None:
     if config.run.is_real or config.transport.queue == "fifo":
         return None
     return tuple(link.name for link in links_in_grain(conditions_of(config).fabric).all)
-
-
-def set_transport(testbed: Testbed, rates_bps: npt.NDArray[np.float64]) -> None:
-    """Apply [transport] to the GPUs' hosts, with TCP windows that fill the longest path at these rates (bit/s)."""
-    fabric, wanted = testbed.fabric, testbed.config.transport
-    fastest_bps = float(rates_bps.max())
-    longest_s = float(sum(sorted(testbed.delays_s)[-4:]))
-    window_bytes = max(_MIN_WINDOW_BYTES, round(2 * longest_s * fastest_bps / 8))
-    limit = limits(wanted, flow_bytes=min(window_bytes, transport.MAX_WINDOW_BYTES))
-    transport.lift_memory_limit()
-    for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):
-        with inside(pid):
-            transport.set_sysctls(wanted, limit)
-            for name, text in (
-                ("tcp_congestion_control", wanted.congestion_control),
-                ("ping_group_range", "0 2147483647"),
-            ):
-                Path("/proc/sys/net/ipv4", name).write_text(text)
-        if wanted.line_rate:
-            with netlink_of(pid) as netlink:
-                for other in fabric.gpus:
-                    if other is not gpu:
-                        netlink.set_route(gpu.interface, other.ip, initial_segments=limit.initial_segments)
 
 
 @contextmanager

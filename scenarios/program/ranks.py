@@ -5,7 +5,6 @@ working directory, which all ranks share, and a /tmp and a /dev/shm per rank. Ev
 system of limited size (`RankFiles`), so nothing of the machine changes. This guards against accidents, not malice.
 """
 
-import ctypes
 import errno
 import os
 import resource
@@ -13,29 +12,36 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topologies.linux import enter_network, make_timers_exact
-
-MAX_PROCESSES = 100
-"""Processes and threads per rank, on average: the limit is for all ranks together."""
+from topologies.linux import make_timers_exact, mount, unmount, unshare
+from topologies.namespaces import (
+    MS_BIND,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_REC,
+    NEW_CGROUP,
+    NEW_IPC,
+    NEW_MOUNT,
+    NEW_NET,
+    NEW_UTS,
+    identities,
+    join,
+    starting_in,
+)
 
 FILES = "files"
 """The folder within the run folder for the files that the program wrote into its working directory."""
 
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 32, 4096
-_MS_REC, _MS_PRIVATE, _MNT_DETACH = 16384, 1 << 18, 2
-_CLONE_NEWNS, _CLONE_NEWUTS = 0x20000, 0x4000000
+_MS_RDONLY, _MS_REMOUNT = 1, 32
 _INODES = 200_000
 _MAX_OF_MEMORY = 0.7  # share for a single process
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +56,9 @@ class User:
     def setpriv(self) -> tuple[str, ...]:
         """The beginning of a command line that runs the rest as this user."""
         caps = "-all,+dac_read_search" if self.reads_all else "-all"
-        ids = (f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs")
+        ids = [f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--no-new-privs"]
+        if self.reads_all:  # otherwise access(2), by which shells find programs, ignores that capability
+            ids.append("--securebits=+no_setuid_fixup")
         return ("setpriv", *ids, f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}", "--")
 
     def kill_all(self) -> int:
@@ -79,10 +87,18 @@ class User:
 
 class RankFiles:
     """The file system that ranks write to: `size_bytes` at `folder`, with an overlay layer of the working directory and
-    each rank's own /tmp and /dev/shm. `hosts` maps the host names that ranks know to addresses."""
+    each rank's own /tmp and /dev/shm. `ranks` are the names of the ranks' hosts, and `hosts` maps the host names that
+    ranks know to addresses."""
 
     def __init__(
-        self, folder: Path, *, directory: Path, user: User, ranks: int, size_bytes: int, hosts: Mapping[str, str]
+        self,
+        folder: Path,
+        *,
+        directory: Path,
+        user: User,
+        ranks: Sequence[str],
+        size_bytes: int,
+        hosts: Mapping[str, str],
     ) -> None:
         self._folder, self._directory, self._user = folder, directory, user
         self._ranks, self._size_bytes, self._hosts = ranks, size_bytes, hosts
@@ -91,11 +107,13 @@ class RankFiles:
         """Make the file system; raises OSError. Whatever was made, `close` removes."""
         folder = self._folder
         folder.mkdir(mode=0o700)
-        _mount("tmpfs", folder, "tmpfs", data=f"size={self._size_bytes},nr_inodes={_INODES},mode=755")
+        mount("tmpfs", folder, "tmpfs", data=f"size={self._size_bytes},nr_inodes={_INODES},mode=755")
         self._layer("work", self._directory, mode=0o755, owner=self._user)
-        for rank in range(self._ranks):
+        for rank, name in enumerate(self._ranks):
             self._layer(f"tmp{rank}", Path("/tmp"), mode=0o1777)  # noqa: S108 - each rank has its own
             self._make_folder(f"shm{rank}", mode=0o1777)
+            for number, text in enumerate(identities(name).values()):
+                (folder / f"identity{rank}.{number}").write_text(text)
         devices = self._make_folder("dev", mode=0o755)
         for name, (major, minor) in _DEVICES.items():
             os.mknod(devices / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
@@ -111,7 +129,7 @@ class RankFiles:
 
     def close(self) -> None:
         """Unmount and remove everything; no process may use it any more."""
-        _libc.umount2(os.fsencode(self._folder), _MNT_DETACH)
+        unmount(self._folder)
         with suppress(FileNotFoundError):
             self._folder.rmdir()
 
@@ -121,34 +139,34 @@ class RankFiles:
         state = os.statvfs(self._folder)
         return state.f_bavail == 0 or state.f_favail == 0
 
-    def prepare(self, rank: int, *, name: str, host_pid: int, hidden: str, limit: int, memory_bytes: int) -> None:
+    def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int) -> None:
         """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.
 
-        `hidden` is a mount that the rank must not see. `limit` is the number of processes that its user may have; each
-        gets at most the share `_MAX_OF_MEMORY` of `memory_bytes`.
+        `host` is the pidfd of the first process of the rank's host, in whose PID namespace this process must have been
+        started. `hidden` is a mount that the rank must not see. `limit` is the number of processes that its user may
+        have; each gets at most the share `_MAX_OF_MEMORY` of `memory_bytes`.
         """
-        with Path(f"/proc/{host_pid}/ns/net").open("rb") as network:
-            enter_network(network.fileno())
+        join(host, NEW_NET | NEW_UTS | NEW_CGROUP)
         Path("/proc/self/oom_score_adj").write_text("1000")  # out of memory, the program is killed, not the testbed
-        _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS), "namespaces")
-        _mount("none", Path("/"), flags=_MS_REC | _MS_PRIVATE)
-        _libc.umount2(os.fsencode(hidden), _MNT_DETACH)
+        unshare(NEW_MOUNT | NEW_IPC)  # System V memory, like files in /dev/shm, ends with the rank
+        mount("none", Path("/"), flags=MS_REC | MS_PRIVATE)
+        unmount(Path(hidden))
         devices = self._folder / "dev"
-        _mount("/dev/pts", devices / "pts", flags=_MS_BIND)
-        _mount(self._folder / f"shm{rank}", devices / "shm", flags=_MS_BIND)
+        mount("devpts", devices / "pts", "devpts", flags=MS_NOSUID, data="mode=620,ptmxmode=666")
+        mount(self._folder / f"shm{rank}", devices / "shm", flags=MS_BIND)
         working, temporary = self._folder / "work", self._folder / f"tmp{rank}"
         # The machine's files below /tmp are visible in each rank's layer of it, too.
-        _mount(temporary, Path("/tmp"), flags=_MS_BIND)  # noqa: S108
-        _mount(working, self._directory, flags=_MS_BIND)
+        mount(temporary, Path("/tmp"), flags=MS_BIND)  # noqa: S108
+        mount(working, self._directory, flags=MS_BIND)
         for file in ("hosts", "nsswitch.conf"):
-            _mount(self._folder / file, Path("/etc", file), flags=_MS_BIND)
-        _mount(devices, Path("/dev"), flags=_MS_BIND | _MS_REC)
-        _mount("sysfs", Path("/sys"), "sysfs", flags=_MS_RDONLY | _MS_NOSUID)
-        _mount("proc", Path("/proc"), "proc", flags=_MS_NOSUID, data="hidepid=2")
-        _mount("tmpfs", Path("/run"), "tmpfs", flags=_MS_NOSUID, data="size=64k,mode=755")
-        _mount("none", Path("/"), flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY)
-        encoded = name.encode()
-        _check(_libc.sethostname(encoded, len(encoded)), "its name")
+            mount(self._folder / file, Path("/etc", file), flags=MS_BIND)
+        mount(devices, Path("/dev"), flags=MS_BIND | MS_REC)
+        mount("sysfs", Path("/sys"), "sysfs", flags=_MS_RDONLY | MS_NOSUID)
+        mount("proc", Path("/proc"), "proc", flags=MS_NOSUID)
+        for number, target in enumerate(identities(self._ranks[rank])):
+            mount(self._folder / f"identity{rank}.{number}", target, flags=MS_BIND)
+        mount("tmpfs", Path("/run"), "tmpfs", flags=MS_NOSUID, data="size=64k,mode=755")
+        mount("none", Path("/"), flags=_MS_REMOUNT | MS_BIND | _MS_RDONLY)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Out of memory, the VM's kernel would reload programs' pages again and again before it kills a process.
@@ -183,8 +201,8 @@ class RankFiles:
         upper, work = self._make_folder(f"{name}.layer", mode=mode), self._make_folder(f"{name}.work")
         if owner is not None:
             os.chown(upper, owner.uid, owner.gid)
-        _mount(below, lower, flags=_MS_BIND)  # a path without characters that overlay reserves in its options
-        _mount("overlay", merged, "overlay", data=f"lowerdir={lower},upperdir={upper},workdir={work}")
+        mount(below, lower, flags=MS_BIND)  # a path without characters that overlay reserves in its options
+        mount("overlay", merged, "overlay", data=f"lowerdir={lower},upperdir={upper},workdir={work}")
 
     def _make_folder(self, name: str, *, mode: int = 0o700) -> Path:
         path = self._folder / name
@@ -193,23 +211,27 @@ class RankFiles:
         return path
 
 
-def start_shell(command: str, *, user: User, environment: Mapping[str, str], prepare: Callable[[], None]) -> Any:
+def start_shell(
+    command: str, *, host: int, user: User, environment: Mapping[str, str], prepare: Callable[[], None]
+) -> Any:
     """Start a shell with this command in a new session (setsid); its output streams are non-blocking pipes.
 
-    `prepare` is called in the new process while it still runs as root. Raises OSError, also if `prepare` fails.
+    It is in the PID namespace of the process with the pidfd `host`. `prepare` is called in the new process while it
+    still runs as root. Raises OSError, also if `prepare` fails.
     """
     # The prompt runs at real-time priority, which the rank must not inherit: one that spins would hold the prompt up.
     demote = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
     try:
-        process = subprocess.Popen(
-            [*user.setpriv, *demote, "sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,
-            preexec_fn=prepare,  # noqa: PLW1509 - there is one thread
-        )
+        with starting_in(host):
+            process = subprocess.Popen(
+                [*user.setpriv, *demote, "sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=prepare,  # noqa: PLW1509 - there is one thread
+            )
     except subprocess.SubprocessError as error:
         raise OSError(errno.EPERM, f"a rank cannot be confined: {error}") from None
     assert process.stdout is not None and process.stderr is not None
@@ -225,15 +247,3 @@ def describe_status(status: int | None) -> str:
     if status < 0:
         return f"ended by signal {-status}"
     return f"ended with status {status}"
-
-
-def _mount(source: str | Path, target: Path, kind: str | None = None, *, flags: int = 0, data: str = "") -> None:
-    encoded = None if kind is None else kind.encode()
-    status = _libc.mount(os.fsencode(source), os.fsencode(target), encoded, ctypes.c_ulong(flags), data.encode())
-    _check(status, f"{target} cannot be mounted")
-
-
-def _check(status: int, what: str) -> None:
-    if status != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")

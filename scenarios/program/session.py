@@ -30,6 +30,7 @@ from scenarios.engines.emulation import StderrTail, network_bytes
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.program.ranks import describe_status
 from scenarios.program.watchdog import ClockWatchdog, watched
+from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
@@ -38,6 +39,15 @@ from topologies.units import format_size
 
 OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
 """In the run folder: each rank's output, the bytes on WAN links over time, the ranks, and the whole result as JSON."""
+
+COUNTED = ("retransmitted_segments", "udp_receive_drops")
+"""What is counted on each rank's host, as columns of `ranks.csv`."""
+
+CROWDED = (
+    "the ranks met the limit of {:,} processes and threads per rank on average (program.processes): no more could be "
+    "started"
+)
+"""The note at the end of a run that met the limit of processes."""
 
 COMPUTING = (
     "computing took no virtual time: to have a rank compute for SECONDS, call longhaul.compute(SECONDS) in Python or "
@@ -246,7 +256,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     gpus = config.program.ranks_of(config.gpus)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    retransmitted = over.get("retransmitted", [None] * len(gpus))
+    counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(gpus))
     return {
         "command": config.program.command,
         "mode": config.run.modes[0],
@@ -262,7 +272,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
                 "status": state.ended[rank][0] if rank in state.ended else None,
                 "start_s": 0.0 if state.began else None,
                 "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
-                "retransmitted_segments": retransmitted[rank],
+                **counted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
                 "last_line": state.last_line(rank),
             }
@@ -287,6 +297,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "files_left_out": over.get("files_left_out"),
         "files_error": over.get("files_error") or None,
         "files_full": over.get("full"),
+        "processes_full": over.get("crowded"),
     }
 
 
@@ -315,15 +326,14 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
 def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     """Yield a sentence for each other thing that a user should know of a run."""
     spec = config.program
-    for rank in result["ranks"]:
-        if count := rank["discarded_bytes"]:
-            name = f"rank {rank['rank']}"
-            yield f"{count:,} bytes of {name}'s output were discarded: program.output keeps {spec.output_bytes:,}"
+    yield from _notes_on_ranks(result["ranks"], spec)
     for capture in result["captures"] or ():
         if capture["lost"]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
     if result["files_full"]:
         yield f"the files of the program filled the {spec.files_bytes:,} bytes of program.files"
+    if result["processes_full"]:
+        yield CROWDED.format(spec.processes)
     if result["files_left_out"]:
         yield f"{result['files_left_out']} of the program's files are not kept: not regular files, or too large"
     if result["files_error"]:
@@ -334,6 +344,19 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         yield "real time: computing took the time that this machine needs"
     else:
         yield COMPUTING
+
+
+def _notes_on_ranks(ranks: Sequence[Mapping[str, Any]], spec: ProgramSpec) -> Iterator[str]:
+    """Yield a sentence for everything that a rank has lost."""
+    for rank in ranks:
+        name = f"rank {rank['rank']}"
+        if count := rank["discarded_bytes"]:
+            yield f"{count:,} bytes of {name}'s output were discarded: program.output keeps {spec.output_bytes:,}"
+        if count := rank["udp_receive_drops"]:
+            yield (
+                f"{name}'s host dropped {count:,} UDP datagrams, as a socket's receive buffer was full: "
+                "let the program read sooner, or set a larger SO_RCVBUF"
+            )
 
 
 def write_results(state: RunState, result: Mapping[str, Any]) -> None:
@@ -361,7 +384,7 @@ def links_csv(state: RunState) -> str:
 
 def ranks_csv(result: Mapping[str, Any]) -> str:
     """Return ranks.csv: the ranks of a run (a result of `result_of`)."""
-    columns = ("rank", "gpu", "status", "start_s", "end_s", "retransmitted_segments", "discarded_bytes")
+    columns = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
     return _csv(columns, [[rank[name] for name in columns] for rank in result["ranks"]])
 
 

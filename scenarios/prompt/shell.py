@@ -40,6 +40,7 @@ from topologies.units import format_delay
 _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # 0.1 s at full rate carries more than 5 s at a scale of 1/1000
 _MIN_SHOWN_NS = 1000
+_END_S = 2.0  # the time that a command has to end
 _NOT_INHERITED = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by a node's shell that is started meanwhile
 
 MININET = (
@@ -367,7 +368,24 @@ class Prompt(CLI):  # type: ignore[misc]
         """sh CMD: run a command in the network namespace of the switches"""
         self._want_keys()
         with self._at_high_priority():
-            super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
+            if self.isatty():
+                super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
+            else:
+                self._run_unattended(["chrt", "--other", "0", "sh", "-c", line])
+
+    def _run_unattended(self, command: Sequence[str]) -> None:
+        """Run a command with an empty input, for at most `program.deadline`; raises PromptError if that ends it."""
+        sys.stdout.flush()
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+            try:
+                poll = select.poll()
+                with os.fdopen(os.pidfd_open(process.pid), "rb", 0) as end:
+                    poll.register(end, select.POLLIN)
+                    if not poll.poll(self._deadline_s * 1000):
+                        raise PromptError(self._overdue)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # safe: it has not been waited for
+                raise
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
@@ -428,13 +446,21 @@ class Prompt(CLI):  # type: ignore[misc]
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
             hint = did_you_mean(first, [*verbs, *self.mn])
             raise PromptError(f"unknown verb or node {format_value(first)}: help lists what is allowed{hint}")
+        if self.mn[first] in self.mn.hosts:
+            self._testbed.set_transport()
+        self.mn[first].has_empty_input = not self.isatty()
         # Set up before the command starts, so that no Ctrl-C is lost.
         with self._at_high_priority(_NOT_INHERITED), _interrupts() as self._interrupts:
             super().default(line)
 
     def waitForNode(self, node: Any) -> None:
-        """Print the output of a node's command until it or the shell ends; pass on Ctrl-C and, at a terminal, keys."""
+        """Print the output of a node's command until it or the shell ends; pass on Ctrl-C and, at a terminal, keys.
+
+        Without a terminal, end a command that takes longer than `program.deadline`, and raise PromptError.
+        """
         at_terminal = self.isatty()
+        overdue_s = None if at_terminal else time.monotonic() + self._deadline_s
+        ways_to_end = [*_WAYS]
         self._want_keys()
         # The descriptor of a process becomes readable when the process ends.
         with (
@@ -445,7 +471,11 @@ class Prompt(CLI):  # type: ignore[misc]
             for source in (node.stdout, shell, self._interrupts, *([0] if at_terminal else [])):
                 poll.register(source, select.POLLIN)
             while node.waiting:
-                for fd, _ in poll.poll():
+                events = poll.poll(None if overdue_s is None else max(0.0, overdue_s - time.monotonic()) * 1000)
+                if not events and ways_to_end:
+                    ways_to_end.pop(0)(node)
+                    overdue_s = time.monotonic() + _END_S if ways_to_end else None
+                for fd, _ in events:
                     if fd == self._interrupts:
                         if signal.SIGINT in os.read(fd, 4096):
                             _interrupt(node)
@@ -459,6 +489,17 @@ class Prompt(CLI):  # type: ignore[misc]
                         poll.unregister(0)
         # Input that this command has not read must not become part of the node's next command.
         termios.tcflush(node.slave, termios.TCIFLUSH)
+        if len(ways_to_end) < len(_WAYS):
+            raise PromptError(self._overdue)
+
+    @property
+    def _deadline_s(self) -> float:
+        return self._testbed.testbed.config.program.deadline_s
+
+    @property
+    def _overdue(self) -> str:
+        """Why a command was ended that nobody could have ended by Ctrl-C."""
+        return f"the command was ended after {self._deadline_s:g} s (program.deadline), as it did not end by itself"
 
     def precmd(self, line: str) -> str:
         """Record when the execution of a line starts."""
@@ -552,6 +593,12 @@ class OutputPrinter:
                 self._print(rank, [rest] if rest else [])
             if over["left_running"]:
                 self._problems.append(f"{over['left_running']} processes were still running, and were killed")
+            for rank, counts in enumerate(over["counted"]):
+                if counts["udp_receive_drops"]:
+                    what = f"{counts['udp_receive_drops']:,} UDP datagrams were dropped: a socket's buffer was full"
+                    self._problems.append(f"{self._names[rank]}: {what}")
+            if over["crowded"]:
+                self._problems.append("the program met its limit of processes and threads (program.processes)")
             for rank, _, lost in over["discarded"]:
                 self._problems.append(f"{self._names[rank]}: {lost:,} bytes were discarded")
             print("".join(f"{problem}\n" for problem in self._problems), end="", flush=True)
@@ -586,6 +633,22 @@ def _interrupt(node: Any) -> None:
         for child in shell.children(recursive=True):
             if child.cmdline() in ([], shell.cmdline()):  # during exec a process has no arguments for an instant
                 child.kill()
+
+
+def _kill_commands(node: Any) -> None:
+    """Kill all processes that a node's shell has started in the foreground or background."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(node.shell.pid).children(recursive=True):
+            child.kill()
+
+
+def _kill_shell(node: Any) -> None:
+    """Kill a node's shell; the node's next command starts a new one."""
+    node.shell.kill()
+
+
+_WAYS = (_interrupt, _kill_commands, _kill_shell)
+"""How a command of a node is ended that nobody else can end, one after the other."""
 
 
 @contextmanager

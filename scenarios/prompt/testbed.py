@@ -16,7 +16,8 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic
 from scenarios.policies.decision_times import DecisionTimeline
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
-from scenarios.program.guest import Run, fair_links, set_transport
+from scenarios.program.guest import Run, fair_links
+from scenarios.program.sockets import set_up_sockets
 from scenarios.prompt import text
 from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
@@ -81,6 +82,7 @@ class InteractiveTestbed:
         self._timeline: DecisionTimeline | None = None  # of a condition-dependent mode, under the rates of `_recorded`
         self._recorded = RecordedRates()
         self._needs_agents = False  # whether the next collective needs new agents
+        self._programs_bps: Floats | None = None  # the rates for which hosts are set up for programs, not for agents
         kinds = [link.kind for link in links_in_grain(self.fabric).all]
         self._counters = {
             port.link: Path("/sys/class/net", port.interface, "statistics", "tx_bytes")
@@ -145,7 +147,7 @@ class InteractiveTestbed:
         except Failure:
             self.testbed.reshape(self.set_bps, delays_s=before)
             raise
-        self._timeline = None
+        self._timeline = self._programs_bps = None
         return self.testbed.platform.late_s / NEGLIGIBLE_DELAY_RATIO
 
     def set_mode(self, name: str) -> None:
@@ -257,6 +259,7 @@ class InteractiveTestbed:
             try:
                 bed.set_fair_links(config.fair_links("base"), self.set_bps)
                 bed.deadline_s = max(bed.deadline_s, _PATIENT * max(transfer.due_s for transfer in config.transfers))
+                self._programs_bps = None
                 bed.renew()
                 bed.route(config.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
@@ -279,17 +282,21 @@ class InteractiveTestbed:
         if not bed.config.run.is_real:
             bed.keeps_fixed_paths = False
             bed.set_fair_links(fair_links(bed.config), self.set_bps)
+            self._programs_bps = None  # with other queues
         self.set_transport()
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
-        with Run(bed, program, request, timeline=None, emit=emit) as run:
+        with bed.host_ports(self.set_bps), Run(bed, program, request, timeline=None, emit=emit) as run:
             run.wait()
             emit(over=run.end())
 
     def set_transport(self) -> None:
         """Set up TCP on the hosts for programs over the links as they are; the next collective starts new agents."""
+        if self._programs_bps is not None and np.array_equal(self._programs_bps, self.set_bps):
+            return
         self._needs_agents = True
         self.testbed.set_queues()
-        set_transport(self.testbed, self.set_bps)
+        set_up_sockets(self.testbed, self.set_bps)
+        self._programs_bps = self.set_bps
 
     def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
         """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""
@@ -346,6 +353,7 @@ class InteractiveTestbed:
         self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
         if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
             self._needs_agents = True  # a host loses its routes when its interface goes down
+            self._programs_bps = None
 
     def await_cable(self, a: str, b: str, *, up: bool) -> None:
         """Wait until the controller has detected that a cable went down or came up, and routes around the failures."""
@@ -431,6 +439,7 @@ class InteractiveTestbed:
                 self.testbed.keeps_fixed_paths = not state.dead
                 self.testbed.set_fair_links(fair_links, self.set_bps)
             if renews:
+                self._programs_bps = None
                 self.testbed.renew(wanted)
                 self._needs_agents = False
             self.testbed.connect()
@@ -447,6 +456,7 @@ class InteractiveTestbed:
             raise PromptError(f"the model predicts {seconds:.0f} s; allowed: {allowed}")
         if _PATIENT * seconds > self.testbed.deadline_s:
             self.testbed.deadline_s = _PATIENT * seconds
+            self._programs_bps = None
             self.testbed.renew()
             if self.testbed.lacks_flow_paths(self.mode):
                 self._route(self.mode, best=self.mode.reroutes)

@@ -285,6 +285,7 @@ KEYS: Mapping[str, Key] = {
         Key("program.patience", "patience_s", DELAY, "Processor time for which virtual time may stand still."),
         Key("program.message", "message_bytes", SIZE, "Size of the messages for which WAN paths are chosen."),
         Key("program.memory", "memory_bytes", SIZE, "Memory for all of its processes."),
+        Key("program.processes", "processes", program.PROCESSES, "Processes and threads of a rank, on average."),
         Key("program.output", "output_bytes", SIZE, "How much of a rank's output is kept, and of its error output."),
         Key("program.files", "files_bytes", SIZE, "Room for the files that it writes."),
         Key("program.capture", "capture", program.CAPTURE, "Links whose packets are captured; also --capture."),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scenarios.policies.policy import Mode
-from scenarios.spec.values import Kind, fitting, texts
+from scenarios.spec.values import Kind, fitting, texts, whole
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain
@@ -39,8 +39,9 @@ class ProgramSpec:
     `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `deadline_s` and
     `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
     of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
-    together, `output_bytes` is how much is kept of each rank's output and of its error output, and `files_bytes` is the
-    room for the files that it writes. `capture` names the links whose packets are written to files.
+    together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
+    kept of each rank's output and of its error output, and `files_bytes` is the room for the files that it writes.
+    `capture` names the links whose packets are written to files.
     """
 
     command: str | None = None
@@ -51,6 +52,7 @@ class ProgramSpec:
     patience_s: float = 30.0
     message_bytes: int = 8_000_000
     memory_bytes: int = 4_000_000_000
+    processes: int = 100
     output_bytes: int = 16_000_000
     files_bytes: int = 256_000_000
     capture: tuple[str, ...] = ()
@@ -92,6 +94,7 @@ CAPTURE = fitting(
     tuple,
     list,
 )
+PROCESSES = whole(2, 30_000, "processes")
 ENV = Kind(
     "a table of names of letters, digits and '_' with text each, printable", (dict,), _read_env, dict, is_object=True
 )

@@ -8,7 +8,7 @@ collectives of a mode on it, and `recovery` handles faults.
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -58,6 +58,7 @@ from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import SEGMENT_BYTES, Buffer, Shaping, Tunnel
+from topologies.shaping.host_ports import HostPorts, port_rates_bps
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
@@ -183,7 +184,7 @@ class Testbed:
         self.fair_links, self._has_agents = fair_links, has_agents
         # Queues are fair and there are no faults, so nothing is lost. At the prompt faults may come, but a prompt has
         # no fair links at first.
-        self._is_lossless = fair_links is not None and not config.faults
+        self.is_lossless = fair_links is not None and not config.faults
         self.keeps_fixed_paths = has_agents and not config.faults
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
@@ -292,6 +293,20 @@ class Testbed:
         limits_bps = self.limits_bps if self.limits_bps.size else np.zeros(len(whole_bps))
         return np.append(self._rates_bps, np.where(limits_bps > 0, limits_bps, whole_bps))
 
+    def host_ports(self, highest_bps: Floats) -> AbstractContextManager[object]:
+        """Return a context in which hosts send at the rates of their ports, given the highest rates of links or ports
+        during it, if queues are finite; elsewhere nothing is lost, whatever a host sends. Raises TcError."""
+        if self.config.transport.buffer_bytes is None:
+            return nullcontext()
+        scaled_bps = self.platform.scale.rates_bps
+        return HostPorts(
+            self._shaper,
+            self.network.host_pids,
+            scaled_bps(port_rates_bps(self.fabric, highest_bps)),
+            shaped_bps=scaled_bps(self._rates_with_tunnels_bps),
+            late_s=self.platform.late_s,
+        )
+
     def _unshape(self) -> None:
         self._shaper.close()
 
@@ -345,7 +360,7 @@ class Testbed:
             self._set_windows(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # restore the limits from before fair sharing
             self._set_windows(FairShareLimits(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
-        if self._is_lossless:
+        if self.is_lossless:
             for pid in self.network.host_pids:
                 with inside(pid):
                     allow_overtaking()

@@ -35,6 +35,7 @@ fi
 pivot_root . . && umount -l . && cd / || fail "the overlay could not be made the root"
 
 echo longhaul >/proc/sys/kernel/hostname
+[ -e /etc/machine-id ] || : >/etc/machine-id # hosts mount files of their own over it
 echo 1 >/proc/sys/vm/panic_on_oom # end with an error, instead of going on with a process missing
 ulimit -n 65536
 ip link set lo up

@@ -258,7 +258,7 @@ def many_classes() -> dict[str, Any]:
     lines += [f"class add dev many parent 1: classid 1:{n:x} htb rate 1mbit quantum 1500" for n in numbers]
     nonsense = "class add dev many parent 1: classid 1:1 htb rate nonsense"
     with patch.object(tc, "_MAX_LINES", 1000):
-        found: dict[str, Any] = {"refused": refused(lambda: tc._tc("\n".join([*lines, nonsense, ""])))}
+        found: dict[str, Any] = {"refused": refused(lambda: tc.run_tc("\n".join([*lines, nonsense, ""])))}
     index = socket.if_nametoindex("many")
     rates = {(index, n): 125_000 * n for n in numbers}
     with closing(netlink.RtNetlink()) as routing:

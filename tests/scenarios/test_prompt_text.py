@@ -236,9 +236,12 @@ def test_a_program_has_failed_if_a_rank_ends_with_another_status_than_zero(
     printer = OutputPrinter(["g0", "g4"])
     printer(rank=0, ended=0)
     printer(rank=1, ended=status)
-    printer(over={"left_running": 1, "discarded": []})
+    counted = [{"udp_receive_drops": 0}, {"udp_receive_drops": 1200}]
+    printer(over={"left_running": 1, "discarded": [], "counted": counted, "crowded": True})
     assert printer.has_failed == bool(status)
-    assert ("g4 ended" in capsys.readouterr().out) == bool(status)
+    said = capsys.readouterr().out
+    assert ("g4 ended" in said) == bool(status)
+    assert "g4: 1,200 UDP datagrams were dropped" in said and "g0: 0" not in said and "program.processes" in said
 
 
 def test_captures_of_several_ports_are_merged_in_order_of_time(tmp_path: Path) -> None:

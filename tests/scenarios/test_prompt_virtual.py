@@ -65,9 +65,9 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         for link in ("s0b0>s1b0", "s1b0>s0b0"):
             prompt.ask(f"delay {link} 5 ms")
         assert "time=10.0" in prompt.ask("g0 ping -c 2 g2")
-        # TCP starts at line rate on the longer path, too.
+        # TCP starts at line rate on the longer path, too, but waits for one of ten round trips after the first 64 kB.
         (share,) = re.findall(r"\((\d+\.\d) %\)", prompt.ask("iperf g0 g2"))
-        assert float(share) > 90
+        assert float(share) == pytest.approx(90, abs=1)
         ctrl_c_and_keys(prompt)
         lines_typed_ahead(prompt)
         assert "goes to" in prompt.type("flows s1b\t0\r")
@@ -98,7 +98,8 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     """An endless command races through virtual time; Ctrl-C and typed keys still reach it."""
     prompt.child.sendline("g0 ping g2")
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
-    assert re.search(r" 0(\.\d+)?% packet loss", prompt.type("\x03"))  # the last packet may be under way
+    ((sent, received),) = re.findall(r"(\d+) packets transmitted, (\d+) received", prompt.type("\x03"))
+    assert int(sent) - int(received) <= 1  # the last packet may be under way
     prompt.child.sendline("allgather 64 MB 100")
     prompt.child.expect("measured", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")

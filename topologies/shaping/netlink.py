@@ -191,12 +191,13 @@ class RtNetlink(_Socket):
             if code:
                 raise OSError(code, f"{interface} refuses the neighbour {address}: {os.strerror(code)}")
 
-    def set_route(self, interface: str, address: str, *, initial_segments: int | None) -> None:
-        """Set the route over an interface to one IPv4 address, with this initial congestion window in segments.
+    def set_route(self, interface: str, address: str, *, initial_segments: int | None, prefix_length: int = 32) -> None:
+        """Set the route over an interface to an IPv4 address or network, with this initial congestion window in
+        segments.
 
         None deletes the route. Raises OSError.
         """
-        head = (socket.AF_INET, 32, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST, 0)
+        head = (socket.AF_INET, prefix_length, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST, 0)
         body = struct.pack("=8BI", *head) + attribute(_RTA_DST, socket.inet_aton(address))
         body += attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(interface)))
         kind, flags = _RTM_DELROUTE, REQUEST_ACK

@@ -7,7 +7,7 @@ import contextlib
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from socket import if_indextoname, if_nametoindex
 
@@ -54,6 +54,7 @@ class Shaper:
 
     def __init__(self, shaping: Shaping, rates_bps: Floats, host_pids: Sequence[int] = ()) -> None:
         self.shaping = shaping
+        self._releasing: frozenset[str] = frozenset()
         try:
             ifbs = shaping.ifbs
         except ValueError as error:
@@ -73,7 +74,7 @@ class Shaper:
             self._senders.release()
             self._ifindex = {name: _ifindex(name) for name in shaping.interfaces}
             self._ports = {index: name for name, index in self._ifindex.items()}
-            _tc(shaping.structure(rates_bps))
+            run_tc(shaping.structure(rates_bps))
             self._set_netems({key: Netem(delay_ns) for key, delay_ns in shaping.delays_ns.items()})
             self._check_delays()
             self.change(rates_bps)
@@ -93,7 +94,7 @@ class Shaper:
             (self._ifindex[name], minor): child
             for (name, minor), child in self.shaping.child_classes(rates_bps).items()
         }
-        marks_us = self.shaping.marks_us(rates_bps)
+        marks_us = {key: us for key, us in self.shaping.marks_us(rates_bps).items() if key[0] not in self._releasing}
         burst_ns = round(self.shaping.late_s * 1e9)
         try:
             self._netlink.change_marks({(self._ifindex[name], minor): us for (name, minor), us in marks_us.items()})
@@ -135,23 +136,34 @@ class Shaper:
             self._lose_in_classes(classes, share)
         elif share:
             loss = f"netem limit {QUEUE_PACKETS} loss {share * 100:.9g}%"
-            _tc(f"qdisc replace dev {interface} root handle 1: {loss}\n")
+            run_tc(f"qdisc replace dev {interface} root handle 1: {loss}\n")
         else:
-            _tc(f"qdisc del dev {interface} root\n")
+            run_tc(f"qdisc del dev {interface} root\n")
 
     def _lose_in_classes(self, classes: Sequence[HtbClass], share: float) -> None:
         """Set the loss of these classes; those without a delay have a netem, instead of a queue, only for a loss."""
         delays_ns = self.shaping.delays_ns
         undelayed = [htb for htb in classes if htb.key not in delays_ns]
         kind = f"netem limit {QUEUE_PACKETS}" if share else self.shaping.queue
-        _tc("".join(f"qdisc replace {htb.queue(kind)}\n" for htb in undelayed))
+        run_tc("".join(f"qdisc replace {htb.queue(kind)}\n" for htb in undelayed))
         netems = classes if share else [htb for htb in classes if htb.key in delays_ns]
         self._set_netems({htb.key: Netem(delays_ns.get(htb.key, 0), share) for htb in netems})
+
+    def release_at(self, interfaces: Collection[str], rates_bps: Floats) -> None:
+        """On these interfaces, replace queues without a netem by one of 1 ns, so that packets leave the accounting of
+        the sockets that sent them (see `SenderNetems`); give the others their queues back. Raises TcError."""
+        changing, self._releasing = self._releasing ^ frozenset(interfaces), frozenset(interfaces)
+        classes = [htb for htb in self.shaping.leaves if htb.interface in changing]
+        netem = f"netem limit {QUEUE_PACKETS}"
+        kinds = [netem if htb.interface in self._releasing else self.shaping.queue for htb in classes]
+        run_tc("".join(f"qdisc replace {htb.queue(kind)}\n" for htb, kind in zip(classes, kinds, strict=True)))
+        self._set_netems({htb.key: Netem(1) for htb in classes if htb.interface in self._releasing})
+        self.change(rates_bps)
 
     def close(self) -> None:
         """Remove the shaping from all ports that still exist."""
         with contextlib.suppress(TcError):
-            _tc(self.shaping.removal(), "-force")  # some ports may no longer exist
+            run_tc(self.shaping.removal(), "-force")  # some ports may no longer exist
         self._ifbs.remove()
         self._senders.restore()
         self._netlink.close()
@@ -213,7 +225,7 @@ class IfbDevices:
         with_netem = [ifb for ifb in ifbs if ifb.delay_ns or ifb.loss]
         lines += [f"qdisc add dev {ifb.name} root handle 1: netem limit {QUEUE_PACKETS}" for ifb in with_netem]
         lines += [line for ifb in ifbs for line in ifb.filters()]
-        _tc("".join(line + "\n" for line in lines))
+        run_tc("".join(line + "\n" for line in lines))
         index = {ifb.name: if_nametoindex(ifb.name) for ifb in with_netem}
         wanted = {(index[ifb.name], 0): Netem(ifb.delay_ns, ifb.loss, ifb.seed) for ifb in with_netem}
         kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
@@ -257,7 +269,7 @@ class SenderNetems:
         for pid, name in self._interfaces.items():
             try:
                 with inside(pid), contextlib.closing(RtNetlink()) as kernel:
-                    _tc(f"qdisc add dev {name} root handle 1: netem limit {QUEUE_PACKETS}\n")
+                    run_tc(f"qdisc add dev {name} root handle 1: netem limit {QUEUE_PACKETS}\n")
                     kernel.change_netems({(if_nametoindex(name), 0): Netem(1)}, limit_packets=QUEUE_PACKETS)
             except OSError as error:
                 raise TcError(error.strerror) from None
@@ -266,7 +278,7 @@ class SenderNetems:
         """Remove the netems from the interfaces of hosts that still exist."""
         for pid, name in self._interfaces.items():
             with contextlib.suppress(OSError, TcError), inside(pid):
-                _tc(f"qdisc del dev {name} root\n")
+                run_tc(f"qdisc del dev {name} root\n")
 
 
 def _ifindex(interface: str) -> int:
@@ -336,8 +348,11 @@ def _with_names(drops: Mapping[int, int]) -> Counter[str]:
     return by_name
 
 
-def _tc(batch: str, *options: str) -> None:
-    """Run a batch of tc; raises TcError with the first line that fails, or after _TIMEOUT_S."""
+def run_tc(batch: str, *options: str) -> None:
+    """Run a batch of tc in this thread's network namespace.
+
+    Raises TcError with the first line that fails, or after _TIMEOUT_S.
+    """
     all_lines = batch.splitlines(keepends=True)
     for start in range(0, len(all_lines), _MAX_LINES):
         lines = all_lines[start : start + _MAX_LINES]

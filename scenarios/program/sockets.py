@@ -1,0 +1,160 @@
+"""The sockets of users' programs: buffers that grow as Linux's usual ones do, up to what the paths need.
+
+The agents' sockets hold whole messages, so that no agent waits for another. A program instead sees what it would see on
+a host of its own: `send` returns once the data fits the socket's buffer, and waits for the network otherwise.
+"""
+
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.routing.switch_paths import FabricPaths
+from hosts.agent.transport import MAX_BUFFER_BYTES, MAX_WINDOW_BYTES, Transport, lift_memory_limit
+from scenarios.policies.conditions import Conditions
+from scenarios.spec.scenario import Scenario
+from scenarios.testbed.testbed import Testbed
+from scenarios.vm.openvswitch import prioritize_handlers
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import links_in_grain
+from topologies.mininet_network import inside, netlink_of
+
+Floats = npt.NDArray[np.float64]
+
+# The usual values of Linux, for machines with at least 128 MB (tcp_init in net/ipv4/tcp.c).
+_RECEIVE, _SEND = (4096, 131_072, 6_291_456), (4096, 16_384, 4_194_304)
+_ROOM = 1.25  # for the segments that are queued on the way, and for the memory that they take beside their payload
+_SEGMENT_BYTES = 8948  # TCP's payload of a full packet
+_INITIAL_SEGMENTS = 10  # Linux's initial window (RFC 6928)
+_REORDERED = 64, 32_768  # packets; with more, the kernel's calculation of a sender's buffer would overflow 32 bits
+_USUAL_REORDERED = 3  # Linux's default
+_MAX_ROWS = 4096  # of conditions that change over time
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketLimits:
+    """The buffers of TCP sockets, each as (least, initial, greatest) bytes, and how many packets may overtake one
+    before TCP takes it for lost."""
+
+    receive: tuple[int, int, int]
+    send: tuple[int, int, int]
+    reordered_packets: int
+
+
+def socket_limits(held_bytes: float, transport: Transport, *, paths_change: bool = False) -> SocketLimits:
+    """Return the limits for paths that hold up to `held_bytes`, a path's rate times its round trip.
+
+    With `line_rate`, a receiver begins with the buffer of one whose path has been filled: it announces half of that. A
+    sender's buffer grows to twice its congestion window, and to twice the packets that may overtake one, which are many
+    only if `paths_change` during connections.
+    """
+    window = _window_bytes(held_bytes)
+    receive, send = (min(max(usual[2], 2 * round(_ROOM * window)), MAX_BUFFER_BYTES) for usual in (_RECEIVE, _SEND))
+    first = min(max(_RECEIVE[1], 2 * window if transport.line_rate else 0), receive)
+    least, most = _REORDERED
+    return SocketLimits(
+        receive=(_RECEIVE[0], first, receive),
+        send=(_SEND[0], _SEND[1], send),
+        reordered_packets=min(max(2 * window // _SEGMENT_BYTES, least), most) if paths_change else _USUAL_REORDERED,
+    )
+
+
+def initial_segments(held_bytes: float, transport: Transport) -> int:
+    """Return the congestion window, in segments, with which connections over such paths begin."""
+    return max(_INITIAL_SEGMENTS, -(-_window_bytes(held_bytes) // _SEGMENT_BYTES) if transport.line_rate else 0)
+
+
+def _window_bytes(held_bytes: float) -> int:
+    return round(min(_ROOM * held_bytes, MAX_WINDOW_BYTES))
+
+
+def held_bytes(fabric: Fabric, delays_s: Floats, rates_bps: Floats) -> Floats:
+    """Return the most bytes that a path from a GPU of one site to one of another, or of the same, holds in a round
+    trip, [sites, sites]; 0 without a path. Delays and rates are those of the logical links, [links] s and bit/s."""
+    site = {gpu.name: gpu.site for gpu in fabric.gpus}
+    count = len(fabric.gpus_per_site)
+    way_s, way_bps = np.zeros((count, count)), np.zeros((count, count))
+    ends_s, ends_bps = np.zeros((2, count)), np.zeros((2, count))  # towards border routers, and from them
+    for link in fabric.links:
+        if link.kind == "wan":
+            continue
+        if link.kind == "intra":
+            most_s, most_bps, index = way_s, way_bps, (site[link.src], site[link.dst])
+        else:
+            most_s, most_bps = ends_s, ends_bps
+            index = (0, site[link.src]) if link.kind == "to_br" else (1, site[link.dst])
+        most_s[index] = max(most_s[index], delays_s[link.index])
+        most_bps[index] = max(most_bps[index], rates_bps[link.index])
+    for path in fabric.paths:
+        (src, dst), links = (path.src_site, path.dst_site), list(path.links)
+        slowest_bps = min(ends_bps[0, src], ends_bps[1, dst], rates_bps[links].min())
+        way_s[src, dst] = max(way_s[src, dst], ends_s[0, src] + delays_s[links].sum() + ends_s[1, dst])
+        way_bps[src, dst] = max(way_bps[src, dst], slowest_bps)
+    held: Floats = way_bps * (way_s + way_s.T) / 8
+    return held
+
+
+def highest_bps(config: Scenario, conditions: Conditions) -> Floats:
+    """Return the highest rate of every link or port during a run of at most `program.deadline`, [links] bit/s."""
+    every_s = config.conditions.every_s
+    rows = 1 if every_s is None else min(_MAX_ROWS, 1 + int(config.program.deadline_s / every_s))
+    if conditions.limit is not None:
+        rows = min(rows, conditions.limit)
+    highest: Floats = conditions.drawn.rates_bps(0, rows).max(axis=0)
+    return highest
+
+
+def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = False) -> None:
+    """Apply [transport] and `socket_limits` to the GPUs' hosts, for these rates of links or ports (bit/s), and have the
+    switches lose no packet of a new flow. Raises OSError."""
+    fabric, wanted = testbed.fabric, testbed.config.transport
+    carried_bps = testbed.platform.scale.rates_bps(links_in_grain(fabric).slowest_bps(rates_bps))
+    held = held_bytes(fabric, testbed.router.delays_s, carried_bps)
+    limits = socket_limits(float(held.max()), wanted, paths_change=paths_change)
+    lift_memory_limit()
+    if testbed.platform.own_openvswitch:  # the VM: elsewhere these settings are the machine's
+        prioritize_handlers()
+        _allow_for_all(limits)
+    networks = [IPv4Network(network) for network in FabricPaths(fabric).networks]
+    for gpu, pid in zip(fabric.gpus, testbed.network.host_pids, strict=True):
+        with inside(pid):
+            for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
+                Path("/proc/sys/net/ipv4", name).write_text(text)
+        with netlink_of(pid) as netlink:
+            for network, of_path in zip(networks, held[gpu.site].tolist(), strict=True):
+                netlink.set_route(
+                    gpu.interface,
+                    str(network.network_address),
+                    initial_segments=initial_segments(of_path, wanted),
+                    prefix_length=network.prefixlen,
+                )
+
+
+def _allow_for_all(limits: SocketLimits) -> None:
+    """Allow programs what only root may do by default, on all hosts: large buffers (SO_RCVBUF, SO_SNDBUF), and every
+    congestion control that the kernel has."""
+    Path("/proc/sys/net/core/rmem_max").write_text(str(limits.receive[2]))
+    Path("/proc/sys/net/core/wmem_max").write_text(str(limits.send[2]))
+    controls = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+    Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").write_text(controls)
+
+
+def _sysctls(transport: Transport, limits: SocketLimits, *, is_lossless: bool) -> dict[str, str]:
+    """Return the settings of a host below /proc/sys/net/ipv4."""
+    values: dict[str, object] = {
+        "tcp_rmem": " ".join(map(str, limits.receive)),
+        "tcp_wmem": " ".join(map(str, limits.send)),
+        "tcp_slow_start_after_idle": int(transport.slow_start_after_idle),
+        "tcp_congestion_control": transport.congestion_control,
+        "tcp_no_metrics_save": 1,  # old connections must not influence new ones
+        "ping_group_range": "0 2147483647",
+    }
+    if is_lossless:
+        values["tcp_reordering"] = limits.reordered_packets
+    if transport.ecn_threshold_bytes is not None:
+        values["tcp_ecn"] = 1
+    if transport.rto_min_s != Transport.rto_min_s:
+        values["tcp_rto_min_us"] = round(transport.rto_min_s * 1e6)
+    return {name: str(value) for name, value in values.items()}
