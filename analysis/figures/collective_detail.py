@@ -6,6 +6,7 @@ again from the run's seed and checked against the stored times. Other modules do
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -19,17 +20,21 @@ import numpy.typing as npt
 from analysis.figures.run_points import Configuration, FigureError, Points
 from analysis.figures.style import MODE_STYLES
 from analysis.model import fluid
-from analysis.model.max_plus import Cost, Hop, Times, critical_path, seconds_by_link, times
+from analysis.model.max_plus import Cost, Hop, Step, Times, critical_path, seconds_by_link, times
 from analysis.results.reader import Run
 from analysis.statistics.transfer_times import times_of
 from topologies.conditions.sampler import delays_s, sampler
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.ports import links_in_grain
+from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of
+from topologies.fabric.ports import SharedLinks, links_in_grain
+from topologies.units import parse_delay_s
 
 Floats = npt.NDArray[np.float64]
 
 _MAX_SPANS = 4000  # intervals of constant rates; computing the rates of all flows in 4000 takes about a second
+_AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")  # a fault's `at`
+_CUT = re.compile(r"(?:link|switch) (?P<ends>\S+) down")  # a fault's `what` that takes cables down
 _SAME = 1e-6  # relative difference by which a recomputed time may miss the stored one: rounding only
 
 
@@ -138,8 +143,9 @@ class Collective:
     """A collective in one mode; `flows` are in the order of the schedule, `rates_bps` and `delays_s` per link or port.
 
     `measured` tells whether `completion_s`, the times of `transfers` and the critical path were measured or predicted.
-    `costs` are the seconds of the critical path by link, largest first. `rows` are the indices of the flows in display
-    order. `spans` are the predicted rates over time of each transfer, by its index, if flows share links.
+    `costs` are the seconds of the critical path by link, or by the fault that cut a link under a flow, largest first.
+    `rows` are the indices of the flows in display order. `spans` are the predicted rates over time of each transfer, by
+    its index, if flows share links.
     """
 
     configuration: Configuration
@@ -258,7 +264,8 @@ def _collective(
     placement, paths = [[int(value) for value in row[name]] for name in ("ring", "paths")]
     predicted_s, measured, last = float(row["predicted_s"]), transfers is not None, schedule.waited_for
     try:
-        flows = _flows(configuration.fabric, schedule, placement, paths, conditions)
+        shared = links_in_grain(configuration.fabric, _dead(configuration, int(row["collective"])))
+        flows = _flows(shared, schedule, placement, paths, conditions)
         # Flows share links if the run says so, but runs of earlier versions gave each flow links of its own.
         sharing = [True, False] if configuration.shared_links.get(mode) else [False]
         classes = _classes(configuration)
@@ -278,6 +285,7 @@ def _collective(
         else {}
     )
     path = critical_path(schedule.transfers[:last], shown)
+    struck = _struck(configuration, int(row["collective"]), flows) if measured else {}
     hops = [_hops(configuration.fabric, flow, *conditions) for flow in flows]
     critical = {step.transfer for step in path}
     timed_transfers = _timed_transfers(schedule, flows, placement, shown, handed_s=handed_s, critical=critical)
@@ -294,10 +302,64 @@ def _collective(
         rows=tuple(schedule.rows),
         transfers=tuple(timed_transfers),
         spans=_spans(schedule, flows, conditions[0], classes, fitting[0]) if fitting else {},
-        costs=seconds_by_link(schedule.transfers, path, hops, limits),
+        costs=_costs(schedule, path, hops, limits, struck=struck, shown=shown),
         rates_bps=conditions[0],
         delays_s=conditions[1],
     )
+
+
+def _costs(
+    schedule: Schedule,
+    path: Sequence[Step],
+    hops: Sequence[Sequence[Hop]],
+    limits: Mapping[int, str],
+    *,
+    struck: Mapping[int, tuple[str, float]],
+    shown: Times,
+) -> dict[str, Cost]:
+    """Return the seconds of a critical path by link; those of flows after a failure on their paths count for the
+    failure, because nobody knows which links they took instead, and when."""
+    hit = [
+        step
+        for step in path
+        if (flow := schedule.transfers[step.transfer].flow) in struck
+        and shown.arrives_s[step.transfer, 0] > struck[flow][1]
+    ]
+    costs = dict(seconds_by_link(schedule.transfers, [step for step in path if step not in hit], hops, limits))
+    for step in hit:
+        what, _ = struck[schedule.transfers[step.transfer].flow]
+        costs[what] = Cost(costs.get(what, Cost(0.0, 0.0)).sending_s + step.seconds, 0.0)
+    return dict(sorted(costs.items(), key=lambda item: -item[1].seconds))
+
+
+def _dead(configuration: Configuration, number: int) -> Cables:
+    """Return the cables that are down when collective `number` begins, if no earlier attempt failed."""
+    dead = NO_CABLES
+    for fault in configuration.values.get("fault") or ():
+        at, what = _AT.fullmatch(fault["at"]), _CUT.fullmatch(fault["what"])
+        if at is None or what is None:
+            continue
+        first, lasts = int(at["number"]), int(fault["for"].split()[0]) if "for" in fault else math.inf
+        if first + bool(at["after"]) <= number < first + lasts:
+            a, _, b = what["ends"].partition("-")
+            dead |= {cable(a, b)} if b else cables_of(configuration.fabric, a)
+    return dead
+
+
+def _struck(configuration: Configuration, number: int, flows: Sequence[Flow]) -> dict[int, tuple[str, float]]:
+    """Return the flows whose paths lose a link while collective `number` runs, by index: the fault in the scenario's
+    words, and its instant in s since the collective's beginning. Of several faults the first counts."""
+    links, struck = links_in_grain(configuration.fabric).all, dict[int, tuple[str, float]]()
+    for fault in configuration.values.get("fault") or ():
+        at, what = _AT.fullmatch(fault["at"]), _CUT.fullmatch(fault["what"])
+        if at is None or not at["after"] or what is None or int(at["number"]) != number:
+            continue
+        after_s, ends = parse_delay_s(at["after"]), {*what["ends"].split("-")}
+        for index, flow in enumerate(flows):
+            passed = [{links[link].src, links[link].dst} for link in flow.links]
+            if any(ends <= nodes for nodes in passed) and (index not in struck or after_s < struck[index][1]):
+                struck[index] = fault["what"], after_s
+    return struck
 
 
 def _timed_transfers(
@@ -384,7 +446,7 @@ def _ring_allgather(ranks: int, chunk_bytes: int) -> Schedule:
 
 
 def _flows(
-    fabric: Fabric,
+    shared: SharedLinks,
     schedule: Schedule,
     placement: Sequence[int],
     paths: Sequence[int],
@@ -392,7 +454,7 @@ def _flows(
 ) -> tuple[Flow, ...]:
     """Return the flows between the ranks of a placement, each over the WAN path with its index in `paths`, or within a
     site (-1)."""
-    (rates_bps, delays_s), flows, shared = conditions, [], links_in_grain(fabric)
+    (rates_bps, delays_s), flows = conditions, []
     for (start, end), channel, path in zip(schedule.ends, schedule.channels, paths, strict=True):
         src, dst = placement[start], placement[end]
         links = shared.edge(src, dst, path) if src != dst else ()

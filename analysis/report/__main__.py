@@ -108,6 +108,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         summary=summary,
         jobs=list(_jobs(run, configurations)),
         queued=queued,
+        faults=[*_fault_lines(run, configurations)],
         most_lines=_MAX_LINES,
         orders=orders,
         paper=paper,
@@ -206,6 +207,15 @@ def _fifo_line(point: PointRows) -> Iterator[list[str]]:
         line = [point.configuration.label, point.mode, f"{fifo.collectives:,}", fifo.took, fifo.transfers_took]
         line += [f"{fifo.drops:,}", f"{fifo.retransmitted_bytes / 1e6:,.1f}"]
         yield [*line, "—" if fifo.fairness is None else f"{fifo.fairness:.3f}", fifo.fairness_link or "—"]
+
+
+def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[list[str]]:
+    """Yield a line for each fault of the measured points, with its times and its cost in ms."""
+    for row in run.faults.sort_values(["setting", "mode", "at_collective", "fault"]).itertuples(index=False):
+        times = (row.detected_s, row.recovered_s, row.cost_s)
+        times_ms = ["—" if math.isnan(time_s) else f"{time_s * 1e3:,.3f}" for time_s in times]
+        line = [configurations[row.setting].label, row.mode, row.what, row.outcome, f"{row.at_collective:,}", *times_ms]
+        yield [*line, f"{row.collectives_lost:,}", f"{row.bytes_again:,}"]
 
 
 def _bounds(interval: Interval, scale: float, digits: int) -> str:

@@ -54,8 +54,10 @@ LATER_COLUMNS: Mapping[str, float | str] = {
     "slowest_transfer": math.nan,
     "fairness": math.nan,
     "fairness_link": "",
+    "cost_s": math.nan,
 }
-"""Columns of collectives.parquet that runs of earlier versions lack, with the value that they get on reading."""
+"""Columns of collectives.parquet and faults.parquet that runs of earlier versions lack, with the value that they get on
+reading."""
 
 _UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **LATER_COLUMNS}
 """The value of a column whose array in `Rows` is None."""
@@ -68,6 +70,7 @@ FAULTS = pa.schema(
         ("what", pa.string()),
         ("detected_s", pa.float64()),
         ("recovered_s", pa.float64()),
+        ("cost_s", pa.float64()),
         ("collectives_lost", pa.int64()),
         ("bytes_again", pa.int64()),
         ("outcome", pa.string()),

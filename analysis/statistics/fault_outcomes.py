@@ -1,5 +1,11 @@
 """Fault outcomes: when each fault of an emulated point was detected and recovered from, and what it cost.
 
+A fault's recovery is not its cost: traffic moves to another path within milliseconds, but TCP may be back much later,
+and the other path may be slower for as long as the fault lasts. So the cost of a fault is the time that the collectives
+it hit took longer than the model predicts for them without any fault, including their failed attempts. A fault hits the
+collectives that begin or run while it is in force, and those of which an attempt failed because of it. A collective
+that several faults hit counts for each of them.
+
 They are a pure function of the events that the testbed records during a run. An event is a mapping with `event` (its
 kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend on the kind:
 
@@ -7,7 +13,8 @@ kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend o
                   cables "a-b" that it takes down, sorted
     over          the duration of the fault `fault` has passed
     failed        an attempt at a collective failed (`lost` 1), or an agent or the controller failed between collectives
-                  (`lost` 0): `why`, and the `retransmitted_bytes` of the failed attempt
+                  (`lost` 0): `why`, the `retransmitted_bytes` of the failed attempt, and `spent_ns`, the time from its
+                  beginning to the failure (missing in events of earlier versions)
     restarted     `what`, "agents" or "controller", was started again; the failure had been detected at `detected_ns`
     outages       the controller's list of failed cables, `outages`, each with `died`, `back`, `seen_ns` and `done_ns`,
                   which is 0 until all switches have confirmed the new paths
@@ -18,9 +25,11 @@ kind), `at_ns` (CLOCK_MONOTONIC), `collective`, and further fields that depend o
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 Event = Mapping[str, Any]
+NO_TIMES: Mapping[int, float] = MappingProxyType({})
 
 UNDECLARED = -1
 """The index of a fault that the scenario does not declare."""
@@ -40,6 +49,8 @@ class _Fault:
     injected_ns: int
     cables: frozenset[str] = field(default=frozenset())
     active: bool = True
+    until: int | None = None  # the first collective that it does not hit any more
+    hit: set[int] = field(default_factory=set)  # further collectives that it has hit
     failing: bool = False  # a collective failed because of it and has not completed since
     detected_ns: int | None = None
     recovered_ns: int | None = None
@@ -55,16 +66,24 @@ class _Fault:
             self.detect(detected_ns)
             self.recovered_ns = at_ns
 
+    def hits(self, collective: int) -> bool:
+        """Return whether the fault has hit this collective."""
+        in_force = self.collective <= collective and (self.until is None or collective < self.until)
+        return in_force or collective in self.hit
+
     def since_s(self, at_ns: int | None) -> float | None:
         return None if at_ns is None else max(0, at_ns - self.injected_ns) / 1e9
 
 
-def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
+def fault_outcomes(events: Iterable[Event], later_s: Mapping[int, float] = NO_TIMES) -> list[dict[str, Any]]:
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
-    The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are seconds since the
-    injection, None for never; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
+    `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
+    failed attempts, in s. The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are
+    seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no collective that it
+    hit is known; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
     """
+    events = list(events)
     faults: list[_Fault] = []
     outages: dict[tuple[Any, ...], Mapping[str, Any]] = {}  # each outage as the controller listed it last
     why = ""
@@ -73,7 +92,8 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
         if kind == "injected":
             faults.append(_declared(event))
         elif kind == "over":
-            next(fault for fault in faults if fault.index == event["fault"]).active = False
+            over = next(fault for fault in faults if fault.index == event["fault"])
+            over.active, over.until = False, event["collective"]
         elif kind == "failed":
             _fail(faults, event)
         elif kind == "restarted":
@@ -92,7 +112,18 @@ def fault_outcomes(events: Iterable[Event]) -> list[dict[str, Any]]:
     for index, fault in enumerate(faults):
         later = [other.injected_ns for other in faults[index + 1 :] if other.cables & fault.cables]
         _reroute(fault, [outages[key] for key in sorted(outages)], until_ns=min(later, default=None))
-    return [_row(fault, why) for fault in faults]
+    took_s = _lost_s(events, later_s)
+    return [_row(fault, why, took_s) for fault in faults]
+
+
+def _lost_s(events: Iterable[Event], later_s: Mapping[int, float]) -> dict[int, float]:
+    """Return the time that each collective lost, by its number: `later_s` and the time of its failed attempts, in s."""
+    lost_s = dict(later_s)
+    for event in events:
+        if "spent_ns" in event:
+            number = event["collective"]
+            lost_s[number] = lost_s.get(number, 0.0) + event["spent_ns"] / 1e9
+    return lost_s
 
 
 def _declared(event: Event) -> _Fault:
@@ -103,11 +134,13 @@ def _declared(event: Event) -> _Fault:
         what=event["what"],
         injected_ns=event["at_ns"],
         cables=frozenset(event["cables"]),
+        until=event["collective"] + 1 if event["kind"].endswith("killed") else None,
     )
 
 
 def _undeclared(event: Event, what: str, at_ns: int) -> _Fault:
-    return _Fault(index=UNDECLARED, collective=event["collective"], kind="", what=what, injected_ns=at_ns)
+    number = event["collective"]
+    return _Fault(index=UNDECLARED, collective=number, kind="", what=what, injected_ns=at_ns, until=number + 1)
 
 
 def _fail(faults: list[_Fault], event: Event) -> None:
@@ -120,6 +153,7 @@ def _fail(faults: list[_Fault], event: Event) -> None:
         fault.detect(event["at_ns"])
     if fault.kind in _CUTS:
         fault.recovered_ns, fault.failing = None, True  # alternative paths, if there were any, did not help
+    fault.hit.add(event["collective"])
     fault.collectives_lost += event["lost"]
     fault.retransmitted_bytes += event["retransmitted_bytes"]
 
@@ -177,7 +211,8 @@ def _reroute(fault: _Fault, outages: Sequence[Mapping[str, Any]], *, until_ns: i
     fault.recovered_ns = decisive["done_ns"] or fault.recovered_ns
 
 
-def _row(fault: _Fault, why: str) -> dict[str, Any]:
+def _row(fault: _Fault, why: str, took_s: Mapping[int, float]) -> dict[str, Any]:
+    cost_s = [time_s for number, time_s in took_s.items() if fault.hits(number)]
     outcome = "masked" if fault.recovered_ns is None else "recovered"
     if why and fault.recovered_ns is None:
         outcome = f"aborted: {why}"
@@ -187,6 +222,7 @@ def _row(fault: _Fault, why: str) -> dict[str, Any]:
         "what": fault.what,
         "detected_s": fault.since_s(fault.detected_ns),
         "recovered_s": fault.since_s(fault.recovered_ns),
+        "cost_s": sum(cost_s) if cost_s else None,
         "collectives_lost": fault.collectives_lost,
         "bytes_again": fault.retransmitted_bytes,
         "outcome": outcome,

@@ -34,7 +34,7 @@ from scenarios.engines.base import (
     none_stored,
 )
 from scenarios.engines.pool import TRIES, Executors, FailedTask, results
-from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs_s, round_s
+from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs_s, plan_of, round_s
 from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.measured_knowledge import readings
@@ -314,6 +314,7 @@ class Reader:
         count = task.config.collective.count
         self._best_s = best_s(task.config, self._predictor.conditions, start=0, count=count)
         self._events: list[Event] = []
+        self._completion_s: dict[int, float] = {}
         self._unread = b""
         self.done = 0
 
@@ -329,7 +330,7 @@ class Reader:
             elif "event" in message:
                 self._events.append(message["event"])
                 if message["event"]["event"] == "ended":
-                    for outcome in fault_outcomes(self._events):
+                    for outcome in fault_outcomes(self._events, self._later_s()):
                         self._put(FaultOutcome(**point, account=outcome))
             elif "doing" in message:
                 self._put(Activity(**point, doing=message["doing"]))
@@ -339,6 +340,17 @@ class Reader:
 
     def flush(self) -> None:
         """Do nothing: every complete line has been processed."""
+
+    def _later_s(self) -> dict[int, float]:
+        """Return by how much each collective took longer than predicted without any fault, in s; none if the events
+        tell of no fault."""
+        if not any(event["event"] in ("injected", "failed", "restarted") for event in self._events):
+            return {}
+        healthy = plan_of(self._task.config, self._task.mode)
+        predicted_s = healthy.completion_s()
+        if self._task.config.control.counted:
+            predicted_s = predicted_s + np.nan_to_num(healthy.reconfiguring_s())
+        return {number: took_s - float(predicted_s[number]) for number, took_s in self._completion_s.items()}
 
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""
@@ -362,6 +374,7 @@ class Reader:
         self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)
         if self._task.config.control.counted:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
+        self._completion_s[k] = float(completion_s[0])
         fifo_columns: dict[str, Any] = {}
         if "retransmitted_bytes" in row:
             shares = self._predictor.shares(k, sent_s=sent_s, arrived_s=arrived_s)

@@ -22,7 +22,15 @@ from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import SELF_SIZED_KINDS, JobSpan, Workload
 from scenarios.policies import cost
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
-from scenarios.policies.decide import Chooser, Decisions, compiled, decide, rank_order_of
+from scenarios.policies.decide import (
+    Chooser,
+    Decisions,
+    compiled,
+    decide,
+    rank_order_of,
+    spreads_over,
+    ways_of,
+)
 from scenarios.policies.decision_timelines import new_timeline, timeline_of
 from scenarios.policies.decision_times import DecisionTimeline
 from scenarios.policies.knowledge import ENDS, PROBED
@@ -49,6 +57,7 @@ from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
+from topologies.fabric.failures import NO_CABLES
 from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
 
 Floats = npt.NDArray[np.float64]
@@ -239,24 +248,33 @@ class Plan:
             last = placement[:0], self.chooser.paths(placement, conditions.rates_bps(0, 1), chosen=False)
         numbers, chosen_by = np.arange(start, start + len(decisions.path)), self.chosen_by
         is_probed = conditions.are_probed(chosen_by, start, numbers.size, config.collective.reembed_every)
+        fabric, router, dead = conditions.fabric, self.chooser.router, conditions.dead(start, numbers.size)
+        routed, spread = spreads_over(fabric, chosen_by) is None, ways_of(fabric, chosen_by) is not None
+        reconnects, is_probing = config.transport.buffer_bytes is not None, chosen_by.knowledge.kind == PROBED
         waits_s = cost.reconfiguring_s(
-            self.chooser.router,
+            router,
             self.workload,
             placement=decisions.placement,
             path=decisions.path,
             before=last,
-            exchanges=chosen_by.reroutes,
-            chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed,
-            reconnects=config.transport.buffer_bytes is not None,
+            chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed | (reconnects and spread),
+            routed=routed,
+            spread=spread,
+            reconnects=reconnects,
             control_s=config.control_delays_s,
-            probed_in=rank_order_of(conditions.fabric, self.workload) if chosen_by.knowledge.kind == PROBED else None,
+            probed_in=rank_order_of(fabric, self.workload) if is_probing and chosen_by.reroutes else None,
+            dead=dead,
         )
         for row in np.flatnonzero(is_probed).tolist():
             previous = decisions.row(row - 1) if row else before
             probes = probed_before(config, chosen_by, conditions, start + row, previous)
             takes_s = probe_takes_s(conditions, start + row, probes, config.control.probe_bytes)
-            in_force = None if previous is None else (previous.placement[0], previous.path[0])
-            waits_s[row] += cost.probing_s(self.chooser.router, self.workload, probes, takes_s, in_force=in_force)
+            down = dead[row] if dead else NO_CABLES
+            delay_s = cost.default_delays_s(router, down)
+            if previous is not None:
+                in_force = previous.placement, previous.path
+                (delay_s,) = cost.delays_between_s(router, self.workload, *in_force, routed=routed, dead=down)
+            waits_s[row] += cost.probing_s(router, probes, takes_s, delay_s=delay_s)
         return waits_s
 
     def completion_s(self, read: Readings | None = None) -> Floats:

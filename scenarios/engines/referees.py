@@ -180,7 +180,13 @@ def _costs(config: Scenario, conditions: Conditions, candidates: list[Decisions]
         return np.zeros(number), np.zeros((number, number))
     router = Router(conditions.fabric, conditions.delays_s)
     placement = np.concatenate([candidate.placement for candidate in candidates])
-    connecting_s = cost.connecting_s(router, config.workload, placement)
+    first_s = cost.connecting_s(config.workload, placement, cost.default_delays_s(router)[None])
+    connecting_s = np.empty((number, number))  # over the routes of the candidate before, which differ in delay
+    for before, candidate in enumerate(candidates):
+        delay_s = cost.delays_between_s(router, config.workload, candidate.placement, candidate.path, routed=True)
+        connecting_s[before] = cost.connecting_s(config.workload, placement, delay_s)
+        if candidate.spreads:  # it may be in force without routes
+            connecting_s[before] = np.minimum(connecting_s[before], first_s)
     embeds = (placement[:, None] != placement).any(axis=-1)
     connects = embeds | (config.transport.buffer_bytes is not None)
-    return connecting_s, connects * connecting_s  # without the controller's round trips to switches
+    return first_s, connects * connecting_s  # without the controller's round trips to switches

@@ -107,10 +107,16 @@ class Conditions:
         Before collective 0 no cable has failed."""
         if self.in_force is None:
             return np.full(count, False)
-        faulty = self._faulty(max(0, start - 1), count + (start > 0))
-        dead = [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count + (start > 0))]
+        dead = self.dead(max(0, start - 1), count + (start > 0))
         before = dead if start else [NO_CABLES, *dead]
         return np.array([last != now for last, now in pairwise(before)], dtype=bool)
+
+    def dead(self, start: int, count: int) -> list[Cables]:
+        """Return the cables that are down in each collective, [count]; an empty list if there are no faults at all."""
+        if self.in_force is None:
+            return []
+        faulty = self._faulty(start, count)
+        return [dead_cables(faulty.get(row, ()), self.fabric) for row in range(count)]
 
     def are_probed(self, mode: Mode, start: int, count: int, reembed_every: int) -> npt.NDArray[np.bool_]:
         """Return before which collectives the candidate paths are probed, [count]. That is where a mode with probes

@@ -21,7 +21,8 @@ def new_timeline(config: Scenario, mode: str, believed: Conditions) -> DecisionT
     chosen_by = config.mode(mode)
     chooser = chooser_of(config, chosen_by, believed)
     exchange_s = 2 * max(config.control_delays_s, default=0.0)
-    connecting_s = float(cost.connecting_s(chooser.router, config.workload, chooser.in_order[None])[0])
+    delay_s = cost.default_delays_s(chooser.router)[None]
+    connecting_s = float(cost.connecting_s(config.workload, chooser.in_order[None], delay_s)[0])
 
     def cost_s(embeds: bool, routes: bool) -> float:
         if not config.control.counted:

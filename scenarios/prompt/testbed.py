@@ -356,7 +356,8 @@ class InteractiveTestbed:
             self._programs_bps = None
 
     def await_cable(self, a: str, b: str, *, up: bool) -> None:
-        """Wait until the controller has detected that a cable went down or came up, and routes around the failures."""
+        """Wait until the controller has detected that a cable went down or came up, and packets take the paths around
+        the failures."""
 
         def is_noticed(status: Mapping[str, Any]) -> bool:
             is_up = cable(a, b) not in dead_cables(status)
@@ -388,6 +389,7 @@ class InteractiveTestbed:
     def _await(self, what: str, noticed: Callable[[Mapping[str, Any]], bool]) -> None:
         if not self.testbed.await_status(noticed):
             raise PromptError(f"the controller still considers {what} after {NOTICED_S:.0f} s")
+        self.testbed.settle()  # the switches have confirmed the new rules, but still follow cached decisions
 
     @contextmanager
     def steady(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ substitutes, and senders need not react to failures.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -29,16 +30,19 @@ import numpy.typing as npt
 
 from controller.admission import Calendar, Capacities, Decision, Request, decide_after_failure, decide_all
 from controller.routing.multipath import SUBSTITUTES, multipath
+from controller.routing.switch_paths import FabricPaths
+from hosts.agent.transport import Transport, segment_bytes
 from hosts.collectives.background import MAX_MESSAGES, timed
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, ScheduleError
+from scenarios.spec import failover
 from scenarios.spec.classes import ClassSpec
 from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps, sampler
 from topologies.errors import Mistake
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, failed_links
 from topologies.fabric.ports import links_in_grain
-from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES
+from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES, payload_bytes
 from topologies.units import format_delay, format_rate, format_size
 
 if TYPE_CHECKING:
@@ -62,6 +66,8 @@ _MIN_MESSAGE_BYTES = 16_384  # least size of such a message
 _RESIDUE = 1e-7  # share of a transfer's highest rate: a tunnel's rate below it is the solver's rounding error
 _NEGLIGIBLE = 1e-3  # share of a request: less is reported as "nothing", since deferred promises leave such remainders
 _LAG_STEP = 0.05  # share of a transfer's duration: lags are rounded up to multiples, so that few instants differ
+_QUEUED_SEGMENTS = 3  # of a connection at a link (`transport.fair_share_limits`)
+_WAIT_MARGIN = 1.25  # headers and labels
 _ROUNDING = 1e-6  # relative tolerance when capacities and rates are divided into connections
 
 
@@ -154,6 +160,14 @@ class AdmissionPlan:
     classes: tuple[ClassSpec, ...]
     dead: Cables = NO_CABLES
 
+    def joins(self, job: "JobSpec") -> bool:
+        """Return whether a WAN path joins the sites of a transfer's ranks."""
+        fabric = build_fabric(self.fabric)
+        ranks = job.ranks or ()
+        if not ranks or max(ranks) >= len(fabric.gpus):
+            return False
+        return bool(fabric.paths_between.get((fabric.gpus[ranks[0]].site, fabric.gpus[ranks[1]].site)))
+
     def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
         """Return the transfers among these jobs, with outcomes; raises ScheduleError for too many messages."""
         return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
@@ -180,7 +194,95 @@ def check(config: "Scenario") -> Iterator[Mistake]:
     for mode in (name for name in config.run.modes if config.mode(name).reroutes):
         text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
         yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
+    for key, starts in (("line_rate", False), ("slow_start_after_idle", True)):
+        if getattr(config.transport, key) == starts:
+            text = f"{str(starts).lower()} lets flows begin slower than an admitted transfer is promised"
+            yield Mistake(f"transport.{key}", f"{text}; allowed: {str(not starts).lower()}")
     yield from _check_faults(config)
+    yield from _check_recovery(config, [job for _, job in transfers])
+
+
+def _check_recovery(config: "Scenario", jobs: Sequence["JobSpec"]) -> Iterator[Mistake]:
+    """Yield a mistake if TCP may need longer than `recovery_s` to recover from the failure of a WAN link."""
+    plan, recovery_s = config.admission_plan, config.admission.recovery_s
+    if plan is None or recovery_s is None or not plan.spec.protects:
+        return
+    connections = 1
+    with suppress(ScheduleError):  # which is reported later
+        connections = len(config.workload.schedule.flows)
+    needed_s = {
+        job: least_recovery_s(plan, job, config.transport, config.control_delays_s, connections=connections)
+        for job in jobs
+        if plan.joins(job)
+    }
+    if needed_s and recovery_s < (least_s := max(needed_s.values())):
+        job = max(needed_s, key=needed_s.__getitem__)
+        rounded_s = math.ceil(least_s * 100) / 100
+        text = f"{format_delay(recovery_s)} is less than TCP may need on the paths of {job.name} if a link fails"
+        yield Mistake("admission.recovery", f"{text}; allowed: {format_delay(rounded_s)} or more")
+
+
+def least_recovery_s(
+    plan: "AdmissionPlan",
+    job: "JobSpec",
+    transport: Transport,
+    control_s: Sequence[float] = (),
+    *,
+    connections: int = 1,
+) -> float:
+    """Return the least `recovery_s` with which a transfer is in time whenever one WAN link fails, in s (`failover`).
+
+    Packets are lost at the transfer's highest rate on any of its tunnels, and a message of each connection at once.
+    `control_s` are the one-way delays from the controller to the sites. TCP's timeout is longer than what all
+    `connections` of the round may have queued ahead of a packet at each link of a tunnel.
+    """
+    fabric = build_fabric(plan.fabric)
+    trips_s = _round_trips_s(plan, fabric, job)
+    outage_s = failover.REACTION_S + 2 * max(control_s, default=0.0)
+    (lowest_bps,) = _capacities(plan, fabric, job.traffic_class).bps
+    link_bps = max(lowest_bps[list(links)].min() for tunnel in _tunnels_of(plan, fabric, job) for links in tunnel)
+    rate_bps = min(link_bps, job.rate_bps or math.inf)
+    frame_bytes, message_bytes = payload_bytes(FRAME_BYTES), _message_bytes(job)
+    fastest_bps = float(ranges_bps(fabric, plan.conditions)[1].max())
+    per_segment = round(segment_bytes(message_bytes=message_bytes, fastest_bps=fastest_bps) / frame_bytes)
+    hops = max(len(links) for tunnel in _tunnels_of(plan, fabric, job) for links in tunnel)
+    queued_bytes = connections * hops * _QUEUED_SEGMENTS * per_segment * FRAME_BYTES
+    rto_min_s = max(transport.rto_min_s, _WAIT_MARGIN * 8 * queued_bytes / link_bps)
+    longest_s = 0.0
+    for before_s, after_s, upstream_s in trips_s:
+        trips = {"before_s": before_s, "after_s": after_s, "outage_s": outage_s, "rto_min_s": rto_min_s}
+        lost_s = upstream_s + (max(outage_s, after_s) if failover.stalls(**trips) else outage_s)
+        lost_bytes = min(_total_bytes(job), rate_bps / 8 * lost_s + message_bytes)
+        packets = math.ceil(lost_bytes / frame_bytes) + _QUEUED_SEGMENTS * per_segment
+        longest_s = max(longest_s, failover.behind_s(**trips, packets=packets, per_segment=per_segment))
+    return longest_s
+
+
+def _round_trips_s(plan: "AdmissionPlan", fabric: Fabric, job: "JobSpec") -> list[tuple[float, float, float]]:
+    """Return the round trips of each tunnel of a transfer before and after each failure of a WAN cable, and the
+    tunnel's delay up to the failed cable, 0 if it does not pass it: in s.
+
+    Acknowledgements take the default path back.
+    """
+    assert job.ranks is not None, "transfers are checked"
+    src, dst = job.ranks
+    links, delay_s = links_in_grain(fabric), delays_s(fabric, plan.conditions)
+    backs_s = []
+    for dead in (NO_CABLES, *(frozenset({one}) for one in _cables(fabric))):
+        paths = FabricPaths(fabric, dead)
+        first = paths.first(dst, src)
+        index = paths.default(dst, src) if first is None else first.index
+        back = links.of(np.array([dst]), np.array([src]), np.array([index]))[0]
+        backs_s.append(float(delay_s[back[back >= 0]].sum()))
+    trips_s, cables = [], _cables(fabric)
+    for usual, *moved in _tunnels_of(plan, fabric, job):
+        before_s = float(delay_s[list(usual)].sum()) + backs_s[0]
+        for failed, links_after, back_s in zip(cables, moved, backs_s[1:], strict=True):
+            reached = [cable(links.all[link].src, links.all[link].dst) for link in usual]
+            upstream = usual[: reached.index(failed)] if failed in reached else ()
+            after_s = float(delay_s[list(links_after)].sum()) + back_s
+            trips_s.append((before_s, after_s, float(delay_s[list(upstream)].sum())))
+    return trips_s
 
 
 def _check_faults(config: "Scenario") -> Iterator[Mistake]:

@@ -9,6 +9,7 @@ The controller alone routes around failures. All steps are recorded as events, f
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from controller.api.client import ControllerError
@@ -31,6 +32,7 @@ class Recovery:
         self._point, self._testbed = point, testbed
         self._injector = FaultInjector(testbed, self._record)
         self._collective, self._sent_before = 0, 0  # the current collective, and the bytes sent before its attempt
+        self._began_ns: int | None = None  # the beginning of the current attempt, None before it
         self._events: list[Event] = []  # not yielded yet
         self._in_force: tuple[int, ...] = ()  # the faults under which paths were last chosen
         self._reroute, self._renew = False, False  # whether the next attempt needs new paths, and new agents
@@ -82,7 +84,7 @@ class Recovery:
 
     def _attempt(self, number: int, attempt: int) -> CollectiveRecord:
         """Attempt a collective once and return its record; raises the errors of `PointRun.collective`."""
-        changed, struck = self._injector.before(number), False
+        changed, struck, self._began_ns = self._injector.before(number), False, None
         in_force = self._injector.in_force()
         if changed or in_force != self._in_force:  # without `changed`: a fault within a lost attempt
             self._settle()
@@ -92,7 +94,13 @@ class Recovery:
         def undisturbed() -> bool:
             nonlocal struck
             struck = self._injector.after()
-            return predictable and not struck and attempt == 1
+            # Connections and paths that recovery renews cost time, too, but only a mode's own choices are predicted.
+            is_planned = not (reroute and self._testbed.config.control.counted)
+            return predictable and is_planned and not struck and attempt == 1
+
+        def started(start_ns: int) -> None:
+            self._began_ns = start_ns
+            self._injector.during(number, start_ns)
 
         self._repair()
         reroute, self._reroute = self._reroute, False
@@ -101,7 +109,7 @@ class Recovery:
             attempt=attempt,
             in_force=in_force,
             reroute=reroute,
-            on_start=lambda start_ns: self._injector.during(number, start_ns),
+            on_start=started,
             undisturbed=undisturbed,
         )
         if changed or struck or in_force or attempt > 1:
@@ -114,7 +122,7 @@ class Recovery:
                 self._record("retransmitted", retransmitted_bytes=retransmitted_bytes)
             if retransmitted_bytes or struck:
                 self._testbed.disconnect()  # TCP's state after losses must not affect the next collective
-        return record
+        return replace(record, drops=max(record.drops, self._testbed.lost_packets())) if self._faults else record
 
     def _settle(self) -> None:
         """Wait until the controller knows which cables are down, and have the next attempt choose paths again.
@@ -148,7 +156,9 @@ class Recovery:
         """Record a failure; `lost` is whether it ended an attempt, in which all GPUs together sent `sent_bytes`."""
         at_ns = error.seen_ns if isinstance(error, CollectiveError) else time.monotonic_ns()
         self._renew = self._renew or isinstance(error, CollectiveError)
-        self._record("failed", at_ns=at_ns, why=str(error), lost=int(lost), retransmitted_bytes=sent_bytes)
+        spent_ns = max(0, at_ns - self._began_ns) if lost and self._began_ns is not None else 0
+        costs = {"retransmitted_bytes": sent_bytes, "spent_ns": spent_ns}
+        self._record("failed", at_ns=at_ns, why=str(error), lost=int(lost), **costs)
         self._record_outages()
 
     def _record_outages(self) -> None:

@@ -47,6 +47,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from scenarios.spec.te import ROUTING
 from scenarios.testbed import control_delay, snapshot
+from scenarios.testbed.packet_balance import PacketBalance
 from scenarios.testbed.platform import VIRTUAL, Platform, restored_settings
 from scenarios.testbed.port_watch import Counters
 from scenarios.vm import VMError, openvswitch
@@ -57,7 +58,7 @@ from topologies.fabric.failures import Cables, cable
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
-from topologies.shaping.classes import SEGMENT_BYTES, Buffer, Shaping, Tunnel
+from topologies.shaping.classes import FRAME_BYTES, SEGMENT_BYTES, Buffer, Shaping, Tunnel
 from topologies.shaping.host_ports import HostPorts, port_rates_bps
 from topologies.shaping.netlink import RtNetlink
 from topologies.shaping.tc import DropCounter, Shaper, TcError
@@ -68,6 +69,7 @@ _LOOK_AGAIN_S = 0.05
 _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # until switches follow only the new rules: Open vSwitch revalidates its cache every 5 ms
 _DEADLINE_S = 60.0
+_DOZE_S = 0.01  # a busy machine may leave a packet at a switch for so long
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -101,7 +103,7 @@ class CollectiveRecord:
     - `reembedded`, `rerouted`, `reconfigure_*`: the `Reconfiguration` before it.
     - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
       (`hosts.communicator.Completed`). All are since the first rank began.
-    - `drops`: packets lost anywhere.
+    - `drops`: packets lost anywhere; if the configuration has faults, also those that a failed link loses.
     - `retransmitted_bytes`: payload that TCP retransmitted, counted with fifo queues only.
     - `later`: the paths of all flows after each change of tunnels during the collective.
     - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
@@ -238,6 +240,7 @@ class Testbed:
                 self.set_queues()
             self._drops = DropCounter(self.network.host_pids)
             stack.callback(self._drops.close)
+            self._balance = PacketBalance(self.fabric, self.network.host_pids) if self.config.faults else None
             self._timer_latency = stack.enter_context(TimerLatency()) if self.platform.is_real else None
             self._stack = stack.pop_all()
         return self
@@ -447,6 +450,23 @@ class Testbed:
     def drops(self) -> int:
         """Return the number of packets dropped anywhere since the last call."""
         return sum(self._drops.drops().values())
+
+    def lost_packets(self) -> int:
+        """Wait until no packet is under way, and return the number of packets that hosts have sent and no host has
+        received since the last call: 0 if the configuration has no faults.
+
+        A link that goes down loses the packets in its queue, and those sent to it until switches know: no counter has
+        them, and `drops` does not either.
+        """
+        if self._balance is None:
+            return 0
+        delays_s, links = self.router.delays_s, self.fabric.links
+        within_s = max(float(delays_s[link.index]) for link in links if link.kind != "wan")
+        paths = [(float(delays_s[list(path.links)].sum()), len(path.links)) for path in self.fabric.paths]
+        across_s, hops = max((delay_s for delay_s, _ in paths), default=0.0), max((n for _, n in paths), default=0)
+        frame_s = 8 * FRAME_BYTES / max(1.0, float(self.platform.scale.rates_bps(self._rates_bps).min()))
+        hop_s = frame_s + (_DOZE_S if self.platform.is_real else 0.0)
+        return self._balance.lost(2 * (across_s + 2 * within_s + (2 + hops) * hop_s))  # twice: there may be detours
 
     def connect(self) -> None:
         """Make the connections of the present placement unless they exist; raises CollectiveError."""

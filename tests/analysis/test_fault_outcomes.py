@@ -38,7 +38,8 @@ def outages(*listed: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> dict[
 def test_events_of_a_real_run_give_the_outcomes_recorded_with_it() -> None:
     """An emulated run with a link, a switch and an agent fault; its outcomes were stored together with its events."""
     stored = json.loads(STORED.read_text())
-    assert fault_outcomes(stored["events"]) == stored["outcomes"]
+    wanted = [outcome | {"cost_s": None} for outcome in stored["outcomes"]]  # the events do not have the times for it
+    assert fault_outcomes(stored["events"]) == wanted
 
 
 FALLS = [
@@ -145,3 +146,22 @@ def test_a_fault_without_recovery_when_the_run_ends_with_an_error_is_aborted() -
     assert [(row["outcome"], row["detected_s"]) for row in fault_outcomes(cut)] == [("aborted: it failed", 10e-9)]
     (slow,) = fault_outcomes([injected("agent slow"), event("ended", why="")])
     assert (slow["outcome"], slow["detected_s"]) == ("masked", None)
+
+
+def test_the_cost_of_a_fault_is_the_time_lost_by_the_collectives_it_hit_with_their_failed_attempts() -> None:
+    """A link is down before collectives 1 to 3; an agent is killed in collective 2, whose first attempt fails after
+    0.5 s. Collective 4 is hit by nothing."""
+    later_s = {0: 0.0, 1: 0.1, 2: 0.02, 3: 0.003, 4: 7.0}
+    down, killed = injected("link down", cables=("s0b0-s1b0",)), injected("agent killed", fault=1, at_ns=5)
+    events = [
+        down,
+        killed | {"collective": 2},
+        failed(9) | {"collective": 2, "spent_ns": 500_000_000},
+        restarted("agents", 10) | {"collective": 2},
+        event("over", 20, fault=0) | {"collective": 4},
+        event("ended", why=""),
+    ]
+    link, agent = fault_outcomes(events, later_s)
+    assert link["cost_s"] == pytest.approx(0.1 + 0.02 + 0.5 + 0.003)
+    assert agent["cost_s"] == pytest.approx(0.02 + 0.5)
+    assert fault_outcomes([down, event("ended", why="")], later_s)[0]["cost_s"] == pytest.approx(7.123)  # to the end

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from analysis.figures.__main__ import draw
 from analysis.report.__main__ import write as write_report
+from analysis.results import schema
 from analysis.results import writer as writing
 from analysis.results.reader import ResultsError, load, open_run
 from analysis.results.rows import Point, Rows, joined
@@ -251,6 +252,23 @@ def test_a_run_stored_by_an_earlier_version_is_read_drawn_and_reported(tmp_path)
     assert len(run.transfers) == 3 * 7 * 8 and len(run.conditions) == 3 * 64
     draw(tmp_path / "run")
     assert (tmp_path / "run/figures/paper-timeline.svg").exists() and write_report(tmp_path / "run").exists()
+
+
+def test_faults_of_a_run_of_an_earlier_version_have_no_cost_and_are_reported_beside_those_that_have(tmp_path):
+    folder = write_run(tmp_path / "run", overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
+    known = {"engine": "emulation", "setting": 0, "mode": "base", "at_collective": 1, "what": "link s0b0-s1b0 down",
+             "detected_s": 0.0, "recovered_s": 0.25e-3, "collectives_lost": 0, "bytes_again": 2_500_000,
+             "outcome": "recovered"}  # fmt: skip
+    table = schema.faults_table([known | {"fault": 0, "cost_s": -3.5e-3}, known | {"fault": 1, "cost_s": 0.6125}])
+    writing.write_table(folder / "faults.parquet", schema.FAULTS, [table])
+    assert open_run(folder).faults.cost_s.to_list() == [-3.5e-3, 0.6125]
+    page = write_report(folder).read_text()
+    assert "<h2>Faults</h2>" in page and all(f">{words}<" in page for words in ("612.500", "-3.500", "0.250"))
+    pq.write_table(table.drop_columns(["cost_s"]), folder / "faults.parquet")
+    assert (
+        open_run(folder).faults.cost_s.isna().all() and open_run(folder).faults.recovered_s.to_list() == [0.25e-3] * 2
+    )
+    assert write_report(folder).exists()
 
 
 def test_an_unfinished_run_of_an_earlier_version_is_refused_instead_of_read_as_empty(run):

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import workload
@@ -15,9 +17,18 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import scenario_of
 from tests.fakes.runs import answer, ended, rows
-from topologies.conditions.sampler import ConditionsSpec, delays_s
-from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.fabric import build_fabric
 
+THREE_SITES = """
+[fabric]
+gpus = [2, 3, 2]
+[fabric.wan]
+routers = ["X", "Y"]
+links = [["s0b0", "X"], ["s0b1", "Y"], ["X", "Y"], ["X", "s1b0"], ["Y", "s1b1"], ["Y", "s2b0"], ["X", "s2b1"],
+         ["s0b0", "s1b0"]]
+"""
+FABRIC = build_fabric(scenario_of(THREE_SITES).fabric)
+ALGORITHMS = ("allgather", "ring"), ("alltoall", "direct"), ("broadcast", "tree")
 WORDS = """
 [conditions]
 wan_delay = "1 ms"
@@ -32,32 +43,71 @@ reembed = "every 1"
 """
 
 
-def test_connecting_time_equals_an_event_by_event_replay_of_the_handshakes() -> None:
-    """The replay covers random placements of schedules with one flow per rank and with several."""
-    fabric, spec = build_fabric(FabricSpec(gpus_per_site=(3, 4))), ConditionsSpec(wan_delay_s=1e-3)
-    delays = delays_s(fabric, spec)
-    router, chance = Router(fabric, delays), np.random.default_rng(2)
+def replayed_s(pairs, delay_s, ranks):
+    """Return the time to connect these (source, destination) pairs, event by event; `delay_s(src, dst)` is the delay of
+    a packet from rank to rank: the SYN, its answer, the first message, and the answer to all first messages."""
+    now_s, said_s = 0.0, []
+    for rank in range(ranks):
+        for src, dst in pairs:
+            if src == rank:
+                now_s += delay_s(src, dst) + delay_s(dst, src)
+                said_s.append((src, dst, now_s + delay_s(src, dst)))
+    heard_s = [max([now_s, *(at for _, dst, at in said_s if dst == rank)]) for rank in range(ranks)]
+    return max([*heard_s, *(heard_s[dst] + delay_s(dst, src) for src, dst, _ in said_s)])
 
-    def delay_s(src: int, dst: int) -> float:
-        sites = fabric.gpus[src].site, fabric.gpus[dst].site
-        path = -1 if sites[0] == sites[1] else fabric.paths_between[sites][0].index
-        return float(sum(delays[link] for link in fabric.edge_links(src, dst, path)))
 
-    for algorithm in (("allgather", "ring"), ("alltoall", "direct"), ("broadcast", "tree")):
-        load = workload(*algorithm, sites=fabric.gpus_per_site, size_bytes=7_000)
-        placements = np.array([chance.permutation(7) for _ in range(5)], dtype=np.int16)
-        found = cost.connecting_s(router, load, placements)
-        for placement, took_s in zip(placements.tolist(), found, strict=True):
-            pairs = [(placement[a], placement[b]) for a, b in zip(*load.schedule.ends, strict=True)]
-            now_s, said_s = 0.0, []
-            for rank in range(7):
-                for src, dst in pairs:
-                    if src == rank:
-                        now_s += delay_s(src, dst) + delay_s(dst, src)
-                        said_s.append((src, dst, now_s + delay_s(src, dst)))
-            heard_s = [max([now_s, *(at for _, dst, at in said_s if dst == rank)]) for rank in range(7)]
-            over_s = max([*heard_s, *(heard_s[dst] + delay_s(dst, src) for src, dst, _ in said_s)])
-            assert took_s == pytest.approx(over_s, rel=1e-9)
+def crossings(fabric, load, placement):
+    """Return the (source, destination) ranks of each flow, None within a site."""
+    site = [gpu.site for gpu in fabric.gpus]
+    pairs = [(int(placement[a]), int(placement[b])) for a, b in zip(*load.schedule.ends, strict=True)]
+    return [pair if site[pair[0]] != site[pair[1]] else None for pair in pairs], pairs
+
+
+@given(seed=st.integers(0, 2**32 - 1), chooses=st.booleans(), algorithm=st.sampled_from(ALGORITHMS))
+@settings(max_examples=60, deadline=None)
+def test_new_connections_take_the_routes_in_force_each_direction_its_own(seed, chooses, algorithm):
+    """The wait equals an event-by-event replay over three sites whose links have random delays of their own: a packet
+    from rank a to rank b takes the path of the crossing from a to b before, if there was one and the mode chooses
+    paths, and otherwise the first path between their sites."""
+    chance = np.random.default_rng(seed)
+    delays = chance.uniform(1e-6, 0.2, len(FABRIC.links))
+    router = Router(FABRIC, delays)
+    load = workload(*algorithm, sites=FABRIC.gpus_per_site, size_bytes=7_000)
+    ranks = len(FABRIC.gpus)
+    between = {pair: [path.index for path in paths] for pair, paths in FABRIC.paths_between.items()}
+    site = [gpu.site for gpu in FABRIC.gpus]
+
+    def first(src, dst):
+        return between[site[src], site[dst]][0]
+
+    placement = np.array([chance.permutation(ranks) for _ in range(5)], dtype=np.int16)
+    path, routes = np.full((5, len(load.schedule.flows)), -1, dtype=np.int16), []
+    for row in range(5):
+        of_pair = {}
+        for flow, pair in enumerate(crossings(FABRIC, load, placement[row])[0]):
+            if pair is not None:
+                index = int(chance.choice(between[site[pair[0]], site[pair[1]]])) if chooses else first(*pair)
+                path[row, flow] = of_pair.setdefault(pair, index)
+        routes.append(of_pair)
+    found = cost.reconfiguring_s(
+        router,
+        load,
+        placement=placement,
+        path=path,
+        before=(placement[:0], path[:1]),
+        chooses=np.full(5, True),
+        routed=True,
+    )
+    for row in range(5):
+        in_force = routes[row - 1] if row else {}
+
+        def delay_s(src, dst, in_force=in_force):
+            over = -1 if site[src] == site[dst] else in_force.get((src, dst), first(src, dst))
+            return float(sum(delays[link] for link in FABRIC.edge_links(src, dst, over)))
+
+        pairs = crossings(FABRIC, load, placement[row])[1]
+        is_kept = row > 0 and (placement[row] == placement[row - 1]).all()
+        assert found[row] == pytest.approx(0.0 if is_kept else replayed_s(pairs, delay_s, ranks), rel=1e-9)
 
 
 def test_counted_reconfiguration_time_is_added_to_the_completion_time() -> None:
@@ -113,6 +163,56 @@ def test_measured_reconfiguration_times_equal_the_predicted_ones(tmp_path):
     waits_s = found.set_index(["mode", "collective", "engine"]).reconfigure_s.unstack()
     assert waits_s["emulation"].to_list() == pytest.approx(waits_s["model"].to_list(), abs=50e-9)
     assert (found.completion_s > found.reconfigure_s.fillna(0)).all()
+
+
+APART = """
+[conditions]
+wan_delay = "5 ms"
+[conditions.links]
+"s0b0>X" = { delay = "50 ms" }
+"s0b1>Y" = { delay = "20 ms" }
+"Y>s2b0" = { delay = "80 ms" }
+[collective]
+chunk = "100 kB"
+[control]
+counted = true
+delay = ["2 ms", "5 ms", "1 ms"]
+[run]
+modes = ["each"]
+[[policy]]
+name = "each"
+reroute = "every 1"
+reembed = "every 1"
+"""
+ECMP = """
+[fabric]
+gpus = 4
+routing = "ecmp"
+[conditions]
+wan_delay = "5 ms"
+[collective]
+chunk = "100 kB"
+reembed_every = 1
+[control]
+counted = true
+delay = ["2 ms", "5 ms"]
+[run]
+modes = ["ccl"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "least"), [(THREE_SITES + APART, 6, 3), (ECMP, 3, 2)], ids=["three sites", "ecmp"]
+)
+def test_measured_waits_equal_the_predicted_ones_on_paths_of_different_delay_and_for_spread_flows(
+    words, count, least, tmp_path
+):
+    (tmp_path / "far.toml").write_text(words)
+    wanted = ("--collectives", count, "--engine", "both", "--no-report", "--out", tmp_path / "run")
+    ended("far.toml", *wanted, cwd=tmp_path)
+    waits_s = rows(tmp_path / "run").set_index(["collective", "engine"]).reconfigure_s.unstack()
+    assert waits_s["emulation"].to_list() == pytest.approx(waits_s["model"].to_list(), abs=1e-6)
+    assert (waits_s["model"] > 0).sum() >= least
 
 
 def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_changes(tmp_path):

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.figures.collective_detail import collectives_of
+from analysis.figures.run_points import configurations_of, points_of
 from analysis.results.reader import open_run
 from scenarios.engines.base import Slice
 from scenarios.engines.emulation import Watchdog
 from scenarios.engines.model import Model
-from scenarios.engines.prediction import PointPredictor
+from scenarios.engines.prediction import PointPredictor, plan_of
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, faults
@@ -300,6 +302,24 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
     whole = rows[rows.undisturbed]
     assert fidelity["collectives"] == len(whole) >= 16
     assert abs(fidelity["median_ratio"] - 1) < 0.001 and fidelity["p99_abs_error"] < 0.01
+    # Lost packets are drops of the collective that the fault struck, and TCP has sent them again.
+    assert (whole.drops == 0).all()
+    of_switch = by_what["switch s0b0 down"].set_index("mode")
+    for mode, drops in rows[rows.collective == 2].set_index("mode").drops.items():
+        used = bool(of_switch.bytes_again[mode])
+        assert (drops > 0) == used and (drops - 1) * 8948 <= of_switch.bytes_again[mode] + 8948
+    # The cost of a fault is the time lost, not the time until traffic was on other paths.
+    without = plan_of(load_scenario(str(tmp_path / "struck.toml")), "base").completion_s()
+    times_s = rows[rows["mode"] == "base"].set_index("collective").completion_s
+    lost_s = sum(times_s[k] - without[k] for k in (2, 3))
+    assert of_switch.cost_s["base"] == pytest.approx(lost_s, rel=1e-9) and lost_s > of_switch.recovered_s["base"]
+    agent = by_what["agent 3 killed"].set_index("mode").cost_s["base"]
+    assert agent > times_s[5] - without[5] - 1e-9  # the failed attempt took time, too
+    # Nor does the critical path of the struck collective blame a link that was down.
+    (configuration,) = configurations_of(found)
+    for one in collectives_of(found, points_of(found, [configuration]), configuration, number=2):
+        assert sum(cost.seconds for cost in one.costs.values()) == pytest.approx(one.completion_s, rel=1e-6)
+        assert "switch s0b0 down" in one.costs or not of_switch.bytes_again[one.mode]
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()

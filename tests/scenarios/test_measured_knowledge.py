@@ -11,7 +11,7 @@ from controller.routing.wan_path_choice import Router
 from hosts.collectives.rank_programs import moves
 from scenarios.engines.prediction import Plan, PointPredictor, decisions_of
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.cost import probing_s
+from scenarios.policies.cost import delays_between_s, probing_s
 from scenarios.policies.knowledge import PORTS
 from scenarios.policies.measured_knowledge import (
     Readings,
@@ -331,9 +331,10 @@ def test_the_answer_to_a_probe_returns_over_the_path_in_force():
     for over in conditions.fabric.paths_between[1, 0]:
         path = np.full(len(ends), -1, dtype=np.int16)
         path[flow] = over.index
-        in_force = np.arange(4, dtype=np.int16), path
+        in_force = np.arange(4, dtype=np.int16)[None], path[None]
+        (delay_s,) = delays_between_s(router, workload, *in_force, routed=True)
         probes = np.array([[0, 2, conditions.fabric.paths_between[0, 1][0].index]], dtype=np.int16)
-        took_s[len(over.links)] = probing_s(router, workload, probes, np.array([1.0]), in_force=in_force)
+        took_s[len(over.links)] = probing_s(router, probes, np.array([1.0]), delay_s=delay_s)
     least, most = min(took_s), max(took_s)
     assert most > least and took_s[most] - took_s[least] == pytest.approx(3 * 2e-3 * (most - least))
 

@@ -24,7 +24,9 @@ class Scripted:
     """A point and its testbed in one, whose attempts at a collective end as scripted: None for success, or an error."""
 
     def __init__(self, script: list[Exception | None], faults: tuple[Fault, ...] = ()) -> None:
-        self.config, self.fabric = SimpleNamespace(faults=faults), build_fabric(FabricSpec())
+        self.config = SimpleNamespace(faults=faults, control=SimpleNamespace(counted=False))
+        self.fabric = build_fabric(FabricSpec())
+        self.lost: Iterator[int] = iter(())  # the packets lost in each collective that completes
         self.network, self.testbed = SimpleNamespace(host_pids=[]), self
         self.controller = SimpleNamespace(alive=lambda: True, ends=lambda: False, kill=lambda: None)
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
@@ -47,6 +49,9 @@ class Scripted:
 
     def retransmitted_bytes(self) -> int:
         return 0
+
+    def lost_packets(self) -> int:
+        return next(self.lost, 0)
 
     def status(self) -> dict[str, Any]:
         outage = {"seen_ns": 1, "done_ns": 2, "died": ["a-b"], "back": [], "moved": [[0, 4, 0, 1]]}
@@ -168,3 +173,34 @@ def test_a_controller_that_dies_during_a_request_is_restarted_and_no_collective_
     assert testbed.calls == ["restart_controller", "reroute"]
     (row,) = fault_outcomes(events)
     assert (row["what"], row["collectives_lost"]) == ("the controller has died", 0)
+
+
+def test_packets_that_a_failed_link_has_lost_are_drops_of_the_collective() -> None:
+    testbed = Scripted([None] * 3, (Fault(collective=1, kind="link down", target="s0b0-s1b0", after_s=0.0, lasts=1),))
+    testbed.lost = iter((0, 63, 0))
+    records, _, _ = run(testbed, 3)
+    assert [row.drops for row in records] == [0, 63, 0]
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_with_counted_costs_a_collective_before_which_recovery_chose_paths_does_not_count_for_fidelity(
+    counted: bool,
+) -> None:
+    testbed = Scripted([None] * 4, (Fault(collective=1, kind="link down", target="s0b0-s1b0", lasts=1),))
+    testbed.config.control.counted = counted
+    records, _, _ = run(testbed, 4)
+    assert [row.undisturbed for row in records] == [True, not counted, not counted, True]
+
+
+def test_a_failed_attempt_is_recorded_with_the_time_that_it_took() -> None:
+    testbed = Scripted([failed(), None])
+    started = iter((1_000_000, 2_000_000))
+
+    def collective(number: int, *, on_start: Any, **arguments: Any) -> CollectiveRecord:
+        on_start(next(started))
+        return Scripted.collective(testbed, number, **arguments)
+
+    testbed.collective = collective  # type: ignore[method-assign]
+    _, events, _ = run(testbed, 1)
+    (failure,) = (event for event in events if event["event"] == "failed")
+    assert failure["spent_ns"] == failure["at_ns"] - 1_000_000

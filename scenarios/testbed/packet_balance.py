@@ -1,0 +1,69 @@
+"""The packets that a network has lost, whatever lost them: those that hosts have sent and no host has received.
+
+A queueing discipline that is reset, because its interface goes down, counts no drop, and neither does a switch that
+sends a packet to a port that is down. But each host counts the packets that it sends and those that it receives.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from topologies.fabric.fabric import Fabric
+from topologies.shaping.classes import FRAME_BYTES, payload_bytes
+
+_COLUMNS = re.compile(r"^\s*(\S+):(.*)$", re.MULTILINE)
+_HEADERS_BYTES = 14 + 52  # of Ethernet, and of IP and TCP with timestamps
+_MAX_WAITS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counts:
+    """Packets and bytes, Ethernet headers included, that all hosts have sent and received so far."""
+
+    sent: int
+    sent_bytes: int
+    received: int
+    received_bytes: int
+
+
+class PacketBalance:
+    """Counts lost packets on the interfaces of a fabric's hosts, `host_pids` by rank, from now on.
+
+    Nothing may be under way now. A segment of several packets counts as one packet where it is lost as a whole, or as
+    full packets of its bytes if that is more: Open vSwitch may cut segments on the way.
+    """
+
+    def __init__(self, fabric: Fabric, host_pids: Sequence[int]) -> None:
+        self._hosts = [
+            (gpu.interface, Path(f"/proc/{pid}/net/dev")) for gpu, pid in zip(fabric.gpus, host_pids, strict=True)
+        ]
+        self._before = self._read()
+
+    def lost(self, longest_s: float) -> int:
+        """Wait until nothing is under way, and return the packets lost since the last call.
+
+        `longest_s` is how long a packet may be under way.
+        """
+        now = self._read()
+        for _ in range(_MAX_WAITS):
+            time.sleep(longest_s)
+            last, now = now, self._read()
+            if now == last:
+                break
+        before, self._before = self._before, now
+        packets = (now.sent - now.received) - (before.sent - before.received)
+        lost_bytes = (now.sent_bytes - now.received_bytes) - (before.sent_bytes - before.received_bytes)
+        payload = (
+            lost_bytes - _HEADERS_BYTES * packets
+        )  # a segment that is cut gets more packets and headers, not more payload
+        return max(0, packets, -(-payload // payload_bytes(FRAME_BYTES)))
+
+    def _read(self) -> _Counts:
+        sent = sent_bytes = received = received_bytes = 0
+        for interface, file in self._hosts:
+            columns = dict(_COLUMNS.findall(file.read_text()))[interface].split()
+            received_bytes, received = received_bytes + int(columns[0]), received + int(columns[1])
+            sent_bytes, sent = sent_bytes + int(columns[8]), sent + int(columns[9])
+        return _Counts(sent=sent, sent_bytes=sent_bytes, received=received, received_bytes=received_bytes)
