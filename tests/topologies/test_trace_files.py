@@ -137,6 +137,14 @@ def test_what_cannot_be_read_without_a_guess_is_refused(text: str, named: str, t
         trace_of(tmp_path / "trace.csv")
 
 
+def test_rows_of_links_that_a_large_map_leaves_out_are_not_used_and_told(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(TABLE.to_csv(index=False) + "25,A>B,5\n30,s0b0>s1b0,5\n")
+    trace = read_trace(tmp_path / "trace.csv", LINKS, left_out=["A>B"])
+    assert trace.limit == 31 and trace.notes[0] == "1 row of links that the fabric leaves out not used"
+    with pytest.raises(ConditionsError, match="the fabric has no link 'A>B'"):
+        read_trace(tmp_path / "trace.csv", LINKS)
+
+
 # --- outages ----------------------------------------------------------------------------------------------------------
 
 rows = st.lists(st.tuples(st.integers(0, 40), st.sampled_from(LINKS), st.sampled_from([0, 7, 8])), max_size=12)

@@ -124,6 +124,7 @@ def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
         step_s=spec.every_s or spec.trace_step_s,
         unlisted=uniform,
         may_be_down=_failing(fabric, spec),
+        left_out={f"{src}>{dst}" for a, b in fabric.spec.wan.links for src, dst in ((a, b), (b, a))} - {*names},
     )
 
 

@@ -136,12 +136,13 @@ def read_trace(
     step_s: float = 1.0,
     unlisted: Uniform | None = None,
     may_be_down: Collection[str] = (),
+    left_out: Collection[str] = (),
 ) -> Trace:
     """Read a trace of these links, with a collective every `step_s` seconds.
 
     The links `within_sites` may be omitted all together; `unlisted` then draws their rates. Only the links in
-    `may_be_down` may have the rate 0. Columns other than time, link and rate are not used, and lines that begin with #
-    are comments.
+    `may_be_down` may have the rate 0. Rows of links in `left_out` are not used, nor are columns other than time, link
+    and rate. Lines that begin with # are comments.
 
     Raises ConditionsError, each mistake with its file and line: a file that cannot be read, is larger than MAX_BYTES
     or ends within a line, a header without one of the columns, a row with another number of fields than the header, a
@@ -153,7 +154,7 @@ def read_trace(
         stamp = status.st_size, status.st_mtime_ns, status.st_ino
     except (OSError, ValueError):
         stamp = 0, 0, 0  # opening the file fails with the reason
-    file = _read(path, stamp, tuple(links), tuple(within_sites), tuple(may_be_down))
+    file = _read(path, stamp, tuple(links), tuple(within_sites), frozenset(may_be_down), frozenset(left_out))
     return Trace(
         path=path,
         times_ns=file.times_ns,
@@ -175,10 +176,15 @@ class _File:
 
 @lru_cache(maxsize=2)
 def _read(
-    path: Path, _: object, links: tuple[str, ...], within_sites: tuple[str, ...], may_be_down: tuple[str, ...]
+    path: Path,
+    _: object,
+    links: tuple[str, ...],
+    within_sites: tuple[str, ...],
+    may_be_down: frozenset[str],
+    left_out: frozenset[str],
 ) -> _File:
     """Read a trace file, as `read_trace`; the second argument identifies its contents for the cache."""
-    rows = _Rows(links, frozenset(may_be_down))
+    rows = _Rows(links, may_be_down, left_out)
     mistakes: list[str] = []
     more_mistakes = 0
     try:
@@ -215,14 +221,14 @@ def _read(
 class _Rows:
     """The rows of a trace: each link's rates (bit/s) by time (ns from the first row), and how they were written."""
 
-    def __init__(self, links: Iterable[str], may_be_down: Collection[str]) -> None:
+    def __init__(self, links: Iterable[str], may_be_down: Collection[str], left_out: Collection[str]) -> None:
         self.rates_bps: dict[str, dict[int, int]] = {name: {} for name in links}
         self.now_ns, self.first_time = 0, ""
-        self._may_be_down = may_be_down
+        self._may_be_down, self._left_out = may_be_down, left_out
         self._delimiter, self._columns = ",", [0, 1, 2]
         self._header: list[str] = []
         self._clock = _Clock()
-        self._count = self._rounded = self._commas = 0
+        self._count = self._rounded = self._commas = self._unused = 0
 
     def records(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header, each with its line number; blank lines and comments are skipped."""
@@ -263,6 +269,9 @@ class _Rows:
             raise ValueError(
                 f"time {time} comes after {self.now_ns / 1e9:g}{self._clock.since}; times must not decrease"
             )
+        if link in self._left_out:
+            self._unused, self.now_ns = self._unused + 1, time_ns
+            return
         if link not in self.rates_bps:
             known = list_first(list(self.rates_bps), 3)
             raise ValueError(f"the fabric has no link {link!r}; its links are {known}")
@@ -295,6 +304,8 @@ class _Rows:
             are = f"columns {list_all(others)} are" if len(others) > 1 else f"column {others[0]} is"
             yield f"the {are} not used"
         yield from self._clock.notes(self.first_time)
+        if self._unused:
+            yield f"{self._unused:,} row{'s' * (self._unused != 1)} of links that the fabric leaves out not used"
         if self._rounded:
             yield f"{self._rounded:,} of {self._count:,} rates were rounded to whole bit/s"
 
