@@ -4,6 +4,8 @@ The agents' sockets hold whole messages, so that no agent waits for another. A p
 a host of its own: `send` returns once the data fits the socket's buffer, and waits for the network otherwise.
 """
 
+import errno
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -30,6 +32,7 @@ _SEGMENT_BYTES = 8948  # TCP's payload of a full packet
 _INITIAL_SEGMENTS = 10  # Linux's initial window (RFC 6928)
 _REORDERED = 64, 32_768  # packets; with more, the kernel's calculation of a sender's buffer would overflow 32 bits
 _USUAL_REORDERED = 3  # Linux's default
+_REAL_DELAY_S = 0.1
 _MAX_ROWS = 4096  # of conditions that change over time
 
 
@@ -112,6 +115,8 @@ def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = 
     fabric, wanted = testbed.fabric, testbed.config.transport
     carried_bps = testbed.platform.scale.rates_bps(links_in_grain(fabric).slowest_bps(rates_bps))
     held = held_bytes(fabric, testbed.router.delays_s, carried_bps)
+    if testbed.platform.is_real:  # a busy machine delays packets and acknowledgements
+        held = held + carried_bps.max() * _REAL_DELAY_S / 8
     limits = socket_limits(float(held.max()), wanted, paths_change=paths_change)
     lift_memory_limit()
     if testbed.platform.own_openvswitch:  # the VM: elsewhere these settings are the machine's
@@ -122,14 +127,26 @@ def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = 
         with inside(pid):
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
                 Path("/proc/sys/net/ipv4", name).write_text(text)
-        with netlink_of(pid) as netlink:
-            for network, of_path in zip(networks, held[gpu.site].tolist(), strict=True):
+        _set_routes(gpu.interface, pid, {networks[site]: held[gpu.site, site] for site in range(len(networks))}, wanted)
+
+
+def _set_routes(interface: str, pid: int, held: Mapping[IPv4Network, float], transport: Transport) -> None:
+    """Set the initial congestion windows of a host, given what paths to each network hold; raises OSError.
+
+    A host whose cable is down has no routes; they are set before its next program once the cable is up.
+    """
+    with netlink_of(pid) as netlink:
+        for network, path_bytes in held.items():
+            try:
                 netlink.set_route(
-                    gpu.interface,
+                    interface,
                     str(network.network_address),
-                    initial_segments=initial_segments(of_path, wanted),
+                    initial_segments=initial_segments(path_bytes, transport),
                     prefix_length=network.prefixlen,
                 )
+            except OSError as error:
+                if error.errno != errno.ENETDOWN:
+                    raise
 
 
 def _allow_for_all(limits: SocketLimits) -> None:
