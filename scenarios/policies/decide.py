@@ -386,7 +386,8 @@ def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, 
 
 
 def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
-    """Return the default placement, [n]: ranks in order; a ring takes the sites in an order that the WAN connects."""
+    """Return the default placement, [n]: ranks in order; a ring takes the sites in an order that the WAN connects, if
+    there is one."""
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
@@ -430,6 +431,18 @@ def shared_links(
     return tuple(link.name for link in links if link.index in shared)
 
 
+def flows_without_path(fabric: Fabric, workload: Workload) -> list[tuple[int, int, int]]:
+    """Return the flows between two sites that no candidate path joins, as (flow, source rank, destination rank), with
+    the ranks of the default placement. In every placement of the workload its flows join the same sites, except those
+    of a ring, which has such flows only if no order of the sites avoids them."""
+    src, dst = (rank_order_of(fabric, workload)[list(places)] for places in workload.schedule.ends)
+    joined = np.eye(len(fabric.gpus_per_site), dtype=bool)
+    for pair, paths in fabric.paths_between.items():
+        joined[pair] = bool(paths)
+    lost = np.flatnonzero(~joined[fabric.gpu_sites[src], fabric.gpu_sites[dst]])
+    return [(int(flow), int(src[flow]), int(dst[flow])) for flow in lost]
+
+
 @lru_cache(maxsize=1024)
 def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
     """Return whether a mode chooses some paths greedily: crossings have too many combinations (`Router.is_exact`)."""
@@ -465,6 +478,8 @@ def _placement_per_site_order(fabric: Fabric, workload: Workload, mode: Mode) ->
     """Return one placement for each order of the sites that a mode can choose."""
     if not (workload.is_ring and mode.reembeds):
         return [rank_order_of(fabric, workload)]
+    if len(fabric.gpus_per_site) == 1:
+        return [rank_order_of(fabric, workload)]
     cycles = [(0, *rest, 0) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
     possible = [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
     return [rank_order(fabric.gpus_per_site, cycle) for cycle in possible]
@@ -477,8 +492,10 @@ def _used_by_several(
     if `choosing`, else the fixed path or those of the fabric's routing. If the mode moves ranks within their sites,
     ports between switches are counted for all such placements."""
     shared, routing = links_in_grain(fabric, dead), ways_of(fabric, mode)
-    src, dst = (placement[places] for places in workload.schedule.ends)
-    flows = np.flatnonzero(src != dst)
+    src, dst = (placement[list(places)] for places in workload.schedule.ends)
+    has_path = src != dst
+    has_path[[flow for flow, *_ in flows_without_path(fabric, workload)]] = False  # at a prompt
+    flows = np.flatnonzero(has_path)
     src, dst = src[flows], dst[flows]
 
     def every(src: Ranks, dst: Ranks) -> npt.NDArray[np.int32]:

@@ -7,12 +7,13 @@ from itertools import pairwise
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import MESSAGES, TRAINING
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING
 from hosts.collectives.schedule import ScheduleError
-from scenarios.policies.decide import probes_of, rank_order_of
+from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission, faults, jobs, program, te
+from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.scenario import MAX_OPTIMUM, RunSpec, Scenario
 from topologies import units
@@ -26,11 +27,11 @@ MAX_PROBES = 400  # their connections are open at the same time
 MIN_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
 
 
-def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
+def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = False) -> Iterator[Mistake]:
     """Yield the mistakes in a scenario's values together; each value by itself is valid.
 
     `unread` are the tables with an invalid value, for which the scenario has defaults; checks that depend on them are
-    skipped.
+    skipped. `at_prompt`: the scenario's collective may never run.
     """
     spanned = math.prod(len(axis.values) for axis in scenario.sweep)
     if spanned > MAX_CONFIGURATIONS:
@@ -56,7 +57,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
                 mistakes += [
                     *_check_program(config, fabrics[config.fabric]),
-                    *_check_workload(config),
+                    *_check_workload(config, fabrics[config.fabric], at_prompt=at_prompt),
                     *_check_queue(config),
                     *_check_classes(config),
                     *_check_changing_conditions(config),
@@ -297,7 +298,7 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
 
 
-def _check_workload(config: Scenario) -> Iterator[Mistake]:
+def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     spec = config.collective
     of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
@@ -306,12 +307,51 @@ def _check_workload(config: Scenario) -> Iterator[Mistake]:
         return
     try:
         _ = config.carried_workload
+        if config.program.command is None and not at_prompt:  # both may only ever send to other GPUs
+            yield from _check_paths(config, fabric)
     except ScheduleError as error:
         of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
         key = of_file if config.training_plan is None else "training.pipeline"
         yield Mistake("job" if config.jobs else key, str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
+
+
+def _check_paths(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
+    """Check that a WAN path joins the two sites of every flow: the sites may be in a line, or a tree."""
+    workload, spec = config.workload, config.collective
+    lost = flows_without_path(fabric, workload)
+    if not lost:
+        return
+    flow, src, dst = lost[0]
+    a, b = sorted(fabric.gpu_sites[[src, dst]].tolist())
+    why = f"no WAN path joins the sites {a} and {b}, as border routers carry no traffic of other sites"
+    what, key = f"{workload.algorithm} sends from g{src} to g{dst}, and", "collective.schedule"
+    allowed = "links or transit routers that join them"
+    if config.jobs:
+        transfers = workload.schedule.transfers
+        names = [job.name for job in workload.jobs if any(transfers[at].flow == flow for at in job.transfers)]
+        what, key = f"{names[0]} sends from g{src} to g{dst}, and", "job"
+    elif config.training_plan is not None:
+        key = "training.across"
+    elif spec.schedule is None:
+        key, allowed = "collective.algorithm", f"{allowed}{_with_paths(config, fabric)}"
+        what = "no ring can visit every site once:" if workload.is_ring else what
+    yield Mistake(key, f"{what} {why}; allowed: {allowed}")
+
+
+def _with_paths(config: Scenario, fabric: Fabric) -> str:
+    """Return the algorithms of a configuration's kind whose flows all have paths, or else those of other kinds."""
+
+    def fitting(kind: str) -> list[str]:
+        specs = [CollectiveSpec(kind=kind, algorithm=name) for name in ALGORITHMS[kind]]
+        workloads = {str(spec.algorithm): workload_of(spec, fabric.gpus_per_site) for spec in specs}
+        return [name for name, workload in workloads.items() if not flows_without_path(fabric, workload)]
+
+    if of_kind := fitting(config.collective.kind):
+        return f", or the algorithm {' or '.join(of_kind)}"
+    of_others = [f"{kind} by {' or '.join(names)}" for kind in ALGORITHMS if (names := fitting(kind))]
+    return "".join(f", or {one}" for one in of_others)
 
 
 def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:

@@ -153,7 +153,7 @@ def scenario_of(
                 refused.append(Mistake(key, sentence))
         if dropped:
             draft = _draft(document, options, path, label, without=dropped)
-        return replace(draft, mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread)))
+        return replace(draft, mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread, at_prompt=at_prompt)))
 
     draft = checked(overrides)
     if draft.mistakes:

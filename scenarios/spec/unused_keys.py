@@ -121,6 +121,8 @@ def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Sce
 
     def applies(config: Scenario) -> bool:
         conditions, wan = config.conditions, config.fabric.wan
+        if len(config.fabric.gpus_per_site) == 1 and attribute.startswith("wan"):
+            return True  # another rule has the reason
         if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
             return True
         fabric = build_fabric(config.fabric)
@@ -240,6 +242,20 @@ RULES = (
         "with links within sites that have no rate of their own",
         _has_influence("intra_rate_bps", _doubled),
         _LINK_TABLES,
+    ),
+    Rule(
+        (
+            "fabric.border_routers",
+            "fabric.wan",
+            "fabric.sites",
+            "fabric.paths",
+            "fabric.wan_loss",
+            "conditions.wan_rate",
+            "conditions.wan_delay",
+        ),
+        "with two sites or more",
+        lambda config: len(config.fabric.gpus_per_site) > 1,
+        ("fabric",),
     ),
     Rule(
         ("fabric.hash_seed",),
