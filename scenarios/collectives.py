@@ -19,13 +19,14 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
-from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS
+from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS, ScenarioParser, single_value
 from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     from analysis.results.rows import Rows
     from scenarios.spec.scenario import Scenario
 
+_OF_RUN = ("gpus", "wan_delay", "seed")  # options that are those of run.py
 _MIN_BYTES, _MAX_BYTES, _MAX_COLLECTIVES = 1, 10**12, 1000
 
 
@@ -116,6 +117,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         Override("collective.channels", options.channels, "--channels"),
         Override("collective.pieces", options.pieces, "--pieces"),
         Override("run.modes", options.modes.split(","), "--modes"),
+        *(single_value(name, text) for name in _OF_RUN if (text := getattr(options, name)) is not None),
         *(assignment(text) for text in options.set),
         Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
     ]
@@ -233,8 +235,8 @@ def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
         least *= factor
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ScenarioParser:
+    parser = ScenarioParser(
         prog="collectives.py", description="Collectives by size and algorithm, in the columns of nccl-tests."
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
@@ -242,6 +244,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
     parser.add_argument("--algorithms", help="of the collective, separated by commas (default all)")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="a schedule: MSCCL XML, or TE-CCL's JSON")
+    parser.add_argument("--gpus", metavar="N", help="GPUs in total, or of each site as 3+5 (default: the scenario's)")
+    parser.add_argument("--wan-delay", metavar="T", help='delay of a WAN link, such as "10 us"')
+    parser.add_argument("--seed", metavar="S", help="seed of all random numbers")
     parser.add_argument("--modes", default="base,wan", help="separated by commas (default base,wan)")
     parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="smallest size (default 8 kB)")
     parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="largest size (default 512 MB)")

@@ -27,6 +27,7 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
 
 from scenarios.experiment.options import DONE
 from scenarios.tools import study_command
+from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
     import numpy as np
@@ -431,8 +432,8 @@ def _power_of_two_near_root(hosts: int) -> int:
     return int(1 << max(0, (hosts.bit_length() - 1) // 2))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="permutation.py",
         description="Flow completion times of a permutation of messages under ECMP and spraying, against the optimum.",
     )

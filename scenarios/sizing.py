@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.experiment.options import BAD_USAGE, DONE
+from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
     from analysis.sizing import Datacenter, Model, Row
@@ -49,12 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Return the parser of the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="run.py sizing",
         description="A datacenter for training a very large language model: its size, and the times in a step.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--budget", type=float, metavar="DOLLARS", help="price of the datacenter (default 100e9)")

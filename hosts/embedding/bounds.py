@@ -2,9 +2,10 @@
 
 A ring leaves and enters every GPU exactly once, so it is an assignment. The minimum-cost assignment, a lower bound on
 the total cost of a ring, takes n^3 steps (`scipy.optimize.linear_sum_assignment`). In addition, a ring over S sites has
-exactly S edges between sites, or none if there is one site. This constraint is relaxed: for any toll mu on every edge between sites, the cost of the
-minimum assignment with tolls, minus S mu, is a lower bound (Held and Karp, "The traveling-salesman problem and minimum
-spanning trees", 1970). The bound is concave in mu; its slope is the number of such edges in the assignment, minus S.
+exactly S edges between sites, or none if there is one site. This constraint is relaxed: for any toll mu on every edge
+between sites, the cost of the minimum assignment with tolls, minus S mu, is a lower bound (Held and Karp, "The
+traveling-salesman problem and minimum spanning trees", 1970). The bound is concave in mu; its slope is the number of
+such edges in the assignment, minus S.
 
 Up to six orders of the sites are bounded one by one, each without the edges between sites that are not consecutive in
 it. More orders are bounded together: the dual of the assignment gives every edge a reduced cost of at least 0, and the

@@ -443,6 +443,36 @@ def flows_without_path(fabric: Fabric, workload: Workload) -> list[tuple[int, in
     return [(int(flow), int(src[flow]), int(dst[flow])) for flow in lost]
 
 
+def has_choice_of_paths(fabric: Fabric, workload: Workload) -> bool:
+    """Return whether any flow between two sites has several candidate paths."""
+    sites = fabric.gpu_sites[rank_order_of(fabric, workload)]
+    pairs = {(int(sites[src]), int(sites[dst])) for src, dst in zip(*workload.schedule.ends, strict=True)}
+    if workload.is_ring:  # whose sites may be in another order
+        pairs = {*fabric.paths_between}
+    return any(len(fabric.paths_between.get(pair, ())) > 1 for pair in pairs)
+
+
+def has_choice_of_placements(fabric: Fabric, workload: Workload) -> bool:
+    """Return whether a mode that re-embeds has several placements to choose from."""
+    sizes = fabric.gpus_per_site
+    if workload.is_ring:
+        orders = _site_orders(fabric)
+        return len(orders) > 1 or max(sizes) > (2 if len(sizes) == 1 else 1)
+    groups = workload.groups
+    if groups is None:
+        return max((sizes[0] - workload.is_rooted, *sizes[1:])) > 1
+    return any(len(group) > 1 for group in groups)
+
+
+def _site_orders(fabric: Fabric) -> list[tuple[int, ...]]:
+    """Return the orders in which a ring can visit the sites over the WAN, from site 0 on."""
+    sites = len(fabric.gpus_per_site)
+    if sites == 1:
+        return [(0,)]
+    cycles = [(0, *rest, 0) for rest in permutations(range(1, sites))]
+    return [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
+
+
 @lru_cache(maxsize=1024)
 def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
     """Return whether a mode chooses some paths greedily: crossings have too many combinations (`Router.is_exact`)."""
@@ -478,11 +508,7 @@ def _placement_per_site_order(fabric: Fabric, workload: Workload, mode: Mode) ->
     """Return one placement for each order of the sites that a mode can choose."""
     if not (workload.is_ring and mode.reembeds):
         return [rank_order_of(fabric, workload)]
-    if len(fabric.gpus_per_site) == 1:
-        return [rank_order_of(fabric, workload)]
-    cycles = [(0, *rest, 0) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
-    possible = [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
-    return [rank_order(fabric.gpus_per_site, cycle) for cycle in possible]
+    return [rank_order(fabric.gpus_per_site, order) for order in _site_orders(fabric)]
 
 
 def _used_by_several(

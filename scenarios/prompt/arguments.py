@@ -140,6 +140,22 @@ def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
     return order
 
 
+def unknown_verb(line: str, verbs: Collection[str], nodes: Collection[str], *, is_program: bool) -> str:
+    """Return the sentence for a line that begins with no verb and no node; `is_program`: it begins with a program.
+
+    A program runs on a node, whose name comes first: where a node's name follows the program, it is that one.
+    """
+    first, *rest = line.split()
+    if is_program:
+        node, *others = rest if rest and rest[0] in nodes else [next(iter(nodes)), *rest]
+        text = f"{format_value(first)} is no verb but a program, which runs on a node"
+        return f"{text}; allowed: NODE CMD, such as {' '.join([node, first, *others])}"
+    if first in ("q", "bye", "logout"):
+        return f"unknown verb {format_value(first)}; allowed: exit, or Ctrl-D"
+    hint = did_you_mean(first, [*verbs, *nodes])
+    return f"unknown verb or node {format_value(first)}: help lists what is allowed{hint}"
+
+
 def switch(fabric: Fabric, line: str) -> str:
     """Parse the name of a switch."""
     (name,) = words(line, "flows SWITCH", 1, 1)
@@ -213,8 +229,8 @@ def link_index(fabric: Fabric, name: str) -> int:
     """Return the index of the logical link or port of that name; raises PromptError."""
     links = links_in_grain(fabric).all
     names = {link.name: link.index for link in links}
-    wan = next(link.name for link in links if link.kind == "wan")
-    choice(name, "link", names, f"FROM>TO, such as {wan} (WAN) or {links[0].name}")
+    wan = [f"{link.name} (WAN) or " for link in links if link.kind == "wan"][:1]
+    choice(name, "link", names, f"FROM>TO, such as {''.join(wan)}{links[0].name}")
     return names[name]
 
 

@@ -71,12 +71,13 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
             (config.fabric, config.faults, config.collective.count) for config in configs
         ):
             mistakes += faults.check(struck, fabrics[spec], count=count)
+        runs_none = at_prompt or scenario.program.command is not None  # of the collectives that are counted
         for spec, conditions, count in dict.fromkeys(
             (config.fabric, config.conditions, config.collective.count) for config in configs
         ):
             with _collect(mistakes):
                 sampler.check_links(fabrics[spec], conditions)
-                mistakes += _check_trace(fabrics[spec], conditions, count)
+                mistakes += _check_trace(fabrics[spec], conditions, None if runs_none else count)
     yield from dict.fromkeys(mistakes)
 
 
@@ -310,11 +311,26 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
         if config.program.command is None and not at_prompt:  # both may only ever send to other GPUs
             yield from _check_paths(config, fabric)
     except ScheduleError as error:
-        of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
-        key = of_file if config.training_plan is None else "training.pipeline"
-        yield Mistake("job" if config.jobs else key, str(error))
+        yield Mistake(_blamed_key(config), str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
+
+
+def _blamed_key(config: Scenario) -> str:
+    """Return the key whose value makes the workload impossible."""
+    spec = config.collective
+    if config.jobs:
+        return "job"
+    if config.training_plan is not None:
+        return "training.pipeline"
+    if spec.schedule is not None or spec.kind not in ALGORITHMS:
+        return "collective.kind" if spec.schedule is None else "collective.schedule"
+    algorithm = spec.algorithm or ALGORITHMS[spec.kind][0]
+    if algorithm not in ALGORITHMS[spec.kind]:
+        return "collective.algorithm"
+    if spec.channels > 1 and algorithm != "ring":
+        return "collective.channels"
+    return "collective.pieces" if spec.pieces > 1 else "collective.kind"  # too many transfers
 
 
 def _check_paths(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
@@ -354,8 +370,8 @@ def _with_paths(config: Scenario, fabric: Fabric) -> str:
     return "".join(f", or {one}" for one in of_others)
 
 
-def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:
-    """Check that a trace can be read and covers the collectives; raises ConditionsError."""
+def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int | None) -> Iterator[Mistake]:
+    """Check that a trace can be read and covers `count` collectives, if that is given; raises ConditionsError."""
     limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
-    if limit is not None and count > limit:
+    if limit is not None and count is not None and count > limit:
         yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")

@@ -153,7 +153,7 @@ _NODES = Kind(
 )
 _ALL, _EACH, _TIER = whole(2, 2 * MAX_GPUS_PER_SITE), whole(1, MAX_GPUS_PER_SITE), whole(1, MAX_SWITCHES_PER_TIER)
 _GPUS = Kind(
-    f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site",
+    f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site (as an option 3+5)",
     (int, list),
     lambda gpus: tuple(map(_EACH.read, gpus)) if isinstance(gpus, list) else even_split(_ALL.read(gpus)),
     lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),

@@ -144,7 +144,7 @@ def _doubled(range_bps: tuple[int, int]) -> tuple[int, int]:
 _TRAINING_KEYS = tuple(key for key in KEYS if key.startswith("training."))
 _REPLICA_KEYS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
 _PROGRAM_KEYS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
-_PROGRAM_RUN_KEYS = ("program.ranks", "program.capture", "program.message", "program.sample")  # not used at the prompt
+_PROGRAM_RUN_KEYS = ("program.ranks", "program.message", "program.sample")  # not used at the prompt
 _SAMPLER_SETS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
 _TE_KEYS = ("te.every", "te.demand", "te.sample")
 _SIZE_KEYS = ("collective.chunk", "collective.size")
@@ -290,13 +290,19 @@ RULES = (
         _MODE_TABLES,
     ),
     Rule(
-        tuple(key for key in _PROGRAM_KEYS if key not in _PROGRAM_RUN_KEYS),
+        tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
         "with --exec or program.command, or --cli",
         lambda config: config.program.command is not None,
         ("program",),
     ),
     Rule(
         _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda config: bool(config.program.command), ("program",)
+    ),
+    Rule(
+        ("program.capture",),
+        "with --exec or program.command; at a prompt (--cli) the verb capture does it",
+        lambda config: bool(config.program.command),
+        ("program",),
     ),
     Rule(("run.search",), '"schedule" in run.referees', lambda config: "schedule" in config.run.referees, ("run",)),
 )

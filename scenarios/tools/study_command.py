@@ -76,8 +76,10 @@ def check_plain(name: str, scenario: "Scenario", swept: Collection[str]) -> None
 
     foreign = [axis.key for axis in scenario.sweep if axis.key not in swept]
     if foreign:
-        raise ScenarioError([f"{name} has a sweep of {', '.join(foreign)}; allowed: a single value"])
+        raise ScenarioError([f"{name} has a sweep of {', '.join(foreign)}; allowed: a single value (run.py sweeps)"])
     if scenario.faults:
-        raise ScenarioError([f"{name} has faults; allowed: none"])
+        raise ScenarioError([f"{name} has faults; allowed: none here (run.py runs them)"])
     if scenario.jobs:
-        raise ScenarioError([f"{name} has jobs, which have algorithms of their own; allowed: none"])
+        raise ScenarioError(
+            [f"{name} has jobs, which have algorithms of their own; allowed: none here (run.py runs them)"]
+        )
