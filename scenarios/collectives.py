@@ -102,14 +102,18 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     """Return the scenario given by the options, swept over algorithms and sizes; raises ValueError."""
     from hosts.collectives.kinds import ALGORITHMS
     from scenarios.spec.load import Override, assignment, load_scenario
-    from topologies.errors import format_value
+    from topologies.errors import did_you_mean, format_value
     from topologies.units import format_size, parse_size_bytes
 
     if options.kind not in ALGORITHMS:
-        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}")
+        near = did_you_mean(options.kind, ALGORITHMS)
+        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}{near}")
     study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
-    sizes = list(_sizes(parse_size_bytes(options.least), parse_size_bytes(options.most), options.factor))
+    ends = [
+        study_command.quantity(*one, parse_size_bytes) for one in (("--from", options.least), ("--to", options.most))
+    ]
+    sizes = list(_sizes(*ends, options.factor))
     overrides = [
         Override("collective.kind", options.kind, "--kind"),
         Override("collective.count", options.collectives, "--collectives"),
@@ -237,7 +241,9 @@ def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
 
 def _parser() -> ScenarioParser:
     parser = ScenarioParser(
-        prog="collectives.py", description="Collectives by size and algorithm, in the columns of nccl-tests."
+        prog="collectives.py",
+        description="Collectives by size and algorithm, in the columns of nccl-tests.",
+        instead=dict.fromkeys(("--chunk", "--size", "--sizes"), "--from SIZE --to SIZE"),
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
     parser.add_argument("--engine", choices=("model", "emulation", "both"), default="model", help="(default model)")

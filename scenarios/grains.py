@@ -245,7 +245,9 @@ def _table(grain: str, lines: Sequence[Line]) -> str:
 
 def _parser() -> ScenarioParser:
     parser = ScenarioParser(
-        prog="grains.py", description="Compare the algorithms of collectives with the ring, in both grains."
+        prog="grains.py",
+        description="Compare the algorithms of collectives with the ring, in both grains.",
+        instead={"--chunk": "--size SIZE", "--kind": "--kinds"},
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
     parser.add_argument("--engine", choices=("model", "emulation"), default="model", help="(default model)")

@@ -10,7 +10,7 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,25 +20,34 @@ from topologies.errors import did_you_mean, format_value
 BAD_USAGE = 2
 """The exit status for a wrong use of a command."""
 
-_UNITS = r"(?:ns|us|µs|μs|ms|s|sec|msec|usec|[kKMGT]?i?[bB]|[kKMGT]?(?:bit|bits|b)/s|[kKMGT]?bps|[kKMGT])"
+_TIMES = r"[num]s|µs|μs|s|[mu]?sec|seconds?|min|minutes?|h|hours?"
+_UNITS = rf"(?:{_TIMES}|[kKMGT]?i?[bB]|[kKMGT]?(?:bit|bits|b)/s|[kKMGT]?bps|[kKMGT])"
 _UNIT = re.compile(rf"{_UNITS}(?:,.*)?", re.IGNORECASE)
 _LONG = re.compile(r"--?[A-Za-z]")  # an option, and not a negative number or a dash in a range
 _LIST = re.compile(r"\[,|separated by commas")
 _NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,8}")
 _IN_SITE = re.compile(r"g\d+|s\d+[bnlp]\d+")
 _LESS_CLOSE = 0.75  # of options: with argparse's few letters, words of different meaning are close
+_NUMBER = re.compile(r"[0-9.,]+")
 _WHOLE = re.compile(r"[-+]?[0-9]{1,20}")
 
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that takes no abbreviations, and reports a mistake in one sentence, with exit status 2.
 
-    `is_operand` tells whether a word can be the command's positional argument, such as a scenario's name.
+    `is_operand` tells whether a word can be the command's positional argument, such as a scenario's name. `instead` has
+    for options of similar commands, which this one lacks, what it has instead: {"--gpus": "--hosts"}.
     """
 
-    def __init__(self, *args: Any, is_operand: Callable[[str], bool] = lambda _: False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        is_operand: Callable[[str], bool] = lambda _: False,
+        instead: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
-        self._is_operand = is_operand
+        self._is_operand, self._instead = is_operand, instead or {}
         self.register("type", int, _whole)
         self.register("type", float, _number)
 
@@ -63,7 +72,11 @@ class CommandParser(argparse.ArgumentParser):
     def _with_hint(self, message: str) -> str:
         if stranger := re.match(r"unrecognized arguments: (-\S+)", message):
             option = stranger[1].partition("=")[0]
-            return f"there is no option {option}{self.unknown(option)}"
+            here = self._instead.get(option)
+            hint = f" (did you mean {here}?)" if here else self.unknown(option)
+            return f"there is no option {option}{hint}"
+        if missing := re.match(r"the following arguments are required: (.*)", message):
+            return f"{missing[1]} is missing"
         if strangers := re.match(r"unrecognized arguments: (.*)", message):
             return f"{format_value(strangers[1])} is one argument too many"
         if lacking := re.match(r"(--[\w-]+): expected (one|\d+) arguments?", message):
@@ -119,7 +132,7 @@ class _Typed:
             return ""
         if self._metavar == "COMMAND":
             return self._split_command()
-        return self._split_quantity() or self._split_assignment() or self._split_list()
+        return self._split_quantity() or self._split_assignment() or self._split_list() or self._second_number()
 
     @property
     def _metavar(self) -> str:
@@ -140,6 +153,8 @@ class _Typed:
         if not ends or not re.search(r"\d$", self.value):
             return ""
         words = [self.value, *self.rest[: ends[-1]]]
+        if self.action.type in (int, float):
+            return f"{self.option} {' '.join(words)}: takes no unit; allowed: a number, {_usage(self.action)}"
         return self._passes(words, f"quotes around them, {self.option} {_quoted(*words)}")
 
     def _split_assignment(self) -> str:
@@ -165,6 +180,11 @@ class _Typed:
         listed = ",".join(part for word in words for part in word.split(",") if part)
         return self._passes(words, f"commas without spaces, {self.option} {listed}")
 
+    def _second_number(self) -> str:
+        if not (_NUMBER.fullmatch(self.rest[0]) and self.value[:1].isdigit()):
+            return ""
+        return f"{self.option} {self.value} {self.rest[0]}: takes one value; allowed: {_usage(self.action)}"
+
     def _cut_at_arrow(self) -> str:
         """Return the mistake of a link without ">", which the shell may have taken for a redirection."""
         if not _NODE.fullmatch(self.value):
@@ -178,9 +198,12 @@ class _Typed:
 
 
 def _whole(text: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{format_value(text)} is not a whole number")
-    return int(text)
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    plain = re.sub(r"(?<=\d)[,_](?=\d{3}\b)", "", text)  # thousands
+    is_whole = re.fullmatch(r"\d{1,15}(\.\d{1,15})?([eE]\d{1,2})?", plain) and float(plain).is_integer()
+    hint = f" (did you mean {int(float(plain))}?)" if is_whole else ""
+    raise argparse.ArgumentTypeError(f"{format_value(text)} is not a whole number{hint}")
 
 
 def _number(text: str) -> float:

@@ -27,6 +27,10 @@ PROMPT_SCALE = "1/1000"
 """The rate scale of a prompt, unless the user gives another."""
 DEFAULT = "paper"
 
+_RUN = "run.py"
+_ELSEWHERE = ("--out", "--resume", "--dask", "--cli", "--capture", "--policy", "--sweep", "--export", "--dry-run")
+"""Options of run.py that other commands lack and that set no key."""
+
 EXPORTS = ("goal", "msccl")
 """The formats of --export."""
 
@@ -68,6 +72,8 @@ class ScenarioParser(CommandParser):
         if hint := did_you_mean(option.replace("_", "-"), known, cutoff=0.8):
             return hint
         keys = _KEYS.get(name, ())
+        if self.prog != _RUN and (option in _ELSEWHERE or keys[:1] == ("program.command",)):
+            return f" (it is an option of {_RUN})"
         if "--set" in known and not keys:
             from scenarios.spec.keys import KEYS  # which imports numpy
 
@@ -82,7 +88,7 @@ def _is_scenario(word: str) -> bool:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of run.py's options."""
     options = ScenarioParser(
-        prog="run.py",
+        prog=_RUN,
         description="Run every mode of a scenario in every configuration of its sweep, and write a run folder.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
         "run.py referees (how far from the best each mode is), run.py sizing (a datacenter for training).",

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
 
 if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
+
+
+Value = TypeVar("Value")
 
 
 def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
@@ -60,6 +63,14 @@ def progress(name: str) -> Generator[Callable[[str], None], None, None]:
 
     with heartbeat(lambda: f"{name}: {words}"):
         yield show
+
+
+def quantity(option: str, text: str, parse: Callable[[str], Value]) -> Value:
+    """Parse the value of an option; raises ValueError with the option in front of what is wrong."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
 
 
 def check(options: argparse.Namespace, least: float, most: float, *names: str) -> None:
