@@ -110,10 +110,9 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}{near}")
     study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
-    ends = [
-        study_command.quantity(*one, parse_size_bytes) for one in (("--from", options.least), ("--to", options.most))
-    ]
-    sizes = list(_sizes(*ends, options.factor))
+    least = study_command.quantity("--from", options.least, parse_size_bytes)
+    most = study_command.quantity("--to", options.most, parse_size_bytes)
+    sizes = list(_sizes(least, most, options.factor))
     overrides = [
         Override("collective.kind", options.kind, "--kind"),
         Override("collective.count", options.collectives, "--collectives"),
