@@ -92,7 +92,7 @@ class RouteApp(App):
         """
         hello, address = event.msg, str(event.msg.datapath.address[0])
         listed = [version for element in getattr(hello, "elements", None) or () for version in element.versions]
-        versions = ", ".join(f"1.{version - 1}" for version in sorted(listed or [hello.version]))
+        versions = ", ".join(f"1.{version - 1}" for version in sorted(listed)) or f"1.{hello.version - 1} at most"
         if (OFP_VERSION in listed if listed else hello.version >= OFP_VERSION) or (address, versions) in self._refused:
             return
         self._refused.add((address, versions))
