@@ -101,7 +101,7 @@ class RunFolder:
             path = RESULTS / (stem if number == 1 else f"{stem}-{number}")
             try:
                 path.mkdir(parents=True)
-            except FileExistsError:
+            except (FileExistsError, NotADirectoryError):
                 if not RESULTS.is_dir():
                     raise FolderError(f"{RESULTS.absolute()} is not a folder: results are written into it") from None
             except OSError as error:
