@@ -308,7 +308,8 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
         return
     try:
         _ = config.carried_workload
-        if config.program.command is None and not at_prompt:  # both may only ever send to other GPUs
+        may_send_elsewhere = at_prompt and any(with_paths(fabric, kind) for kind in ALGORITHMS)
+        if config.program.command is None and not may_send_elsewhere:
             yield from _check_paths(config, fabric)
     except ScheduleError as error:
         yield Mistake(_blamed_key(config), str(error))
@@ -351,22 +352,23 @@ def _check_paths(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     elif config.training_plan is not None:
         key = "training.across"
     elif spec.schedule is None:
-        key, allowed = "collective.algorithm", f"{allowed}{_with_paths(config, fabric)}"
+        key, allowed = "collective.algorithm", f"{allowed}{_fitting(spec.kind, fabric)}"
         what = "no ring can visit every site once:" if workload.is_ring else what
     yield Mistake(key, f"{what} {why}; allowed: {allowed}")
 
 
-def _with_paths(config: Scenario, fabric: Fabric) -> str:
-    """Return the algorithms of a configuration's kind whose flows all have paths, or else those of other kinds."""
+def with_paths(fabric: Fabric, kind: str) -> list[str]:
+    """Return the algorithms of a kind of collective whose flows all have paths over the WAN."""
+    specs = [CollectiveSpec(kind=kind, algorithm=name) for name in ALGORITHMS[kind]]
+    workloads = {str(spec.algorithm): workload_of(spec, fabric.gpus_per_site) for spec in specs}
+    return [name for name, workload in workloads.items() if not flows_without_path(fabric, workload)]
 
-    def fitting(kind: str) -> list[str]:
-        specs = [CollectiveSpec(kind=kind, algorithm=name) for name in ALGORITHMS[kind]]
-        workloads = {str(spec.algorithm): workload_of(spec, fabric.gpus_per_site) for spec in specs}
-        return [name for name, workload in workloads.items() if not flows_without_path(fabric, workload)]
 
-    if of_kind := fitting(config.collective.kind):
+def _fitting(kind: str, fabric: Fabric) -> str:
+    """Return the algorithms of a kind whose flows all have paths, or else those of other kinds, as further ways out."""
+    if of_kind := with_paths(fabric, kind):
         return f", or the algorithm {' or '.join(of_kind)}"
-    of_others = [f"{kind} by {' or '.join(names)}" for kind in ALGORITHMS if (names := fitting(kind))]
+    of_others = [f"{other} by {' or '.join(names)}" for other in ALGORITHMS if (names := with_paths(fabric, other))]
     return "".join(f", or {one}" for one in of_others)
 
 

@@ -93,7 +93,7 @@ def test_run_answers_what_was_mistyped_with_what_to_type(
 @pytest.mark.parametrize(
     "typed",
     [
-        "--modes wan fig4a", "--gpus 8 mine/x.toml", '--wan-delay "10 ms" paper', "--chunk 8MB paper", "--seed 1 a.toml",
+        "--modes wan fig4a", "--gpus 8 mine/x.toml", '--wan-delay "10 ms" paper', "--chunk 8MB paper", "--seed 1 a",
         '--set "conditions.wan_delay=10 ms" fig4a', '--exec "ping -c 3 g4" paper', "--exec hostname paper",
         '--capture "s0b0>s1b0" --exec x', "--set fabric.gpus=8 fig4a", "--gpus [3,5],8 paper", "--collectives 5 paper",
     ],
