@@ -1,5 +1,7 @@
 """Sites of one GPU, a single site without a WAN, and sites in a line: what runs, what is refused, and why."""
 
+import subprocess
+import sys
 from itertools import permutations, product
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from hosts.collectives.kinds import ALGORITHMS, schedule
 from scenarios.api import run, scenario
 from scenarios.experiment import command
 from scenarios.spec import ScenarioError
-from tests.fakes.runs import measured
+from tests.conftest import PROJECT
+from tests.fakes.runs import ended, measured
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -149,12 +152,41 @@ def test_jobs_on_a_line_are_refused_only_if_they_need_the_missing_path(tmp_path:
                 scenario(tmp_path / "jobs.toml")
 
 
+def line_of(folder: Path) -> Path:
+    """Write a scenario of three sites in a line."""
+    file = folder / "line.toml"
+    links = '[["s0b0", "s1b0"], ["s1b0", "s2b0"]]'
+    file.write_text(f"[fabric]\ngpus = [2, 2, 2]\nborder_routers = 1\n[fabric.wan]\nrouters = []\nlinks = {links}\n")
+    return file
+
+
+def test_a_prompt_on_a_line_of_sites_refuses_what_has_no_path_and_runs_the_rest(tmp_path: Path) -> None:
+    lines = (
+        "paths\nallgather 1 MB\nbroadcast 1 MB\niperf g0 g5\nping g0 g2\nmode joint\nbroadcast 1 MB\ng0 ping -c 1 g2\n"
+    )
+    run_py = [sys.executable, str(PROJECT / "scenarios" / "run.py"), str(line_of(tmp_path)), "--cli"]
+    at_prompt = subprocess.run(
+        run_py, cwd=tmp_path, input=lines, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert "no WAN path joins the sites 0 and 2: packets between their GPUs are lost" in at_prompt.stderr
+    assert "without its collective, whose flows lack WAN paths (it begins with allreduce by chain)" in at_prompt.stderr
+    assert at_prompt.stdout.count("ratio 1.000") == 2 and " 1 received" in at_prompt.stdout
+    assert "g0 cannot be reached from g5: no WAN path joins their sites" in at_prompt.stdout
+    assert "allowed: NODE CMD, such as g0 ping g2" in at_prompt.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["line.toml"]  # no empty folder is left
+
+
+def test_a_program_on_a_line_of_sites_reaches_the_neighbours_and_is_told_whom_it_cannot_reach(tmp_path: Path) -> None:
+    own = "[ $RANK != 0 ] || { ping -c 1 g2 && ! ping -c 1 -W 1 g5; }"
+    _, said = ended(line_of(tmp_path), "--exec", own, "--modes", "wan", "--out", tmp_path / "run", cwd=tmp_path)
+    assert "wan has no WAN path to choose: no two sites have more than one" in said
+    assert "no WAN path joins the sites 0 and 2: packets between their GPUs are lost" in said
+
+
 def test_a_prompt_and_a_program_may_use_sites_in_a_line(tmp_path: Path) -> None:
     from scenarios.spec.load import load_scenario
 
-    file = tmp_path / "line.toml"
-    file.write_text('[fabric]\ngpus = [2, 2, 2]\nborder_routers = 1\n[fabric.wan]\nrouters = []\nlinks = [["s0b0", '
-                    '"s1b0"], ["s1b0", "s2b0"]]\n')  # fmt: skip
+    file = line_of(tmp_path)
     assert load_scenario(str(file), at_prompt=True).shared_links("joint") == ()
     file.write_text(file.read_text() + '[program]\ncommand = "true"\n')
     assert load_scenario(str(file)).program.command == "true"
