@@ -59,13 +59,15 @@ class Kind:
         elif isinstance(value, float) and int in self.types and value.is_integer():
             meant = int(value)
         elif isinstance(value, str) and list in self.types:
-            meant = [part.strip() for part in value.split(",")]
+            meant = [part.strip() for part in value.strip("[] ").split(",")]
         elif isinstance(value, list) and len(value) == 1 and type(value[0]) in self.types:
             meant = value[0]
         try:
             if type(meant) in self.types:
                 self.convert(meant)
                 words = ", without quotes" if isinstance(value, str) and not isinstance(meant, list) else ""
+                if isinstance(value, str) and value.startswith("["):
+                    words = ", which a shell needs in single quotes"
                 return f" (did you mean {format_value(meant)}{words}?)"
         except ValueError:
             pass

@@ -67,6 +67,7 @@ RUN = [
     ("--wan-delay 10", "10 has no unit"),
     ("--collectives 1e3", "(did you mean 1000?)"),
     ("--collectives 1,000", "(did you mean 1000, without quotes?)"),
+    ("--set run.modes=[base,wan]", '(did you mean ["base", "wan"], which a shell needs in single quotes?)'),
     ("--gpus 3/5", "for each site (as an option 3+5)"),
     ("--seed -1", "--seed: -1 is too small; allowed: a whole number from 0"),
     ("--set collective.kind=broadcast --set collective.algorithm=tree --set collective.channels=4",
