@@ -14,6 +14,7 @@ from pathlib import Path
 from controller.api.protocol import MAX_TOKEN
 from controller.api.server import SocketTakenError
 from controller.config import COUNTS, DeclarationError, default_socket, fabric_of, sentence
+from topologies.command_line import CommandParser
 from topologies.fabric.wan import WAN_PRESETS
 
 _FAILED = 0  # written to the socket of signal numbers; no signal has this number
@@ -63,8 +64,8 @@ class _OneLine(logging.Formatter):
         return f"controller: {text}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m controller", description="Route one fabric by OpenFlow 1.3.")
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="python -m controller", description="Route one fabric by OpenFlow 1.3.")
     add = parser.add_argument
     add("--gpus", metavar="N", help="number of GPUs in the fabric, 8 by default, or a number per site, as in 3+5")
     for name in COUNTS[1:4]:

@@ -15,7 +15,7 @@ from typing import Any
 from controller.api import protocol
 from controller.api.protocol import CountersRequest, ProtocolError, RouteRequest, StatusRequest
 from controller.api.server import Server
-from controller.compat import CONFIG, DEAD, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
+from controller.compat import CONFIG, DEAD, HELLO, MAIN, OFP_VERSION, App, hub, ofp_event, set_ev_cls
 from controller.config import configured
 from controller.forwarding.rules import Route
 from controller.forwarding.state import (
@@ -68,6 +68,7 @@ class RouteApp(App):
         self._request: RouteRequest | None = None  # the last one served
         self._limits: Limits = []  # the last limits of tunnels
         self._waiters: list[Any] = []  # a queue for each waiting status request, of the names of switches made ready
+        self._refused: set[tuple[str, str]] = set()  # addresses of switches, and the versions that they speak
         self._one_at_a_time = hub.Semaphore(1)
         self._server = Server(socket_path, self._answer, limit_bytes=protocol.line_limit_bytes(fabric))
 
@@ -82,6 +83,21 @@ class RouteApp(App):
         self._server.close()
 
     # --- Events of switches ---------------------------------------------------------------------------------------
+
+    @set_ev_cls(ofp_event.EventOFPHello, HELLO)
+    def greeted(self, event: Any) -> None:
+        """Log a switch whose hello does not offer this version of OpenFlow, once: it will try again for ever.
+
+        Without a list of versions, a hello offers its own and all earlier ones.
+        """
+        hello, address = event.msg, str(event.msg.datapath.address[0])
+        listed = [version for element in getattr(hello, "elements", None) or () for version in element.versions]
+        versions = ", ".join(f"1.{version - 1}" for version in sorted(listed)) or f"1.{hello.version - 1} at most"
+        if (OFP_VERSION in listed if listed else hello.version >= OFP_VERSION) or (address, versions) in self._refused:
+            return
+        self._refused.add((address, versions))
+        text = "a switch at %s speaks OpenFlow %s and not 1.3, and is refused: set its protocols to OpenFlow13"
+        _LOG.warning(text, address, versions)
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN, DEAD])
     def connection_changed(self, event: Any) -> None:

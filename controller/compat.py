@@ -75,7 +75,8 @@ OFP_VERSION = importlib.import_module(f"{NAME}.ofproto.ofproto_v1_3").OFP_VERSIO
 App = _base.OSKenApp if NAME == "os_ken" else _base.RyuApp
 AppManager = _base.AppManager
 set_ev_cls = _handler.set_ev_cls
-CONFIG, MAIN, DEAD = _handler.CONFIG_DISPATCHER, _handler.MAIN_DISPATCHER, _handler.DEAD_DISPATCHER
+HELLO, CONFIG = _handler.HANDSHAKE_DISPATCHER, _handler.CONFIG_DISPATCHER
+MAIN, DEAD = _handler.MAIN_DISPATCHER, _handler.DEAD_DISPATCHER
 
 LOOPBACK = "127.0.0.1"
 

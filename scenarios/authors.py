@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
 from scenarios.text_table import aligned
 from scenarios.tools import study_command
+from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
     from analysis.authors.draws import Floats
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
         folder = RunFolder.dated("authors", datetime.now()) if options.out is None else RunFolder.new(options.out)
         return _run(options, shares, delay_s, folder, arguments)
     except FolderError as error:
-        print(f"--out: {error}", file=sys.stderr)
+        other = "; allowed: --out DIR for another folder"
+        print(f"--out: {error}" if options.out is not None else f"run.py authors: {error}{other}", file=sys.stderr)
     except ValueError as error:
         print(f"run.py authors: {one_line(str(error))}", file=sys.stderr)
     finally:
@@ -50,12 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     return BAD_USAGE
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Return the parser of the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="run.py authors",
         description="The figure of the paper's authors by their own semantics, and the sensitivity of its gains.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--draws", type=Path, metavar="DIR", help="the folder TOPO of their repository (default: new draws)")
@@ -81,7 +82,7 @@ def _check(options: argparse.Namespace) -> float:
     study_command.check(options, 0, 2**63 - 1, "seed")
     if options.out is not None:
         check(options.out)
-    return parse_delay_s(options.wan_delay)
+    return study_command.quantity("--wan-delay", options.wan_delay, parse_delay_s)
 
 
 def _shares(options: argparse.Namespace) -> "Floats":

@@ -251,7 +251,9 @@ def _bench_jobs(engine: str, jobs: int, collectives: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    from topologies.command_line import CommandParser
+
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=["model", "emulation"], default="model", help="(default model)")
     parser.add_argument(
         "--collectives",

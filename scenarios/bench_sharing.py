@@ -13,6 +13,7 @@ import numpy as np
 
 from analysis.model import fluid
 from hosts.collectives.kinds import schedule
+from topologies.command_line import CommandParser
 from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, FabricSpec, build_fabric
 from topologies.fabric.ports import delays_of, links_in_grain
@@ -61,7 +62,7 @@ def collectives_per_second(gpus: int, kind: str, algorithm: str, grain: str, *, 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="bench_sharing", description=(__doc__ or "").partition("\n")[0])
+    parser = CommandParser(prog="bench_sharing", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gpus", type=_sizes, default=SIZES, help="even numbers from 4 to 256, separated by commas")
     sizes = parser.parse_args(arguments).gpus
     print(f"{'GPUs':>4} {'collective':<12}{'algorithm':<14}" + "".join(f"{f'{grain}/s/core':>18}" for grain in GRAINS))

@@ -19,13 +19,14 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
-from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS
+from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS, ScenarioParser, single_value
 from scenarios.tools import study_command
 
 if TYPE_CHECKING:
     from analysis.results.rows import Rows
     from scenarios.spec.scenario import Scenario
 
+_OF_RUN = ("gpus", "wan_delay", "seed")  # options that are those of run.py
 _MIN_BYTES, _MAX_BYTES, _MAX_COLLECTIVES = 1, 10**12, 1000
 
 
@@ -101,14 +102,17 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     """Return the scenario given by the options, swept over algorithms and sizes; raises ValueError."""
     from hosts.collectives.kinds import ALGORITHMS
     from scenarios.spec.load import Override, assignment, load_scenario
-    from topologies.errors import format_value
+    from topologies.errors import did_you_mean, format_value
     from topologies.units import format_size, parse_size_bytes
 
     if options.kind not in ALGORITHMS:
-        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}")
+        near = did_you_mean(options.kind, ALGORITHMS)
+        raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}{near}")
     study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
-    sizes = list(_sizes(parse_size_bytes(options.least), parse_size_bytes(options.most), options.factor))
+    least = study_command.quantity("--from", options.least, parse_size_bytes)
+    most = study_command.quantity("--to", options.most, parse_size_bytes)
+    sizes = list(_sizes(least, most, options.factor))
     overrides = [
         Override("collective.kind", options.kind, "--kind"),
         Override("collective.count", options.collectives, "--collectives"),
@@ -116,6 +120,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         Override("collective.channels", options.channels, "--channels"),
         Override("collective.pieces", options.pieces, "--pieces"),
         Override("run.modes", options.modes.split(","), "--modes"),
+        *(single_value(name, text) for name in _OF_RUN if (text := getattr(options, name)) is not None),
         *(assignment(text) for text in options.set),
         Override("sweep.collective.size", [format_size(size) for size in sizes], "--from"),
     ]
@@ -233,15 +238,20 @@ def _sizes(least: int, most: int, factor: int) -> Iterator[int]:
         least *= factor
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="collectives.py", description="Collectives by size and algorithm, in the columns of nccl-tests."
+def _parser() -> ScenarioParser:
+    parser = ScenarioParser(
+        prog="collectives.py",
+        description="Collectives by size and algorithm, in the columns of nccl-tests.",
+        instead=dict.fromkeys(("--chunk", "--size", "--sizes"), "--from SIZE --to SIZE"),
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
     parser.add_argument("--engine", choices=("model", "emulation", "both"), default="model", help="(default model)")
     parser.add_argument("--kind", default="allreduce", help="the collective (default allreduce)")
     parser.add_argument("--algorithms", help="of the collective, separated by commas (default all)")
     parser.add_argument("--schedule", type=Path, metavar="FILE", help="a schedule: MSCCL XML, or TE-CCL's JSON")
+    parser.add_argument("--gpus", metavar="N", help="GPUs in total, or of each site as 3+5 (default: the scenario's)")
+    parser.add_argument("--wan-delay", metavar="T", help='delay of a WAN link, such as "10 us"')
+    parser.add_argument("--seed", metavar="S", help="seed of all random numbers")
     parser.add_argument("--modes", default="base,wan", help="separated by commas (default base,wan)")
     parser.add_argument("--from", dest="least", default="8 kB", metavar="SIZE", help="smallest size (default 8 kB)")
     parser.add_argument("--to", dest="most", default="512 MB", metavar="SIZE", help="largest size (default 512 MB)")

@@ -21,7 +21,7 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
     ROOT = Path(__file__).resolve().parent.parent
     sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path or ".").resolve() != ROOT / "scenarios")]
 
-from scenarios.experiment.options import DONE, MAX_JOBS
+from scenarios.experiment.options import DONE, MAX_JOBS, ScenarioParser
 from scenarios.tools import study_command
 
 if TYPE_CHECKING:
@@ -243,9 +243,11 @@ def _table(grain: str, lines: Sequence[Line]) -> str:
     return "\n".join([f"{grain} grain", *aligned((heads, *rows))])
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="grains.py", description="Compare the algorithms of collectives with the ring, in both grains."
+def _parser() -> ScenarioParser:
+    parser = ScenarioParser(
+        prog="grains.py",
+        description="Compare the algorithms of collectives with the ring, in both grains.",
+        instead={"--chunk": "--size SIZE", "--kind": "--kinds"},
     )
     parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
     parser.add_argument("--engine", choices=("model", "emulation"), default="model", help="(default model)")

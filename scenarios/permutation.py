@@ -27,6 +27,7 @@ if __name__ == "__main__":  # import from the top of the project, wherever the c
 
 from scenarios.experiment.options import DONE
 from scenarios.tools import study_command
+from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
     import numpy as np
@@ -410,17 +411,22 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     if spines > _MAX_SWITCHES:  # a default, for many hosts on few leaves
         allowed = f"{-(-each // _MAX_SWITCHES)} to {_MAX_SWITCHES}, or fewer with --spines"
         raise ValueError(f"--leaves: {leaves} would need {spines} spines; allowed: {allowed}")
-    rate_bps = parse_rate_bps(options.rate)
+    rates_bps = {
+        name: study_command.quantity(
+            f"--{name.replace('_', '-')}", getattr(options, name) or options.rate, parse_rate_bps
+        )
+        for name in ("rate", "fabric_rate", "wan_rate")
+    }
     return Experiment(
         hosts=options.hosts,
         sites=options.sites,
         leaves=leaves,
         spines=spines,
         border_routers=options.border_routers or 2,
-        size=parse_size_bytes(options.size),
-        rate_bps=rate_bps,
-        fabric_rate_bps=rate_bps if options.fabric_rate is None else parse_rate_bps(options.fabric_rate),
-        wan_rate_bps=rate_bps if options.wan_rate is None else parse_rate_bps(options.wan_rate),
+        size=study_command.quantity("--size", options.size, parse_size_bytes),
+        rate_bps=rates_bps["rate"],
+        fabric_rate_bps=rates_bps["fabric_rate"],
+        wan_rate_bps=rates_bps["wan_rate"],
         draws=options.draws,
         seed=options.seed,
     )
@@ -431,10 +437,11 @@ def _power_of_two_near_root(hosts: int) -> int:
     return int(1 << max(0, (hosts.bit_length() - 1) // 2))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="permutation.py",
         description="Flow completion times of a permutation of messages under ECMP and spraying, against the optimum.",
+        instead={"--gpus": "--hosts", "--chunk": "--size"},
     )
     parser.add_argument("--hosts", type=int, default=1024, help="number of all hosts (default 1024)")
     parser.add_argument(

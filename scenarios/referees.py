@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.experiment.options import DONE
+from scenarios.experiment.options import DONE, ScenarioParser
 from scenarios.tools import study_command
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
     return "\n".join(aligned((heads, *rows)))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> ScenarioParser:
+    parser = ScenarioParser(
         prog="run.py referees",
         description="Compare each mode with the fastest ring, the best schedule and the lower bound.",
     )

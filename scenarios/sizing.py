@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.experiment.options import BAD_USAGE, DONE
+from scenarios.tools.study_command import quantity
+from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
     from analysis.sizing import Datacenter, Model, Row
@@ -49,12 +51,11 @@ def main(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
     """Return the parser of the options."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="run.py sizing",
         description="A datacenter for training a very large language model: its size, and the times in a step.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--budget", type=float, metavar="DOLLARS", help="price of the datacenter (default 100e9)")
@@ -101,10 +102,12 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
         "racks": options.racks,
         "gpus_per_rack": options.gpus_per_rack,
         "rack_flops": None if options.rack_pflops is None else options.rack_pflops * 1e15,
-        "rack_memory_bytes": None if options.rack_memory is None else parse_size_bytes(options.rack_memory),
+        "rack_memory_bytes": None
+        if options.rack_memory is None
+        else quantity("--rack-memory", options.rack_memory, parse_size_bytes),
         "rack_power_w": None if options.rack_power is None else options.rack_power * 1e3,
-        "nvlink_bytes_s": None if options.nvlink is None else parse_rate_bps(options.nvlink) / 8,
-        "nic_bytes_s": None if options.nic is None else parse_rate_bps(options.nic) / 8,
+        "nvlink_bytes_s": None if options.nvlink is None else quantity("--nvlink", options.nvlink, parse_rate_bps) / 8,
+        "nic_bytes_s": None if options.nic is None else quantity("--nic", options.nic, parse_rate_bps) / 8,
     }
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if {"budget", "compute_share", "rack_price"} & set(changed):

@@ -214,7 +214,9 @@ def _memory() -> dict[str, int]:
 
 def main() -> int:
     """Run the command of sys.argv; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    from topologies.command_line import CommandParser
+
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--collectives", type=int, default=2000, metavar="N", help="number of collectives (default 2000)"
     )

@@ -53,11 +53,16 @@ def list_all(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean …?)`` with the known word closest in spelling, or "" if no word is close."""
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return `` (did you mean …?)`` with the known word closest in spelling, or "" if no word is close.
+
+    Words that differ in their capitals only are the same. `cutoff` is the least similarity, 0 to 1.
+    """
     if len(word) > _MAX_SHOWN:
         return ""  # comparing a long text takes time and finds no close word
-    nearest = difflib.get_close_matches(word, list(known), n=1)
+    known = list(known)
+    nearest = [name for name in known if name.casefold() == word.casefold()]
+    nearest += difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 

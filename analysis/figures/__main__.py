@@ -4,7 +4,6 @@ This module decides which figures a run gets and writes their files; one module 
 a run again replaces the same files and leaves all others alone.
 """
 
-import argparse
 import os
 import re
 import signal
@@ -38,6 +37,7 @@ from analysis.figures.output import Picture
 from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
 from analysis.results.reader import ResultsError, Run, open_run
 from analysis.results.rows import REFEREE_COLUMNS
+from topologies.command_line import CommandParser
 from topologies.linux import begin_worker
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -183,7 +183,7 @@ def _draw_one(task: Task, folder: Path) -> _Drawn:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.figures", description="Draw the figures of a stored run.")
+    parser = CommandParser(prog="python -m analysis.figures", description="Draw the figures of a stored run.")
     parser.add_argument("directory", metavar="DIR", help="the folder of a run, as written by run.py")
     parser.add_argument(
         "--setting",

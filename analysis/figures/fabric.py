@@ -48,14 +48,16 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     across, upward = (np.ptp([point[axis] for point in placed.values()]) + 0.54 for axis in (0, 1))
     columns = min(2, len(collectives))
     height = _WIDTH * upward / across + 0.35
-    scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False)}
+    kinds = {link.kind == "wan" for link in links_in_grain(fabric).all}  # two sites of one GPU have no other links
+    scales = {is_wan: _scale(fabric, first.rates_bps, is_wan=is_wan) for is_wan in (True, False) if is_wan in kinds}
     curves = Curves(fabric, placed)
     with canvas(_WIDTH * columns + 1.5, -(-len(collectives) // columns) * height + 0.75) as figure:
         grid = panels(figure, len(collectives), columns=columns)
         for axes, one in zip(grid, collectives, strict=True):
             _draw(axes, one, curves, scales, _WIDTH * 72 / across)
-        for is_wan, words in ((True, "WAN link"), (False, "link within a site")):
-            colour_bar(figure, grid, scales[is_wan], f"available bandwidth of\na {words} (Gbit/s)")
+        for is_wan, scale in scales.items():
+            words = "WAN link" if is_wan else "link within a site"
+            colour_bar(figure, grid, scale, f"available bandwidth of\na {words} (Gbit/s)")
         used = "ring and WAN paths" if first.configuration.is_ring_allgather else "links in use"
         is_physical = fabric.spec.grain == "physical"
         links = "ports" if is_physical else "logical links"
@@ -81,14 +83,14 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
     transit = _of_kind(fabric, "transit")
     nodes = max(len(gpus[site]) + len(routers[site]) for site in sites)
     radius = max(1.6 if fabric.spec.grain == "physical" else 0.8, _APART * nodes / (2 * math.pi))
-    middle = max(_BETWEEN * (2 if transit else 1), radius * (1 / math.sin(math.pi / len(sites)) - 1))
+    middle = max(_BETWEEN * (2 if transit else 1), radius * (1 / math.sin(math.pi / max(2, len(sites))) - 1))
     placed: dict[str, tuple[float, float]] = {}
     for site in sites:
         angle = math.pi - 2 * math.pi * site / len(sites)  # site 0 on the left, then clockwise
         # Border routers face the centre of the picture; in a site on the left or right the first one is at the top.
         is_left = math.cos(angle) < 0
         turn = (-1 if is_left else 1) * 2 * math.pi / (len(gpus[site]) + len(routers[site]))
-        start = angle + math.pi - turn * (len(routers[site]) - 1) / 2
+        start = angle + math.pi - turn * max(0, len(routers[site]) - 1) / 2
         centre = np.array([math.cos(angle), math.sin(angle)]) * (middle + radius)
         for index, name in enumerate([*routers[site], *gpus[site][:: -1 if is_left else 1]]):
             at = start + index * turn

@@ -402,7 +402,9 @@ class FigureGroup:
         size = "collective.chunk" if first.values.get("collective.size") is None else "collective.size"
         wan = first.value("fabric.wan")
         is_long = isinstance(wan, Mapping) and bool(wan.get("km"))
-        keys = ["fabric.gpus", *_COLLECTIVE, size, "fabric.wan" if is_long else "conditions.wan_delay"]
+        has_wan = len(first.value("fabric.gpus")) > 1
+        keys = ["fabric.gpus", *_COLLECTIVE, size]
+        keys += ["fabric.wan" if is_long else "conditions.wan_delay"] if has_wan else []
         keys += [key for key in first.swept if key not in keys]
         return ", ".join(text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key)))
 
@@ -491,6 +493,8 @@ def words(key: str, value: Any) -> str:
 def _list_words(key: str, items: list[Any]) -> str:
     if key == "fabric.gpus" and items == items[:1] * 2:  # two equal sites
         return str(sum(items))
+    if key == "fabric.gpus" and len(items) == 1:
+        return f"one site of {items[0]}"
     if key.endswith("_rate"):
         return format_rate_range((items[0], items[1]))
     separator = ", " if any(isinstance(item, Mapping) for item in items) else "+"

@@ -5,7 +5,6 @@ and with the fidelity of its measurements. This module collects the contents of 
 lay it out, and `analysis.figures` draws the figures.
 """
 
-import argparse
 import base64
 import gzip
 import io
@@ -36,6 +35,7 @@ from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, cla
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, gain, summarise
 from analysis.statistics.shared_link_notes import loss_notes, notes
+from topologies.command_line import CommandParser
 
 MAX_FIGURES = 6_000_000
 """Bytes of figures on one page; further figures are only files in the run's folder."""
@@ -307,7 +307,7 @@ def as_csv(rows: pd.DataFrame) -> bytes:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description="Write the report of a stored run.")
+    parser = CommandParser(prog="python -m analysis.report", description="Write the report of a stored run.")
     parser.add_argument("directory", metavar="DIR", help="the folder of a run, as written by run.py")
     options = parser.parse_args(arguments)
     return exit_status_of(lambda: [write(options.directory)], "analysis.report")

@@ -50,6 +50,29 @@ def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tu
     return _by_sentence([(label, [words.format(list_all(greedy))] if greedy else []) for label, greedy in modes])
 
 
+def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
+    """Return a sentence for each set of modes that re-choose what there is only one of ("WAN path", "ring"), given each
+    configuration's label and such things by mode."""
+    by_label: list[tuple[str, list[str]]] = []
+    for label, things_by_mode in choices:
+        modes_by_thing: dict[str, list[str]] = {}
+        for mode, things in things_by_mode.items():
+            for thing in things:
+                modes_by_thing.setdefault(thing, []).append(mode)
+        whose = {"WAN path": "no flow has more than one WAN path"}
+        by_label.append(
+            (
+                label,
+                [
+                    f"{list_all(modes)} {'has' if len(modes) == 1 else 'have'} no {thing} to choose: "
+                    f"{whose.get(thing, f'there is only one {thing}')}"
+                    for thing, modes in modes_by_thing.items()
+                ],
+            )
+        )
+    return _by_sentence(by_label)
+
+
 def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     """Return a sentence for each loss rate of WAN links, given each configuration's label and share of lost frames."""
     words = "WAN links lose {:g} of all frames in the emulation: the model does not include these losses"

@@ -208,10 +208,11 @@ class _Links:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric, self.none = fabric, len(fabric.links)
-        self._src_br = np.array([path.src_br for path in fabric.paths])
-        self._dst_br = np.array([path.dst_br for path in fabric.paths])
-        most = max(len(path.links) for path in fabric.paths)
-        self._wan = np.array([(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths])
+        self._src_br = np.array([path.src_br for path in fabric.paths], dtype=np.intp)
+        self._dst_br = np.array([path.dst_br for path in fabric.paths], dtype=np.intp)
+        most = max((len(path.links) for path in fabric.paths), default=0)
+        wan = [(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths]
+        self._wan = np.array(wan, dtype=np.intp).reshape(len(wan), most)
 
     def ends(self, path: Any, src: Any, dst: Any) -> tuple[Any, Any]:
         """Return the links from `src` to a path's first border router and from its last to `dst`, arrays broadcast."""

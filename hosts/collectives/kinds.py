@@ -83,10 +83,10 @@ def schedule(kind: str, algorithm: str, *, sites: Sites, channels: int = 1, piec
     if algorithm not in ALGORITHMS[kind]:
         allowed = ", ".join(ALGORITHMS[kind])
         raise ScheduleError(f'"{algorithm}" is not an algorithm of {kind}; allowed: {allowed}')
-    if channels < 1 or pieces < 1 or (channels > 1 and algorithm != "ring"):
-        given = f"{channels} channel{'s' * (channels != 1)} and {pieces} piece{'s' * (pieces != 1)}"
-        allowed = "1 or more pieces, and 1 channel, or more with ring"
-        raise ScheduleError(f"{algorithm} with {given}; allowed: {allowed}")
+    if channels < 1 or pieces < 1:
+        raise ScheduleError(f"{channels} channels and {pieces} pieces; allowed: 1 or more of each")
+    if channels > 1 and algorithm != "ring":
+        raise ScheduleError(f"{channels} channels, which {algorithm} does not have; allowed: 1, or the algorithm ring")
     if sum(sites) < 2:
         raise ScheduleError(f"a collective among {sum(sites)} GPUs; allowed: 2 or more")
     whole = _whole(kind, algorithm, sites, channels)

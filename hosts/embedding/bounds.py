@@ -2,9 +2,10 @@
 
 A ring leaves and enters every GPU exactly once, so it is an assignment. The minimum-cost assignment, a lower bound on
 the total cost of a ring, takes n^3 steps (`scipy.optimize.linear_sum_assignment`). In addition, a ring over S sites has
-exactly S edges between sites. This constraint is relaxed: for any toll mu on every edge between sites, the cost of the
-minimum assignment with tolls, minus S mu, is a lower bound (Held and Karp, "The traveling-salesman problem and minimum
-spanning trees", 1970). The bound is concave in mu; its slope is the number of such edges in the assignment, minus S.
+exactly S edges between sites, or none if there is one site. This constraint is relaxed: for any toll mu on every edge
+between sites, the cost of the minimum assignment with tolls, minus S mu, is a lower bound (Held and Karp, "The
+traveling-salesman problem and minimum spanning trees", 1970). The bound is concave in mu; its slope is the number of
+such edges in the assignment, minus S.
 
 Up to six orders of the sites are bounded one by one, each without the edges between sites that are not consecutive in
 it. More orders are bounded together: the dual of the assignment gives every edge a reduced cost of at least 0, and the
@@ -83,6 +84,7 @@ def _bound_for_orders(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArr
     from scipy.optimize import linear_sum_assignment  # slow to import
 
     n, count = len(weight), cycles.shape[1]
+    needed = count if count > 1 else 0  # edges between sites
     crosses = sites[:, None] != sites
     exists = np.isfinite(weight) & ~np.eye(n, dtype=bool)
     if len(cycles) == 1:
@@ -97,7 +99,7 @@ def _bound_for_orders(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArr
     for _ in range(_TOLLS):
         tolled = base + toll * crosses
         rows, columns = linear_sum_assignment(tolled)
-        total = float(tolled[rows, columns].sum()) - toll * count
+        total = float(tolled[rows, columns].sum()) - toll * needed
         if len(cycles) > 1:
             starts = np.searchsorted(sites, np.arange(count))
             least = np.minimum.reduceat(np.minimum.reduceat(_reduced(tolled, columns), starts, axis=0), starts, axis=1)
@@ -105,7 +107,7 @@ def _bound_for_orders(weight: Floats, sites: npt.NDArray[Any], cycles: npt.NDArr
         bound = max(bound, total)
         if bound > limit:
             return math.inf
-        slope = int(crosses[rows, columns].sum()) - count
+        slope = int(crosses[rows, columns].sum()) - needed
         if slope == 0:
             break
         low, high = (toll, high) if slope > 0 else (low, toll)

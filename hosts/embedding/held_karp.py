@@ -109,7 +109,12 @@ class FastestPaths(_Paths):
         super().__init__(rank.reshape(cost.shape), combine=np.maximum, far=_NO_RANK)
 
     def slowest(self) -> Floats:
-        """Return the slowest edge of the best path from each GPU to each other, `[m, m, K]`; infinity for no path."""
+        """Return the slowest edge of the best path from each GPU to each other, `[m, m, K]`; infinity for no path.
+
+        A site's only GPU has a path to itself without an edge, which costs nothing.
+        """
+        if len(self._no_edge) == 1:
+            return np.zeros_like(self._cost_of_rank[None])
         rank = self.best
         known = np.minimum(rank, len(self._cost_of_rank) - 1).reshape(self._cost_of_rank.shape)
         cost = np.take_along_axis(self._cost_of_rank, known.astype(np.intp), axis=0).reshape(rank.shape)

@@ -1,8 +1,8 @@
 """Ring embeddings: the order in which a collective's ring visits the GPUs.
 
 A ring is a sequence of all n ranks that begins at rank 0; each rank sends to the next and the last to the first. It
-visits every site once, so over S sites it crosses the WAN exactly S times. The best ring minimises one of these
-objectives:
+visits every site once, so over S sites it crosses the WAN exactly S times, or never if there is one site. The best ring
+minimises one of these objectives:
 
     slowest edge    the largest cost of an edge (delay plus transmission); among equals, the total delay;
     cycle time      the time per round of the collective in the long run (below); among equals, the total cost;
@@ -241,9 +241,10 @@ class _SlowestEdgeChoice:
         such a leg."""
         here, fastest = np.ix_(self._ranks[site], self._ranks[site]), self._fastest[site]
         delay = self._delay[here]
-        first = delay[0, 1]
-        if (delay[~np.eye(len(delay), dtype=bool)] == first).all():  # all legs of the site have the same delay
-            total = np.where(self._legs_s[site] <= slowest, first * (len(delay) - 1), FAR_PS)
+        edges = delay[~np.eye(len(delay), dtype=bool)]
+        if edges.size == 0 or (edges == edges[0]).all():  # all legs of the site have the same delay
+            alike = edges[0] * (len(delay) - 1) if edges.size else 0
+            total = np.where(self._legs_s[site] <= slowest, alike, FAR_PS)
             return total, partial(fastest.walk, slowest=slowest)
         shortest = ShortestPaths(np.where(self._cost[here] <= slowest, delay, FAR_PS))
         return shortest.best, shortest.walk
@@ -360,7 +361,9 @@ def _slots_needed(slot: Ints, gpus_per_site: tuple[int, ...]) -> Ints:
     sites, open_ = np.repeat(np.arange(len(gpus_per_site)), gpus_per_site), slot.copy()
     open_[np.diag_indices(sites.size)] = FAR_PS
     crossing = np.where((sites[:, None] != sites)[:, :, None], open_, FAR_PS)
-    of_gpus = np.maximum(open_.min(axis=0), open_.min(axis=1)).max(axis=0)
+    of_gpus: Ints = np.maximum(open_.min(axis=0), open_.min(axis=1)).max(axis=0)
+    if len(gpus_per_site) == 1:
+        return of_gpus
     of_sites = [
         np.maximum(crossing[sites == site].min(axis=(0, 1)), crossing[:, sites == site].min(axis=(0, 1)))
         for site in range(len(gpus_per_site))

@@ -57,6 +57,8 @@ def _descend(ring: Indices, ends: Indices, weight: Floats, first: int, last: int
                     a, a_end, b = ring[i], ring[j - 1], ring[j]
                     fixed = weight[before, a] + weight[a_end, b] - weight[before, b]
                     for k in range(j + 1, high + 1):
+                        if k - i == n:  # in a single site: exchanging both parts of a ring only rotates it
+                            break
                         b_end, after = ring[k - 1], ring[k] if k < n else ring[0]
                         gain = fixed + weight[b_end, after] - weight[b_end, a] - weight[a_end, after]
                         if gain > least:

@@ -8,7 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.shared_link_notes import file_notes, greedy_notes, loss_notes, notes, searched_notes
+from analysis.statistics.shared_link_notes import (
+    choice_notes,
+    file_notes,
+    greedy_notes,
+    loss_notes,
+    notes,
+    searched_notes,
+)
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
@@ -28,7 +35,7 @@ from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import list_first
-from topologies.fabric.fabric import LogicalLink
+from topologies.fabric.fabric import LogicalLink, build_fabric
 from topologies.fabric.ports import DirectedPort
 
 if TYPE_CHECKING:
@@ -53,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"run.py: {note}", file=sys.stderr)
     if request.scenario.program.command is not None and not request.dry_run:
         return _program(request, arguments)
-    for note in list(_notes(configs, searches)):
+    for note in list(_path_notes(configs[0]) if request.cli else _notes(configs, searches)):
         print(f"run.py: {note}", file=sys.stderr)
     if request.cli:
         return _prompt(request)
@@ -69,10 +76,22 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
+    yield from choice_notes(
+        [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
+    )
     yield from _ring_search_notes(configs)
     yield from searches
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
+
+
+def _path_notes(config: Scenario) -> Iterator[str]:
+    """Yield notes on the WAN paths of a program or at a prompt, where any GPU may send to any other."""
+    fabric, mode = build_fabric(config.fabric), config.run.modes[0]
+    if config.mode(mode).reroutes and all(len(paths) < 2 for paths in fabric.paths_between.values()):
+        yield f"{mode} has no WAN path to choose: no two sites have more than one"
+    if pairs := [f"{a} and {b}" for a, b in fabric.unjoined_sites]:
+        yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
 
 
 def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:
@@ -154,7 +173,7 @@ def _prompt(request: Request) -> int:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
     except FolderError as error:
-        print(f"--out: {error}", file=sys.stderr)
+        print(_unmade_folder(request, error), file=sys.stderr)
         return BAD_USAGE
 
 
@@ -163,6 +182,8 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     from scenarios.program.command import run_program
 
     (config,) = request.scenario.configurations()
+    for note in _path_notes(config):
+        print(f"run.py: {note}", file=sys.stderr)
     try:
         if config.run.is_real:
             with heartbeat(lambda: "measuring the capacity of the VM"):
@@ -172,9 +193,16 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
         print(f"run.py: {error}", file=sys.stderr)
         return error.status
     except FolderError as error:
-        print(f"--out: {error}", file=sys.stderr)
+        print(_unmade_folder(request, error), file=sys.stderr)
         return BAD_USAGE
     return run_program(config, folder, ["run.py", *arguments], as_json=request.json)
+
+
+def _unmade_folder(request: Request, error: FolderError) -> str:
+    """Return the message for a run folder that cannot be used, after the option that names it if one was given."""
+    if request.resume is not None:
+        return f"--resume: {error}"
+    return f"--out: {error}" if request.out is not None else f"run.py: {error}; allowed: --out DIR for another folder"
 
 
 def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) -> int:
@@ -187,8 +215,7 @@ def _run(request: Request, parts: Sequence["Part"], arguments: Sequence[str]) ->
         print(f"run.py: {error}{remedy}", file=sys.stderr)
         return error.status
     except ValueError as error:
-        option = "--resume: " if request.resume else "--out: "
-        print(f"{option if isinstance(error, FolderError) else ''}{error}", file=sys.stderr)
+        print(_unmade_folder(request, error) if isinstance(error, FolderError) else error, file=sys.stderr)
         return BAD_USAGE
     return _open_and_run(request, usable, folder, arguments, unmeasured=unmeasured)
 

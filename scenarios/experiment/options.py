@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from scenarios.engines import ENGINES
 from scenarios.spec import ScenarioError, scenario_names
+from topologies.command_line import CommandParser
 from topologies.errors import did_you_mean, format_value
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ MAX_JOBS = 256
 PROMPT_SCALE = "1/1000"
 """The rate scale of a prompt, unless the user gives another."""
 DEFAULT = "paper"
+
+_RUN = "run.py"
+_ELSEWHERE = ("--out", "--resume", "--dask", "--cli", "--capture", "--policy", "--sweep", "--export", "--dry-run")
+"""Options of run.py that other commands lack and that set no key."""
 
 EXPORTS = ("goal", "msccl")
 """The formats of --export."""
@@ -54,25 +59,39 @@ _EXCLUDED = {
 """For each of these options, the options that it excludes."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that reports errors in one line, with the most similarly spelled option."""
+class ScenarioParser(CommandParser):
+    """The parser of a command that runs a scenario: of an option that it lacks, it names the key that --set can set."""
 
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong and exit with status 2."""
-        stranger = re.match(r"unrecognized arguments: (-\S+)", message)
-        options = [option for action in self._actions for option in action.option_strings]
-        hint = did_you_mean(stranger[1].partition("=")[0], options) if stranger else ""
-        self.exit(BAD_USAGE, f"{self.prog}: {message}{hint}; {self.prog} --help lists what is allowed\n")
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, is_operand=_is_scenario, **kwargs)
+
+    def unknown(self, option: str) -> str:
+        """Return a hint for an option that does not exist: an option or a key of nearly the same name."""
+        name = option.lstrip("-").replace("-", "_")
+        known = [option for action in self._actions for option in action.option_strings]
+        if hint := did_you_mean(option.replace("_", "-"), known, cutoff=0.8):
+            return hint
+        keys = _KEYS.get(name, ())
+        if self.prog != _RUN and (option in _ELSEWHERE or keys[:1] == ("program.command",)):
+            return f" (it is an option of {_RUN})"
+        if "--set" in known and not keys:
+            from scenarios.spec.keys import KEYS  # which imports numpy
+
+            keys = tuple(key for key in KEYS if name in (key, key.partition(".")[2]))
+        return f" (did you mean --set {keys[0]}=VALUE?)" if "--set" in known and keys else super().unknown(option)
+
+
+def _is_scenario(word: str) -> bool:
+    return word in scenario_names() or word.endswith(".toml") or "/" in word
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of run.py's options."""
-    options = _Parser(
-        prog="run.py",
+    options = ScenarioParser(
+        prog=_RUN,
         description="Run every mode of a scenario in every configuration of its sweep, and write a run folder.",
         epilog="Studies with options of their own: run.py authors (the paper's authors' own simulation), "
         "run.py referees (how far from the best each mode is), run.py sizing (a datacenter for training).",
-        allow_abbrev=False,
     )
     names = ", ".join(scenario_names())
     add = options.add_argument
@@ -162,7 +181,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
     from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
     mistakes = list(_clashes(options))
-    overrides = _overrides(options)
+    overrides = _overrides(options, mistakes)
     for read, text in [(assignment, text) for text in options.set] + [(axis, text) for text in options.sweep]:
         try:
             overrides.append(read(text))
@@ -255,9 +274,15 @@ def _program_clashes(
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
     if len(scenario.configurations()) > 1:
         yield f"{what}: {len(scenario.configurations())} configurations, but a program runs in one; allowed: 1"
-    for name in ("faults", "jobs"):
+    if options.modes is not None and len(scenario.run.modes) > 1:
+        yield f"--modes: {len(scenario.run.modes)} modes, but a program runs in one; allowed: 1"
+    elsewhere = {"faults": ", and at a prompt (--cli) the verb link takes cables down", "jobs": ""}
+    for name, more in elsewhere.items():
         if getattr(scenario, name):
-            yield f"{what}: the scenario has {name}, which only apply to collectives; allowed: none with a program"
+            yield (
+                f"{what}: the scenario has {name}, which only apply to collectives; allowed: none with a program "
+                f"(run.py without {what} runs them{more})"
+            )
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:
@@ -281,8 +306,23 @@ def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tu
     return wanted, before.engines
 
 
-def _overrides(options: argparse.Namespace) -> list["Override"]:
-    """Return the options that set keys of the scenario; an option with several values is an axis of its sweep."""
+def _list_mistakes(option: str, where: str, text: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yield the mistakes of an option's list of values that its separators show."""
+    words = [word for word in re.split(r"[\s,;+/|]+", text) if word]
+    if option == "modes" and words == ["all"]:
+        yield f'{where}: "all" is not a mode; allowed: base, ccl, wan and joint, which all run without {where}'
+    elif option == "modes" and any(re.search(r"[\s;+/|]", part.strip()) for part in parts):
+        yield f"{where}: {format_value(text)} is not a list; allowed: modes separated by commas, {','.join(words)}"
+    elif option == "gpus" and len({*parts}) < len(parts) and all(part.strip().isdecimal() for part in parts):
+        sites = "+".join(part.strip() for part in parts)
+        yield f"{where}: {format_value(text)} is a sweep with a value twice; allowed: {sites} for GPUs of each site"
+
+
+def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Override"]:
+    """Return the options that set keys of the scenario; an option with several values is an axis of its sweep.
+
+    Mistakes in the lists are added to `mistakes`, and such an option is left out.
+    """
     from scenarios.spec.load import Override, shortened, split_at_commas, toml_or_text
 
     given = [text.partition("=")[::2] for text in options.set]
@@ -296,6 +336,9 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
         where = f"--{option.replace('_', '-')}"
         typed = f"{where} {shortened(text)}"
         parts = split_at_commas(text) if option in (*_SWEPT, "modes") else [text]
+        if wrong := list(_list_mistakes(option, where, text, parts)):
+            mistakes += wrong
+            continue
         values = (
             parts
             if option == "exec"
@@ -315,6 +358,22 @@ def _overrides(options: argparse.Namespace) -> list["Override"]:
     if options.cli:
         overrides.append(Override("run.clock", clock, "--cli"))
     return overrides
+
+
+def single_value(option: str, text: str) -> "Override":
+    """Return what an option of run.py (its name as in `_KEYS`) sets in a command where it has one value; raises
+    ScenarioError for several."""
+    from scenarios.spec.load import Override, shortened, split_at_commas, toml_or_text
+
+    where = f"--{option.replace('_', '-')}"
+    if len(split_at_commas(text)) > 1:
+        raise ScenarioError([f"{where}: {format_value(text)} has several values; allowed: one here (run.py sweeps)"])
+    return Override(
+        _KEYS[option][0],
+        toml_or_text(_gpu_list(text) if option == "gpus" else text),
+        where,
+        f"{where} {shortened(text)}",
+    )
 
 
 def _contradictions(overrides: Iterable["Override"]) -> Iterator[str]:

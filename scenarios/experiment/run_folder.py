@@ -96,17 +96,18 @@ class RunFolder:
     def dated(cls, name: str, now: datetime) -> "RunFolder":
         """Create a folder results/NAME-DATE-TIME, with a number appended if another run began in the same second."""
         stem = f"{name}-{now:%Y%m%d-%H%M%S}"
+        above = [] if RESULTS.exists() else [RESULTS]
         for number in itertools.count(1):
             path = RESULTS / (stem if number == 1 else f"{stem}-{number}")
             try:
                 path.mkdir(parents=True)
-            except FileExistsError:
+            except (FileExistsError, NotADirectoryError):
                 if not RESULTS.is_dir():
                     raise FolderError(f"{RESULTS.absolute()} is not a folder: results are written into it") from None
             except OSError as error:
                 raise FolderError(f"{path} cannot be made: {error.strerror}") from None
             else:
-                return cls(path, [path])
+                return cls(path, [path, *above])
         raise AssertionError("counting never ends")
 
     def abandon(self) -> None:

@@ -386,7 +386,8 @@ def probes_of(fabric: Fabric, mode: Mode, workload: Workload, placement: Ranks, 
 
 
 def rank_order_of(fabric: Fabric, workload: Workload) -> Ranks:
-    """Return the default placement, [n]: ranks in order; a ring takes the sites in an order that the WAN connects."""
+    """Return the default placement, [n]: ranks in order; a ring takes the sites in an order that the WAN connects, if
+    there is one."""
     return rank_order(fabric.gpus_per_site, fabric.site_cycle if workload.is_ring else None)
 
 
@@ -430,6 +431,48 @@ def shared_links(
     return tuple(link.name for link in links if link.index in shared)
 
 
+def flows_without_path(fabric: Fabric, workload: Workload) -> list[tuple[int, int, int]]:
+    """Return the flows between two sites that no candidate path joins, as (flow, source rank, destination rank), with
+    the ranks of the default placement. In every placement of the workload its flows join the same sites, except those
+    of a ring, which has such flows only if no order of the sites avoids them."""
+    src, dst = (rank_order_of(fabric, workload)[list(places)] for places in workload.schedule.ends)
+    joined = np.eye(len(fabric.gpus_per_site), dtype=bool)
+    for pair, paths in fabric.paths_between.items():
+        joined[pair] = bool(paths)
+    lost = np.flatnonzero(~joined[fabric.gpu_sites[src], fabric.gpu_sites[dst]])
+    return [(int(flow), int(src[flow]), int(dst[flow])) for flow in lost]
+
+
+def has_choice_of_paths(fabric: Fabric, workload: Workload) -> bool:
+    """Return whether any flow between two sites has several candidate paths."""
+    sites = fabric.gpu_sites[rank_order_of(fabric, workload)]
+    pairs = {(int(sites[src]), int(sites[dst])) for src, dst in zip(*workload.schedule.ends, strict=True)}
+    if workload.is_ring:  # whose sites may be in another order
+        pairs = {*fabric.paths_between}
+    return any(len(fabric.paths_between.get(pair, ())) > 1 for pair in pairs)
+
+
+def has_choice_of_placements(fabric: Fabric, workload: Workload) -> bool:
+    """Return whether a mode that re-embeds has several placements to choose from."""
+    sizes = fabric.gpus_per_site
+    if workload.is_ring:
+        orders = _site_orders(fabric)
+        return len(orders) > 1 or max(sizes) > (2 if len(sizes) == 1 else 1)
+    groups = workload.groups
+    if groups is None:
+        return max((sizes[0] - workload.is_rooted, *sizes[1:])) > 1
+    return any(len(group) > 1 for group in groups)
+
+
+def _site_orders(fabric: Fabric) -> list[tuple[int, ...]]:
+    """Return the orders in which a ring can visit the sites over the WAN, from site 0 on."""
+    sites = len(fabric.gpus_per_site)
+    if sites == 1:
+        return [(0,)]
+    cycles = [(0, *rest, 0) for rest in permutations(range(1, sites))]
+    return [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
+
+
 @lru_cache(maxsize=1024)
 def routes_greedily(fabric: Fabric, workload: Workload, mode: Mode) -> bool:
     """Return whether a mode chooses some paths greedily: crossings have too many combinations (`Router.is_exact`)."""
@@ -465,9 +508,7 @@ def _placement_per_site_order(fabric: Fabric, workload: Workload, mode: Mode) ->
     """Return one placement for each order of the sites that a mode can choose."""
     if not (workload.is_ring and mode.reembeds):
         return [rank_order_of(fabric, workload)]
-    cycles = [(0, *rest, 0) for rest in permutations(range(1, len(fabric.gpus_per_site)))]
-    possible = [cycle[:-1] for cycle in cycles if all(fabric.paths_between.get(pair) for pair in pairwise(cycle))]
-    return [rank_order(fabric.gpus_per_site, cycle) for cycle in possible]
+    return [rank_order(fabric.gpus_per_site, order) for order in _site_orders(fabric)]
 
 
 def _used_by_several(
@@ -477,8 +518,10 @@ def _used_by_several(
     if `choosing`, else the fixed path or those of the fabric's routing. If the mode moves ranks within their sites,
     ports between switches are counted for all such placements."""
     shared, routing = links_in_grain(fabric, dead), ways_of(fabric, mode)
-    src, dst = (placement[places] for places in workload.schedule.ends)
-    flows = np.flatnonzero(src != dst)
+    src, dst = (placement[list(places)] for places in workload.schedule.ends)
+    has_path = src != dst
+    has_path[[flow for flow, *_ in flows_without_path(fabric, workload)]] = False  # at a prompt
+    flows = np.flatnonzero(has_path)
     src, dst = src[flows], dst[flows]
 
     def every(src: Ranks, dst: Ranks) -> npt.NDArray[np.int32]:

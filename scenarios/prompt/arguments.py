@@ -66,13 +66,13 @@ def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
 
 def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
     """Parse a link or port, returned by its index, and a rate in bit/s."""
-    link, *text = words(line, "rate LINK RATE, such as rate s0b0>s1b0 40 Gbit/s", 2, _MANY)
+    link, *text = _link_words(fabric, line, "rate LINK RATE, such as rate s0b0>s1b0 40 Gbit/s", 2, _MANY)
     return link_index(fabric, link), _quantity(units.parse_rate_bps, " ".join(text))
 
 
 def link_delay(fabric: Fabric, line: str) -> tuple[int, float]:
     """Parse a link or port, returned by its index, and a delay in seconds."""
-    link, *text = words(line, "delay LINK TIME, such as delay s0b0>s1b0 5 ms", 2, _MANY)
+    link, *text = _link_words(fabric, line, "delay LINK TIME, such as delay s0b0>s1b0 5 ms", 2, _MANY)
     return link_index(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
 
 
@@ -88,7 +88,19 @@ def collective(kind: str, line: str) -> tuple[int, int, str | None]:
     text, count = " ".join(size), "1"
     if match := re.fullmatch(r"""(.*[A-Za-z]["']?)\s+([0-9+-]\S*)""", text):  # a number after the unit is the count
         text, count = match.groups()
-    return _quantity(units.parse_size_bytes, text), whole(count, "a count", 1, MAX_COUNT), algorithm
+    try:
+        size_bytes = _quantity(units.parse_size_bytes, text)
+    except PromptError as error:
+        raise PromptError(f"{error} (a line is {usage})" if " " in text.strip() else str(error)) from None
+    return size_bytes, whole(count, "a count", 1, MAX_COUNT), algorithm
+
+
+def _link_words(fabric: Fabric, line: str, usage: str, least: int, most: int) -> list[str]:
+    """Return the words of a line that begins with a link, which may have spaces around its ">", as `words` does."""
+    first, *rest = re.sub(r"\s*>\s*", ">", line).split() or [""]
+    if first in (names := nodes(fabric)) and rest[:1] and rest[0] in names:
+        raise PromptError(f"{format_value(f'{first} {rest[0]}')} are two nodes; allowed: a link as {first}>{rest[0]}")
+    return words(" ".join([first, *rest]), usage, least, most)
 
 
 def _quantity(parse: Callable[[str], Quantity], text: str) -> Quantity:
@@ -105,7 +117,7 @@ def _unquoted(text: str) -> str:
 
 def transfer(fabric: Fabric, line: str, name: str) -> JobSpec:
     """Parse a transfer and give it this name: a size by a deadline, or a rate for a duration."""
-    match = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line)
+    match = re.fullmatch(r"\s*(.+?)\s+(\S+)\s+(\S+)\s+(by|for)\s+(.+)", line.replace(">", " "))
     if match is None:
         usage = "admit SIZE GPU GPU by TIME, such as admit 20 MB g0 g4 by 10 ms, or admit RATE GPU GPU for TIME"
         raise PromptError(f"got {format_value(line.strip()) if line.strip() else 'nothing'}; allowed: {usage}")
@@ -121,8 +133,11 @@ def transfer(fabric: Fabric, line: str, name: str) -> JobSpec:
 
 
 def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
-    """Parse an optional ring: "best", "rank", or every GPU once in order, returned as ranks."""
-    names = re.findall(r"[^\s,]+", line)
+    """Parse an optional ring: "best", "rank", or every GPU once in order, returned as ranks; as `ring` prints a ring,
+    ">" may separate the GPUs and the first one may close it."""
+    names = re.findall(r"[^\s,>]+", line)
+    if len(names) > len(fabric.gpus) and names[0] == names[-1] and ">" in line:
+        names.pop()
     if not names:
         return None
     if len(names) == 1 and not _is_gpu(fabric, names[0]):
@@ -138,6 +153,25 @@ def ring(fabric: Fabric, line: str) -> str | tuple[int, ...] | None:
         if crosses(fabric, src, dst) and not candidates(fabric, src, dst):
             raise PromptError(f"no WAN path leads from g{src} to g{dst}; allowed: a ring along the WAN")
     return order
+
+
+def unknown_verb(line: str, verbs: Collection[str], nodes: Collection[str], *, is_program: bool) -> str:
+    """Return the sentence for a line that begins with no verb and no node; `is_program`: it begins with a program.
+
+    A program runs on a node, whose name comes first: where a node's name follows the program, it is that one.
+    """
+    first, *rest = line.split()
+    if is_program:
+        text = f"{format_value(first)} is no verb but a program, which runs on a node"
+        named = [word for word in rest if word in nodes]
+        node = next((name for name in nodes if name not in named), first)
+        if rest[:1] == named[:1] and len(named) > 1:
+            node, *rest = rest
+        return f"{text}; allowed: NODE CMD, such as {' '.join([node, first, *rest])}"
+    if first in ("q", "bye", "logout"):
+        return f"unknown verb {format_value(first)}; allowed: exit, or Ctrl-D"
+    hint = did_you_mean(first, [*verbs, *nodes])
+    return f"unknown verb or node {format_value(first)}: help lists what is allowed{hint}"
 
 
 def switch(fabric: Fabric, line: str) -> str:
@@ -158,7 +192,7 @@ def link_file(fabric: Fabric, line: str) -> tuple[int, str] | None:
     """Parse a link or port, returned by its index, and a file name; None for "stop"."""
     if line.split() == ["stop"]:
         return None
-    link, file = words(line, "capture LINK FILE, or capture stop", 2, 2)
+    link, file = _link_words(fabric, line, "capture LINK FILE, such as capture s0b0>s1b0 a.pcap, or capture stop", 2, 2)
     return link_index(fabric, link), _file(file)
 
 
@@ -213,8 +247,8 @@ def link_index(fabric: Fabric, name: str) -> int:
     """Return the index of the logical link or port of that name; raises PromptError."""
     links = links_in_grain(fabric).all
     names = {link.name: link.index for link in links}
-    wan = next(link.name for link in links if link.kind == "wan")
-    choice(name, "link", names, f"FROM>TO, such as {wan} (WAN) or {links[0].name}")
+    wan = [f"{link.name} (WAN) or " for link in links if link.kind == "wan"][:1]
+    choice(name, "link", names, f"FROM>TO, such as {''.join(wan)}{links[0].name}")
     return names[name]
 
 

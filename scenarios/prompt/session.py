@@ -23,12 +23,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hosts.collectives.kinds import ALGORITHMS
 from scenarios import vm
+from scenarios.policies.decide import flows_without_path
 from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
 from scenarios.program.watchdog import ADVICE, PROMPT, ClockWatchdog, virtual_ns, watched
 from scenarios.prompt.dialogue import LineServer, checking_signals, history
 from scenarios.spec.admission import TRANSFER
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.consistency import with_paths
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
 from scenarios.testbed.platform import VIRTUAL, Platform
@@ -110,6 +114,14 @@ def _supported(config: Scenario) -> tuple[Scenario, list[str]]:
     if len(transfers) < len(config.jobs):
         left_out.append("other jobs" if transfers else "jobs")
     config = replace(config, jobs=transfers, classes=())
+    fabric = build_fabric(config.fabric)
+    if flows_without_path(fabric, replace(config, jobs=()).workload):
+        kind, (algorithm, *_) = next((kind, names) for kind in ALGORITHMS if (names := with_paths(fabric, kind)))
+        left_out.append(f"collective, whose flows lack WAN paths (it begins with {kind} by {algorithm})")
+        config = replace(config, collective=CollectiveSpec(kind=kind, algorithm=algorithm))
+    if config.faults:
+        left_out.append("faults (the verb link takes cables down)")
+        config = replace(config, faults=())
     policies = tuple(policy for policy in config.policies if policy.knowledge == ORACLE)
     if policies != config.policies:
         left_out.append('policies whose knowledge is not "oracle"')

@@ -8,6 +8,7 @@ import base64
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
-from topologies.errors import did_you_mean, format_value
+from topologies.errors import format_value
 from topologies.fabric.failures import NO_CABLES, cable
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import classes_of
@@ -444,8 +445,9 @@ class Prompt(CLI):  # type: ignore[misc]
             raise PromptError(f"{first} is a node; allowed: {first} CMD, such as {first} ip addr")
         if first not in self.mn:
             verbs = [name.removeprefix("do_") for name in self.get_names() if name.startswith("do_")]
-            hint = did_you_mean(first, [*verbs, *self.mn])
-            raise PromptError(f"unknown verb or node {format_value(first)}: help lists what is allowed{hint}")
+            raise PromptError(
+                arguments.unknown_verb(line, verbs, [*self.mn], is_program=shutil.which(first) is not None)
+            )
         if self.mn[first] in self.mn.hosts:
             self._testbed.set_transport()
         self.mn[first].has_empty_input = not self.isatty()

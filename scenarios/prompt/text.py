@@ -94,6 +94,8 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
         for link in state.shared.all
         if link.kind == "wan"
     ]
+    if not rows:
+        return "no WAN links: the network is one site"
     headings = ("link", "available", "delay", "last collective", "all collectives")
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
 
@@ -127,13 +129,16 @@ def paths(state: State, flows: Sequence[tuple[int, int]], *, message_bytes: int,
     """Return the candidate WAN paths of each crossing flow, cheapest first, with the largest message's time on each."""
     crossings = dict.fromkeys((src, dst) for src, dst in flows if crosses(state.fabric, src, dst))
     lines = [line for src, dst in crossings for line in _crossing(state, src, dst, message_bytes)]
-    return "\n".join([*lines, *scale_note(scale)])
+    return "\n".join([*lines, *scale_note(scale)]) if lines else "no flow of the collective crosses the WAN"
 
 
 def _crossing(state: State, src: int, dst: int, message_bytes: int) -> list[str]:
     """Return the paths of one crossing: the `_MAX_PATHS` cheapest, those in use, and the number of the others."""
-    fabric, in_use = state.fabric, state.in_use(src, dst)
+    fabric = state.fabric
     routes = {path.index: state.route(src, dst, path.index) for path in candidates(fabric, src, dst)}
+    if not routes:
+        return [f"no WAN path joins the sites of g{src} and g{dst}"]
+    in_use = state.in_use(src, dst)
     fixed = next(iter(routes))
     order = sorted(routes, key=lambda path: routes[path].cost_s(message_bytes))
     shown = order[:_MAX_PATHS] + [path for path in order[_MAX_PATHS:] if path in in_use]

@@ -309,7 +309,8 @@ def _check_ends(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> I
     for number, job in transfers:
         src, dst = job.ranks or (0, 0)
         if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
-            text = f"no WAN path joins ranks {src} and {dst}; allowed: ranks of two sites that the WAN joins"
+            why = "are in one site" if sites[src] == sites[dst] else "have no WAN path"
+            text = f"ranks {src} and {dst} {why}; allowed: ranks of two sites that the WAN joins"
             yield Mistake(f"job[{number}].ranks", text)
 
 

@@ -7,12 +7,13 @@ from itertools import pairwise
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import MESSAGES, TRAINING
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING
 from hosts.collectives.schedule import ScheduleError
-from scenarios.policies.decide import probes_of, rank_order_of
+from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission, faults, jobs, program, te
+from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.scenario import MAX_OPTIMUM, RunSpec, Scenario
 from topologies import units
@@ -26,11 +27,11 @@ MAX_PROBES = 400  # their connections are open at the same time
 MIN_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
 
 
-def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
+def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = False) -> Iterator[Mistake]:
     """Yield the mistakes in a scenario's values together; each value by itself is valid.
 
     `unread` are the tables with an invalid value, for which the scenario has defaults; checks that depend on them are
-    skipped.
+    skipped. `at_prompt`: the scenario's collective may never run.
     """
     spanned = math.prod(len(axis.values) for axis in scenario.sweep)
     if spanned > MAX_CONFIGURATIONS:
@@ -56,7 +57,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
                 mistakes += [
                     *_check_program(config, fabrics[config.fabric]),
-                    *_check_workload(config),
+                    *_check_workload(config, fabrics[config.fabric], at_prompt=at_prompt),
                     *_check_queue(config),
                     *_check_classes(config),
                     *_check_changing_conditions(config),
@@ -70,12 +71,13 @@ def inconsistencies(scenario: Scenario, unread: Set[str]) -> Iterator[Mistake]:
             (config.fabric, config.faults, config.collective.count) for config in configs
         ):
             mistakes += faults.check(struck, fabrics[spec], count=count)
+        runs_none = at_prompt or scenario.program.command is not None  # of the collectives that are counted
         for spec, conditions, count in dict.fromkeys(
             (config.fabric, config.conditions, config.collective.count) for config in configs
         ):
             with _collect(mistakes):
                 sampler.check_links(fabrics[spec], conditions)
-                mistakes += _check_trace(fabrics[spec], conditions, count)
+                mistakes += _check_trace(fabrics[spec], conditions, None if runs_none else count)
     yield from dict.fromkeys(mistakes)
 
 
@@ -297,7 +299,7 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
             yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
 
 
-def _check_workload(config: Scenario) -> Iterator[Mistake]:
+def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     spec = config.collective
     of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
@@ -306,16 +308,72 @@ def _check_workload(config: Scenario) -> Iterator[Mistake]:
         return
     try:
         _ = config.carried_workload
+        may_send_elsewhere = at_prompt and any(with_paths(fabric, kind) for kind in ALGORITHMS)
+        if config.program.command is None and not may_send_elsewhere:
+            yield from _check_paths(config, fabric)
     except ScheduleError as error:
-        of_file = "collective.kind" if spec.schedule is None else "collective.schedule"
-        key = of_file if config.training_plan is None else "training.pipeline"
-        yield Mistake("job" if config.jobs else key, str(error))
+        yield Mistake(_blamed_key(config), str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 
 
-def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int) -> Iterator[Mistake]:
-    """Check that a trace can be read and covers the collectives; raises ConditionsError."""
+def _blamed_key(config: Scenario) -> str:
+    """Return the key whose value makes the workload impossible."""
+    spec = config.collective
+    if config.jobs:
+        return "job"
+    if config.training_plan is not None:
+        return "training.pipeline"
+    if spec.schedule is not None or spec.kind not in ALGORITHMS:
+        return "collective.kind" if spec.schedule is None else "collective.schedule"
+    algorithm = spec.algorithm or ALGORITHMS[spec.kind][0]
+    if algorithm not in ALGORITHMS[spec.kind]:
+        return "collective.algorithm"
+    if spec.channels > 1 and algorithm != "ring":
+        return "collective.channels"
+    return "collective.pieces" if spec.pieces > 1 else "collective.kind"  # too many transfers
+
+
+def _check_paths(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
+    """Check that a WAN path joins the two sites of every flow: the sites may be in a line, or a tree."""
+    workload, spec = config.workload, config.collective
+    lost = flows_without_path(fabric, workload)
+    if not lost:
+        return
+    flow, src, dst = lost[0]
+    a, b = sorted(fabric.gpu_sites[[src, dst]].tolist())
+    why = f"no WAN path joins the sites {a} and {b}, as border routers carry no traffic of other sites"
+    what, key = f"{workload.algorithm} sends from g{src} to g{dst}, and", "collective.schedule"
+    allowed = "links or transit routers that join them"
+    if config.jobs:
+        transfers = workload.schedule.transfers
+        names = [job.name for job in workload.jobs if any(transfers[at].flow == flow for at in job.transfers)]
+        what, key = f"{names[0]} sends from g{src} to g{dst}, and", "job"
+    elif config.training_plan is not None:
+        key = "training.across"
+    elif spec.schedule is None:
+        key, allowed = "collective.algorithm", f"{allowed}{_fitting(spec.kind, fabric)}"
+        what = "no ring can visit every site once:" if workload.is_ring else what
+    yield Mistake(key, f"{what} {why}; allowed: {allowed}")
+
+
+def with_paths(fabric: Fabric, kind: str) -> list[str]:
+    """Return the algorithms of a kind of collective whose flows all have paths over the WAN."""
+    specs = [CollectiveSpec(kind=kind, algorithm=name) for name in ALGORITHMS[kind]]
+    workloads = {str(spec.algorithm): workload_of(spec, fabric.gpus_per_site) for spec in specs}
+    return [name for name, workload in workloads.items() if not flows_without_path(fabric, workload)]
+
+
+def _fitting(kind: str, fabric: Fabric) -> str:
+    """Return the algorithms of a kind whose flows all have paths, or else those of other kinds, as further ways out."""
+    if of_kind := with_paths(fabric, kind):
+        return f", or the algorithm {' or '.join(of_kind)}"
+    of_others = [f"{other} by {' or '.join(names)}" for other in ALGORITHMS if (names := with_paths(fabric, other))]
+    return "".join(f", or {one}" for one in of_others)
+
+
+def _check_trace(fabric: Fabric, conditions: ConditionsSpec, count: int | None) -> Iterator[Mistake]:
+    """Check that a trace can be read and covers `count` collectives, if that is given; raises ConditionsError."""
     limit = None if conditions.trace is None else sampler.sampler(fabric, conditions, seed=0).limit
-    if limit is not None and count > limit:
+    if limit is not None and count is not None and count > limit:
         yield Mistake("collective.count", f"{count:,} is too large: the trace covers {limit:,}")

@@ -151,9 +151,9 @@ _NODE = texts("the name of a node of the map, in printable text", lambda text: t
 _NODES = Kind(
     "a list of a node's name for each site", (list,), lambda nodes: tuple(map(_NODE.read, nodes)), list, is_object=True
 )
-_ALL, _EACH, _TIER = whole(4, 2 * MAX_GPUS_PER_SITE), whole(2, MAX_GPUS_PER_SITE), whole(1, MAX_SWITCHES_PER_TIER)
+_ALL, _EACH, _TIER = whole(2, 2 * MAX_GPUS_PER_SITE), whole(1, MAX_GPUS_PER_SITE), whole(1, MAX_SWITCHES_PER_TIER)
 _GPUS = Kind(
-    f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site",
+    f"{_ALL.allowed} for two equal sites, or a list with {_EACH.allowed} for each site (as an option 3+5)",
     (int, list),
     lambda gpus: tuple(map(_EACH.read, gpus)) if isinstance(gpus, list) else even_split(_ALL.read(gpus)),
     lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),

@@ -5,6 +5,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _KNOWN = (*KEYS, *(f"sweep.{key}" for key in SWEPT))
 _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "sweep")
 
 
+_ONLY_OPTIONS = ("jobs", "engine", "out", "dask", "json", "exec", "resume")  # of run.py, and no keys
 _MAX_TYPED = 80  # characters of an option that a message repeats
 _REPLACES = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these keys replaces."""
@@ -135,7 +137,8 @@ def scenario_of(
     except RecursionError:
         raise ScenarioError([f"{label}: is not valid TOML: tables or lists are nested too deeply"]) from None
     except ValueError as error:  # not only TOMLDecodeError, because a number may have too many digits
-        raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}"]) from None
+        hint = '; texts have quotes, as in "8 MB"' if str(error).startswith(("Invalid value", "Unclosed array")) else ""
+        raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}{hint}"]) from None
 
     def checked(options: Sequence[Override]) -> _Draft:
         draft = _draft(document, options, path, label)
@@ -145,7 +148,7 @@ def scenario_of(
             of_file = _draft(document, (), path, label).unused_keys(at_prompt=at_prompt)
         refused, dropped = list[Mistake](), list[str]()
         for key, (sentence, always) in unused.items():
-            if (given := _given_key(key, draft.given)) is None:
+            if (given := _given_key(key, draft.given)) is None or given not in _KNOWN:
                 continue
             if (is_stored or key not in of_file) and not draft.given[given].by_option:
                 dropped.append(key)  # the option replaced the value that this key belongs to
@@ -153,7 +156,10 @@ def scenario_of(
                 refused.append(Mistake(key, sentence))
         if dropped:
             draft = _draft(document, options, path, label, without=dropped)
-        return replace(draft, mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread)))
+        return replace(
+            draft,
+            mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread, at_prompt=at_prompt)),
+        )
 
     draft = checked(overrides)
     if draft.mistakes:
@@ -271,10 +277,25 @@ def _scenario_path(scenario: str) -> Path:
     names = scenario_names()
     if scenario in names:
         return FOLDER / f"{scenario}.toml"
+    path, stem = Path(scenario), Path(scenario).stem
     if scenario.endswith(".toml") or "/" in scenario:
-        return Path(scenario)
-    allowed = f"a TOML file or one of {', '.join(names)}{did_you_mean(scenario, names)}"
-    raise ScenarioError([f"unknown scenario {format_value(scenario)}; allowed: {allowed}"])
+        if "\0" not in scenario and path.is_dir():
+            runs = f" (did you mean {path}/scenario.toml, or --resume {path}?)"
+            hint = runs if (path / "scenario.toml").exists() else ""
+            raise ScenarioError([f"{one_line(scenario)}: is a folder; allowed: a TOML file{hint}"])
+        if stem in names and not path.exists():
+            why = f"there is no such file (did you mean {stem}, the scenario of this name?)"
+            raise ScenarioError([f"{one_line(scenario)}: {why}"])
+        return path
+    what, hint = "unknown scenario", did_you_mean(scenario, names)
+    if path.with_name(f"{path.name}.toml").is_file() if path.name else False:
+        hint = f" (did you mean {path.name}.toml?)"
+    elif path.is_dir():
+        what = "a folder is no scenario:"
+    elif path.is_file():
+        what = "a scenario's file ends in .toml:"
+    allowed = f"a TOML file or one of {', '.join(names)}{hint}"
+    raise ScenarioError([f"{what} {format_value(scenario)}; allowed: {allowed}"])
 
 
 @dataclass(frozen=True)
@@ -325,7 +346,9 @@ def _given_values(
             given.pop(name, None)
             given.pop(f"sweep.{name}", None)
         given[key] = _GivenValue(_with_absolute_paths(key, override.value, Path.cwd()), override.where, by_option=True)
-    mistakes = [Mistake(key, _unknown_key(key)) for key in given if key not in _KNOWN] + mistakes
+    mistakes = [
+        Mistake(key, _unknown_key(key, one.value)) for key, one in given.items() if key not in _KNOWN
+    ] + mistakes
     return given, mistakes
 
 
@@ -372,21 +395,44 @@ def _with_absolute_function(table: Mapping[str, object], folder: Path) -> dict[s
     return {**table, "function": str(Path(folder, function).absolute())}
 
 
-def _unknown_key(key: str) -> str:
-    """Describe the mistake of an unknown key: what is allowed in its table, and the most similarly spelled key."""
+def _unknown_key(key: str, value: object = None) -> str:
+    """Describe the mistake of an unknown key: what is allowed in its table, and the most similar key of any table."""
     table, _, name = key.partition(".")
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
-        nearest = did_you_mean(table, (*_TABLES, "fault", "job", "class", "policy")) or did_you_mean(key, _KNOWN)
         tables = ", ".join(f"[{one}]" for one in _TABLES)
-        return f"unknown table or key, allowed: name, {tables}, [[job]], [[class]], [[policy]], [[fault]]{nearest}"
+        allowed = f"name, {tables}, [[job]], [[class]], [[policy]], [[fault]]"
+        nearest = _nearest_key(key, "") or did_you_mean(table, (*_TABLES, "fault", "job", "class", "policy"))
+        return f"unknown table or key, allowed: {allowed}{nearest}"
     if not name:
+        if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+            return f"is a list of tables; allowed: one table, [{table}]"
         return f"is a table and not a key; allowed: a key in it, {', '.join(f'{table}.{one}' for one in inside)}"
     if table == "sweep":
         fixed = [one for one in KEYS if one not in SWEPT]
         return f"cannot be swept; allowed: every key but {', '.join(fixed)}" if name in fixed else _unknown_key(name)
-    nearest = did_you_mean(name, inside) or did_you_mean(key, _KNOWN)
-    return f"unknown key of [{table}], allowed: {', '.join(inside)}{nearest}"
+    return f"unknown key of [{table}], allowed: {', '.join(inside)}{_nearest_key(name, table)}"
+
+
+def _nearest_key(name: str, table: str) -> str:
+    """Return a hint at the key whose name in its table is most similar, of equals one of `table`; "" without any."""
+    plain = name.rpartition(".")[2].replace("-", "_").casefold()
+    by_name: dict[str, list[str]] = {}
+    for known in KEYS:
+        by_name.setdefault(known.partition(".")[2] or known, []).append(known)
+    if len(plain) > _MAX_TYPED:
+        return ""
+    if plain in _ONLY_OPTIONS:
+        return f" (did you mean the option --{plain}?)"
+    of_table = [known for known, keys in by_name.items() if f"{table}.{known}" in keys]
+    # a name that fits exactly, then a similar one of the table, then a similar one of any table
+    close = [plain] if plain in by_name else get_close_matches(plain, of_table, n=1, cutoff=0.75)
+    close = close or get_close_matches(plain, [*by_name], n=1, cutoff=0.6)
+    if not close:
+        return ""
+    keys = by_name[close[0]]
+    meant = close[0] if f"{table}.{close[0]}" in keys else " or ".join(keys)
+    return f" (did you mean {meant}?)"
 
 
 def _read_values(given: Mapping[str, _GivenValue]) -> tuple[dict[str, Any], tuple[Axis, ...], list[Mistake]]:

@@ -16,7 +16,12 @@ from hosts.agent.transport import Transport
 from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING, Workload
 from hosts.collectives.training import Training
 from hosts.embedding.ring import MAX_EXACT_GPUS
-from scenarios.policies.decide import routes_greedily, shared_links
+from scenarios.policies.decide import (
+    has_choice_of_paths,
+    has_choice_of_placements,
+    routes_greedily,
+    shared_links,
+)
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import faults, te
 from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
@@ -233,16 +238,20 @@ class Scenario:
     def label(self) -> str:
         """The configuration in words: "8 GPUs, 64 MB, 10 us", followed by further swept values.
 
-        A single number of GPUs means two equal sites; for other fabrics the sites are listed, as in "4+4+4+4 GPUs".
+        A single number of GPUs means two equal sites; for other fabrics the sites are listed, as in "4+4+4+4 GPUs", or
+        it is "8 GPUs in one site".
         """
         sites = self.fabric.gpus_per_site
         gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
+        one_site = len(sites) == 1
         wan, delay = self.fabric.wan, units.format_delay(self.conditions.wan_delay_s)
         if any(one.delay_s is not None for one in self.conditions.links):
             delay = f"delays by link, else {delay}"
         if wan.km:
             delay = (wan.name or "own WAN") + f", without lengths {delay}" * (None in wan.km)
-        words = [f"{gpus} GPUs", *self._collective_words, delay]
+        words = [f"{gpus} GPUs{' in one site' if one_site else ''}", *self._collective_words]
+        if not one_site:
+            words.append(delay)
         if self.conditions.links and "conditions.links" not in dict(self.at):
             words.append(f"links {list_first([one.links for one in self.conditions.links], 3)}")
         words += filter(None, (self._swept_words(key, value) for key, value in self.at))
@@ -325,6 +334,14 @@ class Scenario:
     def routes_greedily(self, mode: str) -> bool:
         """Return whether a mode chooses the WAN paths greedily, because there are too many combinations."""
         return routes_greedily(build_fabric(self.fabric), self.workload, self.mode(mode))
+
+    def choices_of_one(self, mode: str) -> tuple[str, ...]:
+        """Return what a mode re-chooses although there is only one to choose: "WAN path", "ring" or "placement"."""
+        fabric, workload, chosen_by = build_fabric(self.fabric), self.workload, self.mode(mode)
+        found = ["WAN path"] if chosen_by.reroutes and not has_choice_of_paths(fabric, workload) else []
+        if chosen_by.reembeds and not has_choice_of_placements(fabric, workload):
+            found.append("ring" if workload.is_ring else "placement")
+        return tuple(found)
 
     def searches_rings(self, mode: str) -> bool:
         """Return whether a mode finds rings by a heuristic search, because a site is too large for the exact method."""

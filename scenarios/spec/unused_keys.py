@@ -121,6 +121,8 @@ def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Sce
 
     def applies(config: Scenario) -> bool:
         conditions, wan = config.conditions, config.fabric.wan
+        if len(config.fabric.gpus_per_site) == 1 and attribute.startswith("wan"):
+            return True  # another rule has the reason
         if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
             return True
         fabric = build_fabric(config.fabric)
@@ -142,7 +144,7 @@ def _doubled(range_bps: tuple[int, int]) -> tuple[int, int]:
 _TRAINING_KEYS = tuple(key for key in KEYS if key.startswith("training."))
 _REPLICA_KEYS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
 _PROGRAM_KEYS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
-_PROGRAM_RUN_KEYS = ("program.ranks", "program.capture", "program.message", "program.sample")  # not used at the prompt
+_PROGRAM_RUN_KEYS = ("program.ranks", "program.message", "program.sample")  # not used at the prompt
 _SAMPLER_SETS = dict.fromkeys(key.samplers for key in KEYS.values() if key.samplers != SAMPLERS)
 _TE_KEYS = ("te.every", "te.demand", "te.sample")
 _SIZE_KEYS = ("collective.chunk", "collective.size")
@@ -242,6 +244,20 @@ RULES = (
         _LINK_TABLES,
     ),
     Rule(
+        (
+            "fabric.border_routers",
+            "fabric.wan",
+            "fabric.sites",
+            "fabric.paths",
+            "fabric.wan_loss",
+            "conditions.wan_rate",
+            "conditions.wan_delay",
+        ),
+        "with two sites or more",
+        lambda config: len(config.fabric.gpus_per_site) > 1,
+        ("fabric",),
+    ),
+    Rule(
         ("fabric.hash_seed",),
         'with fabric.routing = "ecmp"',
         lambda config: config.fabric.routing == "ecmp",
@@ -274,13 +290,19 @@ RULES = (
         _MODE_TABLES,
     ),
     Rule(
-        tuple(key for key in _PROGRAM_KEYS if key not in _PROGRAM_RUN_KEYS),
+        tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
         "with --exec or program.command, or --cli",
         lambda config: config.program.command is not None,
         ("program",),
     ),
     Rule(
         _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda config: bool(config.program.command), ("program",)
+    ),
+    Rule(
+        ("program.capture",),
+        "with --exec or program.command; at a prompt (--cli) the verb capture does it",
+        lambda config: bool(config.program.command),
+        ("program",),
     ),
     Rule(("run.search",), '"schedule" in run.referees', lambda config: "schedule" in config.run.referees, ("run",)),
 )

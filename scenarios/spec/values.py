@@ -43,9 +43,35 @@ class Kind:
         if isinstance(value, float) and value.is_integer() and int in self.types and float not in self.types:
             value = int(value)  # TOML writes 100000 as 1e5, too
         if type(value) not in self.types:  # not isinstance: true and false are integers, too
-            what = _TYPES.get(type(value), f"of the type {type(value).__name__}")
-            raise ValueError(f"{format_value(value)} is {what}; allowed: {self.allowed}")
+            what = f"is {_TYPES.get(type(value), f'of the type {type(value).__name__}')}"
+            if self.unit and type(value) in (int, float) and self.types == (str,):
+                what = "has no unit"
+            raise ValueError(f"{format_value(value)} {what}; allowed: {self.allowed}{self._meant(value)}")
         return self.convert(value)
+
+    def _meant(self, value: object) -> str:
+        """Return a hint at the value that a value of another type was probably meant to be; "" without any."""
+        meant: object = None
+        if isinstance(value, str) and {*self.types} & {int, float}:
+            plain = re.sub(r"(?<=\d)[,_' ](?=\d{3}\b)", "", value.strip())  # thousands
+            meant = float(plain) if re.fullmatch(r"[+-]?\d{1,20}(\.\d{1,20})?([eE][+-]?\d{1,2})?", plain) else None
+            meant = int(meant) if isinstance(meant, float) and meant.is_integer() and int in self.types else meant
+        elif isinstance(value, float) and int in self.types and value.is_integer():
+            meant = int(value)
+        elif isinstance(value, str) and list in self.types:
+            meant = [part.strip() for part in value.strip("[] ").split(",")]
+        elif isinstance(value, list) and len(value) == 1 and type(value[0]) in self.types:
+            meant = value[0]
+        try:
+            if type(meant) in self.types:
+                self.convert(meant)
+                words = ", without quotes" if isinstance(value, str) and not isinstance(meant, list) else ""
+                if isinstance(value, str) and value.startswith("["):
+                    words = ", which a shell needs in single quotes"
+                return f" (did you mean {format_value(meant)}{words}?)"
+        except ValueError:
+            pass
+        return ""
 
 
 def fitting(

@@ -654,10 +654,10 @@ class Testbed:
         self._route([], rates_bps, best=False, flows={}, probes=probes)
 
     def route_all(self, rates_bps: Floats, *, best: bool) -> int:
-        """As `route`, but for every two GPUs in different sites."""
-        site = [gpu.site for gpu in self.fabric.gpus]
+        """As `route`, but for every two GPUs in different sites that a WAN path joins."""
+        site, between = [gpu.site for gpu in self.fabric.gpus], self.fabric.paths_between
         ranks = range(len(site))
-        crossings = [(a, b) for a in ranks for b in ranks if site[a] != site[b]]
+        crossings = [(a, b) for a in ranks for b in ranks if between.get((site[a], site[b]))]
         return self._route(crossings, rates_bps, best=best, flows={})
 
     def apply_rules_together(self) -> None:

@@ -26,6 +26,7 @@ from scenarios.spec.faults import KINDS
 from scenarios.spec.load import Override, resolved, scenario_of
 from scenarios.spec.scenario import to_json
 from scenarios.testbed import launch
+from topologies.command_line import CommandParser
 from topologies.fabric.fabric import Fabric, build_fabric
 
 GOOD = ("recovered", "masked", "aborted")
@@ -236,7 +237,7 @@ def campaign(scenarios: Sequence[CampaignScenario], jobs: int, patience_s: float
 
 def main() -> int:
     """Run the campaign of sys.argv and print its table; return an exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20, metavar="N", help="number of faults (default 20)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of all random choices (default 1)")
     parser.add_argument("--policies", action="store_true", help="use random policies in place of the built-in modes")

@@ -9,13 +9,16 @@ import sys
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
 
 if TYPE_CHECKING:
     from scenarios.spec.scenario import Scenario
+
+
+Value = TypeVar("Value")
 
 
 def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
@@ -62,6 +65,14 @@ def progress(name: str) -> Generator[Callable[[str], None], None, None]:
         yield show
 
 
+def quantity(option: str, text: str, parse: Callable[[str], Value]) -> Value:
+    """Parse the value of an option; raises ValueError with the option in front of what is wrong."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {error}") from None
+
+
 def check(options: argparse.Namespace, least: float, most: float, *names: str) -> None:
     """Raise ValueError for the first of the options with these names whose value is not from `least` to `most`."""
     for name in names:
@@ -76,8 +87,10 @@ def check_plain(name: str, scenario: "Scenario", swept: Collection[str]) -> None
 
     foreign = [axis.key for axis in scenario.sweep if axis.key not in swept]
     if foreign:
-        raise ScenarioError([f"{name} has a sweep of {', '.join(foreign)}; allowed: a single value"])
+        raise ScenarioError([f"{name} has a sweep of {', '.join(foreign)}; allowed: a single value (run.py sweeps)"])
     if scenario.faults:
-        raise ScenarioError([f"{name} has faults; allowed: none"])
+        raise ScenarioError([f"{name} has faults; allowed: none here (run.py runs them)"])
     if scenario.jobs:
-        raise ScenarioError([f"{name} has jobs, which have algorithms of their own; allowed: none"])
+        raise ScenarioError(
+            [f"{name} has jobs, which have algorithms of their own; allowed: none here (run.py runs them)"]
+        )

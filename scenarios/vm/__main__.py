@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scenarios import vm
 from scenarios.vm import terminal
+from topologies.command_line import CommandParser
 from topologies.units import UnitError, format_size, parse_size_bytes
 
 
@@ -41,8 +42,8 @@ def main(arguments: list[str]) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="python -m scenarios.vm",
         description="Run COMMAND as root in a new VM, on this machine's files, and return its exit status.",
         epilog="Files that COMMAND writes outside DIR are discarded with the VM.",

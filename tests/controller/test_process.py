@@ -5,6 +5,7 @@ import resource
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -47,6 +48,30 @@ def test_the_socket_is_private_to_the_user_and_switches_connect_only_on_loopback
     assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
     listening = subprocess.run(["ss", "-Hltn", f"sport = :{shared.port}"], capture_output=True, text=True, check=True)
     assert [line.split()[3] for line in listening.stdout.splitlines()] == [f"127.0.0.1:{shared.port}"]
+
+
+def test_a_switch_without_openflow_13_is_logged_once_in_words(process: Process) -> None:
+    """OpenFlow 1.3.5, 7.5.1: a hello is a header, and may have a bitmap of versions (type 1) behind it."""
+    running = process.up()
+    hellos = [struct.pack("!BBHI", 1, 0, 8, 1)] * 2  # 1.0 alone, as Open vSwitch sends it; it tries again
+    hellos += [struct.pack("!BBHIHHI", 5, 0, 16, 1, 1, 8, 0b110010)]  # 1.0, 1.3 and 1.4
+    hellos += [struct.pack("!BBHI", 3, 0, 8, 1)]  # 1.2 and earlier ones
+    for hello in hellos:
+        with socket.create_connection(("127.0.0.1", process.port)) as switch:
+            switch.settimeout(20)
+            switch.sendall(hello)
+            got = b""
+            while len(got) < 16:  # the controller's own hello; then an error, or a request for features
+                got += switch.recv(4096)
+    assert running.stderr is not None
+    said: list[str] = []
+    while sum("protocols" in line for line in said) < 2:
+        said.append(running.stderr.readline().decode())
+    running.terminate()
+    said += running.stderr.read().decode().splitlines(keepends=True)
+    text = "controller: a switch at 127.0.0.1 speaks OpenFlow {} and not 1.3, and is refused: set its protocols"
+    shown = [line.removesuffix(" to OpenFlow13\n") for line in said if "protocols" in line]
+    assert shown == [text.format("1.0 at most"), text.format("1.2 at most")]
 
 
 def test_a_controller_that_had_too_many_open_files_serves_clients_again(process: Process) -> None:
@@ -144,9 +169,9 @@ def test_a_killed_controllers_socket_is_taken_over_but_one_in_use_is_not(process
 def test_an_invalid_fabric_port_or_token_ends_the_controller_with_status_2(process: Process) -> None:
     good = process.declared.with_name("good.json")
     good.write_text(write_spec(SPEC))
-    process.declared.write_text(write_spec(replace(SPEC, gpus_per_site=(1, 4))))
+    process.declared.write_text(write_spec(replace(SPEC, gpus_per_site=(0, 4))))
     for change, words in (
-        ({}, b"1 gpus in a site"),
+        ({}, b"0 gpus in a site"),
         ({"fabric": "/nowhere"}, b"No such file"),
         ({"fabric": good, "token": "/nowhere"}, b"No such file"),
         ({"fabric": good, "token": good}, b"letters and digits"),

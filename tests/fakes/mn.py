@@ -5,15 +5,17 @@ from tests.conftest import PROJECT, VM
 CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
 
 
-def run_mn(vm: VM, controller: str, topology: str, *, look: str) -> str:
-    """Have mn run pingall on a fabric while this controller runs, and inspect the host `look`; return all output.
+def run_mn(vm: VM, controller: str, topology: str, *, look: str, options: str = "") -> str:
+    """Have mn, with these further options, run pingall on a fabric while this controller runs, and inspect the host
+    `look`; return all output.
 
     Fails if mn fails, if the controller ends before it is stopped, or if mn leaves a bridge or a cable behind.
     """
     commands = vm.folder / "commands"
     commands.write_text(
         f"sh ovs-vsctl get bridge s1b0 datapath_id\n{look} ip -br addr show dev {look}-eth0\n"
-        f"{look} cat /sys/class/net/{look}-eth0/mtu\n"
+        f"{look} cat /sys/class/net/{look}-eth0/mtu\n{look} tc qdisc show dev {look}-eth0\n"
+        f"{look} tc class show dev {look}-eth0\n"
     )
     commands.chmod(0o644)
     mn = f"mn --custom {CUSTOM} --topo longhaul,{topology} --controller remote --switch ovs,protocols=OpenFlow13"
@@ -23,7 +25,7 @@ def run_mn(vm: VM, controller: str, topology: str, *, look: str) -> str:
         ulimit -n 256
         python3 -m scenarios.vm.openvswitch up
         {controller} & controller=$!
-        env -u PYTHONPATH {mn} --post {commands} --test pingall || exit
+        env -u PYTHONPATH {mn} {options} --post {commands} --test pingall || exit
         [ -z "$(ovs-vsctl list-br)$(ip -br link show type veth)" ] || exit 77
         kill $controller
     """

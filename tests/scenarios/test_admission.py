@@ -295,7 +295,7 @@ def test_without_admission_transfers_use_the_paths_of_the_mode_and_any_fault_is_
 @pytest.mark.parametrize(
     ("jobs", "head", "says"),
     [
-        ([COPY | {"ranks": [0, 1]}], HEAD, "ranks: no WAN path joins ranks 0 and 1"),
+        ([COPY | {"ranks": [0, 1]}], HEAD, "ranks: ranks 0 and 1 are in one site"),
         ([COPY | {"ranks": [0, 4, 5]}], HEAD, "are not two ranks"),
         ([COPY | {"ranks": [0, 9]}], HEAD, "there is no rank 9"),
         ([COPY | {"rate": "1 Gbit/s"}], HEAD, "duration: is missing"),
@@ -367,7 +367,7 @@ def test_transfers_admitted_at_the_prompt_arrive_in_time_beside_those_of_the_sce
         "admit 10 MB g2 g6 by 40 ms": "admit4 is admitted: 10 MB by 40 ms",
         "allgather 8 MB": "ratio 1.000",
         "admit 1 TB g0 g4 by 10 ms": "admit5 is refused",
-        "admit 1 MB g0 g1 by 1 ms": "no WAN path joins ranks 0 and 1",
+        "admit 1 MB g0 g1 by 1 ms": "ranks 0 and 1 are in one site",
         "admit 1 MB g0 g4 1 ms": 'got "1 MB g0 g4 1 ms"; allowed: admit SIZE',
         "link s0b0 s1b0 down": "s0b0 - s1b0 is down",
         "demand ": "late is broken",

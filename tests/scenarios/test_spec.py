@@ -195,7 +195,12 @@ def test_a_trace_that_cannot_be_replayed_is_refused(load, tmp_path, content, say
         ("[fabric]\ngpus = [4, true]", "fabric.gpus", "true is a boolean"),
         ("[fabric]\ngpus = -8", "fabric.gpus", "-8 is too small"),
         ("[fabric]\ngpus = 7", "fabric.gpus", "7 GPUs do not divide over 2 sites"),
-        ("[fabric]\ngpus = [8]", "fabric.gpus", "[8] has 1 site; allowed: 2 to 8, one number for each"),
+        ("[fabric]\ngpus = [1]", "fabric.gpus", "1 GPU alone has nothing to send to; allowed: 2 or more in all"),
+        (
+            "[fabric]\ngpus = [8]\nborder_routers = 3",
+            "fabric.border_routers",
+            "does nothing here; allowed: with two sites",
+        ),
         ("[fabric]\ngpus = {a = 1}", "fabric.gpus", "{a = 1} is a table"),
         ("[fabric]\ngpus = 0x" + "f" * 20_000, "fabric.gpus", "a number of 80000 bits is too large"),
         ("[fabric]\ngpus = " + "9" * 20_000, None, "TOML"),
@@ -327,7 +332,7 @@ def test_an_unreadable_or_irregular_scenario_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     for path, says in (
         (tmp_path / "none.toml", "cannot be read"),
-        (tmp_path, "not a regular file"),
+        (tmp_path, "is a folder; allowed: a TOML file"),
         (tmp_path / "pipe.toml", "not a regular file"),
         (Path("/dev/zero"), "not a regular file"),
         (tmp_path / ("n" * 300 + ".toml"), "cannot be read"),
@@ -443,11 +448,11 @@ def test_keys_of_the_file_that_belong_to_an_overridden_value_are_dropped_with_it
 def test_an_option_that_invalidates_another_key_is_named_as_it_was_typed(load):
     text = '[collective]\nkind = "allgather"\n'
     (line,) = mistakes(load, text, "collective.count=9", "collective.algorithm=tree")
-    assert line.startswith('--set collective.algorithm=tree: collective.kind: "tree" is not an algorithm')
+    assert line.startswith('--set collective.algorithm: "tree" is not an algorithm of allgather; allowed: ring')
     (line,) = mistakes(load, text, "training.replicas=3", "collective.kind=training")
     assert line.startswith("--set training.replicas=3, --set collective.kind=training: training.pipeline: 3 replicas")
     (line,) = mistakes(load, text + 'algorithm = "tree"\n', "collective.count=9")
-    assert line.startswith('my.toml: collective.kind: "tree" is not an algorithm')
+    assert line.startswith('my.toml: collective.algorithm: "tree" is not an algorithm')
     with pytest.raises(ScenarioError, match=r"--set collective\.size: is given together with --chunk; allowed"):
         load_scenario("paper", [Override("collective.chunk", "8 MB", "--chunk"), assignment("collective.size=8 MB")])
 

@@ -127,10 +127,21 @@ def test_wan_paths_are_all_loop_free_paths_with_the_shortest_first() -> None:
 
 def test_no_path_leads_through_a_third_site() -> None:
     chain = (("s0b0", "s1b0"), ("s1b0", "s2b0"))
-    with pytest.raises(FabricError, match="no ring visits every site once"):
-        custom(*chain, gpus=(2, 2, 2))
+    line = custom(*chain, gpus=(2, 2, 2))
+    assert line.site_cycle is None and line.unjoined_sites == ((0, 2),)
     closed = custom(*chain, ("s2b0", "X"), ("X", "s0b0"), routers=("X",), gpus=(2, 2, 2))
     assert wan_names(closed, 0, 2) == ["s0b0>X>s2b0"]
+    assert closed.site_cycle == (0, 1, 2) and closed.unjoined_sites == ()
+
+
+def test_a_single_site_has_no_wan_and_sites_may_have_one_gpu() -> None:
+    alone = build_fabric(FabricSpec(gpus_per_site=(3,), border_routers=5))
+    assert {link.kind for link in alone.links} == {"intra"} and len(alone.links) == 6
+    assert (alone.paths, alone.border_routers, alone.site_cycle) == ((), (), (0,))
+    assert {switch.kind for switch in alone.switches} == {"leaf", "spine"}
+    lonely = build_fabric(FabricSpec(gpus_per_site=(1, 1, 2), border_routers=1))
+    assert [gpu.site for gpu in lonely.gpus] == [0, 1, 2, 2] and lonely.site_cycle == (0, 1, 2)
+    assert sorted(link.name for link in lonely.links if link.kind == "intra") == ["g2>g3", "g3>g2"]
 
 
 def test_the_fixed_ring_visits_the_sites_in_an_order_that_the_wan_allows() -> None:
@@ -169,10 +180,11 @@ WIDE |= {"links": [(f"s{site}b{index}", "wide_nine") for site in range(4) for in
         ({"gpus_per_site": (2, 2, 2), "wan": WanSpec(preset="five-router")}, "wan", "two sites"),
         ({"wan": WanSpec(preset="ring")}, "wan", "allowed: mesh, five-router"),
         ({"wan": WanSpec(routers=("A",))}, "wan", "a preset or a table"),
-        ({"gpus_per_site": (4,)}, "gpus", "2 to 8"),
-        ({"gpus_per_site": (1, 4)}, "gpus", "1 gpus in a site; a site has 2 to 128"),
+        ({"gpus_per_site": (1,)}, "gpus", "1 GPU alone has nothing to send to"),
+        ({"gpus_per_site": (4,) * 9}, "gpus", "9 sites; allowed: 1 to 8"),
+        ({"gpus_per_site": (0, 4)}, "gpus", "0 gpus in a site; a site has 1 to 128"),
         (
-            {"gpus_per_site": (1, 4), "leaves": 0, "spines": (2, 2, 2), "border_routers": 99},
+            {"gpus_per_site": (0, 4), "leaves": 0, "spines": (2, 2, 2), "border_routers": 99},
             "gpus leaves spines border_routers",
             "",
         ),

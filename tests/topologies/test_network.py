@@ -5,6 +5,7 @@ with the fabric.
 """
 
 import re
+import subprocess
 import sys
 from collections import Counter
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import VM
+from tests.conftest import PROJECT, VM
 from tests.fakes.mn import run_mn
 from tests.guest.network import CHUNK_BYTES, MANY
 from tests.guest.network import UNEQUAL as UNEQUAL_SPEC
 from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.errors import FabricError
 from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.mininet_topo import LonghaulTopo
 from topologies.shaping.classes import Shaping
 
 Report = dict[str, Any]
@@ -252,10 +255,46 @@ def test_mn_pingall_reaches_every_gpu_with_the_controller(vm: VM) -> None:
 
 
 def test_mn_pingall_reaches_every_gpu_with_the_app_loaded_by_its_module_name(vm: VM) -> None:
-    counts = ("gpus = 2+3", "leaves = 1", "spines = 1", "border_routers = 1", "socket = /run/c.sock")
+    counts = ("gpus = 1+2", "leaves = 1", "spines = 1", "border_routers = 1", "socket = /run/c.sock")
     (vm.folder / "longhaul.conf").write_text("\n".join(("[longhaul]", *counts)))
     script = "from os_ken import cfg; from os_ken.base.app_manager import AppManager as Apps; "
     script += "cfg.CONF(['--config-file', 'longhaul.conf'], project='os_ken'); Apps.run_apps(['controller.app'])"
     controller = f'env OSKEN_HUB_TYPE=native {sys.executable} -c "{script}"'
-    ended = run_mn(vm, controller, "gpus=2+3,leaves=1,spines=1,border_routers=1", look="g4")
-    assert "*** Results: 0% dropped (20/20 received)" in ended
+    links = "--link tc,bw=50,delay=2ms"  # of every cable, in each direction
+    ended = run_mn(vm, controller, "gpus=1+2,leaves=1,spines=1,border_routers=1", look="g2", options=links)
+    assert "*** Results: 0% dropped (6/6 received)" in ended
+    assert "netem" in ended and "delay 2ms" in ended and "rate 50Mbit" in ended and "\n9000" in ended, ended
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--topo longhaul,gpu=8", "mn: --topo longhaul: gpu: unknown parameter; allowed: gpus, leaves,"),
+        ("--topo longhaul,gpus=7", "7 GPUs do not divide over 2 sites"),
+        ("--topo longhaul,leaves=x", 'leaves: "x"; allowed: a whole number'),
+        ("--topo longhaul,8,2,2,2,mesh,1", "6 values; allowed: gpus, leaves, spines, border_routers, wan"),
+        ("--link tc,bandwidth=10", "--link bandwidth=10: unknown parameter; allowed: bw, delay,"),
+        ("--link tc,bw=40000", "--link bw=40000: allowed: a number of Mbit/s, up to 1,000"),
+        ("--link tc,delay=5", "--link delay=5: has no unit; allowed: a time such as 5ms"),
+        ("--link default,bw=10", "--link default: has no parameters; allowed: --link tc,bw=10,delay=5ms"),
+        ("--link ovs", "--link ovs: its interfaces have no MTU of 9000; allowed: default, tc, tcu"),
+        ("--host cfs", "--host cfs: hosts must know each other's addresses; allowed: proc"),
+        ("--switch ovs,protocols=OpenFlow10", "the controller speaks OpenFlow 1.3 alone"),
+        ("--switch lxbr", "--switch lxbr: the topology needs OpenFlow 1.3; allowed: default, ovs, ovsk"),
+        ("--controller ref", "--controller ref: the topology needs OpenFlow 1.3; allowed: remote, ryu, none"),
+        ("--mac", "--mac: the controller's rules have the addresses of the fabric's own GPUs"),
+    ],
+)
+def test_mn_refuses_in_a_sentence_what_the_topology_cannot_honour(options: str, says: str) -> None:
+    """Before it builds anything, and without the clean-up that would end other networks on this machine."""
+    mn = ["mn", "--custom", "topologies/mininet_topo.py", "--test", "none", *options.split()]
+    mn += [] if "--topo" in options else ["--topo", "longhaul,gpus=4"]
+    mn += [] if "--controller" in options else ["--controller", "remote"]
+    ended = subprocess.run(mn, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert says in ended.stderr and ended.stderr.startswith("mn: ") and ended.stderr.count("\n") == 1
+
+
+def test_the_topology_in_python_raises_for_an_unknown_parameter() -> None:
+    with pytest.raises(FabricError, match=r"gpu: unknown parameter; .* \(did you mean gpus\?\)"):
+        LonghaulTopo(gpu=8)

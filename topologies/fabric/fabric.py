@@ -44,6 +44,7 @@ IndexTable = npt.NDArray[np.intp]
 class FabricSpec:
     """A fabric as declared: `gpus_per_site[i]` GPUs in site i; the other counts are one number, or one per site.
 
+    A single site has no WAN: no border routers, whatever `border_routers` and `wan` say, and no paths between sites.
     `grain` is one of GRAINS (`topologies.fabric.ports`) and `routing` one of ROUTINGS. `hash_seed` (0 to MAX_HASH_SEED)
     seeds the hash of "ecmp", and `pieces` (1 to MAX_PIECES) is the number of pieces of "te". `sites` names the WAN
     router at each site (`wan.resolve_wan`), and `paths` is the number of candidate paths between two border routers
@@ -136,7 +137,8 @@ class Fabric:
 
     `border_routers` are the names of all sites' border routers, `br_sites` the site of each. `paths_between[a, b]` are
     the candidate paths from site a to site b, the fixed path first; `paths` are all candidate paths. `site_cycle` is
-    the order in which the fixed ring visits the sites: 0, 1, 2 ... if the WAN allows it. `wan` is the WAN's graph.
+    the order in which the fixed ring visits the sites: 0, 1, 2 ... if the WAN allows it; None if no ring can visit
+    every site once. `wan` is the WAN's graph.
     """
 
     spec: FabricSpec
@@ -149,7 +151,7 @@ class Fabric:
     links: tuple[LogicalLink, ...]
     paths: tuple[WanPath, ...]
     paths_between: Mapping[tuple[int, int], tuple[WanPath, ...]]
-    site_cycle: tuple[int, ...]
+    site_cycle: tuple[int, ...] | None
 
     @property
     def gpus_per_site(self) -> tuple[int, ...]:
@@ -175,6 +177,11 @@ class Fabric:
     def from_br_index(self) -> IndexTable:
         """The logical link from border router to rank, [B, n]; -1 across sites."""
         return self._index_table("from_br", self.border_routers, self._gpu_names)
+
+    @property
+    def unjoined_sites(self) -> tuple[tuple[int, int], ...]:
+        """The pairs of sites, the smaller number first, that no candidate path joins."""
+        return tuple(pair for pair, paths in self.paths_between.items() if not paths and pair[0] < pair[1])
 
     def edge_links(self, src: int, dst: int, path: int) -> tuple[int, ...]:
         """Return the logical links, in order, from rank to rank over the WAN path of that index, -1 within a site.
@@ -217,18 +224,20 @@ def build_fabric(spec: FabricSpec) -> Fabric:
     """Build the declared fabric; the latest few fabrics are cached.
 
     Raises FabricError with every mistake found: a count out of range, a WAN that `resolve_wan` refuses, too many
-    candidate paths, interface names too long for Linux, and sites that no ring can visit once each.
+    candidate paths, and interface names too long for Linux.
     """
     mistakes = [mistake for tier in _TIERS for mistake in _count_mistakes(spec, *tier)]
-    if not 2 <= (sites := len(spec.gpus_per_site)) <= MAX_SITES:
-        given = f"{format_value(list(spec.gpus_per_site))} has {sites} site{'s' * (sites != 1)}"
-        mistakes.insert(0, Mistake("fabric.gpus", f"{given}; allowed: 2 to {MAX_SITES}, one number for each"))
+    if not 1 <= (sites := len(spec.gpus_per_site)) <= MAX_SITES:
+        given = f"{format_value(list(spec.gpus_per_site))} has {sites} sites"
+        mistakes.insert(0, Mistake("fabric.gpus", f"{given}; allowed: 1 to {MAX_SITES}, one number for each"))
+    elif sites == 1 and spec.gpus_per_site[0] == 1:
+        mistakes.append(Mistake("fabric.gpus", "1 GPU alone has nothing to send to; allowed: 2 or more in all"))
     mistakes += _port_mistakes(spec)
     if mistakes:
         raise FabricError(mistakes)
     leaves, spines, brs = (_per_site(counts, sites) for counts in (spec.leaves, spec.spines, spec.border_routers))
     border_routers = tuple(tuple(f"s{site}b{index}" for index in range(brs[site])) for site in range(sites))
-    graph = resolve_wan(spec.wan, border_routers, spec.sites)
+    graph = resolve_wan(spec.wan, border_routers, spec.sites) if sites > 1 else WanGraph(((),), (), ())
     candidates = candidate_paths(graph, spec.paths)
     graph = with_measured_paths(graph, candidates, spec.wan)
     site_cycle = _first_cycle(sites, candidates)
@@ -245,8 +254,8 @@ def build_fabric(spec: FabricSpec) -> Fabric:
         gpus=gpus,
         switches=switches,
         cables=cables,
-        border_routers=tuple(name for site in border_routers for name in site),
-        br_sites=tuple(site for site, names in enumerate(border_routers) for _ in names),
+        border_routers=tuple(name for site in graph.border_routers for name in site),
+        br_sites=tuple(site for site, names in enumerate(graph.border_routers) for _ in names),
         links=links,
         paths=tuple(path for paths in paths_between.values() for path in paths),
         paths_between=paths_between,
@@ -256,7 +265,7 @@ def build_fabric(spec: FabricSpec) -> Fabric:
 
 _TIERS = (
     # scenario key, field of FabricSpec, least and greatest number per site
-    ("gpus", "gpus_per_site", 2, MAX_GPUS_PER_SITE),
+    ("gpus", "gpus_per_site", 1, MAX_GPUS_PER_SITE),
     ("leaves", "leaves", 1, MAX_SWITCHES_PER_TIER),
     ("spines", "spines", 1, MAX_SWITCHES_PER_TIER),
     ("border_routers", "border_routers", 1, MAX_SWITCHES_PER_TIER),
@@ -267,7 +276,7 @@ def _count_mistakes(spec: FabricSpec, key: str, name: str, least: int, most: int
     sites = len(spec.gpus_per_site)
     counts = _per_site(getattr(spec, name), sites)
     wrong = [count for count in counts if not least <= count <= most]
-    if wrong:
+    if wrong and (sites > 1 or key != "border_routers"):
         yield Mistake(f"fabric.{key}", f"{wrong[0]} {key} in a site; a site has {least} to {most}")
     elif len(counts) != sites:
         given = f"{format_value(list(counts))} has {len(counts)} for {sites} sites"
@@ -286,6 +295,10 @@ def _port_mistakes(spec: FabricSpec) -> Iterator[Mistake]:
     if rails is not None and tiers > 1:
         text = f"{tiers} tiers; allowed: with fabric.rails one number, for the plane's switches"
         yield Mistake("fabric.oversubscription", text)
+    if len(spec.gpus_per_site) == 1 and tiers == (2 if rails is None else 1):
+        allowed = "one number, for the leaves" if rails is None else "none with rails"
+        text = f"{list(spec.oversubscription)[-1]:g} for the switches below border routers, which a single site lacks"
+        yield Mistake("fabric.oversubscription", f"{text}; allowed: {allowed}")
     for key, is_given in (("rails", rails is not None), ("oversubscription", tiers)):
         if is_given and spec.grain != "physical":
             text = f"applies to ports, which the {spec.grain} grain does not have; allowed: with fabric.grain physical"
@@ -297,13 +310,14 @@ def _per_site(count: int | tuple[int, ...], sites: int) -> tuple[int, ...]:
     return (count,) * sites if isinstance(count, int) else count
 
 
-def _first_cycle(sites: int, candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]) -> tuple[int, ...]:
+def _first_cycle(
+    sites: int, candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]
+) -> tuple[int, ...] | None:
     """Return the lexicographically first order in which a ring can visit every site once, from site 0 back to it."""
     for rest in permutations(range(1, sites)):
-        if all(candidates[a, b] for a, b in pairwise((0, *rest, 0))):
+        if sites == 1 or all(candidates[a, b] for a, b in pairwise((0, *rest, 0))):
             return (0, *rest)
-    text = "no ring visits every site once: join the sites in a cycle (a path may not lead through a third site)"
-    raise FabricError([Mistake("fabric.wan", text)])
+    return None
 
 
 def _logical_links(gpus: tuple[Gpu, ...], graph: WanGraph) -> tuple[LogicalLink, ...]:

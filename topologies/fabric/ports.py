@@ -238,6 +238,8 @@ def links_of(fabric: Fabric, src: Integers, dst: Integers, path: Integers) -> In
     """Return the logical links from rank to rank over a WAN path (path -1: within a site); otherwise as `Ports.of`."""
     _check_paths(fabric, src, dst, path)
     crosses, over = path >= 0, np.maximum(path, 0)
+    if not fabric.paths:
+        return fabric.intra_index[src, dst][..., None].astype(np.int32)
     longest = max(len(each.links) for each in fabric.paths)
     wan = np.array([[*each.links, *[-1] * (longest - len(each.links))] for each in fabric.paths], np.int32)
     src_br, dst_br = np.array([(each.src_br, each.dst_br) for each in fabric.paths]).T
