@@ -19,7 +19,7 @@ def read(path: Path, *, kind: str, gpus: int) -> Schedule:
     if first_character == "<":
         format_name, (file_kind, schedule) = "MSCCL's XML", msccl.read(path, content)
     elif first_character == "{":
-        format_name, file_kind, schedule = "TE-CCL's JSON", "allgather", teccl.read(path, content)
+        format_name, file_kind, schedule = "TE-CCL's JSON", *teccl.read(path, content)
     else:
         format_name, file_kind, schedule = "GOAL", MESSAGES, goal.read(path, content)
     if file_kind != kind or schedule.places != gpus:
@@ -29,7 +29,7 @@ def read(path: Path, *, kind: str, gpus: int) -> Schedule:
         )
     if format_name == "TE-CCL's JSON":
         try:
-            prove(schedule, *contents(kind, places=schedule.places, slots=schedule.slots))
+            prove(schedule, *contents(kind, places=gpus, slots=schedule.slots, scratch=schedule.scratch))
         except ScheduleError as error:
             raise ScheduleError(f"{path}: it does not do its {kind}: {error}") from None
     return schedule

@@ -45,10 +45,10 @@ def _schedule_errors(path: Path) -> Iterator[None]:
         raise ScheduleError(f"{path}: {error}") from None
 
 
-def check_size(path: Path, *, gpus: int, slots: int, tasks: int) -> None:
+def check_size(path: Path, *, gpus: int, slots: int, tasks: int, most_slots: int = MAX_SLOTS) -> None:
     """Raise ScheduleError for a schedule that is too large to be proven quickly; `slots` is the number per GPU."""
-    if not 2 <= gpus <= MAX_GPUS or gpus * slots > MAX_SLOTS or not 1 <= tasks <= MAX_TASKS_WITH_SLOTS:
+    if not 2 <= gpus <= MAX_GPUS or gpus * slots > most_slots or not 1 <= tasks <= MAX_TASKS_WITH_SLOTS:
         raise ScheduleError(
             f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages; allowed: 2 to {MAX_GPUS:,} "
-            f"GPUs, {MAX_SLOTS:,} slots of all GPUs together, and 1 to {MAX_TASKS_WITH_SLOTS:,} messages"
+            f"GPUs, {most_slots:,} slots of all GPUs together, and 1 to {MAX_TASKS_WITH_SLOTS:,} messages"
         )
