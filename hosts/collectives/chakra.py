@@ -11,7 +11,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby, takewhile
+from heapq import heappop, heappush
+from itertools import count, groupby, pairwise, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +22,7 @@ from hosts.collectives.operations import (
     MAX_MESSAGE_BYTES,
     MAX_OPERATIONS,
     Operation,
+    dry_run,
     match,
     topological_order,
 )
@@ -77,10 +79,15 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     0->1"), or between the only two.
 
     A group is the set of ranks that have its pg_name, or the ranks along the dimensions of involved_dim: the GPUs of a
-    site, and the sites. The n-th collective of a group is the same on all of its ranks; on each rank it follows the
-    previous one. A group has its own connections. A collective uses `algorithm` if its kind has that one, and otherwise
+    site, and the sites. A rank begins the collectives of a group in the order in which their nodes could begin if
+    nothing took time, and in file order among those that could begin together; each follows the previous one. The n-th
+    of a group is the same on all of its ranks. A group has its own connections. Collectives of 0 bytes synchronise like
+    others, and those of one rank take no time. A collective uses `algorithm` if its kind has that one, and otherwise
     the first algorithm of its kind; the group's first rank is the root. Sums are of 4-byte words; if there are any, all
     sizes are rounded up to whole words.
+
+    As in Chakra's feeder, a ctrl_dep on a node that is not in the file counts as met, and a data_dep never is. The
+    schedule's notes say what was left out.
 
     Raises ScheduleError, one sentence that begins with the path, if a file is not such a trace or is too large, if the
     ranks' files contradict each other, and for cyclic dependencies.
@@ -252,6 +259,8 @@ def _attribute(content: bytes, values: dict[str, Value]) -> None:
             value = given >> 1 ^ -(given & 1)
         elif isinstance(given, int) and number in (11, 13, 27):  # uint32, uint64, bool
             value = given
+        elif isinstance(given, bytes) and number in (19, 21, 23, 25):  # fixed32, fixed64, sfixed32, sfixed64
+            value = int.from_bytes(given, "little", signed=number > 21)
         elif isinstance(given, bytes) and number == 29:
             value = given[: MAX_NAME + 1].decode(errors="replace")
         elif isinstance(given, bytes) and number == 28:  # BoolList
@@ -306,7 +315,7 @@ class _Trace:
         self._members: defaultdict[str, set[int]] = defaultdict(set)  # the ranks of each named group
         self._without_peer: list[tuple[int, int, _Node, str]] = []  # messages: rank, operation, node and group
         self._callers: list[dict[int, _Node]] = []  # by rank and id: nodes whose names may give a message's peer
-        self._waits = 0
+        self._waits = self._without_node = self._of_one_rank = 0
         self._slot_sizes: list[int] = []
         self._holds: list[set[int]] = [set() for _ in self._site]  # the slots of each place with initial contents
         self._blocks_in_use: list[set[_SlotBlock]] = [set() for _ in self._site]
@@ -319,7 +328,7 @@ class _Trace:
         path = _of_rank(self._path, rank)
         nodes: dict[int, int] = {}  # by node id, the operation of the node's end
         self._callers.append({})
-        waiting: list[tuple[int, set[int]]] = []
+        waiting: list[tuple[int, set[int], set[int]]] = []  # the operation of a beginning, data_deps and ctrl_deps
         number, converted = 0, False
         with opened(path) as file:
             try:
@@ -332,30 +341,30 @@ class _Trace:
                         converted = _is_converted(content)
                         continue
                     node = _node(content)
-                    if not converted:
-                        node.waits |= node.control
                     if node.name == _RECORD or _PEERS.fullmatch(node.name):
                         self._callers[rank][node.id] = node
                     if node.id in nodes:
                         raise _Malformed(f"the id {node.id} is that of another node; allowed: unique ids")
                     begin, nodes[node.id] = self._add_node(rank, node, number, path)
-                    waiting.append((begin, node.waits))
-                    self._waits += len(node.waits)
+                    control = set[int]() if converted else node.control
+                    waiting.append((begin, node.waits, control))
+                    self._waits += len(node.waits) + len(control)
                     if self._waits > MAX_WAITS:
                         raise _Malformed(f"nodes depend on more than {MAX_WAITS:,} others; allowed: that many")
             except _Malformed as error:
                 raise ScheduleError(f"{path}, message {number:,}: {error}") from None
         if number == 1:
             raise ScheduleError(f"{path}: it is empty; allowed: GlobalMetadata followed by Nodes")
-        for begin, waits in waiting:
+        for begin, waits, control in waiting:
             operation = self._operations[begin]
             missing = next((one for one in waits if one not in nodes), None)
             if missing is not None:
                 raise ScheduleError(
-                    f"{operation.where}: it depends on the node {missing}, which is not in the file; allowed: nodes "
-                    "of the file"
+                    f"{operation.where}: it has the data_dep {missing}, which is no node of the file, so that Chakra's "
+                    "feeder would never begin it; allowed: data_deps on nodes of the file"
                 )
-            operation.requires += [nodes[one] for one in sorted(waits)]
+            self._without_node += len(control - nodes.keys())
+            operation.requires += [nodes[one] for one in sorted(waits | (control & nodes.keys()))]
 
     def _add_node(self, rank: int, node: _Node, position: int, path: Path) -> tuple[int, int]:
         """Add a node; return the operations of its beginning and its end."""
@@ -381,7 +390,7 @@ class _Trace:
                 if peer == rank:
                     raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another rank")
                 self._add_message(operation, index, rank, peer, tag, sends=node.type == _SENDS)
-            size = node.number("comm_size", 1, MAX_MESSAGE_BYTES)
+            size = node.number("comm_size", 0, MAX_MESSAGE_BYTES)
         elif node.type not in _NO_TIME:
             raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all other types, as memory is not modelled")
         self._add(operation, position, size)
@@ -455,14 +464,12 @@ class _Trace:
 
     def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
         type_ = node.number("comm_type", 0, len(_KINDS) - 1)
-        size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MAX_MESSAGE_BYTES)
+        size = _WORD if type_ == _BARRIER else node.number("comm_size", 0, MAX_MESSAGE_BYTES)
         name, dimensions = self._group_name(rank, node), node.values.get("involved_dim", ())
         if not isinstance(dimensions, tuple):
             raise _Malformed("its involved_dim is not a list of booleans; allowed: such a list")
         begin = self._add(Operation(where=where, what=node.what), position)
         calls = self._calls[name or self._ranks_along(rank, dimensions)].setdefault(rank, [])
-        before = [calls[-1].end] if calls else []
-        self._operations[begin].requires += before
         end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
         calls.append(_Call(begin, end, _KINDS[type_], size))
         return begin, end
@@ -487,6 +494,7 @@ class _Trace:
         """Return the workload of all files."""
         self._find_peers()
         match(self._operations, self._sizes, self._sends, self._receives)
+        self._order_calls()
         kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
         if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in kinds):
             allowed = ", ".join(sorted({name for kind in kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
@@ -512,20 +520,75 @@ class _Trace:
         return Workload(
             kind=TRACE,
             algorithm=self._path.name,
-            schedule=Schedule(places=places, slots=slots, flows=order.servers, transfers=tuple(transfers)),
+            schedule=Schedule(
+                places=places,
+                slots=slots,
+                flows=order.servers,
+                transfers=tuple(transfers),
+                notes=self._notes(),
+            ),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
             contents=own_contributions(self._holds, slots),
             groups=(),
         )
 
+    def _notes(self) -> tuple[str, ...]:
+        counts = {
+            "ctrl_deps on nodes that are in no file count as met": self._without_node,
+            "collectives of groups of one rank take no time": self._of_one_rank,
+        }
+        return tuple(f"{self._path.name}: {number:,} {what}" for what, number in counts.items() if number)
+
+    def _order_calls(self) -> None:
+        """Sort each rank's collectives of a group by when it begins them if nothing takes time, and let each wait for
+        the previous one. Those that never begin stay last, in file order."""
+        of = {
+            call.begin: (group, rank, call)
+            for group, ranks in self._calls.items()
+            for rank, calls in ranks.items()
+            for call in calls
+        }
+        ready: defaultdict[tuple[Group, int], list[tuple[int, int]]] = defaultdict(list)  # heaps (position, begin)
+        begun: defaultdict[tuple[Group, int], list[_Call]] = defaultdict(list)
+        ended: defaultdict[Group, int] = defaultdict(int)  # how many collectives of a group are done
+
+        def on_begin(index: int) -> list[int]:
+            if index not in of:
+                return []
+            group, rank, _ = of[index]
+            heappush(ready[group, rank], (self._positions[index], index))
+            released = list[int]()
+            members = self._members_of(group)
+            while True:
+                for member in members:
+                    if ready[group, member] and len(begun[group, member]) == ended[group]:
+                        begun[group, member].append(of[heappop(ready[group, member])[1]][2])
+                if any(len(begun[group, member]) == ended[group] for member in members):
+                    return released
+                released += [begun[group, member][ended[group]].end for member in members]
+                ended[group] += 1
+
+        dry_run(self._operations, [call.end for _, _, call in of.values()], on_begin, self._positions)
+        for group, ranks in self._calls.items():
+            for rank, calls in ranks.items():
+                first = {call.begin: number for number, call in enumerate(begun[group, rank])}
+                calls.sort(key=lambda call: first.get(call.begin, len(first)))
+                for before, call in pairwise(calls):
+                    self._operations[call.begin].requires.append(before.end)
+
+    def _members_of(self, group: Group) -> tuple[int, ...]:
+        """Return the ranks of a group, in order."""
+        return tuple(sorted(self._calls[group])) if isinstance(group, str) else group
+
     def _expand_groups(self, word: int) -> None:
         """Give every group a channel that no other group of its ranks has, and add the messages of its collectives."""
         used_channels: list[set[int]] = [set() for _ in self._site]
         for group, calls in self._calls.items():
-            members = tuple(sorted(calls)) if isinstance(group, str) else group
+            members = self._members_of(group)
             matched = self._matched_calls(group, members, calls)
             if len(members) < 2:
+                self._of_one_rank += sum(map(len, calls.values()))
                 continue
             taken = set[int]().union(*(used_channels[member] for member in members))
             channel = next(channel for channel in count(1) if channel not in taken)
@@ -567,10 +630,10 @@ class _Trace:
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
         position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
-        collective = sized(self._collective_of(kind, members), size)
+        collective = sized(self._collective_of(kind, members), max(1, size))
         schedule, slot_bytes = collective.schedule, -(-collective.slot_bytes // word) * word
-        slot = self._free_slots(members, schedule.slots, slot_bytes)
-        holds, _ = contents(kind, places=len(members), slots=schedule.slots)
+        slot = self._free_slots(members, schedule.slots, slot_bytes) if size else 0
+        holds, _ = contents(kind, places=len(members), slots=schedule.slots if size else 0)
         for member, held in zip(members, holds, strict=True):
             self._holds[member] |= {slot + here for here, content in enumerate(held) if content}
         last_send, received = dict[int, int](), list[int]()
@@ -586,11 +649,12 @@ class _Trace:
                     started=[last_send[transfer.flow]] if transfer.flow in last_send else [],
                 ),
                 position,
-                float(slot_bytes * len(transfer.slots)),
+                float(slot_bytes * len(transfer.slots)) if size else 0.0,
             )
             last_send[transfer.flow] = send
-            self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
-            if transfer.adds:
+            if size:  # messages of empty collectives only synchronise
+                self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
+            if transfer.adds and size:
                 self._adds.add(send)
             server = self._operations[send].server
             received.append(self._add(Operation(where=where, what=what, server=server, message=send), position))

@@ -68,7 +68,7 @@ class Schedule:
     """Transfers in program order, each after the transfers on which it depends; a place's buffer has `slots` slots.
 
     The last `scratch` slots are not part of the collective's buffer: they are empty before it, and hold anything after.
-    `notes` are sentences, without the file's name, on what was left out or changed when it was read from a file.
+    `notes` are sentences on what was left out or changed when it was read from a file, each with the file's name.
     """
 
     places: int

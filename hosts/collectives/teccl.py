@@ -88,9 +88,7 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
     place = {gpu: number for number, gpu in enumerate(gpus)}
     is_alltoall = any("with volume" in line for line in found[_key(found, _FLOW_KEYS)])
     try:
-        schedule = (
-            _alltoall(path, _paths(path, found, place), place) if is_alltoall else _allgather(path, flows, place)
-        )
+        schedule = _alltoall(path, _paths(path, found, place), place) if is_alltoall else _allgather(path, flows, place)
     except ScheduleError as error:
         text = str(error)
         raise ScheduleError(text if text.startswith(str(path)) else f"{path}: {text}") from None
@@ -342,7 +340,7 @@ def _check_path(path: Path, name: str, one: _Path, place: Mapping[int, int]) -> 
         or epochs != sorted({*epochs})
         or not all(0 < hop.volume <= 1 + EXACT for hop in one.hops)
     ):
-        shown = list_first([f"{src}->{dst} in epoch {epoch}" for (src, dst), epoch in zip(ends, epochs, strict=True)], 8)
+        shown = list_first([f"{hop.src}->{hop.dst} in epoch {hop.epoch}" for hop in one.hops], 8)
         raise ScheduleError(
             f"{path}: {name!r} has the path {shown or 'without hops'}; allowed: from its source over other GPUs to its "
             "destination, with later and later epochs, and a volume of 1 at most"

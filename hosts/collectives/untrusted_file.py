@@ -24,17 +24,23 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def text_of(path: Path) -> str:
-    """Return the text of a regular file; raises ScheduleError, one sentence that begins with the path."""
+def bytes_of(path: Path) -> bytes:
+    """Return the bytes of a regular file; raises ScheduleError, one sentence that begins with the path."""
     with _schedule_errors(path):
-        return text_files.read_text(path, most_bytes=MAX_BYTES)
+        return text_files.read_bytes(path, most_bytes=MAX_BYTES)
 
 
-def xml_text_of(path: Path) -> str:
-    """Return the text of an XML file, in the encoding that it declares, without its declaration; raises ScheduleError,
-    one sentence that begins with the path."""
+def text_in(path: Path, content: bytes) -> str:
+    """Return the text that a file's bytes are; raises ScheduleError, one sentence that begins with the path."""
     with _schedule_errors(path):
-        return text_files.read_xml(path, most_bytes=MAX_BYTES)
+        return text_files.decode(content)
+
+
+def xml_text_in(path: Path, content: bytes) -> str:
+    """Return the text of an XML file with these bytes, in the encoding that it declares, without its declaration;
+    raises ScheduleError, one sentence that begins with the path."""
+    with _schedule_errors(path):
+        return text_files.decode_xml(content)
 
 
 @contextmanager
