@@ -37,7 +37,9 @@ def read(path: Path, *, kind: str, gpus: int, chunk_bytes: int = 1) -> Schedule:
         format_name, file_kind, schedule = "GOAL", MESSAGES, goal.read(path, text_in(path, content))
     if file_kind != kind or schedule.places != gpus:
         kinds = f"{file_kind} or {MESSAGES}" if first == b"<" and file_kind != MESSAGES else file_kind
-        fewer = f", or a [[job]] whose ranks are {schedule.places:,} of the GPUs" if schedule.places < gpus else ""
+        places = schedule.places
+        some = ", ".join(map(str, range(min(places, 4)))) + ", ..." * (places > 4)
+        fewer = f", or a [[job]] with {places:,} ranks, such as ranks = [{some}]" if places < gpus else ""
         raise ScheduleError(
             f"{path}: it is {format_name} of {file_kind} between {schedule.places:,} GPUs, asked for as {kind} between "
             f"{gpus:,}; allowed: the kind {kinds} and {schedule.places:,} GPUs{fewer}"
