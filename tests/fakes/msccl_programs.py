@@ -248,8 +248,8 @@ def always_right(text: str, seeds: range) -> bool:
         run = Interpreter(text, seed)
         try:
             run.run()
+            if not run.does_its_collective():
+                return False
         except (KeyError, IndexError):  # memory that nothing has written, or no threadblock that can go on
-            return False
-        if not run.does_its_collective():
             return False
     return True
