@@ -96,9 +96,10 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
         raise ScheduleError(f"{path}; allowed: a name with one * for the rank, such as trace.*.et")
     num_files, places = len(files_of(path)), sum(sites)
     if not num_files or num_files != places or places > MAX_GPUS:
+        fewer = f", or a [[job]] with {num_files:,} ranks" if 1 < num_files < places else ""
         raise ScheduleError(
             f"{path}: {num_files:,} file{'s' * (num_files != 1)} for {places:,} GPUs; allowed: one for each, and at "
-            f"most {MAX_GPUS:,} GPUs"
+            f"most {MAX_GPUS:,} GPUs{fewer}"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):

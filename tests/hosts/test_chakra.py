@@ -385,7 +385,7 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
     [
         ((), "0 files for 2 GPUs"),
         ((file_of(),), ": 1 file for 2 GPUs"),
-        ((file_of(), file_of(), file_of()), "3 files for"),
+        ((file_of(), file_of(), file_of()), "3 files for 2 GPUs; allowed: one for each, and at most 1,024 GPUs$"),
         ((b"", b""), r"t\.0\.et: it is empty"),
         ((file_of(), file_of()), "has no message"),
         ((file_of(), b"\x0a"), r"t\.1\.et, message 1: the file ends after 0 of its 10 bytes"),

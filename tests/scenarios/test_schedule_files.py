@@ -97,7 +97,11 @@ def test_the_collectives_size_is_divided_over_the_slots_of_the_schedule_file(tmp
         ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes given by \[training\] or by a file"),
         ('kind = "trace"', 8, "trace needs Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
-        ('kind = "trace"\nschedule = "TRACE"', 8, "4 files for 8 GPUs; allowed: one for each"),
+        (
+            'kind = "trace"\nschedule = "TRACE"',
+            8,
+            r"4 files for 8 GPUs; allowed: one .*, or a \[\[job\]\] with 4 ranks",
+        ),
         (
             'kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2',
             4,
