@@ -79,12 +79,12 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     0->1"), or between the only two.
 
     A group is the set of ranks that have its pg_name, or the ranks along the dimensions of involved_dim: the GPUs of a
-    site, and the sites. A rank begins the collectives of a group in the order in which their nodes could begin if
-    nothing took time, and in file order among those that could begin together; each follows the previous one. The n-th
-    of a group is the same on all of its ranks. A group has its own connections. Collectives of 0 bytes synchronise like
-    others, and those of one rank take no time. A collective uses `algorithm` if its kind has that one, and otherwise
-    the first algorithm of its kind; the group's first rank is the root. Sums are of 4-byte words; if there are any, all
-    sizes are rounded up to whole words.
+    site, and the sites. Its ranks begin its collectives in the order in which all of them could if nothing took time,
+    and in file order among those that could begin together; each follows the previous one. Ranks match collectives by
+    kind, size and name, or by kind and size alone. A group has its own connections. Collectives of 0 bytes synchronise
+    like others, and those of one rank take no time. A collective uses `algorithm` if its kind has that one, and
+    otherwise the first algorithm of its kind; the group's first rank is the root. Sums are of 4-byte words; if there
+    are any, all sizes are rounded up to whole words.
 
     As in Chakra's feeder, a ctrl_dep on a node that is not in the file counts as met, and a data_dep never is. The
     schedule's notes say what was left out.
@@ -542,41 +542,49 @@ class _Trace:
         return tuple(f"{self._path.name}: {number:,} {what}" for what, number in counts.items() if number)
 
     def _order_calls(self) -> None:
-        """Sort each rank's collectives of a group by when it begins them if nothing takes time, and let each wait for
-        the previous one. Those that never begin stay last, in file order."""
-        of = {
-            call.begin: (group, rank, call)
-            for group, ranks in self._calls.items()
-            for rank, calls in ranks.items()
-            for call in calls
-        }
-        ready: defaultdict[tuple[Group, int], list[tuple[int, int]]] = defaultdict(list)  # heaps (position, begin)
-        begun: defaultdict[tuple[Group, int], list[_Call]] = defaultdict(list)
-        ended: defaultdict[Group, int] = defaultdict(int)  # how many collectives of a group are done
+        """Match the collectives of each group, sort them, and let each wait for the previous one on its rank.
 
-        def on_begin(index: int) -> list[int]:
-            if index not in of:
-                return []
-            group, rank, _ = of[index]
-            heappush(ready[group, rank], (self._positions[index], index))
-            released = list[int]()
-            members = self._members_of(group)
-            while True:
-                for member in members:
-                    if ready[group, member] and len(begun[group, member]) == ended[group]:
-                        begun[group, member].append(of[heappop(ready[group, member])[1]][2])
-                if any(len(begun[group, member]) == ended[group] for member in members):
-                    return released
-                released += [begun[group, member][ended[group]].end for member in members]
-                ended[group] += 1
+        They are in the order in which all members of the group can begin them if nothing takes time. Members match by
+        kind, size and name or, if that leaves some over, by kind and size. Those left over stay last, in file order.
+        """
+        for with_names in (True, False):
+            ordered = self._ordered_calls(with_names=with_names)
+            if all(len(ordered[group, rank]) == len(calls) for group, rank, calls in self._all_calls()):
+                break
+        for group, rank, calls in self._all_calls():
+            place = {call.begin: number for number, call in enumerate(ordered[group, rank])}
+            calls.sort(key=lambda call: place.get(call.begin, len(place)))
+            for before, call in pairwise(calls):
+                self._operations[call.begin].requires.append(before.end)
 
-        dry_run(self._operations, [call.end for _, _, call in of.values()], on_begin, self._positions)
+    def _all_calls(self) -> Iterator[tuple[Group, int, list[_Call]]]:
         for group, ranks in self._calls.items():
             for rank, calls in ranks.items():
-                first = {call.begin: number for number, call in enumerate(begun[group, rank])}
-                calls.sort(key=lambda call: first.get(call.begin, len(first)))
-                for before, call in pairwise(calls):
-                    self._operations[call.begin].requires.append(before.end)
+                yield group, rank, calls
+
+    def _ordered_calls(self, *, with_names: bool) -> dict[tuple[Group, int], list[_Call]]:
+        """Return the matched collectives of each group and rank, in order."""
+        of = {call.begin: (group, rank, call) for group, rank, calls in self._all_calls() for call in calls}
+        ready: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)  # heaps (position, begin)
+        ordered: defaultdict[tuple[Group, int], list[_Call]] = defaultdict(list)
+
+        def on_begin(index: int) -> list[int]:
+            """Begin a collective once its last member can; whatever else members begin meanwhile, they still can."""
+            if index not in of:
+                return []
+            group, rank, call = of[index]
+            key = call.kind, call.size_bytes, self._operations[index].what if with_names else ""
+            heappush(ready[group, rank, key], (self._positions[index], index))
+            members = self._members_of(group)
+            if not all(ready[group, member, key] for member in members):
+                return []
+            begun = [of[heappop(ready[group, member, key])[1]][2] for member in members]
+            for member, own in zip(members, begun, strict=True):
+                ordered[group, member].append(own)
+            return [own.end for own in begun]
+
+        dry_run(self._operations, [call.end for _, _, call in of.values()], on_begin, self._positions)
+        return ordered
 
     def _members_of(self, group: Group) -> tuple[int, ...]:
         """Return the ranks of a group, in order."""
@@ -600,8 +608,11 @@ class _Trace:
                 )
             for member in members:
                 used_channels[member].add(channel)
+            position = 0
             for calls_of_ranks in matched:
-                self._expand_collective(members, calls_of_ranks, channel, word)
+                # Messages of a collective must not overtake those of the group's previous one on their connections.
+                position = max(position, self._positions[calls_of_ranks[0].begin])
+                self._expand_collective(members, calls_of_ranks, channel, word, position=position)
 
     def _matched_calls(
         self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]
@@ -626,10 +637,11 @@ class _Trace:
                     )
         return zip(*(calls[member] for member in members), strict=True)
 
-    def _expand_collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
-        """Add the messages of one collective of a group."""
+    def _expand_collective(
+        self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int, *, position: int
+    ) -> None:
+        """Add the messages of one collective of a group; among operations that are ready, `position` orders them."""
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
-        position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
         collective = sized(self._collective_of(kind, members), max(1, size))
         schedule, slot_bytes = collective.schedule, -(-collective.slot_bytes // word) * word
