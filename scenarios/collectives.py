@@ -72,6 +72,8 @@ def _study(options: argparse.Namespace) -> int:
     from scenarios.vm import CannotRunError
 
     scenario, failures, rows_by_engine = _scenario(options), list[str](), {}
+    for note in dict.fromkeys(note for one in scenario.configurations() for note in one.file_notes):
+        print(f"collectives.py: {note}", file=sys.stderr)
     unmeasured: CannotRunError | None = None
     for engine in ("model", "emulation") if options.engine == "both" else (options.engine,):
         try:

@@ -11,7 +11,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby, takewhile
+from heapq import heappop, heappush
+from itertools import count, groupby, pairwise, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +22,7 @@ from hosts.collectives.operations import (
     MAX_MESSAGE_BYTES,
     MAX_OPERATIONS,
     Operation,
+    dry_run,
     match,
     topological_order,
 )
@@ -77,10 +79,15 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
     0->1"), or between the only two.
 
     A group is the set of ranks that have its pg_name, or the ranks along the dimensions of involved_dim: the GPUs of a
-    site, and the sites. The n-th collective of a group is the same on all of its ranks; on each rank it follows the
-    previous one. A group has its own connections. A collective uses `algorithm` if its kind has that one, and otherwise
-    the first algorithm of its kind; the group's first rank is the root. Sums are of 4-byte words; if there are any, all
-    sizes are rounded up to whole words.
+    site, and the sites. Its ranks begin its collectives in the order in which all of them could if nothing took time,
+    and in file order among those that could begin together; each follows the previous one. Ranks match collectives by
+    kind, size and name, or by kind and size alone. A group has its own connections. Collectives of 0 bytes synchronise
+    like others, and those of one rank take no time. A collective uses `algorithm` if its kind has that one, and
+    otherwise the first algorithm of its kind; the group's first rank is the root. Sums are of 4-byte words; if there
+    are any, all sizes are rounded up to whole words.
+
+    As in Chakra's feeder, a ctrl_dep on a node that is not in the file counts as met, and a data_dep never is. The
+    schedule's notes say what was left out.
 
     Raises ScheduleError, one sentence that begins with the path, if a file is not such a trace or is too large, if the
     ranks' files contradict each other, and for cyclic dependencies.
@@ -89,9 +96,10 @@ def read(path: Path, *, sites: Sites, algorithm: str | None = None, tflops: floa
         raise ScheduleError(f"{path}; allowed: a name with one * for the rank, such as trace.*.et")
     num_files, places = len(files_of(path)), sum(sites)
     if not num_files or num_files != places or places > MAX_GPUS:
+        fewer = f", or a [[job]] with {num_files:,} ranks" if 1 < num_files < places else ""
         raise ScheduleError(
             f"{path}: {num_files:,} file{'s' * (num_files != 1)} for {places:,} GPUs; allowed: one for each, and at "
-            f"most {MAX_GPUS:,} GPUs"
+            f"most {MAX_GPUS:,} GPUs{fewer}"
         )
     trace = _Trace(path, sites, algorithm, tflops)
     for rank in range(places):
@@ -252,6 +260,8 @@ def _attribute(content: bytes, values: dict[str, Value]) -> None:
             value = given >> 1 ^ -(given & 1)
         elif isinstance(given, int) and number in (11, 13, 27):  # uint32, uint64, bool
             value = given
+        elif isinstance(given, bytes) and number in (19, 21, 23, 25):  # fixed32, fixed64, sfixed32, sfixed64
+            value = int.from_bytes(given, "little", signed=number > 21)
         elif isinstance(given, bytes) and number == 29:
             value = given[: MAX_NAME + 1].decode(errors="replace")
         elif isinstance(given, bytes) and number == 28:  # BoolList
@@ -306,7 +316,7 @@ class _Trace:
         self._members: defaultdict[str, set[int]] = defaultdict(set)  # the ranks of each named group
         self._without_peer: list[tuple[int, int, _Node, str]] = []  # messages: rank, operation, node and group
         self._callers: list[dict[int, _Node]] = []  # by rank and id: nodes whose names may give a message's peer
-        self._waits = 0
+        self._waits = self._without_node = self._of_one_rank = 0
         self._slot_sizes: list[int] = []
         self._holds: list[set[int]] = [set() for _ in self._site]  # the slots of each place with initial contents
         self._blocks_in_use: list[set[_SlotBlock]] = [set() for _ in self._site]
@@ -319,7 +329,7 @@ class _Trace:
         path = _of_rank(self._path, rank)
         nodes: dict[int, int] = {}  # by node id, the operation of the node's end
         self._callers.append({})
-        waiting: list[tuple[int, set[int]]] = []
+        waiting: list[tuple[int, set[int], set[int]]] = []  # the operation of a beginning, data_deps and ctrl_deps
         number, converted = 0, False
         with opened(path) as file:
             try:
@@ -332,30 +342,30 @@ class _Trace:
                         converted = _is_converted(content)
                         continue
                     node = _node(content)
-                    if not converted:
-                        node.waits |= node.control
                     if node.name == _RECORD or _PEERS.fullmatch(node.name):
                         self._callers[rank][node.id] = node
                     if node.id in nodes:
                         raise _Malformed(f"the id {node.id} is that of another node; allowed: unique ids")
                     begin, nodes[node.id] = self._add_node(rank, node, number, path)
-                    waiting.append((begin, node.waits))
-                    self._waits += len(node.waits)
+                    control = set[int]() if converted else node.control
+                    waiting.append((begin, node.waits, control))
+                    self._waits += len(node.waits) + len(control)
                     if self._waits > MAX_WAITS:
                         raise _Malformed(f"nodes depend on more than {MAX_WAITS:,} others; allowed: that many")
             except _Malformed as error:
                 raise ScheduleError(f"{path}, message {number:,}: {error}") from None
         if number == 1:
             raise ScheduleError(f"{path}: it is empty; allowed: GlobalMetadata followed by Nodes")
-        for begin, waits in waiting:
+        for begin, waits, control in waiting:
             operation = self._operations[begin]
             missing = next((one for one in waits if one not in nodes), None)
             if missing is not None:
                 raise ScheduleError(
-                    f"{operation.where}: it depends on the node {missing}, which is not in the file; allowed: nodes "
-                    "of the file"
+                    f"{operation.where}: it has the data_dep {missing}, which is no node of the file, so that Chakra's "
+                    "feeder would never begin it; allowed: data_deps on nodes of the file"
                 )
-            operation.requires += [nodes[one] for one in sorted(waits)]
+            self._without_node += len(control - nodes.keys())
+            operation.requires += [nodes[one] for one in sorted(waits | (control & nodes.keys()))]
 
     def _add_node(self, rank: int, node: _Node, position: int, path: Path) -> tuple[int, int]:
         """Add a node; return the operations of its beginning and its end."""
@@ -381,7 +391,7 @@ class _Trace:
                 if peer == rank:
                     raise _Malformed(f"its {theirs} is {rank}, its own rank; allowed: another rank")
                 self._add_message(operation, index, rank, peer, tag, sends=node.type == _SENDS)
-            size = node.number("comm_size", 1, MAX_MESSAGE_BYTES)
+            size = node.number("comm_size", 0, MAX_MESSAGE_BYTES)
         elif node.type not in _NO_TIME:
             raise _Malformed(f"it is a {_NAMES[node.type]}_NODE; allowed: all other types, as memory is not modelled")
         self._add(operation, position, size)
@@ -455,14 +465,12 @@ class _Trace:
 
     def _add_collective(self, rank: int, node: _Node, position: int, where: str) -> tuple[int, int]:
         type_ = node.number("comm_type", 0, len(_KINDS) - 1)
-        size = _WORD if type_ == _BARRIER else node.number("comm_size", 1, MAX_MESSAGE_BYTES)
+        size = _WORD if type_ == _BARRIER else node.number("comm_size", 0, MAX_MESSAGE_BYTES)
         name, dimensions = self._group_name(rank, node), node.values.get("involved_dim", ())
         if not isinstance(dimensions, tuple):
             raise _Malformed("its involved_dim is not a list of booleans; allowed: such a list")
         begin = self._add(Operation(where=where, what=node.what), position)
         calls = self._calls[name or self._ranks_along(rank, dimensions)].setdefault(rank, [])
-        before = [calls[-1].end] if calls else []
-        self._operations[begin].requires += before
         end = self._add(Operation(where=where, what=node.what, requires=[begin]), position)
         calls.append(_Call(begin, end, _KINDS[type_], size))
         return begin, end
@@ -487,6 +495,7 @@ class _Trace:
         """Return the workload of all files."""
         self._find_peers()
         match(self._operations, self._sizes, self._sends, self._receives)
+        self._order_calls()
         kinds = {call.kind for ranks in self._calls.values() for calls in ranks.values() for call in calls}
         if self._algorithm is not None and not any(self._algorithm in ALGORITHMS[kind] for kind in kinds):
             allowed = ", ".join(sorted({name for kind in kinds for name in ALGORITHMS[kind]})) or "none, as it has none"
@@ -512,20 +521,83 @@ class _Trace:
         return Workload(
             kind=TRACE,
             algorithm=self._path.name,
-            schedule=Schedule(places=places, slots=slots, flows=order.servers, transfers=tuple(transfers)),
+            schedule=Schedule(
+                places=places,
+                slots=slots,
+                flows=order.servers,
+                transfers=tuple(transfers),
+                notes=self._notes(),
+            ),
             slot_bytes=1,
             slot_sizes=tuple(self._slot_sizes),
             contents=own_contributions(self._holds, slots),
             groups=(),
         )
 
+    def _notes(self) -> tuple[str, ...]:
+        counts = {
+            "ctrl_deps on nodes that are in no file count as met": self._without_node,
+            "collectives of groups of one rank take no time": self._of_one_rank,
+        }
+        return tuple(f"{self._path.name}: {number:,} {what}" for what, number in counts.items() if number)
+
+    def _order_calls(self) -> None:
+        """Match the collectives of each group, sort them, and let each wait for the previous one on its rank.
+
+        They are in the order in which all members of the group can begin them if nothing takes time. Members match by
+        kind, size and name or, if that leaves some over, by kind and size. Those left over stay last, in file order.
+        """
+        for with_names in (True, False):
+            ordered = self._ordered_calls(with_names=with_names)
+            if all(len(ordered[group, rank]) == len(calls) for group, rank, calls in self._all_calls()):
+                break
+        for group, rank, calls in self._all_calls():
+            place = {call.begin: number for number, call in enumerate(ordered[group, rank])}
+            calls.sort(key=lambda call: place.get(call.begin, len(place)))
+            for before, call in pairwise(calls):
+                self._operations[call.begin].requires.append(before.end)
+
+    def _all_calls(self) -> Iterator[tuple[Group, int, list[_Call]]]:
+        for group, ranks in self._calls.items():
+            for rank, calls in ranks.items():
+                yield group, rank, calls
+
+    def _ordered_calls(self, *, with_names: bool) -> dict[tuple[Group, int], list[_Call]]:
+        """Return the matched collectives of each group and rank, in order."""
+        of = {call.begin: (group, rank, call) for group, rank, calls in self._all_calls() for call in calls}
+        ready: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)  # heaps (position, begin)
+        ordered: defaultdict[tuple[Group, int], list[_Call]] = defaultdict(list)
+
+        def on_begin(index: int) -> list[int]:
+            """Begin a collective once its last member can; whatever else members begin meanwhile, they still can."""
+            if index not in of:
+                return []
+            group, rank, call = of[index]
+            key = call.kind, call.size_bytes, self._operations[index].what if with_names else ""
+            heappush(ready[group, rank, key], (self._positions[index], index))
+            members = self._members_of(group)
+            if not all(ready[group, member, key] for member in members):
+                return []
+            begun = [of[heappop(ready[group, member, key])[1]][2] for member in members]
+            for member, own in zip(members, begun, strict=True):
+                ordered[group, member].append(own)
+            return [own.end for own in begun]
+
+        dry_run(self._operations, [call.end for _, _, call in of.values()], on_begin, self._positions)
+        return ordered
+
+    def _members_of(self, group: Group) -> tuple[int, ...]:
+        """Return the ranks of a group, in order."""
+        return tuple(sorted(self._calls[group])) if isinstance(group, str) else group
+
     def _expand_groups(self, word: int) -> None:
         """Give every group a channel that no other group of its ranks has, and add the messages of its collectives."""
         used_channels: list[set[int]] = [set() for _ in self._site]
         for group, calls in self._calls.items():
-            members = tuple(sorted(calls)) if isinstance(group, str) else group
+            members = self._members_of(group)
             matched = self._matched_calls(group, members, calls)
             if len(members) < 2:
+                self._of_one_rank += sum(map(len, calls.values()))
                 continue
             taken = set[int]().union(*(used_channels[member] for member in members))
             channel = next(channel for channel in count(1) if channel not in taken)
@@ -536,8 +608,11 @@ class _Trace:
                 )
             for member in members:
                 used_channels[member].add(channel)
+            position = 0
             for calls_of_ranks in matched:
-                self._expand_collective(members, calls_of_ranks, channel, word)
+                # Messages of a collective must not overtake those of the group's previous one on their connections.
+                position = max(position, self._positions[calls_of_ranks[0].begin])
+                self._expand_collective(members, calls_of_ranks, channel, word, position=position)
 
     def _matched_calls(
         self, group: Group, members: Sequence[int], calls: dict[int, list[_Call]]
@@ -562,15 +637,16 @@ class _Trace:
                     )
         return zip(*(calls[member] for member in members), strict=True)
 
-    def _expand_collective(self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int) -> None:
-        """Add the messages of one collective of a group."""
+    def _expand_collective(
+        self, members: tuple[int, ...], calls: tuple[_Call, ...], channel: int, word: int, *, position: int
+    ) -> None:
+        """Add the messages of one collective of a group; among operations that are ready, `position` orders them."""
         kind, where, what = calls[0].kind, self._operations[calls[0].begin].where, self._operations[calls[0].begin].what
-        position = self._positions[calls[0].begin]
         size = calls[0].size_bytes * (len(members) if kind in _OF_EACH else 1)
-        collective = sized(self._collective_of(kind, members), size)
+        collective = sized(self._collective_of(kind, members), max(1, size))
         schedule, slot_bytes = collective.schedule, -(-collective.slot_bytes // word) * word
-        slot = self._free_slots(members, schedule.slots, slot_bytes)
-        holds, _ = contents(kind, places=len(members), slots=schedule.slots)
+        slot = self._free_slots(members, schedule.slots, slot_bytes) if size else 0
+        holds, _ = contents(kind, places=len(members), slots=schedule.slots if size else 0)
         for member, held in zip(members, holds, strict=True):
             self._holds[member] |= {slot + here for here, content in enumerate(held) if content}
         last_send, received = dict[int, int](), list[int]()
@@ -586,11 +662,12 @@ class _Trace:
                     started=[last_send[transfer.flow]] if transfer.flow in last_send else [],
                 ),
                 position,
-                float(slot_bytes * len(transfer.slots)),
+                float(slot_bytes * len(transfer.slots)) if size else 0.0,
             )
             last_send[transfer.flow] = send
-            self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
-            if transfer.adds:
+            if size:  # messages of empty collectives only synchronise
+                self._slots[send] = tuple((slot + here, slot + there) for here, there in transfer.slots)
+            if transfer.adds and size:
                 self._adds.add(send)
             server = self._operations[send].server
             received.append(self._add(Operation(where=where, what=what, server=server, message=send), position))

@@ -2,12 +2,13 @@
 
 Hoefler, Siebert, Lumsdaine, "Group Operation Assembly Language" (ICPP 2009); the grammar is LogGOPSim's
 `src/LogGOPSim/txt2bin.re`. GOAL describes messages without their contents: which slots a message carries, and whether
-the receiver adds them, is lost.
+the receiver adds them, is lost. Its binary form, which `txt2bin` makes, is not read.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hosts.collectives.operations import (
@@ -15,11 +16,14 @@ from hosts.collectives.operations import (
     MAX_MESSAGE_BYTES,
     MAX_OPERATIONS,
     Operation,
+    dry_run,
     match,
+    pair,
     topological_order,
 )
 from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement
 from hosts.collectives.untrusted_file import MAX_GPUS
+from topologies.units import UnitError, parse_number, parse_whole_number, rounded
 
 MAX_NICS, MAX_CPUS = 1024, 256
 
@@ -27,12 +31,13 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _RANKS = re.compile(r"num_ranks[ \t]*(\d{1,9})(?!\d)[ \t]*", re.ASCII)
 _RANK = re.compile(r"rank[ \t]*(\d{1,9})[ \t]*\{[ \t]*", re.ASCII)
 _LABEL = r"[A-Za-z]\w*"
+_NUMBER = r"\d[\d_]{0,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,3})?"
 _MESSAGE = re.compile(
-    rf"(?:({_LABEL})[ \t]*:[ \t]*)?(send|recv)[ \t]+(\d{{1,18}})[ \t]*b[ \t]+(to|from)[ \t]+(-1|\d{{1,9}})"
-    r"(?:[ \t]+tag[ \t]+(-1|\d{1,10}))?(?:[ \t]+cpu[ \t]+(\d{1,4}))?(?:[ \t]+nic[ \t]+(\d{1,4}))?",
+    rf"(?:({_LABEL})[ \t]*:[ \t]*)?(send|recv)[ \t]*({_NUMBER})[ \t]*b[ \t]*(to|from)[ \t]*(-1|\d{{1,9}})"
+    r"(?:[ \t]*tag[ \t]*(-1|\d{1,10}))?(?:[ \t]*cpu[ \t]*(\d{1,4}))?(?:[ \t]*nic[ \t]*(\d{1,4}))?",
     re.ASCII,
 )
-_CALC = re.compile(rf"(?:({_LABEL})[ \t]*:[ \t]*)?calc[ \t]+(\d{{1,18}})(?:[ \t]+cpu[ \t]+(\d{{1,4}}))?", re.ASCII)
+_CALC = re.compile(rf"(?:({_LABEL})[ \t]*:[ \t]*)?calc[ \t]*({_NUMBER})(?:[ \t]*cpu[ \t]*(\d{{1,4}}))?", re.ASCII)
 _REQUIRES = re.compile(rf"({_LABEL})[ \t]+(i?requires)[ \t]+({_LABEL})", re.ASCII)
 _ALLOWED = (
     "num_ranks N, rank N {, [LABEL:] send|recv Nb to|from RANK [tag N] [cpu N] [nic N], [LABEL:] calc N [cpu N], "
@@ -45,8 +50,8 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
 
     A message becomes a send of one rank and a receive of another with the same tag, its 1-based index in the schedule.
     A send requires the receives and computations on which the message depends, and the previous send on its flow. A
-    channel becomes a NIC, a stream a CPU. Sizes are rounded to whole bytes, at least 1, and computations to whole
-    nanoseconds. Raises ScheduleError if `placement` is not a permutation of the ranks.
+    channel becomes a NIC, a stream a CPU. Sizes are rounded to whole bytes, at least 1 unless a message is empty, and
+    computations to whole nanoseconds. Raises ScheduleError if `placement` is not a permutation of the ranks.
     """
     check_placement(placement, schedule.places)
     lines: list[list[str]] = [[] for _ in placement]
@@ -59,7 +64,7 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
             lines[at].append(f"c{tag}: calc {round(transfer.amount * 1e9)} cpu {flow.number}")
         else:
             at, dst, letter = placement[flow.src], placement[flow.dst], "s"
-            size = max(1, round(transfer.amount * slot_bytes))
+            size = max(1, round(transfer.amount * slot_bytes)) if transfer.amount else 0
             lines[at].append(f"s{tag}: send {size}b to {dst} tag {tag} nic {flow.channel}")
             lines[dst].append(f"r{tag}: recv {size}b from {at} tag {tag} nic {flow.channel}")
         for dependency in transfer.after:
@@ -78,18 +83,22 @@ def text(schedule: Schedule, *, placement: Sequence[int], slot_bytes: float) -> 
 def read(path: Path, content: str) -> Schedule:
     """Return the schedule in a file's text: rank r is place r, a NIC is a channel, a CPU is a stream; sizes are bytes.
 
-    The n-th send to a rank with a tag matches the n-th receive there from the sender with this tag, in file order.
+    The n-th send to a rank with a tag matches the n-th receive there from the sender with this tag, in file order. At a
+    rank that receives from any rank or with any tag, a message matches the first waiting receive that fits, as messages
+    would arrive if nothing took time. As in LogGOPSim, the size of a message is that of its send; messages of a rank to
+    itself take no time. The schedule's notes say what was decided or left out in this way.
+
     Sends and computations are ordered by when they could begin if nothing took time, and in file order among those
     that could begin together, as in LogGOPSim for the files of its own generators. A send is done as soon as it begins,
     so an operation that requires a send depends on what the send depends on. For receives and computations, `requires`
     waits for the end and `irequires` for the beginning.
 
-    Raises ScheduleError, one sentence that begins with the path, if the text is not GOAL or is too large, for receives
-    from any rank or with any tag, for a message without a second end or with two sizes, and for cyclic dependencies.
+    Raises ScheduleError, one sentence that begins with the path, if the text is not GOAL or is too large, for a message
+    without a second end, and for cyclic dependencies.
     """
     reader = _Reader(path)
     reader.read(content)
-    match(reader.operations, reader.sizes, reader.sends, reader.receives)
+    notes = reader.match()
     order = topological_order(reader.operations)
     if not any(isinstance(server, Flow) for server in order.servers):
         raise ScheduleError(f"{path}: the file has no message; allowed: at least one")
@@ -101,7 +110,31 @@ def read(path: Path, content: str) -> Schedule:
             Transfer(flow=server, size=reader.sizes[index], after=after)
             for index, server, after in zip(order.tasks, order.server, order.after, strict=True)
         ),
+        notes=notes,
     )
+
+
+_MAGIC_NUMBERS = (4223, 2342)  # the second one marks a file that a simulation has used
+_ANY = -1
+"""A receive's sender or tag if any is accepted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """An end of a message: the operation, the other rank, and the tag."""
+
+    index: int
+    peer: int
+    tag: int
+
+    def accepts(self, sent: "_End") -> bool:
+        """Whether this receive fits a message, whose `peer` is its sender."""
+        return self.peer in (_ANY, sent.peer) and (self.tag == sent.tag or _ANY in (self.tag, sent.tag))
+
+
+def is_binary(content: bytes) -> bool:
+    """Whether a file's bytes are GOAL's binary form: they begin with LogGOPSim's magic number, in 8 bytes."""
+    return int.from_bytes(content[:8], "little") in _MAGIC_NUMBERS and len(content) >= 8
 
 
 class _Reader:
@@ -115,8 +148,9 @@ class _Reader:
         self.ranks: set[int] = set()
         self.operations: list[Operation] = []
         self.sizes: list[float] = []  # bytes, or seconds of a computation
-        self.sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
-        self.receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        self._sent: defaultdict[int, list[_End]] = defaultdict(list)  # by receiving rank
+        self._received: defaultdict[int, list[_End]] = defaultdict(list)
+        self._to_itself = self._rounded = 0
 
     def read(self, content: str) -> None:
         """Read the whole text. Comments may be anywhere; the line numbers of errors count them."""
@@ -173,36 +207,121 @@ class _Reader:
     def _add_message(self, match: re.Match[str]) -> None:
         label, kind, size, direction, other, tag, cpu, nic = match.groups()
         assert self._rank is not None and self._num_ranks is not None
-        if "-1" in (other, tag):
-            raise self._error(f"{kind} with the wildcard -1; allowed: one rank and one tag")
         peer, channel = int(other), int(nic or 0)
         if (kind == "send") != (direction == "to"):
             raise self._error(f"{kind} {direction}; allowed: send to and recv from")
-        if peer >= self._num_ranks or peer == self._rank:
+        if not 0 <= peer < self._num_ranks and not (peer == _ANY and kind == "recv"):
+            any_rank = ", or -1 for any" if kind == "recv" else ""
+            raise self._error(f"{kind} {direction} {peer:,}; allowed: the ranks 0 to {self._num_ranks - 1:,}{any_rank}")
+        if channel >= MAX_NICS or int(cpu or 0) >= MAX_CPUS:
             raise self._error(
-                f"{kind} {direction} {peer:,}; allowed: the ranks 0 to {self._num_ranks - 1:,} except {self._rank}"
+                f"{kind} on CPU {int(cpu or 0)} and NIC {channel}; allowed: CPUs below {MAX_CPUS} and NICs below "
+                f"{MAX_NICS}"
             )
-        if not 1 <= int(size) <= MAX_MESSAGE_BYTES or channel >= MAX_NICS or int(cpu or 0) >= MAX_CPUS:
-            raise self._error(
-                f"{kind} of {int(size):,} bytes on CPU {int(cpu or 0)} and NIC {channel}; allowed: 1 to "
-                f"{MAX_MESSAGE_BYTES:,} bytes, CPUs below {MAX_CPUS} and NICs below {MAX_NICS}"
-            )
-        index = self._add_operation(label, kind, int(size))
-        if kind == "send":
-            self.operations[index].server = Flow(self._rank, peer, channel)
-            self.sends[self._rank, peer, int(tag or 0)].append(index)
+        index = self._add_operation(label, kind, self._bytes(kind, size))
+        end = _End(index=index, peer=self._rank if kind == "send" else peer, tag=int(tag or 0))
+        if kind == "recv":
+            self._received[self._rank].append(end)
+            return
+        self._sent[peer].append(end)
+        if peer == self._rank:
+            self._to_itself += 1
         else:
-            self.receives[peer, self._rank, int(tag or 0)].append(index)
+            self.operations[index].server = Flow(self._rank, peer, channel)
+
+    def _bytes(self, kind: str, size: str) -> int:
+        try:
+            return parse_whole_number(size, least=0, most=MAX_MESSAGE_BYTES)
+        except UnitError:
+            raise self._error(
+                f"{kind} of {size[:40]} bytes; allowed: a whole number of bytes from 0 to {MAX_MESSAGE_BYTES:,}"
+            ) from None
 
     def _add_calc(self, label: str | None, length: str, cpu: str | None) -> None:
         assert self._rank is not None
-        if int(length) > MAX_CALC_NS or int(cpu or 0) >= MAX_CPUS:
+        exact = parse_number(length)
+        if exact > MAX_CALC_NS or int(cpu or 0) >= MAX_CPUS:
             raise self._error(
-                f"calc of {int(length):,} ns on CPU {int(cpu or 0)}; allowed: {MAX_CALC_NS:,} ns at most and CPUs "
-                f"below {MAX_CPUS}"
+                f"calc of {length[:40]} ns on CPU {int(cpu or 0)}; allowed: {MAX_CALC_NS:,} ns at most and CPUs below "
+                f"{MAX_CPUS}"
             )
-        index = self._add_operation(label, "calc", int(length) * 1e-9)
+        whole = rounded(exact)
+        self._rounded += whole != exact
+        index = self._add_operation(label, "calc", whole * 1e-9)
         self.operations[index].server = Stream(self._rank, int(cpu or 0))
+
+    # --- matching ---------------------------------------------------------------------------------------------------
+
+    def match(self) -> tuple[str, ...]:
+        """Match sends and receives; return notes on what was decided, and what was left out."""
+        from_any = {dst for dst, ends in self._received.items() if any(_ANY in (end.peer, end.tag) for end in ends)}
+        from_any |= {dst for dst, ends in self._sent.items() if any(end.tag == _ANY for end in ends)}
+        sends: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        receives: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for listed, by_ends in ((self._sent, sends), (self._received, receives)):
+            for dst, ends in listed.items():
+                for end in ends if dst not in from_any else ():
+                    by_ends[end.peer, dst, end.tag].append(end.index)
+        others = match(self.operations, self.sizes, sends, receives, of_one_size=False)
+        others += self._match_any(from_any)
+        counts = {
+            "receives have another size than their message, which has the size of its send": others,
+            "messages of a rank to itself take no time": self._to_itself,
+            "computations are rounded to whole nanoseconds": self._rounded,
+        }
+        notes = [f"{number:,} {what}" for what, number in counts.items() if number]
+        if from_any:
+            notes.append(
+                f"receives from any rank or with any tag, on {len(from_any):,} rank{'s' * (len(from_any) != 1)}, are "
+                "matched beforehand, in the order in which messages would arrive if nothing took time"
+            )
+        return tuple(notes)
+
+    def _match_any(self, ranks: set[int]) -> int:
+        """Match all messages to these ranks, which accept some from any; return how many receives differ in size."""
+        arrives = {end.index: (dst, end) for dst in ranks for end in self._sent[dst]}
+        begins = {end.index: (dst, end) for dst in ranks for end in self._received[dst]}
+        waiting: dict[int, list[_End]] = {dst: [] for dst in ranks}
+        arrived: dict[int, list[_End]] = {dst: [] for dst in ranks}
+        pairs: list[tuple[int, int]] = []
+
+        def taken(ends: list[_End], fits: Callable[[_End], bool]) -> _End | None:
+            found = next((end for end in ends if fits(end)), None)
+            if found is not None:
+                ends.remove(found)
+            return found
+
+        def on_begin(index: int) -> tuple[int, ...]:
+            if index in arrives:
+                dst, sent = arrives[index]
+                if (receive := taken(waiting[dst], lambda end: end.accepts(sent))) is None:
+                    arrived[dst].append(sent)
+                    return ()
+                pairs.append((sent.index, receive.index))
+                return (receive.index,)
+            if index in begins:
+                dst, receive = begins[index]
+                if (message := taken(arrived[dst], receive.accepts)) is None:
+                    waiting[dst].append(receive)
+                    return ()
+                pairs.append((message.index, receive.index))
+                return (receive.index,)
+            return ()
+
+        dry_run(self.operations, begins, on_begin)
+        left = {*arrives, *begins} - {index for both in pairs for index in both}
+        if left:
+            operation = self.operations[min(left)]
+            other = "send" if min(left) in begins else "recv"
+            raise ScheduleError(
+                f"{operation.where}: {operation.what} has no matching {other}; allowed: one send and one recv per "
+                "message"
+            )
+        for send, receive_index in pairs:
+            pair(self.operations, send, receive_index)
+        return sum(self.sizes[send] != self.sizes[receive_index] for send, receive_index in pairs)
+
+    # --- operations -------------------------------------------------------------------------------------------------
 
     def _add_operation(self, label: str | None, kind: str, size: float) -> int:
         index = len(self.operations)

@@ -123,6 +123,7 @@ class _Union:
         self._channels = self._streams = 0  # numbers already in use
         self._holds: list[tuple[Contents, tuple[int, ...], int]] = []
         self._pinned_channels: dict[int, int] = {}  # `Workload.pinned_channels` of each flow that is confined to a path
+        self.notes: dict[str, None] = {}  # of the schedules, in order
         self.slot_sizes: list[int] = []
         self.dscp: list[int] = []
         self.guaranteed_share: list[float] = []
@@ -137,6 +138,7 @@ class _Union:
             if repetition:
                 gates = {place: self._gate(place, 0.0, arrived[place]) for place in job.places}
             arrived = self._collective(job, gates)
+        self.notes |= dict.fromkeys(job.workload.schedule.notes)
         flows = job.workload.schedule.flows
         self._channels += 1 + max(flow.channel if isinstance(flow, Flow) else 0 for flow in flows)
         self._streams += 2 + max(flow.number if isinstance(flow, Stream) else 0 for flow in flows)
@@ -215,6 +217,7 @@ class _Union:
             slots=len(self.slot_sizes),
             flows=tuple(self._flows),
             transfers=tuple(self._transfers),
+            notes=tuple(self.notes),
         )
 
     def pinned_channels(self) -> tuple[int, ...]:

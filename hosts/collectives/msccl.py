@@ -4,7 +4,8 @@ Microsoft Collective Communication Language", ASPLOS 2023).
 A GPU has threadblocks. Each sends to at most one GPU and receives from at most one, and executes its steps in order: s
 sends, r receives, rrc receives and adds, rcs, rrs and rrcs also forward the received data, cpy copies and re adds
 within the GPU, and nop does nothing. A step names chunks of its GPU's buffers: i (input), o (output), s (scratch). It
-waits for step `deps` of threadblock `depid` of its GPU.
+waits for step `deps` of threadblock `depid` of its GPU. Before the first step, a GPU's copy elements copy chunks of its
+input to its output, as TE-CCL writes them.
 """
 
 import re
@@ -14,9 +15,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from hosts.collectives.kinds import contents
-from hosts.collectives.operations import Operation, topological_order
-from hosts.collectives.schedule import Flow, Schedule, ScheduleError, Stream, Transfer, check_placement, prove
+from hosts.collectives.kinds import MESSAGES, contents
+from hosts.collectives.operations import Operation, Order, topological_order
+from hosts.collectives.schedule import (
+    Contents,
+    Flow,
+    Schedule,
+    ScheduleError,
+    Stream,
+    Transfer,
+    check_placement,
+    prove,
+)
 from hosts.collectives.untrusted_file import check_size
 
 KINDS = {
@@ -32,7 +42,12 @@ KINDS = {
 }
 """The kind of collective for each allowed value of a file's `coll`."""
 
+CUSTOM = "custom"
+"""The `coll` of a program whose collective only its writer knows."""
+
 MAX_CHANNELS = 64
+MAX_PROVEN_STEPS = 40_000
+"""Maximum number of steps, without nop, of a program that is proven: the proof keeps a bit for every pair of them."""
 _MAX_STEPS, _MAX_CHUNKS = 200_000, 200_000
 _SENDS, _RECEIVES = ("s", "rcs", "rrs", "rrcs"), ("r", "rrc", "rcs", "rrs", "rrcs")
 _TYPES = ("s", "r", "rrc", "rcs", "rrs", "rrcs", "cpy", "re", "nop")
@@ -293,21 +308,45 @@ class _Block:
     steps: list[_Step] = field(default_factory=list)
 
 
-def read(path: Path, content: str) -> tuple[str, Schedule]:
+def read(path: Path, content: str, *, as_messages: bool = False, chunk_bytes: int = 1) -> tuple[str, Schedule]:
     """Return the kind of collective and the schedule in a file's text: GPU g is place g, and the root is GPU 0.
 
     Channels are kept. Copies and sums within a GPU take no time: data that is received into scratch and then copied or
     added to a chunk is received or added there directly, and a copy is an alias of its source. Data that is received
-    into scratch and forwarded has a scratch slot. The result is proven to do its collective.
+    into scratch and forwarded has a scratch slot. The result is proven to do its collective. A program that messages
+    cannot express in this way, such as one that adds what it has received only after it has sent its own, is proven
+    step by step; its schedule then has the same messages, which carry no contents, and a note says so.
+
+    With `as_messages` any program is a schedule of messages without contents, in bytes, with chunks of `chunk_bytes`;
+    nothing is proven, and `coll` may have any value.
 
     Raises ScheduleError, one sentence that begins with the path, if the text is not such a program, is too large, has a
-    document type, deadlocks, has a send without a receive, adds two chunks neither of which has just been received, or
-    does not do its collective.
+    document type, deadlocks, has a send without a receive, or does not do its collective.
     """
-    program = _Parser(path).parse(content)
+    program = _Parser(path, as_messages=as_messages).parse(content)
     listed = _Operations(path, program)
     order = topological_order(listed.operations)
-    messages, scratch = _Walk(program.layout, listed).run(order.events)
+    gpus, slots = program.layout.gpus, program.layout.slots
+    sent = [len(listed.at[index][1].written) for index in order.tasks]
+    if as_messages:
+        check_size(path, gpus=gpus, slots=0, tasks=len(order.tasks))
+        note = f"its messages carry no contents, and what they do (coll {program.coll[:40]!r}) is not proven"
+        return MESSAGES, _without_contents(gpus, 0, order, [chunk_bytes * count for count in sent], note)
+    try:
+        return program.layout.kind, _with_contents(path, program, listed, order)
+    except ScheduleError as error:
+        check_size(path, gpus=gpus, slots=slots, tasks=len(order.tasks))
+        _prove_steps(path, program, listed, order, error)
+    note = (
+        f"its steps are proven to do its {program.layout.kind}, but its messages are carried without contents: a GPU "
+        "adds or copies data later than it arrives, which only the steps say"
+    )
+    return program.layout.kind, _without_contents(gpus, slots, order, sent, note)
+
+
+def _with_contents(path: Path, program: "_Program", listed: "_Operations", order: Order) -> Schedule:
+    """Return a program as messages that are copied or added as they arrive; raises ScheduleError if it is not that."""
+    messages, scratch = _Walk(program, listed).run(order.events)
     slots = program.layout.slots + scratch
     check_size(path, gpus=program.layout.gpus, slots=slots, tasks=len(order.tasks))
     schedule = Schedule(
@@ -321,29 +360,42 @@ def read(path: Path, content: str) -> tuple[str, Schedule]:
         ),
     )
     schedule = canonical(schedule)
-    try:
-        prove(schedule, *contents(program.layout.kind, places=schedule.places, slots=slots, scratch=scratch))
-    except ScheduleError as error:
-        raise ScheduleError(
-            f"{path}: read as messages, which are copied or added as they arrive, it does not do its "
-            f"{program.layout.kind}: {error}"
-        ) from None
-    return program.layout.kind, schedule
+    prove(schedule, *contents(program.layout.kind, places=schedule.places, slots=slots, scratch=scratch))
+    return schedule
+
+
+def _without_contents(gpus: int, slots: int, order: Order, sizes: Sequence[float], note: str) -> Schedule:
+    """Return a program's messages with these sizes and without contents."""
+    transfers = zip(order.server, sizes, order.after, strict=True)
+    return Schedule(
+        places=gpus,
+        slots=slots,
+        flows=order.servers,
+        transfers=tuple(Transfer(flow=server, size=size, after=after) for server, size, after in transfers),
+        notes=(note,),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Program:
+    """A program: `coll` as in the file, whether input and output are the same memory, and, for each GPU, its
+    threadblocks by id and its copies before the first step, as (input chunk, output chunk)."""
+
     layout: Layout
+    coll: str
+    is_in_place: bool
     gpus: list[dict[int, _Block]]
+    copies: list[list[tuple[int, int]]]
 
 
 class _Parser:
-    """Parses the nested elements algo, gpu, tb and step; custom entities and external resources are not allowed."""
+    """Parses the nested elements algo, gpu, tb and step, and copy in gpu; custom entities and external resources are
+    not allowed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, as_messages: bool) -> None:
+        self._path, self._as_messages = path, as_messages
         self._open: list[str] = []
-        self._expat = expat.ParserCreate()
+        self._expat = expat.ParserCreate("utf-8")
         self._expat.StartElementHandler = self._begin
         self._expat.EndElementHandler = lambda _: self._open.pop()
         self._expat.StartDoctypeDeclHandler = self._doctype
@@ -351,7 +403,8 @@ class _Parser:
         self.gpus: dict[int, dict[int, _Block]] = {}
         self._blocks: dict[int, _Block] = {}
         self._block: _Block | None = None
-        self.kind, self.most_gpus, self.chunks = "", 0, 0
+        self._copies: dict[int, list[tuple[int, int]]] = {}
+        self.coll, self.most_gpus, self.chunks, self._is_in_place = "", 0, 0, True
 
     def parse(self, content: str) -> _Program:
         """Return the program in a file's text; raises ScheduleError."""
@@ -366,16 +419,22 @@ class _Parser:
                 f"{self._path}: it has {len(self.gpus):,} GPUs with ngpus {self.most_gpus:,}; allowed: ngpus GPUs, "
                 "numbered from 0"
             )
-        slots = self.chunks * (2 if self.kind == "alltoall" else 1)
-        check_size(self._path, gpus=self.most_gpus, slots=slots, tasks=1)
-        by_block = self.kind not in ("allreduce", "broadcast", "reduce")
+        kind = MESSAGES if self._as_messages else KINDS[self.coll]
+        slots = self.chunks * (2 if kind == "alltoall" else 1)
+        check_size(self._path, gpus=self.most_gpus, slots=0 if self._as_messages else slots, tasks=1)
+        by_block = kind not in ("allreduce", "broadcast", "reduce", MESSAGES)
         if by_block and self.chunks % self.most_gpus:
             raise ScheduleError(
-                f"{self._path}: nchunksperloop {self.chunks} of {self.kind} on {self.most_gpus} GPUs; allowed: a "
-                "multiple of the number of GPUs"
+                f"{self._path}: nchunksperloop {self.chunks} of {kind} on {self.most_gpus} GPUs; allowed: a multiple "
+                "of the number of GPUs"
             )
-        layout = Layout(kind=self.kind, gpus=self.most_gpus, slots=slots)
-        return _Program(layout=layout, gpus=[self.gpus[gpu] for gpu in range(self.most_gpus)])
+        return _Program(
+            layout=Layout(kind=kind, gpus=self.most_gpus, slots=slots),
+            coll=self.coll,
+            is_in_place=self._is_in_place,
+            gpus=[self.gpus[gpu] for gpu in range(self.most_gpus)],
+            copies=[self._copies.get(gpu, []) for gpu in range(self.most_gpus)],
+        )
 
     def error(self, sentence: str) -> ScheduleError:
         """Return an error with the path and the current line."""
@@ -386,29 +445,39 @@ class _Parser:
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         levels = ("algo", "gpu", "tb", "step")
-        if len(self._open) >= len(levels) or name != levels[len(self._open)]:
+        is_copy = name == "copy" and self._open == ["algo", "gpu"]
+        if not is_copy and (len(self._open) >= len(levels) or name != levels[len(self._open)]):
             raise self.error(
-                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, nested in this order"
+                f"the element {name[:80]!r} is not allowed here; allowed: {', '.join(levels)}, nested in this order, "
+                "and copy in gpu"
             )
         self._open.append(name)
 
         def number(key: str, default: int | None = None) -> int:
-            value = attributes.get(key, str(default))
+            value = attributes.get(key, "missing" if default is None else str(int(default)))
             if not _NUMBER.fullmatch(value):
                 raise self.error(f"{key} of {name} is {value[:80]!r}; allowed: a whole number")
             return int(value)
 
-        {"algo": self._algo, "gpu": self._gpu, "tb": self._tb, "step": self._step}[name](attributes, number)
+        elements = {"algo": self._algo, "gpu": self._gpu, "copy": self._copy, "tb": self._tb, "step": self._step}
+        elements[name](attributes, number)
 
     def _algo(self, attributes: Mapping[str, str], number: _Number) -> None:
-        collective = attributes.get("coll", "")
-        if collective not in KINDS:
-            raise self.error(f"coll is {collective[:80]!r}; allowed: {', '.join(KINDS)}")
-        self.kind, self.most_gpus, self.chunks = KINDS[collective], number("ngpus"), number("nchunksperloop")
+        self.coll = attributes.get("coll", "")
+        if self.coll == CUSTOM and not self._as_messages:
+            raise self.error(
+                f"coll is {CUSTOM!r}, a collective that only its writer knows; allowed: the kind {MESSAGES}, which "
+                "carries its messages without proving what they do"
+            )
+        if self.coll not in KINDS and not self._as_messages:
+            raise self.error(
+                f"coll is {self.coll[:80]!r}; allowed: {', '.join(KINDS)}, or any with the kind {MESSAGES}, which "
+                "carries its messages without proving what they do"
+            )
+        self.most_gpus, self.chunks = number("ngpus"), number("nchunksperloop")
+        self._is_in_place = bool(number("inplace", self.coll != "alltoall"))
         if self.chunks < 1:
             raise self.error(f"nchunksperloop is {self.chunks}; allowed: 1 or more")
-        if self.kind == "alltoall" and number("inplace", 0):
-            raise self.error("alltoall with inplace 1; allowed: 0, as a block would be overwritten before it is sent")
 
     def _gpu(self, _: Mapping[str, str], number: _Number) -> None:
         gpu = number("id")
@@ -416,6 +485,12 @@ class _Parser:
             raise self.error(f"the gpu {gpu}; allowed: ids below ngpus {self.most_gpus}, each once")
         self._blocks = self.gpus[gpu] = {}
         self._gpu_id = gpu
+
+    def _copy(self, _: Mapping[str, str], number: _Number) -> None:
+        copied = number("i_off"), number("o_off")
+        if min(copied) < 0:
+            raise self.error(f"a copy from i {copied[0]} to o {copied[1]}; allowed: offsets of 0 or more")
+        self._copies.setdefault(self._gpu_id, []).append(copied)
 
     def _tb(self, _: Mapping[str, str], number: _Number) -> None:
         block_id, send, recv, channel = number("id"), number("send"), number("recv"), number("chan", 0)
@@ -590,9 +665,14 @@ class _Sum:
 class _Walk:
     """Executes steps symbolically: each chunk is an alias of a slot, or of a sum whose slot is not known yet."""
 
-    def __init__(self, layout: Layout, listed: _Operations) -> None:
-        self._layout, self._listed = layout, listed
-        self._aliases: dict[tuple[int, Chunk], int | _Sum] = {}
+    def __init__(self, program: _Program, listed: _Operations) -> None:
+        self._layout, self._listed = program.layout, listed
+        self._aliases: dict[tuple[int, Chunk], int | _Sum] = {
+            (gpu, ("o", dst)): slot
+            for gpu, copies in enumerate(program.copies)
+            for src, dst in copies
+            if (slot := program.layout.slot(gpu, ("i", src))) is not None
+        }
         self._messages: dict[int, _Message] = {}  # by the operation that sends
 
     def run(self, events: Sequence[tuple[int, bool]]) -> tuple[dict[int, _Message], int]:
@@ -702,3 +782,186 @@ class _Walk:
             assert meaning.slot is not None
             return meaning.slot
         return meaning
+
+
+# --- the proof of a program's steps -----------------------------------------------------------------------------------
+
+
+def _prove_steps(
+    path: Path, program: _Program, listed: _Operations, order: Order, inexpressible: ScheduleError
+) -> None:
+    """Raise ScheduleError unless a program's steps do its collective under any timing of the network and of its
+    threadblocks, with input and output as one memory or as two; `inexpressible` is why messages cannot express it."""
+    touching = sum(1 for _, step in listed.at if step.kind != "nop")
+    if touching > MAX_PROVEN_STEPS:
+        raise ScheduleError(
+            f"{path}: it has {touching:,} steps, too many to prove, and messages alone do not express it "
+            f"({str(inexpressible).removeprefix(f'{path}: ')}); allowed: {MAX_PROVEN_STEPS:,} steps, or the kind "
+            f"{MESSAGES}"
+        )
+    first: ScheduleError | None = None
+    for is_in_place in (program.is_in_place, not program.is_in_place):
+        try:
+            _Steps(path, program, listed, is_in_place=is_in_place).prove(order.events)
+            return
+        except ScheduleError as error:
+            first = first or error
+    raise ScheduleError(
+        f"{first}; allowed: a program that does its {program.layout.kind}, or the kind {MESSAGES}, which carries its "
+        "messages without proving what they do"
+    )
+
+
+_Place = tuple[int, str, int]
+"""A chunk's memory: its GPU, i, o, s or, for one memory of input and output, b, and its number there."""
+
+
+@dataclass(kw_only=True)
+class _Accesses:
+    """The accesses to a chunk since it was last overwritten, by that copy: sets of operations as bits."""
+
+    copied: int = 0
+    added: int = 0
+    read: int = 0
+
+
+class _Steps:
+    """Executes a program's steps on sets of contributions, and checks that the order of all conflicting accesses is
+    fixed by threadblocks, dependencies and messages."""
+
+    def __init__(self, path: Path, program: _Program, listed: _Operations, *, is_in_place: bool) -> None:
+        self._path, self._program, self._layout, self._listed = path, program, program.layout, listed
+        self._is_in_place = is_in_place
+        layout = program.layout
+        self._holds, self._wanted = contents(layout.kind, places=layout.gpus, slots=layout.slots)
+        self._now = dict(self._places_of(self._holds, "i"))
+        for gpu, copies in enumerate(program.copies):
+            for src, dst in copies:
+                self._now[self._memory(gpu, ("o", dst))] = self._now.get(self._memory(gpu, ("i", src)), 0)
+        self._accesses: dict[_Place, _Accesses] = {}
+        self._before: dict[int, int] = {}  # by operation, as bits: those that have always ended when it ends
+        self._bits: dict[int, int] = {}  # by operation that touches memory
+        self._numbered: list[int] = []
+        self._values: dict[int, list[int]] = {}  # by operation, the contents that it sends or passes on
+
+    def _places_of(self, of_slots: Contents, buffer: str) -> Iterator[tuple[_Place, int]]:
+        """Yield the memory and the content of every slot that is not empty, of the input (i) or the output (o)."""
+        half = self._layout.slots // 2 if self._layout.kind == "alltoall" else 0
+        for gpu, row in enumerate(of_slots):
+            for slot, content in enumerate(row):
+                if content and self._is_in_place:
+                    yield (gpu, "b", slot - half if half and buffer == "o" else slot), content
+                elif content:
+                    yield (gpu, buffer, slot), content
+
+    def _memory(self, gpu: int, chunk: Chunk) -> _Place:
+        buffer, index = chunk
+        if buffer == "s":
+            return gpu, "s", index
+        if self._is_in_place and self._layout.kind == "alltoall":
+            slot = index if index < self._layout.slots // 2 else None
+        else:
+            slot = self._layout.slot(gpu, chunk)
+        if slot is None:
+            raise ScheduleError(f"{self._path}: {buffer} {index} of GPU {gpu} is outside its buffer")
+        return gpu, "b" if self._is_in_place else buffer, slot
+
+    def prove(self, events: Sequence[tuple[int, bool]]) -> None:
+        """Raise ScheduleError, without what is allowed, unless every GPU ends with what the collective requires."""
+        for index, is_done in events:
+            operation, (_, step) = self._listed.operations[index], self._listed.at[index]
+            if is_done != (operation.message is not None):
+                continue  # a receive happens when its message is there, all else when it begins
+            before = 0
+            for one in (*operation.requires, *(() if operation.message is None else (operation.message,))):
+                before |= self._before[one] | self._bits.get(one, 0)
+            self._before[index] = before
+            if step.kind != "nop":
+                self._bits[index] = 1 << len(self._numbered)
+                self._numbered.append(index)
+                self._execute(index, operation, before)
+        for place, wanted in self._places_of(self._wanted, "o"):
+            if (found := self._now.get(place, 0)) != wanted:
+                raise ScheduleError(
+                    f"{self._path}: it does not do its {self._layout.kind}: chunk {place[2]} of GPU {place[0]}'s "
+                    f"{'buffer' if self._is_in_place else 'output'} ends with {found.bit_count()} contributions, which "
+                    f"are not the {wanted.bit_count()} required ones"
+                )
+
+    def _execute(self, index: int, operation: Operation, before: int) -> None:
+        gpu, step = self._listed.at[index]
+        src = [self._memory(gpu, chunk) for chunk in step.read] if step.kind not in ("r", "rcs") else []
+        dst = [self._memory(gpu, chunk) for chunk in step.written] if step.kind not in ("s", "rrs") else []
+        if operation.message is not None:
+            arrived = self._values[operation.message]
+            if step.kind in ("r", "rcs"):
+                self._copy(index, dst, arrived, before)
+                self._values[index] = arrived
+            elif step.kind == "rrs":  # the sum is passed on without being stored
+                self._values[index] = [
+                    self._sum(index, one, more)
+                    for one, more in zip(self._read(index, src, before), arrived, strict=True)
+                ]
+            elif src == dst:
+                self._values[index] = self._add(index, dst, arrived, before)
+            else:
+                held = self._read(index, src, before)
+                sums = [self._sum(index, one, more) for one, more in zip(held, arrived, strict=True)]
+                self._copy(index, dst, sums, before)
+                self._values[index] = sums
+        elif operation.server is not None:  # rcs, rrs and rrcs send what they have just received
+            received = operation.requires[:1]
+            self._values[index] = self._read(index, src, before) if step.kind == "s" else self._values[received[0]]
+        elif step.kind == "cpy":
+            self._copy(index, dst, self._read(index, src, before), before)
+        else:
+            self._add(index, dst, self._read(index, src, before), before)
+
+    def _read(self, index: int, places: Sequence[_Place], before: int) -> list[int]:
+        for place in places:
+            if not self._now.get(place, 0):
+                raise self._error(index, f"uses {_named(place)}, to which nothing has been written")
+            accesses = self._accesses.setdefault(place, _Accesses())
+            self._check(index, (accesses.copied | accesses.added) & ~before, f"uses {_named(place)}")
+            accesses.read |= self._bits[index]
+        return [self._now[place] for place in places]
+
+    def _copy(self, index: int, places: Sequence[_Place], values: Sequence[int], before: int) -> None:
+        for place, value in zip(places, values, strict=True):
+            accesses = self._accesses.setdefault(place, _Accesses())
+            earlier = accesses.copied | accesses.added | accesses.read & ~self._bits[index]
+            self._check(index, earlier & ~before, f"overwrites {_named(place)}")
+            self._accesses[place] = _Accesses(copied=self._bits[index])
+            self._now[place] = value
+
+    def _add(self, index: int, places: Sequence[_Place], values: Sequence[int], before: int) -> list[int]:
+        for place, value in zip(places, values, strict=True):
+            if not self._now.get(place, 0):
+                raise self._error(index, f"adds to {_named(place)}, to which nothing has been written")
+            accesses = self._accesses.setdefault(place, _Accesses())
+            earlier = accesses.copied | accesses.read & ~self._bits[index]
+            self._check(index, earlier & ~before, f"adds to {_named(place)}")
+            accesses.added |= self._bits[index]
+            self._now[place] = self._sum(index, self._now[place], value)
+        return [self._now[place] for place in places]
+
+    def _sum(self, index: int, one: int, other: int) -> int:
+        if one & other:
+            raise self._error(index, "adds a contribution to a sum that has it already")
+        return one | other
+
+    def _check(self, index: int, unordered: int, what: str) -> None:
+        if unordered:
+            other = self._numbered[(unordered & -unordered).bit_length() - 1]
+            line = self._listed.operations[other].where.rpartition(", ")[2]
+            raise self._error(index, f"{what} without waiting for the step on {line}, which uses it too")
+
+    def _error(self, index: int, sentence: str) -> ScheduleError:
+        operation = self._listed.operations[index]
+        return ScheduleError(f"{operation.where}: {operation.what} {sentence}")
+
+
+def _named(place: _Place) -> str:
+    gpu, buffer, number = place
+    names = {"b": "chunk", "s": "scratch"}
+    return f"{names.get(buffer, buffer)} {number} of GPU {gpu}"

@@ -6,7 +6,7 @@ which a task of a schedule depends are the arrivals and computations at its plac
 dependencies back through all other operations.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -63,19 +63,30 @@ Ends = Mapping[tuple[int, int, int], Sequence[int]]
 """The sends, or the receives, by source, destination and tag, in the order of the file."""
 
 
-def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, receives: Ends) -> None:
-    """Match the n-th receive with the n-th send of the same ends; raises ScheduleError if numbers or sizes differ."""
+def match(
+    operations: Sequence[Operation],
+    sizes: Sequence[float],
+    sends: Ends,
+    receives: Ends,
+    *,
+    of_one_size: bool = True,
+) -> int:
+    """Match the n-th receive with the n-th send of the same ends; return how many have another size than their send.
+
+    Raises ScheduleError if numbers differ or, with `of_one_size`, sizes.
+    """
+    others = 0
     for ends in dict.fromkeys((*receives, *sends)):
         sent, received = sends.get(ends, ()), receives.get(ends, ())
         for receive, send in zip(received, sent, strict=False):
             if sizes[send] != sizes[receive]:
-                raise ScheduleError(
-                    f"{operations[receive].where}: it receives {sizes[receive]:,.0f} bytes, but "
-                    f"{operations[send].what} of rank {ends[0]} has {sizes[send]:,.0f}; allowed: equal sizes"
-                )
-            operations[receive].message = send
-            # The sender's NIC decides on the connection; that of the receiver is ignored.
-            operations[receive].server = operations[send].server
+                others += 1
+                if of_one_size:
+                    raise ScheduleError(
+                        f"{operations[receive].where}: it receives {sizes[receive]:,.0f} bytes, but "
+                        f"{operations[send].what} of rank {ends[0]} has {sizes[send]:,.0f}; allowed: equal sizes"
+                    )
+            pair(operations, send, receive)
         if len(sent) != len(received):
             more, other = (received, "send") if len(received) > len(sent) else (sent, "recv")
             unmatched = operations[more[min(len(sent), len(received))]]
@@ -83,6 +94,30 @@ def match(operations: Sequence[Operation], sizes: Sequence[float], sends: Ends, 
                 f"{unmatched.where}: {unmatched.what} has no matching {other}; allowed: one send and one recv per "
                 "message"
             )
+    return others
+
+
+def pair(operations: Sequence[Operation], send: int, receive: int) -> None:
+    """Make two operations the ends of one message. A message without a flow, to the own rank, takes no time."""
+    # The sender's NIC decides on the connection; that of the receiver is ignored.
+    operations[receive].server = operations[send].server
+    if operations[send].server is None:
+        operations[receive].requires.append(send)
+    else:
+        operations[receive].message = send
+
+
+def dry_run(
+    operations: Sequence[Operation],
+    held: Collection[int],
+    on_begin: Callable[[int], Iterable[int]],
+    positions: Sequence[int] = (),
+) -> None:
+    """Call `on_begin` with each operation in the order in which they begin if nothing takes time, as far as they do.
+
+    The operations in `held` end only after `on_begin` has returned them.
+    """
+    _events(operations, positions, held, on_begin)
 
 
 def topological_order(operations: Sequence[Operation], positions: Sequence[int] = ()) -> Order:
@@ -91,7 +126,7 @@ def topological_order(operations: Sequence[Operation], positions: Sequence[int] 
     Of several that are ready, the one that became ready first comes first or, with `positions` (one per operation), the
     one with the lowest position. Raises ScheduleError for cyclic dependencies and for more than MAX_WAITS of them.
     """
-    order = Order(events=_events(operations, positions), servers=(), tasks=[], server=[], after=[])
+    order = Order(events=_ordered_events(operations, positions), servers=(), tasks=[], server=[], after=[])
     servers: dict[Flow | Stream, int] = {}
     task_of: dict[int, int] = {}
     begun, done = dict[int, Waits](), dict[int, Waits]()
@@ -152,15 +187,31 @@ def _merged(sources: Sequence[Waits]) -> Waits:
     return merged
 
 
-def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[tuple[int, bool]]:
-    """Return the beginnings and ends of operations (nodes 2 i and 2 i + 1 for operation i) in topological order: first
-    ready first, or lowest position first."""
+def _ordered_events(operations: Sequence[Operation], positions: Sequence[int]) -> list[tuple[int, bool]]:
+    """Return the beginnings and ends of all operations in topological order; raises ScheduleError for a cycle."""
+    events, unmet = _events(operations, positions)
+    if len(events) < 2 * len(operations):
+        raise ScheduleError(_deadlock(operations, unmet))
+    return events
+
+
+def _events(
+    operations: Sequence[Operation],
+    positions: Sequence[int],
+    held: Collection[int] = (),
+    on_begin: Callable[[int], Iterable[int]] = lambda _: (),
+) -> tuple[list[tuple[int, bool]], list[int]]:
+    """Return the beginnings and ends of operations (nodes 2 i and 2 i + 1 for operation i) in topological order, first
+    ready first, or lowest position first; and how many predecessors of each node never run. For `held` and `on_begin`
+    see `dry_run`."""
     followers: list[list[int]] = [[2 * (node // 2) + 1] if node % 2 == 0 else [] for node in range(2 * len(operations))]
     unmet = [node % 2 for node in range(2 * len(operations))]
     for index, operation in enumerate(operations):
         for node, before in _before(index, operation):
             followers[before].append(node)
             unmet[node] += 1
+    for index in held:
+        unmet[2 * index + 1] += 1
     arrivals = count()
     ready: list[tuple[int, int]] = []  # (turn or position, node)
 
@@ -174,13 +225,12 @@ def _events(operations: Sequence[Operation], positions: Sequence[int]) -> list[t
     while ready:
         _, node = heappop(ready)
         events.append((node // 2, bool(node % 2)))
-        for other in followers[node]:
+        released = () if node % 2 else (2 * index + 1 for index in on_begin(node // 2))
+        for other in (*followers[node], *released):
             unmet[other] -= 1
             if not unmet[other]:
                 enqueue(other)
-    if len(events) < 2 * len(operations):
-        raise ScheduleError(_deadlock(operations, unmet))
-    return events
+    return events, unmet
 
 
 def _before(index: int, operation: Operation) -> Iterable[tuple[int, int]]:

@@ -68,6 +68,7 @@ class Schedule:
     """Transfers in program order, each after the transfers on which it depends; a place's buffer has `slots` slots.
 
     The last `scratch` slots are not part of the collective's buffer: they are empty before it, and hold anything after.
+    `notes` are sentences on what was left out or changed when it was read from a file, each with the file's name.
     """
 
     places: int
@@ -75,6 +76,7 @@ class Schedule:
     flows: tuple[Flow | Stream, ...]
     transfers: tuple[Transfer, ...]
     scratch: int = 0
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:

@@ -72,8 +72,9 @@ def sprayed(whole: Workload, pieces: Sequence[int], *, width: int, substitutes: 
             flows=tuple(flows),
             transfers=tuple(transfers),
             scratch=schedule.scratch * parts,
+            notes=schedule.notes,
         ),
-        slot_bytes=whole.slot_bytes if whole.kind in SELF_SIZED_KINDS else _part(whole.slot_bytes, parts, unit),
+        slot_bytes=_slot_bytes(whole, parts, unit),
         slot_sizes=tuple(_part(size, parts, unit) for size in whole.slot_sizes for _ in range(parts)),
         contents=None if whole.contents is None else _contents(whole.contents, parts),
         jobs=tuple(
@@ -132,6 +133,11 @@ def over_planes(whole: Workload, planes: int) -> Workload:
     return replace(whole, schedule=replace(whole.schedule, flows=flows))
 
 
+def _slot_bytes(whole: Workload, parts: int, unit: int) -> int:
+    """Return the bytes of a slot of the sprayed workload; 1 for kinds whose messages have their own sizes."""
+    return whole.slot_bytes if whole.kind in SELF_SIZED_KINDS else _part(whole.slot_bytes, parts, unit)
+
+
 def _part(size_bytes: int, parts: int, unit: int) -> int:
     """Return the bytes of each part of a slot."""
     return -(-size_bytes // (parts * unit)) * unit
@@ -148,7 +154,8 @@ def _cut(
         each, more = divmod(words, count)
         sizes = [(each + 1 if piece < more else each) * unit for piece in range(count)]
         sizes[0] += rest
-        return [((), size) for piece, size in enumerate(sizes) if size or piece == 0]
+        slot_bytes = _slot_bytes(whole, parts, unit)
+        return [((), size / slot_bytes) for piece, size in enumerate(sizes) if size or piece == 0]
     share = parts // count
     cut = []
     size = 0.0

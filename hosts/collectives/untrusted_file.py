@@ -24,17 +24,23 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def text_of(path: Path) -> str:
-    """Return the text of a regular file; raises ScheduleError, one sentence that begins with the path."""
+def bytes_of(path: Path) -> bytes:
+    """Return the bytes of a regular file; raises ScheduleError, one sentence that begins with the path."""
     with _schedule_errors(path):
-        return text_files.read_text(path, most_bytes=MAX_BYTES)
+        return text_files.read_bytes(path, most_bytes=MAX_BYTES)
 
 
-def xml_text_of(path: Path) -> str:
-    """Return the text of an XML file, in the encoding that it declares, without its declaration; raises ScheduleError,
-    one sentence that begins with the path."""
+def text_in(path: Path, content: bytes) -> str:
+    """Return the text that a file's bytes are; raises ScheduleError, one sentence that begins with the path."""
     with _schedule_errors(path):
-        return text_files.read_xml(path, most_bytes=MAX_BYTES)
+        return text_files.decode(content)
+
+
+def xml_text_in(path: Path, content: bytes) -> str:
+    """Return the text of an XML file with these bytes, in the encoding that it declares, without its declaration;
+    raises ScheduleError, one sentence that begins with the path."""
+    with _schedule_errors(path):
+        return text_files.decode_xml(content)
 
 
 @contextmanager
@@ -45,10 +51,10 @@ def _schedule_errors(path: Path) -> Iterator[None]:
         raise ScheduleError(f"{path}: {error}") from None
 
 
-def check_size(path: Path, *, gpus: int, slots: int, tasks: int) -> None:
+def check_size(path: Path, *, gpus: int, slots: int, tasks: int, most_slots: int = MAX_SLOTS) -> None:
     """Raise ScheduleError for a schedule that is too large to be proven quickly; `slots` is the number per GPU."""
-    if not 2 <= gpus <= MAX_GPUS or gpus * slots > MAX_SLOTS or not 1 <= tasks <= MAX_TASKS_WITH_SLOTS:
+    if not 2 <= gpus <= MAX_GPUS or gpus * slots > most_slots or not 1 <= tasks <= MAX_TASKS_WITH_SLOTS:
         raise ScheduleError(
             f"{path}: {gpus:,} GPUs with {slots:,} slots each and {tasks:,} messages; allowed: 2 to {MAX_GPUS:,} "
-            f"GPUs, {MAX_SLOTS:,} slots of all GPUs together, and 1 to {MAX_TASKS_WITH_SLOTS:,} messages"
+            f"GPUs, {most_slots:,} slots of all GPUs together, and 1 to {MAX_TASKS_WITH_SLOTS:,} messages"
         )

@@ -83,6 +83,7 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     yield from searches
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
+    yield from dict.fromkeys(note for one in configs for note in one.file_notes)
 
 
 def _path_notes(config: Scenario) -> Iterator[str]:

@@ -72,7 +72,8 @@ def links_passed(
 def rates_from_messages(
     workload: Workload, links: npt.NDArray[np.int32], delays_s: Floats, *, sent_s: Floats, arrived_s: Floats
 ) -> Floats:
-    """Infer the rates of links from the times of one collective's messages: whole bit/s, NaN for a link without any.
+    """Infer the rates of links from the times of one collective's messages: whole bit/s, NaN for a link without any,
+    or with empty ones only.
 
     `links`, [F, H], are the links that each flow passes, -1 for unused entries, and `delays_s` the delays of all links;
     `sent_s` and `arrived_s`, [T] s, are when each transfer was handed over and when it had arrived. A message is on
@@ -84,8 +85,8 @@ def rates_from_messages(
     schedule = workload.schedule
     messages: defaultdict[int, list[tuple[float, float, float]]] = defaultdict(list)  # by flow: bits, from, until
     for index, transfer in enumerate(schedule.transfers):
-        if isinstance(schedule.flows[transfer.flow], Stream):
-            continue
+        if isinstance(schedule.flows[transfer.flow], Stream) or not transfer.amount:
+            continue  # an empty message tells no rate
         row, earlier = links[transfer.flow], messages[transfer.flow]
         until_s = float(arrived_s[index] - delays_s[row[row >= 0]].sum())
         since_s = max(float(sent_s[index]), earlier[-1][2]) if earlier else float(sent_s[index])

@@ -126,7 +126,7 @@ def _imported_workload(spec: CollectiveSpec, path: Path, sites: tuple[int, ...])
     imported = Workload(
         kind=spec.kind,
         algorithm=path.name,
-        schedule=read(path, kind=spec.kind, gpus=gpus),
+        schedule=read(path, kind=spec.kind, gpus=gpus, chunk_bytes=spec.chunk_bytes),
         slot_bytes=1,
         is_rooted=spec.kind in ROOTED,
     )
@@ -156,6 +156,8 @@ def _smaller(workload: Workload, scale: RateScale) -> Workload:
     background = {index for job in workload.jobs if job.is_background for index in job.transfers}
 
     def carried_bytes(size: float) -> int:
+        if not size:  # an empty message stays one
+            return 0
         return -(-scale.chunk_bytes(round(size)) // unit) * unit
 
     slot_sizes = tuple(map(carried_bytes, workload.slot_sizes))
@@ -165,7 +167,7 @@ def _smaller(workload: Workload, scale: RateScale) -> Workload:
             return transfer
         if transfer.slots:
             return replace(transfer, size=sum(slot_sizes[slot] for slot, _ in transfer.slots))
-        least = scale.divisor if index in background else transfer.size
+        least = scale.divisor if index in background else 0
         return replace(transfer, size=carried_bytes(max(transfer.size, least)))
 
     transfers = tuple(carried_transfer(*each) for each in enumerate(workload.schedule.transfers))

@@ -206,6 +206,7 @@ def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
     sizes = [key for key in ("chunk", "size") if key in table]
     if (kind := table.get("kind")) in SELF_SIZED_KINDS:
         where = f"[{TRAINING}] has" if kind == TRAINING else "its file has"
+        where += ", or collective.chunk for MSCCL's chunks" * (kind == MESSAGES)
         for key in sizes:
             yield f".{key}", f"does nothing here; allowed: the sizes that {where}"
     elif len(sizes) > 1:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hosts.collectives.kinds import MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING
 from hosts.collectives.schedule import ScheduleError
+from hosts.collectives.schedule_files import is_msccl
 from scenarios.policies.knowledge import ORACLE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
@@ -81,6 +82,13 @@ def _uses_sampler(samplers: Collection[str]) -> Callable[[Scenario], bool]:
 
 def _has_blocks(config: Scenario) -> bool:
     return not config.kinds <= {*SELF_SIZED_KINDS}
+
+
+def _has_chunk(config: Scenario) -> bool:
+    """Whether a size is not given by [training] or a file; MSCCL's messages are of chunks without a size."""
+    specs = [job.collective(config.collective) for job in config.jobs] or [config.collective]
+    files = [spec.schedule for spec in specs if spec.kind == MESSAGES and spec.schedule is not None]
+    return _has_blocks(config) or any(map(is_msccl, files))
 
 
 def _may_choose_rings(config: Scenario) -> bool:
@@ -195,7 +203,8 @@ RULES = (
         _KIND_TABLES,
         always=True,
     ),
-    Rule(_SIZE_KEYS, "the sizes given by [training] or by a file", _has_blocks, _KIND_TABLES, always=True),
+    Rule(("collective.chunk",), "the sizes given by [training] or by a file", _has_chunk, _KIND_TABLES, always=True),
+    Rule(("collective.size",), "the sizes given by [training] or by a file", _has_blocks, _KIND_TABLES, always=True),
     Rule(
         ("collective.ring",),
         f"with a kind other than {MESSAGES}, {TRACE} and {TRAINING}",
@@ -210,7 +219,12 @@ RULES = (
         _describes_a_job,
         _KIND_TABLES,
     ),
-    Rule(_SIZE_KEYS, "with a [[job]] that has no size of its own", _has_default_size, _KIND_TABLES),
+    Rule(
+        _SIZE_KEYS,
+        "with a [[job]] that has no size of its own",
+        lambda config: _has_default_size(config) or _has_chunk(config),
+        _KIND_TABLES,
+    ),
     Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _may_choose_rings, _MODE_TABLES),
     Rule(
         ("collective.reembed_every",),

@@ -30,8 +30,8 @@ def test_the_format_of_a_schedule_file_is_detected_from_its_contents_not_its_nam
     [
         ("goal/allreduce_ring.goal", "allreduce", 8, "GOAL of messages between 8 GPUs, asked for as allreduce"),
         ("goal/allreduce_ring.goal", "messages", 6, "between 6; allowed: the kind messages and 8 GPUs"),
-        ("msccl/allreduce_ring.xml", "allgather", 4, "allowed: the kind allreduce and 4 GPUs"),
-        ("msccl/allreduce_ring.xml", "allreduce", 8, "allowed: the kind allreduce and 4 GPUs"),
+        ("msccl/allreduce_ring.xml", "allgather", 4, "the kind allreduce or messages and 4 GPUs"),
+        ("msccl/allreduce_ring.xml", "allreduce", 8, r"4 GPUs, or a \[\[job\]\] with 4 ranks, such as ranks = \[0, 1,"),
         ("teccl_mesh_4.json", "allreduce", 16, "allowed: the kind allgather and 16 GPUs"),
         ("teccl_mesh_4.json", "allgather", 8, "allowed: the kind allgather and 16 GPUs"),
         ("none", "allgather", 8, "No such file"),

@@ -99,6 +99,14 @@ def test_an_invalid_argument_is_refused_in_one_sentence(
     assert_refused(main, capsys, arguments, word)
 
 
+def test_what_a_schedule_file_leaves_out_is_said_beside_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(PROJECT / "tests" / "data" / "msccl" / "allreduce_1step.xml")
+    asked = ["--kind", "allreduce", "--schedule", file, "--from", "1 MB", "--to", "1 MB", "--set", "fabric.gpus=4"]
+    assert main([*asked, "--collectives", "1", "--modes", "base"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("collectives.py: allreduce_1step.xml: its steps are proven to do its allreduce, but its") == 1
+
+
 def test_without_a_vm_predictions_are_printed_with_the_reason_for_no_measurements(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

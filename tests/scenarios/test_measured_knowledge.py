@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.routing.wan_path_choice import Router
+from hosts.collectives.kinds import Workload
 from hosts.collectives.rank_programs import moves
+from hosts.collectives.schedule import Flow, Schedule, Transfer
 from scenarios.engines.prediction import Plan, PointPredictor, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.cost import delays_between_s, probing_s
@@ -132,6 +134,20 @@ def test_the_rate_of_a_link_that_two_flows_share_is_measured_from_both_together(
     for passed in links:
         slowest = passed[passed >= 0][true_bps[passed[passed >= 0]].argmin()]
         assert seen_bps[slowest] == pytest.approx(true_bps[slowest], rel=1e-9)
+
+
+def test_empty_messages_measure_no_rate():
+    sizes = {0: 0.0, 1: 1000.0}  # by link
+    schedule = Schedule(
+        places=3,
+        slots=0,
+        flows=(Flow(0, 1), Flow(0, 2)),
+        transfers=tuple(Transfer(flow=flow, size=size) for flow, size in sizes.items()),
+    )
+    workload = Workload(kind="messages", algorithm="it", schedule=schedule, slot_bytes=1)
+    ends = {"sent_s": np.zeros(2), "arrived_s": np.array([1e-3, 1e-3 + 8e-6])}
+    seen_bps = rates_from_messages(workload, np.array([[0], [1]], np.int32), np.full(2, 1e-3), **ends)
+    assert np.isnan(seen_bps[0]) and seen_bps[1] == pytest.approx(1e9)
 
 
 @pytest.mark.parametrize("mode", ["greedy", "calm", "ports", "probes"])

@@ -1,7 +1,10 @@
 """Schedules read from a file and exported to one, and files that change before a run is resumed."""
 
+import json
+
 import pytest
 
+from analysis.results.reader import load_jobs
 from analysis.statistics.bandwidth import busbw_factor
 from hosts.collectives import schedule_files
 from hosts.collectives.kinds import ALGORITHMS
@@ -15,8 +18,10 @@ from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario, resolved, scenario_of
 from tests.conftest import PROJECT
 from tests.fakes.commands import times
-from tests.fakes.runs import answer
-from tests.hosts.test_chakra import ASTRA_SIM_NS
+from tests.fakes.msccl_programs import one_pass, pass_on
+from tests.fakes.runs import answer, ended
+from tests.fakes.teccl_outputs import alltoall
+from tests.hosts.test_chakra import ASTRA_SIM_NS, COMP, all_reduce, file_of, node, trace
 
 DATA = PROJECT / "tests" / "data"
 
@@ -92,7 +97,11 @@ def test_the_collectives_size_is_divided_over_the_slots_of_the_schedule_file(tmp
         ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes given by \[training\] or by a file"),
         ('kind = "trace"', 8, "trace needs Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
-        ('kind = "trace"\nschedule = "TRACE"', 8, "4 files for 8 GPUs; allowed: one for each"),
+        (
+            'kind = "trace"\nschedule = "TRACE"',
+            8,
+            r"4 files for 8 GPUs; allowed: one .*, or a \[\[job\]\] with 4 ranks",
+        ),
         (
             'kind = "trace"\nschedule = "TRACE"\nalgorithm = "direct"\npieces = 2',
             4,
@@ -146,6 +155,84 @@ def test_an_emulated_chakra_trace_matches_the_model_and_astra_sim(tmp_path):
     assert found["fidelity"]["drops"] == 0 and abs(found["fidelity"]["median_ratio"] - 1) <= 0.002
     for point in found["points"]:
         assert 1e9 * point["mean_s"] == pytest.approx(ASTRA_SIM_NS["layers"], rel=0.05)
+
+
+JOBS = """
+[fabric]
+gpus = [2, 2]
+border_routers = 1
+[conditions]
+intra_rate = "100 Gbit/s"
+wan_rate = "10 Gbit/s"
+wan_delay = "1 ms"
+[collective]
+count = 1
+emulated = 1
+chunk = "100 kB"
+[[job]]
+name = "goal"
+kind = "messages"
+schedule = "empty.goal"
+[[job]]
+name = "of-two"
+kind = "messages"
+schedule = "two.goal"
+ranks = [0, 2]
+start = "20 ms"
+[[job]]
+name = "one-pass"
+kind = "allreduce"
+schedule = "one-pass.xml"
+start = "40 ms"
+[[job]]
+name = "custom"
+kind = "messages"
+schedule = "custom.xml"
+ranks = [0, 3, 1]
+start = "60 ms"
+[[job]]
+name = "trace"
+kind = "trace"
+schedule = "t.*.et"
+start = "80 ms"
+[[job]]
+name = "fractions"
+kind = "alltoall"
+schedule = "teccl.json"
+start = "100 ms"
+[run]
+modes = ["base"]
+"""
+EMPTY_RING = "num_ranks 4\n" + "".join(
+    f"rank {rank} {{\nr: recv 0b from {(rank - 1) % 4}\ns: send 0b to {(rank + 1) % 4}\n{order}\n}}\n"
+    for rank, order in enumerate(["r requires s", *["s requires r"] * 3])
+)
+
+
+def test_a_file_of_each_format_takes_the_predicted_time_in_the_emulation_and_says_what_it_leaves_out(tmp_path):
+    """Empty messages and collectives, fewer ranks than GPUs, a one-pass AllReduce, a custom program, and fractions."""
+    (tmp_path / "jobs.toml").write_text(JOBS)
+    (tmp_path / "empty.goal").write_text(EMPTY_RING)
+    (tmp_path / "two.goal").write_text("num_ranks 2\nrank 0 {\nsend 80b to 1\n}\nrank 1 {\nrecv 90b from 0\n}\n")
+    (tmp_path / "one-pass.xml").write_text(one_pass(4).text)
+    (tmp_path / "custom.xml").write_text(pass_on(3).text)
+    (tmp_path / "teccl.json").write_text(alltoall({1: [2, 3], 2: [1, 4], 3: [1, 4], 4: [3, 2]}, volumes=(0.25, 0.75)))
+    trace(tmp_path, *[file_of(all_reduce(1, 0), node(2, COMP, data=[1], us=1000), all_reduce(3, 4000, data=[2]))] * 4)
+    out, said = ended("jobs.toml", "--engine", "both", "--json", "--no-report", "--out", "run", cwd=tmp_path)
+    fidelity = json.loads(out)["fidelity"]
+    assert fidelity["drops"] == 0 and fidelity["p99_abs_error"] <= 0.002
+    jobs = load_jobs(tmp_path / "run").set_index(["engine", "job"]).completion_s
+    for engine in ("model", "emulation"):
+        # Four empty messages one after the other, two of them over the WAN; and one over the WAN.
+        assert jobs[engine, "goal"] == pytest.approx(2e-3 + 6 * 0.7e-6, rel=1e-4)
+        assert jobs[engine, "of-two"] == pytest.approx(1e-3 + 1.4e-6, rel=1e-3)
+    notes = [line.removeprefix("run.py: ") for line in said.splitlines() if ".goal: " in line or "1 is GPU 0" in line]
+    assert notes == [
+        "two.goal: 1 receives have another size than their message, which has the size of its send",
+        "teccl.json: GPUs are numbered without gaps: the file's node 1 is GPU 0, 2 is GPU 1, 3 is GPU 2 and 1 more",
+    ]
+    assert "one-pass.xml: its steps are proven to do its allreduce, but its messages are carried without" in said
+    assert "custom.xml: its messages carry no contents, and what they do (coll 'custom') is not proven" in said
 
 
 def test_tflops_without_a_trace_is_refused(tmp_path):
