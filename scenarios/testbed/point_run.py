@@ -162,7 +162,7 @@ class PointRun:
         """
         self.testbed.apply_rules_together()
         elsewhere_bps = rates_bps.copy()
-        elsewhere_bps[[link for paths in self._fabric.paths_between.values() for link in paths[0].links]] = 1.0
+        elsewhere_bps[[link for paths in self._fabric.paths_between.values() if paths for link in paths[0].links]] = 1.0
         self._route(elsewhere_bps, best=True)
         self.testbed.settle()
         self.testbed.disconnect()

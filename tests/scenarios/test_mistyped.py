@@ -65,7 +65,6 @@ RUN = [
     # values
     ("--chunk 8", '--chunk: 8 has no unit; allowed: text with a unit, 1 B to 1000 TB, such as "8 MB"'),
     ("--wan-delay 10", "10 has no unit"),
-    ("--collectives 1e3", "(did you mean 1000?)"),
     ("--collectives 1,000", "(did you mean 1000, without quotes?)"),
     ("--set run.modes=[base,wan]", '(did you mean ["base", "wan"], which a shell needs in single quotes?)'),
     ("--gpus 3/5", "for each site (as an option 3+5)"),
