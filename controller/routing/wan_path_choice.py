@@ -65,11 +65,13 @@ class Router:
         link, these are taken.
 
         The result is exact for groups of at most MAX_COMBINATIONS combinations of paths (`is_exact`). In a larger group
-        each crossing takes its best path given the crossings before it, in order, and then again in turns until none
-        gains; likewise in reverse order. The best of these two choices and of the best paths alone is taken. Raises
-        NoPathError if a crossing has no path that is up.
+        crossings with one candidate path take it first. Each of the others takes its best path given these and the
+        crossings before it, in order, and then again in turns until none gains; likewise in reverse order. The best of
+        these two choices and of the best paths alone is taken. Raises NoPathError if a crossing has no path that is up.
         """
         alone = self.best(rates_bps, src, dst, chunk_bytes=chunk_bytes)
+        if not self._links.has_choice(src, dst).any():
+            return alone
         rows = np.flatnonzero(self._links.overlap(alone.path, src, dst))
         if not rows.size:
             return alone
@@ -213,6 +215,10 @@ class _Links:
         most = max((len(path.links) for path in fabric.paths), default=0)
         wan = [(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths]
         self._wan = np.array(wan, dtype=np.intp).reshape(len(wan), most)
+        sites, between = len(fabric.gpus_per_site), fabric.paths_between
+        self._between = np.full((sites, sites, max(map(len, between.values()), default=0)), -1)
+        for pair, paths in between.items():
+            self._between[pair][: len(paths)] = [path.index for path in paths]
 
     def ends(self, path: Any, src: Any, dst: Any) -> tuple[Any, Any]:
         """Return the links from `src` to a path's first border router and from its last to `dst`, arrays broadcast."""
@@ -230,71 +236,94 @@ class _Links:
         shared: Flags = ((used[:, 1:] == used[:, :-1]) & (used[:, 1:] != self.none)).any(axis=1)
         return shared
 
-    def candidates(self, src: int, dst: int) -> Indices:
-        """Return the indices of the paths from rank to rank."""
-        sites = self.fabric.gpu_sites
-        return np.array([path.index for path in self.fabric.paths_between[sites[src], sites[dst]]])
+    def candidates(self, src: Ranks, dst: Ranks) -> Indices:
+        """Return the indices of the paths of each of C crossings, [C, P]; -1 after its last path."""
+        return self._between[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
 
-    def groups(self, src: Ranks, dst: Ranks) -> list[list[int]]:
-        """Return the groups of two and more crossings, [C], that can share a link directly or through others."""
-        groups: list[tuple[set[int], list[int]]] = []
-        for crossing, ends in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
-            links, members = {*self.of(self.candidates(*ends), *ends).ravel().tolist()} - {self.none}, [crossing]
-            disjoint = []
-            for group_links, group_members in groups:
-                if group_links.isdisjoint(links):
-                    disjoint.append((group_links, group_members))
-                else:
-                    links, members = links | group_links, members + group_members
-            groups = [*disjoint, (links, members)]
-        return [sorted(members) for _, members in groups if len(members) > 1]
+    def has_choice(self, src: Ranks, dst: Ranks) -> Flags:
+        """Return for crossings, in arrays of any shape, whether each has several candidate paths."""
+        several = (self._between >= 0).sum(axis=-1) > 1
+        chooses: Flags = several[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
+        return chooses
+
+    def groups(self, src: Ranks, dst: Ranks) -> list[Indices]:
+        """Return the groups of two and more crossings, [C], that can share a link directly or through others. Groups
+        in which no crossing has a choice are left out."""
+        if not self.has_choice(src, dst).any():
+            return []
+        path = self.candidates(src, dst)
+        links = np.where(path[..., None] < 0, self.none, self.of(path, src[:, None], dst[:, None]))
+        links = links.reshape(src.size, -1)
+        group = np.arange(src.size)  # of each crossing: the lowest crossing that is known to be in its group
+        while True:
+            of_link = np.full(self.none + 1, src.size)
+            np.minimum.at(of_link, links, group[:, None])
+            of_link[self.none] = src.size
+            lowest = of_link[links].min(axis=1)
+            if (lowest == group).all():
+                break
+            group = lowest
+        chooses = np.zeros(src.size, dtype=bool)
+        np.logical_or.at(chooses, group, self.has_choice(src, dst))
+        several = np.bincount(group, minlength=src.size) > 1
+        return [np.flatnonzero(group == first) for first in np.flatnonzero(several & chooses)]
 
 
 class _Group:
-    """C crossings that can share links, each with up to P paths.
+    """C crossings that can share links, each with up to P paths; those with several are *free*.
 
     `_paths` [C, P] are indices in `Fabric.paths`, -1 after the last path; `_links` [C, P, H] are the paths' links and
-    `_delays_s` [C, P] their delays. A choice, [..., C], is one column of these for each crossing. Loads,
-    [..., links + 1], are the numbers of crossings on each link. Rates are [R, links + 1], infinite in the last column.
+    `_delays_s` [C, P] their delays. Links are numbered within the group: `_used` [L] are their numbers in the fabric,
+    and the last one means no link. A choice, [..., C], is one column of these for each crossing. Loads, [..., L], are
+    the numbers of crossings on each link. Rates are [R, L], infinite in the last column.
     """
 
     def __init__(self, router: "Router", links: _Links, src: Ranks, dst: Ranks) -> None:
-        candidates = [links.candidates(*ends) for ends in zip(src.tolist(), dst.tolist(), strict=True)]
-        self._counts = [len(paths) for paths in candidates]
-        self._paths = np.full((len(candidates), max(self._counts)), -1)
-        for crossing, paths in enumerate(candidates):
-            self._paths[crossing, : len(paths)] = paths
+        self._paths = links.candidates(src, dst)
         missing, ends = self._paths < 0, (src[:, None], dst[:, None])
-        self._links = np.where(missing[..., None], links.none, links.of(self._paths, *ends))
+        self._counts = (~missing).sum(axis=1)
+        self._combinations: int = prod(self._counts.tolist())  # exact, however many
+        self._free = np.flatnonzero(self._counts > 1)
+        of_paths = np.where(missing[..., None], links.none, links.of(self._paths, *ends))
+        used = np.union1d(of_paths, links.none)
+        self._used, self._links = used, np.searchsorted(used, of_paths)
         self._delays_s = np.where(missing, np.inf, router.delay_s(self._paths, *ends))
-        self._width = links.none + 1
-        self._each = np.arange(len(candidates))
+        self._each = np.arange(src.size)
 
     @property
     def is_small(self) -> bool:
         """Whether all choices are compared."""
-        return prod(self._counts) <= MAX_COMBINATIONS
+        return self._combinations <= MAX_COMBINATIONS
 
     def choose(self, alone: Indices, rates_bps: Floats, *, bits: int) -> Indices:
-        """Return the crossings' paths, [R, C], for messages of `bits`; `alone`, [R, C], are the best paths alone."""
+        """Return the crossings' paths, [R, C], for messages of `bits`; `alone`, [R, C], are the best paths alone, and
+        `rates_bps`, [R, links + 1], the rates of the fabric's links and of no link."""
         begin = alone - self._paths[:, 0]  # the paths between two sites have consecutive indices
-        contended = np.flatnonzero((self._loads(begin)[:, :-1] > 1).any(axis=1))
+        loads = self._loads(begin)
+        loads[:, -1] = 0
+        links = self._links[self._free, begin[:, self._free]].reshape(len(begin), -1)
+        contended = np.flatnonzero((np.take_along_axis(loads, links, axis=1) > 1).any(axis=1))
         choose = self._compare_all if self.is_small else self._greedy
-        chosen = alone.copy()
+        chosen, rates_bps = alone.copy(), rates_bps[np.ix_(contended, self._used)]
         with np.errstate(divide="ignore"):  # a link that is down
-            chosen[contended] = self._paths[self._each, choose(begin[contended], rates_bps[contended], bits)]
+            chosen[contended] = self._paths[self._each, choose(begin[contended], rates_bps, bits)]
         return chosen
 
     def _compare_all(self, _: Indices, rates_bps: Floats, bits: int) -> Indices:
         """Return the best of all choices, [R, C]."""
-        choices = np.indices(self._counts).reshape(self._each.size, -1).T
+        choices = np.zeros((self._combinations, self._each.size), dtype=np.intp)
+        choices[:, self._free] = np.indices(self._counts[self._free]).reshape(self._free.size, -1).T
         loads = self._loads(choices)
+        varies = (loads != loads[0]).any(axis=0)[self._links].any(axis=(1, 2))  # whether a crossing's time may vary
         best = np.empty((len(rates_bps), self._each.size), dtype=np.intp)
         step = max(1, _CELLS // (self._links.shape[2] * len(choices)))
         for start in range(0, len(rates_bps), step):
             rates = rates_bps[start : start + step]
-            largest, total = np.zeros((len(rates), len(choices))), np.zeros((len(rates), len(choices)))
-            for crossing, columns in enumerate(choices.T):
+            constant_s = self._times_s(choices[:1], rates, bits)[:, ~varies]
+            largest = np.tile(constant_s.max(axis=1, initial=0)[:, None], len(choices))
+            total = np.zeros_like(largest)  # of the times that vary
+            for crossing in np.flatnonzero(varies):
+                columns = choices[:, crossing]
                 links = self._links[crossing, columns]
                 share_bps = rates[:, links] / np.take_along_axis(loads, links, axis=1)
                 time_s = self._delays_s[crossing, columns] + bits / share_bps.min(axis=-1)
@@ -306,7 +335,7 @@ class _Group:
     def _greedy(self, alone: Indices, rates_bps: Floats, bits: int) -> Indices:
         """Return the best of `alone` and of the choices that settle in the crossings' order and in reverse, [R, C]."""
         best, (largest, total) = alone, self._cost(alone, rates_bps, bits)
-        for order in (self._each, self._each[::-1]):
+        for order in (self._free, self._free[::-1]):
             choice = self._settled(rates_bps, bits, order)
             new_largest, new_total = self._cost(choice, rates_bps, bits)
             better = (new_largest < largest) | ((new_largest == largest) & (new_total < total))
@@ -315,10 +344,11 @@ class _Group:
         return best
 
     def _settled(self, rates_bps: Floats, bits: int, order: Indices) -> Indices:
-        """Return the choice, [R, C], after all crossings, in this order, took their best paths until none gains."""
-        row = np.arange(len(rates_bps))
-        loads = np.zeros((row.size, self._width), dtype=np.intp)
-        choice = np.full((row.size, order.size), -1)
+        """Return the choice, [R, C], after the free crossings, in this order, took their best paths until none
+        gains."""
+        row, fixed = np.arange(len(rates_bps)), np.flatnonzero(self._counts == 1)
+        loads = np.tile(np.bincount(self._links[fixed, 0].ravel(), minlength=self._used.size), (row.size, 1))
+        choice = np.zeros((row.size, self._each.size), dtype=np.intp)
         for turn in range(_MAX_TURNS):
             before = choice.copy()
             for crossing in order:
@@ -331,18 +361,24 @@ class _Group:
                     column = np.where(time_s[row, column] < time_s[row, now], column, now)
                 choice[:, crossing] = column
                 loads[row[:, None], links[column]] += 1
-            if (choice == before).all():
+            if turn and (choice == before).all():
                 break
         return choice
 
     def _cost(self, choice: Indices, rates_bps: Floats, bits: int) -> tuple[Floats, Floats]:
         """Return the largest time and the sum of the times of one choice per row of rates, [R] each."""
-        links, row = self._links[self._each, choice].reshape(len(choice), -1), np.arange(len(choice))[:, None]
-        share_bps = (rates_bps[row, links] / self._loads(choice)[row, links]).reshape(*choice.shape, -1).min(axis=-1)
-        times_s = self._delays_s[self._each, choice] + bits / share_bps
+        times_s = self._times_s(choice, rates_bps, bits)
         return times_s.max(axis=1), times_s.sum(axis=1)
 
+    def _times_s(self, choice: Indices, rates_bps: Floats, bits: int) -> Floats:
+        """Return the crossings' times, [R, C], with one choice per row of rates, or the same for all rows."""
+        links, row = self._links[self._each, choice].reshape(len(choice), -1), np.arange(len(rates_bps))[:, None]
+        load = np.take_along_axis(self._loads(choice), links, axis=1)
+        share_bps = (rates_bps[row, links] / load).reshape(len(rates_bps), self._each.size, -1).min(axis=-1)
+        times_s: Floats = self._delays_s[self._each, choice] + bits / share_bps
+        return times_s
+
     def _loads(self, choice: Indices) -> Indices:
-        used = self._links[self._each, choice].reshape(len(choice), -1)
-        cells = used + self._width * np.arange(len(choice))[:, None]
-        return np.bincount(cells.ravel(), minlength=len(choice) * self._width).reshape(len(choice), self._width)
+        used, width = self._links[self._each, choice].reshape(len(choice), -1), self._used.size
+        cells = used + width * np.arange(len(choice))[:, None]
+        return np.bincount(cells.ravel(), minlength=len(choice) * width).reshape(len(choice), width)

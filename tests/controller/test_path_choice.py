@@ -1,5 +1,6 @@
 """Path choice, compared with the cost of every candidate in exact arithmetic."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -215,6 +216,56 @@ def every_pair(fabric: Fabric) -> np.ndarray:
     """Return the pairs from every rank of site 0 to every rank of site 1, [2, C]."""
     near, far = (np.flatnonzero(fabric.gpu_sites == site) for site in (0, 1))
     return np.array(list(product(near, far))).T
+
+
+@pytest.mark.parametrize("gpus", [8, 32])
+def test_crossings_with_one_path_each_take_it_at_no_more_cost_than_alone(gpus: int) -> None:
+    """Up to 1,024 crossings of one candidate path each: more than an array can have dimensions. There is nothing to
+    search, so that the choice takes no more memory than each crossing's best path."""
+    fabric = build_fabric(FabricSpec(gpus_per_site=(gpus, gpus), border_routers=1))
+    src, dst = np.repeat(every_pair(fabric)[:, None], 20, axis=1)
+    spec = ConditionsSpec()
+    router, rates = Router(fabric, delays_s(fabric, spec)), sampler(fabric, spec, seed=4).rates_bps(0, 20)
+    assert src.shape[1] >= 64 and router.is_exact(src[0], dst[0])
+    found, peaks = [], []
+    for choose in (router.best, router.choose_jointly):
+        tracemalloc.start()
+        found.append(choose(rates, src, dst, chunk_bytes=CHUNK))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    for part in ("path", "delay_s", "rate_bps"):
+        assert (getattr(found[0], part) == getattr(found[1], part)).all()
+    assert peaks[1] < 1.1 * peaks[0] + 100_000
+
+
+@pytest.mark.parametrize("most", [MAX_COMBINATIONS, 4])
+def test_a_few_crossings_with_a_choice_among_many_without_are_chosen_best(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """72 crossings between sites 0 and 1 have one path, three from site 0 to site 2 have two each, over the same border
+    router. The search of all combinations finds the best of the 8 combinations; the choice in turns has the same
+    largest time, and a sum of times that is at most 0.1 % above."""
+    monkeypatch.setattr(wan_path_choice, "MAX_COMBINATIONS", most)
+    fabric = build_fabric(FabricSpec(gpus_per_site=(6, 6, 3), border_routers=(1, 1, 2)))
+    near, far = range(6), range(6, 12)
+    pairs = [*product(near, far), *product(far, near), (0, 12), (1, 13), (2, 14)]
+    candidates = [fabric.paths_between[fabric.gpu_sites[src], fabric.gpu_sites[dst]] for src, dst in pairs]
+    assert Counter(map(len, candidates)) == {1: 72, 2: 3}
+    spec = ConditionsSpec(wan_delay_s=1e-3)
+    delays, rates = delays_s(fabric, spec), sampler(fabric, spec, seed=4).rates_bps(0, 4)
+    router = Router(fabric, delays)
+    src, dst = np.repeat(np.array(pairs).T[:, None], len(rates), axis=1)
+    assert router.is_exact(src[0], dst[0]) == (most == MAX_COMBINATIONS)
+    routes = router.choose_jointly(rates, src, dst, chunk_bytes=CHUNK)
+    for row, row_bps in enumerate(rates):
+
+        def cost(paths: Sequence[WanPath], row_bps: np.ndarray = row_bps) -> tuple[float, float]:
+            times = exact_times(fabric, row_bps, delays, pairs, paths)
+            return float(max(times)), float(sum(times))
+
+        found, best = cost([fabric.paths[path] for path in routes.path[row]]), min(map(cost, product(*candidates)))
+        assert found[0] == pytest.approx(best[0], rel=1e-12)
+        assert found[1] == pytest.approx(best[1], rel=1e-12 if most == MAX_COMBINATIONS else 1e-3)
 
 
 def test_many_crossings_spread_evenly_over_equal_links() -> None:

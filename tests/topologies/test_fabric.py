@@ -6,13 +6,14 @@ from collections import Counter
 from itertools import pairwise, permutations
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies.errors import FabricError
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.fabric.wan import MAX_PATHS, WanSpec
+from topologies.fabric.wan import MAX_ALL_PATHS, MAX_PATHS, WanSpec
 
 counts = st.integers(1, 4)
 specs = st.lists(st.integers(2, 9), min_size=2, max_size=4).flatmap(
@@ -158,6 +159,13 @@ def test_a_wan_with_too_many_paths_is_refused(count: int, direct: list[tuple[str
     links = [(a, b) for i, a in enumerate(routers) for b in routers[:i]]
     with pytest.raises(FabricError, match=named):
         custom(*direct, *links, ("s0b0", "X0"), *([] if direct else [("s1b0", "X8")]), routers=routers)
+
+
+def test_the_paths_of_all_sites_together_fit_the_16_bits_in_which_they_are_stored() -> None:
+    """32 border routers in each of 7 sites have 7 x 6 x 32 x 32 = 43,008 paths."""
+    with pytest.raises(FabricError, match="43,008 paths lead from site to site; allowed: 32,767"):
+        build_fabric(FabricSpec(gpus_per_site=(2,) * 7, border_routers=32))
+    assert np.iinfo(np.int16).max == MAX_ALL_PATHS
 
 
 WIDE = {"gpus_per_site": (2, 2, 2, 2), "border_routers": 26, "routers": ("wide_nine",)}

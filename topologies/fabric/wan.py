@@ -18,6 +18,8 @@ from topologies.errors import FabricError, Mistake, did_you_mean, format_value, 
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
 """Most candidate paths from one site to another: the controller compares all of them for every collective."""
+MAX_ALL_PATHS = 2**15 - 1
+"""Most candidate paths of a fabric: a path's index is stored in 16 bits for every flow of every collective."""
 _MAX_FLAWS = 20  # wrong links that are listed
 _MAX_PARTIAL_PATHS = 100_000  # limits the search, as a dense WAN has far more dead ends than paths
 MAP_PATHS = 4
@@ -341,7 +343,8 @@ def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[i
     any. Only transit routers may lie between the two border routers: a border router is the edge of its site and
     carries no transit traffic. Paths are sorted by source border router, destination border router, length, hops, and
     order of declaration. The first is the fixed path: the shortest from border router 0 to border router 0 (if no path
-    joins those two, the first that exists). Raises FabricError for more than MAX_PATHS paths between two sites.
+    joins those two, the first that exists). Raises FabricError for more than MAX_PATHS paths between two sites, and for
+    more than MAX_ALL_PATHS in all.
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
@@ -362,6 +365,9 @@ def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[i
             text = f"more than {MAX_PATHS} loop-free paths lead from site {a} to site {b}; remove links"
             raise FabricError([Mistake("fabric.wan", text if shortest is None else f"{text}, or lower fabric.paths")])
         candidates[a, b] = tuple(sorted(paths, key=order))
+    if (count := sum(map(len, candidates.values()))) > MAX_ALL_PATHS:
+        text = f"{count:,} paths lead from site to site; allowed: {MAX_ALL_PATHS:,}, so fewer border routers or sites"
+        raise FabricError([Mistake("fabric.wan", text if shortest is None else f"{text}, or a lower fabric.paths")])
     return candidates
 
 
