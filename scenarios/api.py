@@ -161,7 +161,8 @@ def compare(
     (default: the same mode). Both runs must have the same configurations, in the same order.
     Columns: `engine`, `setting`, `label`, `mode`, `baseline`, `collectives` (those that both points have), `mean_s`,
     `baseline_mean_s`, `gain` (1 - mean / baseline's mean) and the ends of its 95 % interval, `gain_low` and
-    `gain_high`, computed from pairs of the same collectives (NaN if there are too few).
+    `gain_high`, computed from pairs of the same collectives; both are NaN if no interval is valid, and `no_interval`
+    says why not.
 
     Raises ResultsError for a folder that cannot be read and for runs that cannot be compared, ValueError without
     `against` and `baseline`.
@@ -198,6 +199,7 @@ def compare(
                 "gain": saving.value,
                 "gain_low": saving.low,
                 "gain_high": saving.high,
+                "no_interval": saving.why,
             }
         )
     if not rows:

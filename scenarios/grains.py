@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from analysis.statistics.intervals import Series
     from scenarios.spec.scenario import Scenario
 
     Floats = npt.NDArray[np.float64]
@@ -65,12 +66,11 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class _Point:
-    """The times of an algorithm, [collectives] s each, and the number of successive collectives that are correlated."""
+    """The times of an algorithm: predicted, as a series, and measured, [collectives] s."""
 
     pieces: int
-    predicted_s: "Floats"
+    predicted: "Series"
     measured_s: "Floats | None"
-    block: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,33 +165,26 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
 
 def _times(scenario: "Scenario", engine: str, jobs: int) -> dict[int, _Point]:
     """Run a scenario and return the times of its collectives by number of GPUs."""
-    from analysis.statistics.intervals import block_length
+    from analysis.statistics.intervals import series_of
     from scenarios.api import run as run_scenario
 
-    (mode,), spec, conditions = scenario.run.modes, scenario.collective, scenario.conditions
     points = {}
     for gpus, rows in run_scenario(scenario, engine, jobs=jobs).groupby("gpus"):
-        predicted_s = rows.predicted_s.to_numpy()
-        block = block_length(
-            predicted_s,
-            ring_shared_by=scenario.mode(mode).kept(spec.reembed_every),
-            sampler=conditions.sampler,
-            memory=conditions.memory(predicted_s),
-        )
+        chosen = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
+        number, predicted_s = rows.collective.to_numpy(), rows.predicted_s.to_numpy()
+        predicted = series_of(number, predicted_s, scenario.conditions, **chosen)
         measured_s = rows.completion_s.to_numpy() if engine == "emulation" else None
-        points[int(gpus)] = _Point(pieces=spec.pieces, predicted_s=predicted_s, measured_s=measured_s, block=block)
+        points[int(gpus)] = _Point(pieces=scenario.collective.pieces, predicted=predicted, measured_s=measured_s)
     return points
 
 
 def _line(key: tuple[str, str, str], gpus: int, mode: str, point: _Point, ring: _Point) -> Line:
     """Return the line of an algorithm's point, compared with the ring's."""
-    import numpy as np
+    from analysis.statistics.intervals import gain
 
-    from analysis.statistics.intervals import Series, gain
-
-    (grain, kind, algorithm), number = key, np.arange(len(point.predicted_s))
-    ring_series, series = (Series(number, one.predicted_s, one.block) for one in (ring, point))
-    saved = None if point is ring else gain(ring_series, series)
+    grain, kind, algorithm = key
+    predicted_s, ring_s = (float(one.predicted.completion_s.mean()) for one in (point, ring))
+    saved = None if point is ring else gain(ring.predicted, point.predicted)
     low = high = measured_s = measured_over_ring = None
     if saved is not None and not math.isnan(saved.low):
         low, high = 1 - saved.high, 1 - saved.low
@@ -205,8 +198,8 @@ def _line(key: tuple[str, str, str], gpus: int, mode: str, point: _Point, ring: 
         mode=mode,
         algorithm=algorithm,
         pieces=point.pieces,
-        predicted_s=float(point.predicted_s.mean()),
-        over_ring=float(point.predicted_s.mean() / ring.predicted_s.mean()),
+        predicted_s=predicted_s,
+        over_ring=predicted_s / ring_s,
         low=low,
         high=high,
         measured_s=measured_s,

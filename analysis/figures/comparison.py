@@ -22,10 +22,11 @@ from matplotlib.ticker import NullLocator
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
 from analysis.figures.run_points import ENGINES, Configuration, FigureError, FigureGroup, Points, collective_words
 from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
-from analysis.statistics.intervals import Interval, Numbers, Summary, gain, summarise
+from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
 
 _WIDE = 8.0  # ratio of the highest to the lowest value above which an axis is logarithmic
 _TICK_WIDTH = 24  # characters in a line of a tick's label
+_NOTE_WIDTH = 75  # characters in a line of the note
 _MAX_COLUMNS = 4  # facets side by side; further ones are below
 _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
@@ -94,6 +95,9 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                     right.set_ylabel("")
         _hide_empty(axes, {panel for panel, *_ in drawn})
         note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
+        estimates = [estimate for one in comparisons for estimate in one.estimates]
+        missing = reasons((one.mode, interval) for one in estimates for interval in (one.summary.mean_s, one.gain))
+        note = "\n".join([note, *(fill(f"no whiskers: {reason}", _NOTE_WIDTH) for reason in missing)])
         legend(figure, _handles(comparisons, lines=group.is_numeric), note)
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name

@@ -19,7 +19,7 @@ import pandas as pd
 from analysis.figures.style import MODE_STYLES, name_modes
 from analysis.results.reader import Run
 from analysis.statistics.answer import COLLECTIVE_NAMES
-from analysis.statistics.intervals import Numbers, Series, block_length
+from analysis.statistics.intervals import Numbers, Series, series_of
 from topologies.conditions import link_overrides
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
@@ -266,41 +266,14 @@ class PointRows:
     @cached_property
     def series(self) -> Series:
         """The completion times as a series, from which intervals are computed."""
-        return self._series(self.number, self.completion_s)
+        chosen = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
+        return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
     def among(self, number: Numbers) -> Series:
         """Return the series of the point's collectives that are among these numbers."""
         if np.array_equal(self.number, number):
             return self.series
-        chosen = np.isin(self.number, number)
-        return self._series(self.number[chosen], self.completion_s[chosen])
-
-    @property
-    def _kept(self) -> int:
-        """The number of successive collectives that keep the same embedding and paths."""
-        every = int(self.configuration.values["collective.reembed_every"])
-        for policy in self.configuration.values.get("policy") or ():
-            if policy["name"] == self.mode:
-                triggers = [str(policy.get(key, "")).split() for key in ("reroute", "reembed")]
-                return math.lcm(*(_period(words, every) for words in triggers if words[:1] == ["every"]))
-        return every if self.rows["reembedded"].any() else 1
-
-    def _series(self, number: Numbers, times_s: Floats) -> Series:
-        values = self.configuration.values
-        block = block_length(
-            times_s,
-            ring_shared_by=self._kept,
-            sampler=values["conditions.sampler"],
-            memory=self.configuration.conditions.memory(times_s),
-        )
-        return Series(number, times_s, block)
-
-
-def _period(trigger: Sequence[str], every: int) -> int:
-    """Return the period of "every", "every N" or "every T ms" in collectives: 1 for a time, whose period is unknown."""
-    if len(trigger) == 3:
-        return 1
-    return int(trigger[1]) if len(trigger) == 2 else every
+        return self.series.rows(np.isin(self.number, number))
 
 
 Points = Mapping[tuple[str, int, str], PointRows]

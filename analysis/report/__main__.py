@@ -33,7 +33,7 @@ from analysis.results.reader import Run, open_run
 from analysis.statistics.answer import Comparison, answer
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
 from analysis.statistics.fidelity import fifo_of, percentage
-from analysis.statistics.intervals import Interval, gain, summarise
+from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
 from analysis.statistics.shared_link_notes import loss_notes, notes
 from topologies.command_line import CommandParser
 
@@ -84,7 +84,9 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
     all_points = list(points.values())
     orders, paper = _orders(all_points)
-    summary = [_line(point, points) for point in all_points]
+    estimates = [(point, summarise(point.series), _gain(point, points)) for point in all_points]
+    summary = [_line(*estimate) for estimate in estimates]
+    intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
     queued = [line for point in all_points for line in _fifo_line(point)]
     rows = [_download(point, rows_a_point(all_points)) for point in all_points]
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
@@ -106,6 +108,7 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
         left_out=left_out,
         most_figures=MAX_FIGURES,
         summary=summary,
+        no_intervals=reasons(intervals),
         jobs=list(_jobs(run, configurations)),
         queued=queued,
         faults=[*_fault_lines(run, configurations)],
@@ -188,13 +191,16 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
         yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
 
-def _line(point: PointRows, points: Points) -> list[str]:
+def _gain(point: PointRows, points: Points) -> Interval | None:
+    """Return a point's gain over base; None for base itself and without it."""
+    base = points.get((point.engine, point.configuration.index, "base"))
+    return None if base is None or point.mode == "base" else gain(base.series, point.series)
+
+
+def _line(point: PointRows, summary: Summary, over_base: Interval | None) -> list[str]:
     """Return a point's line of the summary."""
-    summary = summarise(point.series)
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3), f"{summary.total_s.value:,.3f}"]
-    base = points.get((point.engine, point.configuration.index, "base"))
-    over_base = None if base is None or point.mode == "base" else gain(base.series, point.series)
     if over_base is None:
         return [*line, "", ""]
     return [*line, f"{over_base.value * 100:.1f} %", _bounds(over_base, 100, 1)]

@@ -92,14 +92,15 @@ def _outcome(fastest: Sequence[str], group: Sequence[Comparison], total: int) ->
     if len(known) == 1:
         return f"{winner}, {_percent(least.value)} % below base{_interval(least, _percent, ' %')}"
     ends = [end for interval in known for end in (interval.low, interval.high)]
-    range_of_all = Interval(value=0, low=math.nan if any(map(math.isnan, ends)) else min(ends), high=max(ends))
+    why = next((interval.why for interval in known if interval.why), "")
+    range_of_all = Interval(value=0, low=math.nan if why else min(ends), high=max(ends), why=why)
     span = f"{_percent(least.value)} % to {_percent(most.value)} % below base"
     return f"{winner}, {span}{_interval(range_of_all, _percent, ' %', 's within')}"
 
 
 def _interval(interval: Interval, text: Callable[[float], str], unit: str, word: str = "") -> str:
     if math.isnan(interval.low):
-        return " (too few collectives for an interval)"
+        return f" ({interval.why})"
     return f" (95 % interval{word} {text(interval.low)} to {text(interval.high)}{unit})"
 
 

@@ -1,46 +1,65 @@
 """Statistics of completion times: mean, total and gain over a baseline, each with a confidence interval.
 
 A mean is a total divided by a count, and a gain compares two totals. Both are ratio estimators, whose standard error
-follows from the residuals of blocks (the delta method; Cochran, "Sampling techniques", 1977, chapter 6), with Student's
-t for one degree of freedom less than there are blocks. A block is a number of consecutive collectives that are
-correlated: a single one if every collective has independent conditions and no ring is shared. All modes run under the
-same conditions, so a gain pairs the same collectives of two modes, and common variation cancels.
+follows from the residuals of blocks (the delta method; Cochran, "Sampling techniques", 1977, chapter 6). Times are
+skewed: a slow link makes a few collectives very long. So the interval is Student's t interval after Hall's cubic
+transformation, which removes the effect of skewness (P. Hall, "On the removal of skewness by transformation", Journal
+of the Royal Statistical Society B 54, 1992, pages 221-228), with one degree of freedom less than there are blocks.
 
-A small sample does not show the tail of the distribution, so its interval would be too narrow. Below the minimum
-numbers defined here there is no interval. A test checks the coverage of all others by simulation.
+A block is a number of consecutive collectives that are correlated. It begins where nothing is in force that was chosen
+for an earlier collective, as the stored rows tell (`Series.fresh`), and lasts as long as conditions are correlated. All
+modes run under the same conditions, so a gain pairs the same collectives of two modes, and common variation cancels.
+
+Some samples cannot tell how long the longest times are, and their intervals would be too narrow. Then there is no
+interval, and `Interval.why` says why not. A test checks the coverage of all others by simulation.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.conditions.sampler import ConditionsSpec
+
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
+Flags = npt.NDArray[np.bool_]
+
 MIN_COLLECTIVES = 60
 MIN_BLOCKS = 5
+MIN_UNEVEN_BLOCKS = 10
+"""The least number of blocks if they differ in length, because choices follow conditions instead of a period."""
 MIN_DIFFERENT = 10
 """If two modes agree exactly in some blocks, the gain has an interval only if at least this many other blocks differ: a
 gain from fewer could be an accident."""
+
+FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
+ALIKE = "the modes differ in too few collectives for an interval"
+HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
+"""Why there is no interval."""
 
 _CORRELATION_TIMES_A_BLOCK = 30  # adjacent blocks then correlate by 2 %
 _TRACE_BLOCKS = 20  # limit of blocks for a trace, whose slow changes completion times may not show
 _LAGS_A_BLOCK = 20  # length of a block for a trace, in decorrelation lags
 _UNCORRELATED = 0.2  # times of a trace count as uncorrelated up to this autocorrelation
+_COLLECTIVES_A_RATIO = 0.5  # that conditions need to show slow links, as a share of a link's highest / lowest rate
+_SKEWNESS = 0.2  # that such conditions may have without that number, as skewness / root of the number
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate and the bounds of its confidence interval; both bounds are NaN if there is no interval."""
+    """An estimate and the bounds of its confidence interval; without one, the bounds are NaN, and `why` says why."""
 
     value: float
     low: float
     high: float
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,32 +75,53 @@ class Summary:
 class Series:
     """Completion times of one mode: `completion_s` [K] s of the collectives `number` [K], in ascending order.
 
-    `block` is the number of consecutive collectives that are correlated. Raises ValueError for an empty series, for
-    different shapes, and for a block below 1.
+    `block` is the number of consecutive collectives whose conditions are correlated. `fresh` [K] tells before which
+    collectives everything was chosen anew that outlasts a collective; None: before each. `needed` is the number of
+    collectives that show the slowest conditions. Raises ValueError for an empty series, for different shapes, and for a
+    block below 1.
     """
 
     number: Numbers
     completion_s: Floats
     block: int = 1
+    fresh: Flags | None = None
+    needed: float = 0.0
 
     def __post_init__(self) -> None:
         if self.number.ndim != 1 or self.number.shape != self.completion_s.shape:
             raise ValueError(f"numbers {self.number.shape} and times {self.completion_s.shape}: both must be [K]")
+        if self.fresh is not None and self.fresh.shape != self.number.shape:
+            raise ValueError(f"numbers {self.number.shape} and choices {self.fresh.shape}: both must be [K]")
         if self.number.size == 0 or self.block < 1:
             raise ValueError(f"{self.number.size} collectives in blocks of {self.block}: both must be 1 or more")
 
+    def rows(self, some: npt.NDArray[Any]) -> "Series":
+        """Return the series of some of its collectives, given by flags or indices."""
+        fresh = None if self.fresh is None else self.fresh[some]
+        return replace(self, number=self.number[some], completion_s=self.completion_s[some], fresh=fresh)
 
-def block_length(completion_s: Floats, *, ring_shared_by: int, sampler: str, memory: float) -> int:
-    """Return how many consecutive collectives are correlated, given their times.
 
-    Collectives that share a ring are correlated: `ring_shared_by` of them, 1 if the ring is fixed. Collectives under
-    similar conditions are, too: for a multiple of the sampler's `memory` (`ConditionsSpec.memory`), or with a trace for
-    as long as their times are autocorrelated.
+def series_of(
+    number: Numbers, completion_s: Floats, conditions: ConditionsSpec, *, reembedded: Flags, rerouted: Flags
+) -> Series:
+    """Return the times of a point's collectives as a series, given where it re-embedded and re-routed, [K] each.
+
+    A mode that re-embeds re-routes with it, so what it keeps is chosen anew when it re-embeds. Collectives under
+    similar conditions are correlated for a multiple of the sampler's memory (`ConditionsSpec.memory`), or with a trace
+    for as long as their times are autocorrelated.
     """
+    chosen = reembedded if reembedded.any() else rerouted
+    memory = conditions.memory(completion_s)
     least = math.ceil(_CORRELATION_TIMES_A_BLOCK * (memory - 1))
-    if sampler == "trace":
+    if conditions.sampler == "trace":
         least = max(completion_s.size // _TRACE_BLOCKS, _LAGS_A_BLOCK * (_decorrelation_lag(completion_s) - 1))
-    return -(-max(1, least) // ring_shared_by) * ring_shared_by
+    return Series(
+        number,
+        completion_s,
+        block=max(1, least),
+        fresh=chosen if chosen.any() and not chosen.all() else None,
+        needed=_COLLECTIVES_A_RATIO * memory * conditions.rate_ratio,
+    )
 
 
 def _decorrelation_lag(times: Floats) -> int:
@@ -100,57 +140,149 @@ def shared(series: Sequence[Series]) -> list[Series] | None:
     common = reduce(np.intersect1d, (other.number for other in series))
     if not common.size:
         return None
-    return [Series(common, other.completion_s[np.searchsorted(other.number, common)], other.block) for other in series]
+    return [other.rows(np.searchsorted(other.number, common)) for other in series]
 
 
 def summarise(series: Series, *, confidence: float = 0.95) -> Summary:
     """Return mean and total of the completion times. Raises ValueError for a confidence outside 0..1."""
-    sums, sizes = _blocks(series, series.block)
-    mean_s = _interval(sums, sizes, sizes, confidence)
-    count = series.number.size
-    total_s = Interval(value=mean_s.value * count, low=mean_s.low * count, high=mean_s.high * count)
+    blocks, count = _Blocks.of([series]), series.number.size
+    mean_s = _ratio(blocks, blocks.times[0], (np.ones(count), blocks.sizes), confidence)
+    total_s = replace(mean_s, value=mean_s.value * count, low=mean_s.low * count, high=mean_s.high * count)
     return Summary(collectives=count, mean_s=mean_s, total_s=total_s)
 
 
 def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | None:
     """Return the share of time that a mode saves over the baseline, 1 - total of mode / total of base.
 
-    The totals are over the collectives that both have, paired by number; None if they have none in common. Blocks are
-    as long as the longer of the two. Raises ValueError for a confidence outside 0..1.
+    The totals are over the collectives that both have, paired by number; None if they have none in common. A block
+    begins where both modes have chosen anew. Raises ValueError for a confidence outside 0..1.
     """
     if base is mode:
         return Interval(value=0.0, low=0.0, high=0.0)
     pair = shared([base, mode])
     if pair is None:
         return None
-    block = max(base.block, mode.block)
-    (mode_s, sizes), (base_s, _) = _blocks(pair[1], block), _blocks(pair[0], block)
-    ratio = _interval(mode_s, base_s, sizes, confidence)
+    blocks = _Blocks.of(pair)
+    of_base, of_mode = blocks.times
+    (_, base_s), (_, mode_s) = of_base, of_mode
+    value = 1 - float(mode_s.sum() / base_s.sum())
+    # The ratio with the more variable times in its numerator has the residuals that the transformation suits better.
+    if _variation(of_mode[0]) >= _variation(of_base[0]):
+        ratio = _ratio(blocks, of_mode, of_base, confidence)
+        interval = Interval(value=value, low=1 - ratio.high, high=1 - ratio.low, why=ratio.why)
+    else:
+        ratio = _ratio(blocks, of_base, of_mode, confidence)
+        low = 1 - 1 / ratio.low if not ratio.low <= 0 else -math.inf
+        interval = Interval(value=value, low=low, high=1 - 1 / ratio.high, why=ratio.why)
     differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
-    if differ < min(sizes.size, MIN_DIFFERENT) and np.ptp(base_s / sizes) > _ROUNDING * float(base_s.max()):
-        return Interval(value=1 - ratio.value, low=math.nan, high=math.nan)
-    return Interval(value=1 - ratio.value, low=1 - ratio.high, high=1 - ratio.low)
+    varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
+    if not interval.why and differ < min(base_s.size, MIN_DIFFERENT) and varies:
+        return Interval(value=value, low=math.nan, high=math.nan, why=ALIKE)
+    return interval
 
 
-def _blocks(series: Series, block: int) -> tuple[Floats, Floats]:
-    """Return sum and size of every block; incomplete blocks are smaller."""
-    if block == 1:  # shortcut with the same result
-        return series.completion_s, np.ones(series.number.size)
-    starts = np.flatnonzero(np.diff(series.number // block, prepend=-1))
-    return np.add.reduceat(series.completion_s, starts), np.diff(np.append(starts, series.number.size)).astype(float)
+def reasons(intervals: Iterable[tuple[str, Interval | None]]) -> list[str]:
+    """Return why intervals are missing, each with the names of those that are: "too few ... (base, joint)"."""
+    names: dict[str, dict[str, None]] = {}
+    for name, interval in intervals:
+        if interval is not None and interval.why:
+            names.setdefault(interval.why, {})[name] = None
+    return [f"{why} ({', '.join(those)})" for why, those in names.items()]
 
 
-def _interval(numerator: Floats, denominator: Floats, sizes: Floats, confidence: float) -> Interval:
-    """Return the ratio of two totals given by block, with an interval if there are enough collectives and blocks."""
+_Values = tuple[Floats, Floats]
+"""Values by collective, [K], and their sums by block, [B]."""
+
+
+def _variation(times_s: Floats) -> float:
+    return float(times_s.std() / times_s.mean())
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Blocks:
+    """The same blocks of one or two series: the times of each, by collective and by block, and the blocks' sizes.
+
+    `number` is how many blocks of equal size are worth as much; `least` is the least such number that has an interval.
+    `needed` is the largest of the series' numbers.
+    """
+
+    times: Sequence["_Values"]
+    sizes: Floats
+    least: int
+    needed: float
+
+    @classmethod
+    def of(cls, series: Sequence[Series]) -> "_Blocks":
+        """Return the blocks of series over the same collectives; a block begins where all of them are fresh."""
+        number, block = series[0].number, max(one.block for one in series)
+        given = [one.fresh for one in series if one.fresh is not None]
+        fresh = np.flatnonzero(reduce(np.logical_and, given)) if given else None
+        starts, is_even = _starts(number, block, fresh)
+        sizes = np.diff(np.append(starts, number.size)).astype(float)
+        times = [(one.completion_s, np.add.reduceat(one.completion_s, starts)) for one in series]
+        least = MIN_BLOCKS if is_even else MIN_UNEVEN_BLOCKS
+        return cls(times=times, sizes=sizes, least=least, needed=max(one.needed for one in series))
+
+    @property
+    def number(self) -> float:
+        """The number of blocks, where a shorter one counts for less than one."""
+        return float(self.sizes.sum() ** 2 / (self.sizes @ self.sizes))
+
+
+def _starts(number: Numbers, block: int, fresh: Numbers | None) -> tuple[Numbers, bool]:
+    """Return the indices at which blocks of at least `block` collectives begin, and whether all are equally long except
+    the first and the last. Blocks begin at the indices `fresh`, or, if None, where a multiple of `block` is passed."""
+    if fresh is None:
+        return np.flatnonzero(np.diff(number // block, prepend=-1)), True
+    begins, starts = number[fresh], [0]
+    while True:
+        following = int(np.searchsorted(begins, number[starts[-1]] + block))
+        if following == begins.size:
+            break
+        starts.append(int(fresh[following]))
+    within = np.diff(number[starts])[1:]
+    return np.array(starts), within.size == 0 or bool((within == within[0]).all())
+
+
+def _ratio(blocks: _Blocks, numerator: _Values, denominator: _Values, confidence: float) -> Interval:
+    """Return the ratio of two totals, with an interval if one is valid."""
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence}; allowed: between 0 and 1")
-    value = float(numerator.sum() / denominator.sum())
-    blocks = float(sizes.sum() ** 2 / (sizes @ sizes))  # a shorter block counts for less than one
-    if blocks < MIN_BLOCKS or sizes.sum() < MIN_COLLECTIVES:
-        return Interval(value=value, low=math.nan, high=math.nan)
+    (numerators, above), (denominators, below) = numerator, denominator
+    value = float(above.sum() / below.sum())
+    if why := _why_none(blocks, numerators - value * denominators):
+        return Interval(value=value, low=math.nan, high=math.nan, why=why)
+    residual = above - value * below
+    variance = float(residual @ residual)
+    if variance <= (_ROUNDING * float(above.sum())) ** 2:
+        return Interval(value=value, low=value, high=value)
+    error = math.sqrt(variance / (1 - 1 / blocks.number)) / float(below.sum())
+    skewness = float((residual**3).sum()) / variance**1.5  # divided by the root of the number of blocks
     from scipy.special import stdtrit  # imported late: it takes a third of a second
 
-    residual = numerator - value * denominator
-    error = math.sqrt(float(residual @ residual) / (1 - 1 / blocks)) / float(denominator.sum())
-    half = float(stdtrit(blocks - 1, (1 + confidence) / 2)) * error
-    return Interval(value=value, low=value - half, high=value + half)
+    quantile = float(stdtrit(blocks.number - 1, (1 + confidence) / 2))
+    low, high = (value - _transformed(end, skewness) * error for end in (quantile, -quantile))
+    return Interval(value=value, low=low, high=high)
+
+
+def _transformed(quantile: float, skewness: float) -> float:
+    """Return the quantile of a Student statistic of skewed data (Hall 1992, the inverse of the cubic transformation).
+    `skewness` is the data's skewness / the root of their number."""
+    if abs(skewness) < _ROUNDING:
+        return quantile
+    return 3 / skewness * float(np.cbrt(1 + skewness * (quantile - skewness / 6)) - 1)
+
+
+def _why_none(blocks: _Blocks, residual: Floats) -> str:
+    """Return why there is no interval, given the residual of each collective, [K]; "" if there is one."""
+    count = residual.size
+    if count < MIN_COLLECTIVES:
+        return FEW
+    if blocks.number < blocks.least:
+        return FEW_BLOCKS
+    if count < blocks.needed:
+        variance = float(residual @ residual) / count
+        third = float(np.abs((residual**3).sum())) / count
+        if third > _SKEWNESS * math.sqrt(count) * variance**1.5:
+            return HEAVY
+    return ""

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from analysis.statistics.intervals import Interval, Series
+from analysis.statistics.intervals import Interval, Series, series_of
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
 from scenarios.experiment.heartbeat import breaking_silence
-from scenarios.experiment.summary import point_result, series_of
+from scenarios.experiment.summary import point_result
 from scenarios.spec.scenario import Scenario
 
 _CONFIGS_SHOWN = 4  # configurations in the live table at most, so that it fits a screen
@@ -36,7 +37,7 @@ class _PointProgress:
     count: int
     start_work: float
     collective_work: float
-    times_s: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    parts: dict[int, tuple[npt.NDArray[Any], ...]] = field(default_factory=dict)  # times and choices, by start
     done: int = 0
     total_s: float = 0.0
     predicted_s: float = 0.0
@@ -85,7 +86,7 @@ class Progress:
     def take(self, part: Slice) -> bool:
         """Add a slice; returns whether its point is now complete."""
         point, rows = self.points[part.setting, part.mode], part.rows
-        point.times_s[rows.start] = rows.completion_s
+        point.parts[rows.start] = rows.completion_s, rows.reembedded, rows.rerouted
         point.done += len(rows)
         point.total_s += float(rows.completion_s.sum())
         # In a resumed run, the model's stored rows have a prediction as well, which is their own time.
@@ -96,15 +97,17 @@ class Progress:
         return point.complete
 
     def _complete(self, index: int, mode: str, point: _PointProgress) -> None:
-        times_s = np.concatenate([times for _, times in sorted(point.times_s.items())])
-        series = series_of(self.configs[index], mode, np.arange(point.count), times_s)
+        parts = (arrays for _, arrays in sorted(point.parts.items()))
+        times_s, reembedded, rerouted = map(np.concatenate, zip(*parts, strict=True))
+        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted}
+        series = series_of(np.arange(point.count), times_s, self.configs[index].conditions, **chosen)
         if mode == "base":
             self._base[index] = series
         result = point_result(mode, series, None if mode == "base" else self._base.get(index))
         point.mean = _format_interval(result.summary.mean_s, 1e3, " ms", 3)
         point.gain = "" if result.gain is None else _format_interval(result.gain, 100, " %", 1)
         point.doing = None
-        point.times_s.clear()
+        point.parts.clear()
         if all(self.points[index, other].complete for other in self.configs[index].run.modes):
             self._base.pop(index, None)
 
@@ -177,9 +180,9 @@ def _new_point(engine: str, config: Scenario) -> _PointProgress:
 
 
 def _format_interval(interval: Interval, scale: float, unit: str, digits: int) -> str:
-    """Format an estimate with half its interval, if it has one."""
-    half = (interval.high - interval.low) / 2 * scale
-    return f"{interval.value * scale:,.{digits}f}{unit}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")
+    """Format an estimate with its interval, if it has one."""
+    value, low, high = (f"{number * scale:,.{digits}f}" for number in (interval.value, interval.low, interval.high))
+    return f"{value}{unit}" + ("" if math.isnan(interval.low) else f" [{low}, {high}]")
 
 
 def with_progress(

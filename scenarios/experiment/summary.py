@@ -26,7 +26,7 @@ from analysis.statistics.claims import (
     is_paper_configuration,
 )
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
-from analysis.statistics.intervals import Interval, Numbers, Series, Summary, block_length, gain, summarise
+from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
@@ -56,6 +56,8 @@ _VALUES = [
     "predicted_s",
     "bound_s",
     *_REFEREES,
+    "reembedded",
+    "rerouted",
     "reconfigure_s",
     "drops",
     "late",
@@ -223,17 +225,6 @@ def results_of(
             yield _result(engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode)
 
 
-def series_of(config: Scenario, mode: str, number: Numbers, completion_s: npt.NDArray[np.float64]) -> Series:
-    """Return the times of a mode's collectives in the form from which intervals are computed."""
-    block = block_length(
-        completion_s,
-        ring_shared_by=config.mode(mode).kept(config.collective.reembed_every),
-        sampler=config.conditions.sampler,
-        memory=config.conditions.memory(completion_s),
-    )
-    return Series(number, completion_s, block)
-
-
 def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
     """Return the result of one mode, finished or not, from its stored times and those of base."""
     return PointResult(mode=mode, summary=summarise(times), gain=None if base is None else gain(base, times))
@@ -255,8 +246,9 @@ def _result(
             ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
             arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
     for mode, rows in stored.items():
+        chosen = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         times_s = rows["completion_s"].to_numpy()
-        series[mode] = series_of(config, mode, np.arange(times_s.size), times_s)
+        series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, **chosen)
     points = tuple(
         replace(
             point_result(mode, times, series.get("base")),
@@ -508,13 +500,20 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
 _INTERVAL_ENDS = ("mean_low_s", "mean_high_s", "total_low_s", "total_high_s", "gain_low", "gain_high")
 
 
-def _interval_ends(point: PointResult) -> dict[str, float | None]:
-    """Return the ends of the 95 % intervals; None if there is no interval (a single block of collectives, no base)."""
+def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
+    """Return the ends of the 95 % intervals, None if there is no interval, and then why not."""
     intervals = (point.summary.mean_s, point.summary.total_s, point.gain)
     ends: list[float] = []
     for interval in intervals:
         ends += (math.nan, math.nan) if interval is None else (interval.low, interval.high)
-    return {name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)}
+    fields: dict[str, Any] = {
+        name: None if math.isnan(end) else end for name, end in zip(_INTERVAL_ENDS, ends, strict=True)
+    }
+    missing = {
+        "no_interval": point.summary.mean_s.why,
+        "no_gain_interval": "" if point.gain is None else point.gain.why,
+    }
+    return fields | {name: why for name, why in missing.items() if why}
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
@@ -538,8 +537,21 @@ def as_text(results: Sequence[ConfigResult]) -> str:
     columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
     rows = list(zip(*shown, strict=True))
-    more = (*_job_lines(results), *_transfer_lines(results), *_training_lines(results), *_order_lines(results))
+    more = (
+        *_interval_lines(results),
+        *_job_lines(results),
+        *_transfer_lines(results),
+        *_training_lines(results),
+        *_order_lines(results),
+    )
     return "\n".join([*aligned(rows, range(3)), *more])
+
+
+def _interval_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield why there are no intervals, with the modes that have none for this reason."""
+    points = [point for result in results for point in result.points]
+    intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
+    yield from (f"[-]: {reason}" for reason in reasons(intervals))
 
 
 def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
@@ -668,7 +680,10 @@ def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     papers = [result for result in results if _has_paper_values(result)]
     others = [result for result in results if len(result.points) > 1 and not _has_paper_values(result)]
     if others:
-        yield from ("", "the modes, slowest first (> where the interval of the difference excludes zero, ~ where not)")
+        yield from (
+            "",
+            "the modes, slowest first (> where there is an interval of the difference that excludes zero, ~ elsewhere)",
+        )
     for result in others:
         yield f"{result.engine}, {result.config.label}: {result.claims.order_text}"
     if papers:

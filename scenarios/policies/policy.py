@@ -134,11 +134,6 @@ class Mode:
         """Whether chosen paths may still be in force after conditions have changed."""
         return self.reroutes and self.reroute != ALWAYS
 
-    def kept(self, reembed_every: int) -> int:
-        """Return after how many collectives the periodic rules coincide again; 1 if neither rule is periodic."""
-        periods = [rule.period(reembed_every) for rule in (self.reroute, self.reembed) if rule.kind == "every"]
-        return math.lcm(*periods)
-
     def reembeds_at(self, number: Any, every: int) -> Any:
         """Return whether the placement is re-chosen before collective `number`: a bool, or an array for an array."""
         return self.reembed.at(number, every)

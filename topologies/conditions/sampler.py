@@ -57,6 +57,14 @@ class ConditionsSpec:
     every_s: float | None = None
     interval_s: float | None = None
 
+    @property
+    def rate_ratio(self) -> float:
+        """The largest ratio of a link's highest rate to its lowest; infinite for a trace, which declares no range."""
+        if self.sampler == "trace":
+            return math.inf
+        ranges = [self.intra_rate_bps, self.wan_rate_bps, *(one.rate_bps for one in self.links if one.rate_bps)]
+        return max(high / max(low, 1) for low, high in ranges)
+
     def memory(self, completion_s: npt.NDArray[np.float64]) -> float:
         """Return the memory of a link's rate in collectives: its autocorrelation at lag j is about (1 - 1/memory)^j.
 
