@@ -71,7 +71,8 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             Line2D([], [], color=MODE_STYLES[one.mode].colour, label=f"delivered, {one.mode} ({how})")
             for one in collectives
         ]
-        handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
+        if any(axes.lines for axes in rows):
+            handles.append(Line2D([], [], color=CRITICAL, linestyle="--", label="deadline"))
         legend(figure, handles)
         heading(figure, f"{configuration.label}: collective {number}")
     return Picture(

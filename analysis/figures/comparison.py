@@ -94,10 +94,12 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
                     right.tick_params(labelleft=False)
                     right.set_ylabel("")
         _hide_empty(axes, {panel for panel, *_ in drawn})
-        note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
         estimates = [estimate for one in comparisons for estimate in one.estimates]
-        missing = reasons((one.mode, interval) for one in estimates for interval in (one.summary.mean_s, one.gain))
-        note = "\n".join([note, *(fill(f"no whiskers: {reason}", _NOTE_WIDTH) for reason in missing)])
+        intervals = [(one.mode, each) for one in estimates for each in (one.summary.mean_s, one.gain) if each]
+        note = "whiskers: 95 % interval" + ("" if is_base else "; of a gain, from pairs of the same collectives")
+        has_whiskers = any(not each.why and each.low < each.high for _, each in intervals)
+        lines = [note] * has_whiskers + [fill(f"no whiskers: {why}", _NOTE_WIDTH) for why in reasons(intervals)]
+        note = "\n".join(lines)
         legend(figure, _handles(comparisons, lines=group.is_numeric), note)
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name

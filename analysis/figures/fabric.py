@@ -66,7 +66,7 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
         explain(
             figure,
             f"Thick: links that the collective uses, in the direction of the arrow. Thin: {thin}.\n"
-            "Circles: GPUs. Squares: border routers. Diamonds: transit routers. "
+            f"Circles: GPUs. Squares: border routers. {'Diamonds: transit routers. ' * bool(fabric.wan.routers)}"
             f"{'Triangles: leaves (up) and spines (down). ' if is_physical else ''}"
             "Numbers: Gbit/s of WAN links in use.",
         )

@@ -65,7 +65,8 @@ def picture(name: str, run: Run, configuration: Configuration) -> Picture | None
         if any(bar.measured for bar in bars):
             sides = [("left: measured", "#666666"), ("right: predicted", paler("#666666"))]
         handles = [Patch(facecolor=face, label=text, **look) for text, face in sides]
-        legend(figure, handles, "mean over the rounds; whiskers: 5th to 95th percentile")
+        rounds = max(bar.rounds for bar in bars)
+        legend(figure, handles, "mean over the rounds; whiskers: 5th to 95th percentile" if rounds > 1 else "one round")
     suffix = f"-{configuration.index}" if len(run.settings) > 1 else ""
     return Picture(
         name=f"{name}{suffix}-jobs",

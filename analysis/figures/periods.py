@@ -82,12 +82,14 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture | None:
             _draw(axes, [row for row in rows if row.panel == panel])
             axes.set_title(panel if group.facet is None else f"{group.key_words(group.facet)} {panel}")
         modes = [mode for mode in MODE_STYLES if any(row.mode == mode for row in rows)]
+        engines = [row.engine for row in rows]
         looks = [marker(mode, measured=True) | line(mode) for mode in modes]
         handles = [
             Line2D([], [], label=MODE_STYLES[mode].label, **look) for mode, look in zip(modes, looks, strict=True)
         ]
         handles.append(Line2D([], [], label="the best period", **_RING))
-        legend(figure, handles, "lines: predicted; filled markers: measured, the first collectives")
+        notes = {"model": "lines: predicted", "emulation": "filled markers: measured, the first collectives"}
+        legend(figure, handles, "; ".join(note for engine, note in notes.items() if engine in {*engines}))
     caption = f"Mean time of {collective_words(group.configurations)}s against how many of them keep an embedding."
     data = csv_text(row._asdict() for row in rows)
     return Picture(

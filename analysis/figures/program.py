@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.figures.output import Picture, canvas, csv_text, heading
 from analysis.figures.style import INK, MODE_STYLES, time_unit
@@ -11,6 +12,22 @@ from analysis.figures.style import INK, MODE_STYLES, time_unit
 _LOOKS = [style.colour for style in MODE_STYLES.values()]
 _LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _WRONG = "#C2185B"
+_MOST = 1.05  # utilisation that is shown: packets that wait in a queue's burst may leave up to that much faster
+
+
+def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
+    """Return the indices of samples that are at least half as far apart as most are, the first and the last included. A
+    packet counts whole when it leaves, so the bytes of a much shorter time say nothing about the link's use."""
+    after = at_s[at_s > at_s[0]]
+    if not after.size:
+        return [0]
+    least_s, kept = 0.5 * float(np.median(np.diff([at_s[0], *after]))), [0]
+    for index in range(1, at_s.size):
+        if at_s[index] >= at_s[kept[-1]] + least_s:
+            kept.append(index)
+    if kept[-1] != at_s.size - 1:
+        kept[max(1, len(kept) - 1) :] = [at_s.size - 1]
+    return kept
 
 
 def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:
@@ -21,9 +38,11 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
     """
     at_s = np.array([at_ns for at_ns, _, _ in samples]) / 1e9
     sent, possible = (np.array([one[part] for one in samples], dtype=np.float64) for part in (1, 2))  # [samples, links]
-    keep = np.concatenate([[True], np.diff(at_s) > 0])
+    keep = _kept(at_s)
     at_s, sent = at_s[keep], sent[keep]
-    used = np.diff(sent, axis=0) / np.diff(possible[keep], axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a link without rate
+        used = np.diff(sent, axis=0) / np.diff(possible[keep], axis=0)
+    used = np.where(used <= _MOST, used, np.nan)  # more than a few packets too many: the run was too short to tell
     last_s = max(float(run["run_s"]), 1e-9)
     scale, unit = time_unit(last_s)
     ranks = run["ranks"]

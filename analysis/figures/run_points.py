@@ -21,9 +21,10 @@ from analysis.results.reader import Run
 from analysis.statistics.answer import COLLECTIVE_NAMES
 from analysis.statistics.intervals import Numbers, Series, series_of
 from topologies.conditions import link_overrides
-from topologies.conditions.sampler import ConditionsSpec
+from topologies.conditions.sampler import ConditionsSpec, delays_s
 from topologies.fabric.fabric import GRAINS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.maps import read_wan
+from topologies.fabric.ports import links_in_grain
 from topologies.units import format_delay, format_rate_range, format_size
 
 Floats = npt.NDArray[np.float64]
@@ -192,6 +193,13 @@ class Configuration:
         counts = {name: _tuples(self.values[f"fabric.{name}"]) for name in ("leaves", "spines", "border_routers")}
         return build_fabric(FabricSpec(gpus_per_site=gpus, wan=wan, **counts, **later))
 
+    @cached_property
+    def wan_delays_s(self) -> tuple[float, float]:
+        """The shortest and the longest delay of a WAN link in one direction, in seconds."""
+        of_links = delays_s(self.fabric, self.conditions)
+        wan = [of_links[link.index] for link in links_in_grain(self.fabric).all if link.kind == "wan"]
+        return float(min(wan)), float(max(wan))
+
     @property
     def conditions(self) -> ConditionsSpec:
         """The specification from which the conditions are drawn."""
@@ -266,7 +274,8 @@ class PointRows:
     @cached_property
     def series(self) -> Series:
         """The completion times as a series, from which intervals are computed."""
-        chosen = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
+        chosen: Any = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
+        chosen["one_draw"] = any(job.get("kind") == "background" for job in self.configuration.values.get("job") or ())
         return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
     def among(self, number: Numbers) -> Series:
@@ -322,6 +331,9 @@ class FigureGroup:
 
     def key_words(self, key: str) -> str:
         """Return a scenario's key in words; collective.chunk is the chunk size of AllGathers, or a block size."""
+        own_delays = any(entry.delay_s is not None for one in self.configurations for entry in one.conditions.links)
+        if key == "conditions.wan_delay" and own_delays:
+            return "delay of WAN links without one of their own"
         is_block = key == "collective.chunk" and any(one.kind != "allgather" for one in self.configurations)
         return "block size" if is_block else _LABELS.get(key, key)
 
@@ -397,8 +409,15 @@ class FigureGroup:
             if not any(one.has_blocks for one in self.configurations):
                 return ""
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
-        known = {"fabric.gpus": f"{text} GPUs", "conditions.wan_delay": f"WAN links of {text}"}
+        known = {"fabric.gpus": f"{text} GPUs", "conditions.wan_delay": f"WAN links of {self._wan_delays}"}
         return known.get(key, f"{self.key_words(key)} {text}")
+
+    @property
+    def _wan_delays(self) -> str:
+        """The delays of all WAN links in words: "10 µs", or "10 µs to 5 ms"."""
+        shortest_s, longest_s = zip(*(one.wan_delays_s for one in self.configurations), strict=True)
+        ends = (words("conditions.wan_delay", each_s) for each_s in (min(shortest_s), max(longest_s)))
+        return " to ".join(dict.fromkeys(ends))
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:

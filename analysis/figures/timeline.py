@@ -82,20 +82,19 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
         "Outlined: the critical path, which adds up to the completion time. Below: its seconds by link or GPU, largest "
         "first: sending (dark), delay (light)."
     )
+    grey = "Grey rows cross the WAN. " * any(flow.crosses for flow in one.flows)
     if configuration.is_ring_allgather:
         return [
             "A bar: a chunk in transit over a ring edge, from the first bit sent to the last received. "
             "Its number and shade: the rank where it started.",
-            "Grey rows cross the WAN. "
-            "Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
+            f"{grey}Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
             critical,
         ]
     has_blocks = configuration.kind in _NUMBERS and any(timed.block >= 0 for timed in one.transfers)
     numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if has_blocks else ""
     lines = [
         f"A bar: a message in transit, from the first bit sent to the last received.{numbers}",
-        "Grey rows cross the WAN. Right: the rate of the flow's slowest link; the slowest flow in bold. "
-        "Dashed: completion.",
+        f"{grey}Right: the rate of the flow's slowest link; the slowest flow in bold. Dashed: completion.",
         critical,
     ]
     if any(one.spans for one in collectives):

@@ -15,7 +15,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.figures.collective_detail import Collective
+from analysis.figures.collective_detail import Collective, TimedTransfer
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
 from analysis.figures.run_points import Configuration, Points, labelled
 from analysis.figures.style import FAINT, INK, MODE_STYLES, time_unit
@@ -91,13 +91,14 @@ def diagram(
             for letter, (work, colour) in _WORK.items()
             if any(bar.work[0] == letter for bar in bars_of[0])
         ]
-        handles.append(Line2D([], [], color=_ARROW, label="over the WAN"))
-        if _has_gradients(both[0].configuration):
-            handles.append(Line2D([], [], color=_GRADIENTS, label="gradients over the WAN"))
+        drawn = {colour for one in both for colour in _arrow_colours(one, training, _crossing(one, training))}
+        names = {_ARROW: "over the WAN", _GRADIENTS: "gradients over the WAN"}
+        handles += [Line2D([], [], color=colour, label=name) for colour, name in names.items() if colour in drawn]
         legend(figure, handles)
     return Picture(
         name=f"{name}-{training.job}-stages" if training.job else f"{name}-stages",
-        caption=f"Pipeline of {which} of {label}: the computations of GPUs, and the messages that cross the WAN.",
+        caption=f"Pipeline of {which} of {label}: the computations of GPUs"
+        + (", and the messages that cross the WAN." if drawn else "; no message crosses the WAN."),
         figure=figure,
         data=csv_text(
             one.which
@@ -158,17 +159,14 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
             if bar.end_s - bar.start_s > 0.0055 * longest_s * len(bar.work[1:]):
                 axes.text(x, bar.row, bar.work[1:], ha="center", va="center", fontsize=5.5, color=ink)
     transfers = [timed for timed in one.transfers if timed.transfer in training.transfers]
-    crossing = [timed for timed in transfers if one.flows[timed.flow].crosses]
+    crossing = _crossing(one, training)
     if crossing:
         first = np.array([[row[one.flows[timed.flow].src] for timed in crossing]])
         last = np.array([[row[one.flows[timed.flow].dst] for timed in crossing]])
         start = np.array([[timed.leaves_s / scale for timed in crossing]])
         end = np.array([[timed.end_s / scale for timed in crossing]])
-        stage = _stages(one.configuration, len(training.works))
         look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.0011, "headwidth": 5}
-        look["color"] = [  # messages between replicas of a stage are gradients
-            _GRADIENTS if stage[src] == stage[dst] else _ARROW for src, dst in zip(first[0], last[0], strict=True)
-        ]
+        look["color"] = _arrow_colours(one, training, crossing)
         axes.quiver(start, first, end - start, last - first, zorder=3, **look)
     ranks = sorted(row, key=row.__getitem__)
     axes.set_yticks(range(len(ranks)), [one.gpu(rank) for rank in ranks])
@@ -185,9 +183,18 @@ def _draw(axes: Axes, one: Collective, training: Trained, bars: Sequence[_Bar], 
     axes.set_title(title, fontsize=8.5)
 
 
-def _has_gradients(configuration: Configuration) -> bool:
-    """Return whether the gradients of a stage cross the WAN."""
-    return int(configuration.value("training.replicas")) > 1 and configuration.value("training.across") == "data"
+def _crossing(one: Collective, training: Trained) -> list[TimedTransfer]:
+    """Return the messages of a training that cross the WAN."""
+    transfers = [timed for timed in one.transfers if timed.transfer in training.transfers]
+    return [timed for timed in transfers if one.flows[timed.flow].crosses]
+
+
+def _arrow_colours(one: Collective, training: Trained, crossing: Sequence[TimedTransfer]) -> list[str]:
+    """Return the colours of these messages' arrows; messages between replicas of a stage are gradients."""
+    row = {bar.rank: bar.row for bar in _bars(one, training)}
+    stage = _stages(one.configuration, len(training.works))
+    ends = [(one.flows[timed.flow].src, one.flows[timed.flow].dst) for timed in crossing]
+    return [_GRADIENTS if stage[row[src]] == stage[row[dst]] else _ARROW for src, dst in ends]
 
 
 def _stages(configuration: Configuration, positions: int) -> list[int]:

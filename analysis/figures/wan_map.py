@@ -48,9 +48,11 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
             figure, grid, ScalarMappable(Normalize(0, 1), UTILISATION), "utilisation of a WAN link, one direction"
         )
         heading(figure, f"{label}: the WAN under collective {first.number}")
+        changes = first.configuration.conditions.every_s is not None
+        bandwidth = "bandwidth at the collective's start" if changes else "available bandwidth"
         explain(
             figure,
-            "Colour and width: utilisation, the bits sent over the link / (available bandwidth x completion time).\n"
+            f"Colour and width: utilisation, the bits sent over the link / ({bandwidth} x completion time).\n"
             "Arrows: paths in use; each direction is drawn on its right-hand side. Squares: nodes with sites. "
             "Dots: transit nodes.",
         )
@@ -69,13 +71,17 @@ def positions(fabric: Fabric) -> dict[str, tuple[float, float]]:
 
 
 def utilisation(one: Collective) -> Mapping[int, float]:
-    """Return the utilisation of each WAN link, by index: the bits sent over it / (its rate x the completion time)."""
+    """Return the utilisation of each WAN link, by index: the bits sent over it / (its rate x the completion time).
+
+    The rate is that at the collective's start; a link that is down then has the utilisation 0.
+    """
     bits: dict[int, float] = defaultdict(float)
     for timed in one.transfers:
         for link in one.flows[timed.flow].links:
             bits[link] += 8 * timed.size
     links = [link.index for link in links_in_grain(one.configuration.fabric).all if link.kind == "wan"]
-    return {link: bits[link] / (float(one.rates_bps[link]) * one.completion_s) for link in links}
+    possible = {link: float(one.rates_bps[link]) * one.completion_s for link in links}
+    return {link: bits[link] / possible[link] if possible[link] else 0.0 for link in links}
 
 
 def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]], across: float) -> None:

@@ -41,6 +41,7 @@ gain from fewer could be an accident."""
 FEW, FEW_BLOCKS = "too few collectives for an interval", "too few independent blocks of collectives for an interval"
 ALIKE = "the modes differ in too few collectives for an interval"
 HEAVY = "too few collectives for an interval, as the slowest conditions are rare"
+ONE_DRAW = "no interval, as all rounds have the same draw of background traffic, and other draws would differ"
 """Why there is no interval."""
 
 _CORRELATION_TIMES_A_BLOCK = 30  # adjacent blocks then correlate by 2 %
@@ -77,7 +78,8 @@ class Series:
 
     `block` is the number of consecutive collectives whose conditions are correlated. `fresh` [K] tells before which
     collectives everything was chosen anew that outlasts a collective; None: before each. `needed` is the number of
-    collectives that show the slowest conditions. Raises ValueError for an empty series, for different shapes, and for a
+    collectives that show the slowest conditions. With `one_draw` all collectives share one draw of something, of whose
+    effect they tell nothing. Raises ValueError for an empty series, for different shapes, and for a
     block below 1.
     """
 
@@ -86,6 +88,7 @@ class Series:
     block: int = 1
     fresh: Flags | None = None
     needed: float = 0.0
+    one_draw: bool = False
 
     def __post_init__(self) -> None:
         if self.number.ndim != 1 or self.number.shape != self.completion_s.shape:
@@ -102,9 +105,16 @@ class Series:
 
 
 def series_of(
-    number: Numbers, completion_s: Floats, conditions: ConditionsSpec, *, reembedded: Flags, rerouted: Flags
+    number: Numbers,
+    completion_s: Floats,
+    conditions: ConditionsSpec,
+    *,
+    reembedded: Flags,
+    rerouted: Flags,
+    one_draw: bool = False,
 ) -> Series:
     """Return the times of a point's collectives as a series, given where it re-embedded and re-routed, [K] each.
+    `one_draw` tells that all of them have the same draw of background traffic.
 
     A mode that re-embeds re-routes with it, so what it keeps is chosen anew when it re-embeds. Collectives under
     similar conditions are correlated for a multiple of the sampler's memory (`ConditionsSpec.memory`), or with a trace
@@ -121,6 +131,7 @@ def series_of(
         block=max(1, least),
         fresh=chosen if chosen.any() and not chosen.all() else None,
         needed=_COLLECTIVES_A_RATIO * memory * conditions.rate_ratio,
+        one_draw=one_draw,
     )
 
 
@@ -203,13 +214,14 @@ class _Blocks:
     """The same blocks of one or two series: the times of each, by collective and by block, and the blocks' sizes.
 
     `number` is how many blocks of equal size are worth as much; `least` is the least such number that has an interval.
-    `needed` is the largest of the series' numbers.
+    `needed` is the largest of the series' numbers, and `one_draw` whether any has one draw.
     """
 
     times: Sequence["_Values"]
     sizes: Floats
     least: int
     needed: float
+    one_draw: bool
 
     @classmethod
     def of(cls, series: Sequence[Series]) -> "_Blocks":
@@ -221,7 +233,8 @@ class _Blocks:
         sizes = np.diff(np.append(starts, number.size)).astype(float)
         times = [(one.completion_s, np.add.reduceat(one.completion_s, starts)) for one in series]
         least = MIN_BLOCKS if is_even else MIN_UNEVEN_BLOCKS
-        return cls(times=times, sizes=sizes, least=least, needed=max(one.needed for one in series))
+        needed, one_draw = max(one.needed for one in series), any(one.one_draw for one in series)
+        return cls(times=times, sizes=sizes, least=least, needed=needed, one_draw=one_draw)
 
     @property
     def number(self) -> float:
@@ -276,6 +289,8 @@ def _transformed(quantile: float, skewness: float) -> float:
 def _why_none(blocks: _Blocks, residual: Floats) -> str:
     """Return why there is no interval, given the residual of each collective, [K]; "" if there is one."""
     count = residual.size
+    if blocks.one_draw:
+        return ONE_DRAW
     if count < MIN_COLLECTIVES:
         return FEW
     if blocks.number < blocks.least:

@@ -99,8 +99,9 @@ class Progress:
     def _complete(self, index: int, mode: str, point: _PointProgress) -> None:
         parts = (arrays for _, arrays in sorted(point.parts.items()))
         times_s, reembedded, rerouted = map(np.concatenate, zip(*parts, strict=True))
-        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted}
-        series = series_of(np.arange(point.count), times_s, self.configs[index].conditions, **chosen)
+        config = self.configs[index]
+        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted, "one_draw": config.has_background}
+        series = series_of(np.arange(point.count), times_s, config.conditions, **chosen)
         if mode == "base":
             self._base[index] = series
         result = point_result(mode, series, None if mode == "base" else self._base.get(index))

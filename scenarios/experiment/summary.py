@@ -246,8 +246,9 @@ def _result(
             ends = [(rank_at[begin], rank_at[end]) for begin, end in zip(*schedule.ends, strict=True)]
             arrived[mode] = np.array(times_of(schedule.transfers, ends, first.messages)[1])
     for mode, rows in stored.items():
-        chosen = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
+        chosen: Any = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         times_s = rows["completion_s"].to_numpy()
+        chosen |= {"one_draw": config.has_background}
         series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, **chosen)
     points = tuple(
         replace(

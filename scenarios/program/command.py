@@ -1,6 +1,7 @@
 """Runs a user's program for the command line: prints the outcome, and completes the run folder."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,17 @@ from scenarios.program.session import COUNTED
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import VMError, VMUsageError
 
+_MOST_SHARE = 1.05  # of its rate that a link may seem to carry, as the last packet counts whole
+
 
 def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
     """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
     modes = config.run.modes
     if len(modes) > 1:
-        _say(f"WAN paths are chosen by {modes[0]}, the first of the modes {', '.join(modes)}")
+        _say(
+            f"the program runs once, in {modes[0]}, the first of the modes {', '.join(modes)}: run it again for each "
+            f"other mode, as with --modes {modes[1]}"
+        )
     try:
         files = RunFiles.begun(folder, config, engines=[PROGRAM], command=command)
     except OSError as error:
@@ -68,15 +74,27 @@ def _table(result: Mapping[str, Any]) -> str:
         lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>6} {end:>14} {segments:>22} {datagrams:>9}")
     lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
     for link in result["links"]:
-        share = link["bytes"] / link["capacity_bytes"] if link["capacity_bytes"] else 0.0
-        lines.append(f"{link['link']:<16} {link['bytes']:>16,} {share:>11.1%}")
+        lines.append(f"{link['link']:<16} {link['bytes']:>16,} {_share(link):>11}")
     for capture in result["captures"] or ():
         lines.append(f"{capture['link']}: {capture['packets']:,} packets in {capture['file']}")
     if result["changes"]:
-        lines.append(f"conditions changed {result['changes']:,} times, and WAN paths {result['rerouted']:,} times")
+        lines.append(f"conditions changed {_times(result['changes'])}, and WAN paths {_times(result['rerouted'])}")
     drops = "" if result["drops"] is None else f", {result['drops']} packets dropped"
     lines.append(f"{result['run_s']:.6f} s of the run's time, {result['wall_s']:.1f} s of wall time{drops}")
     return "\n".join(lines)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _share(link: Mapping[str, Any]) -> str:
+    """Return which share of its rate a link carried. Packets count whole when they leave, so that a run that is shorter
+    than one packet's time, or little longer, has no share."""
+    if not link["bytes"]:
+        return f"{0:.1%}"
+    share = link["bytes"] / link["capacity_bytes"] if link["capacity_bytes"] else math.inf
+    return f"{min(share, 1):.1%}" if share <= _MOST_SHARE else "too short"
 
 
 def _say(line: str) -> None:

@@ -77,8 +77,8 @@ class Exchange:
 class ProgramTimeline:
     """Applies the conditions and the WAN paths of a program's run; `config` is from `rows_as_collectives`.
 
-    The constructor puts the first paths into force. `count` is the number of rate changes since, `rerouted` how many of
-    them re-routed, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
+    The constructor puts the first paths into force. `count` is how often a rate has changed since, `rerouted` how often
+    a path has, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
     """
 
     def __init__(self, testbed: Testbed, config: Scenario) -> None:
@@ -117,12 +117,14 @@ class ProgramTimeline:
         before, self._row = self._row, now_ns // self._every_ns
         if self._conditions.limit is not None:
             self._row = min(self._row, self._conditions.limit - 1)
-        self.rates_bps = self._conditions.shaped_bps(self._row, ())
-        self._testbed.change(self.rates_bps)
-        self.count += 1
+        rates_bps = self._conditions.shaped_bps(self._row, ())
+        self.count += bool((rates_bps != self.rates_bps).any())
+        self.rates_bps = rates_bps
+        self._testbed.change(rates_bps)
         if self._routed_row() > before:
-            self.messages += self._testbed.route_all(self._believed.known_bps(self._row, ()), best=True)
-            self.rerouted += 1
+            messages = self._testbed.route_all(self._believed.known_bps(self._row, ()), best=True)
+            self.messages += messages
+            self.rerouted += messages > 0
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""

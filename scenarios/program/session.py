@@ -50,8 +50,8 @@ CROWDED = (
 """The note at the end of a run that met the limit of processes."""
 
 COMPUTING = (
-    "computing took no virtual time: to have a rank compute for SECONDS, call longhaul.compute(SECONDS) in Python or "
-    "the command longhaul-compute SECONDS"
+    "processors take no virtual time: a rank computes for SECONDS only in longhaul.compute(SECONDS) of Python, in the "
+    "command longhaul-compute SECONDS, or in a sleep"
 )
 """The note at the end of every run in virtual time."""
 

@@ -166,6 +166,11 @@ class Scenario:
         return AdmissionPlan(self.admission, self.fabric, self.conditions, self.classes, dead)
 
     @property
+    def has_background(self) -> bool:
+        """Whether any job is background traffic, which is drawn once and is the same in every round."""
+        return any(job.is_background for job in self.jobs)
+
+    @property
     def transfers(self) -> tuple[Transfer, ...]:
         """The transfers of a configuration with their outcomes."""
         plan = self.admission_plan

@@ -84,7 +84,7 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     assert sum(carried.values()) == pytest.approx(100e6 * HEADERS, rel=0.02)
     assert (tmp_path / "run/files/written").read_text() == "g4!"
     assert not (tmp_path / "written").exists()
-    assert "computing took no virtual time" in said
+    assert "processors take no virtual time" in said
     rows = (tmp_path / "run/links.csv").read_text().splitlines()
     assert rows[0] == "time_s,link,bytes,capacity_bytes"
     assert {row.split(",")[1] for row in rows[1:]} == set(carried)

@@ -1,0 +1,153 @@
+"""What titles, legends, notes and tables state follows from the data, also where scenarios are unusual."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.figures import program as program_figure
+from analysis.figures.__main__ import draw
+from analysis.figures.run_points import configurations_of, groups_of
+from analysis.results.reader import open_run
+from scenarios.experiment import command
+from scenarios.program import command as program_command
+from scenarios.program import session
+from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
+from tests.fakes.commands import scenario
+
+
+def modelled(folder: Path, *options: str) -> Path:
+    """Run the model without figures; return the run folder."""
+    status = command.run(["paper", "--engine", "model", "--collectives", "2", "--no-report", "--out", str(folder / "run"),
+                          *options])  # fmt: skip
+    assert status == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ('{ "s0b0>s1b0" = { delay = "5 ms" } }', "WAN links of 10 µs to 5 ms"),
+        ('{ wan = { delay = "3 ms" } }', "WAN links of 3 ms"),
+        ('{ gpu-gpu = { delay = "3 ms" } }', "WAN links of 10 µs"),
+        ('{ wan = { rate = "5 Gbit/s" } }', "WAN links of 10 µs"),
+    ],
+)
+def test_a_figures_title_has_the_delays_that_its_wan_links_have(tmp_path: Path, links: str, words: str) -> None:
+    run = modelled(tmp_path, "--modes", "base", "--set", f"conditions.links={links}")
+    (group,) = groups_of(configurations_of(open_run(run)))
+    assert words in group.title.split(", ")
+
+
+def test_a_swept_wan_delay_is_not_said_of_links_that_have_their_own(tmp_path: Path) -> None:
+    swept = ("--modes", "base", "--wan-delay", "10 us,1 ms")
+    (plain,) = groups_of(configurations_of(open_run(modelled(tmp_path / "a", *swept))))
+    own = ("--set", 'conditions.links={ "s0b0>s1b0" = { delay = "5 ms" } }')
+    (group,) = groups_of(configurations_of(open_run(modelled(tmp_path / "b", *swept, *own))))
+    assert (plain.x_label, group.x_label) == ("WAN link delay", "delay of WAN links without one of their own")
+
+
+@pytest.mark.parametrize(("across", "said", "unsaid"), [("data", "gradients over the WAN", ">over the WAN"),
+                                                        ("pipeline", ">over the WAN", "gradients over")])  # fmt: skip
+def test_the_legend_of_a_pipeline_names_only_arrows_that_are_drawn(
+    tmp_path: Path, across: str, said: str, unsaid: str
+) -> None:
+    """Replicas in a site each exchange only gradients over the WAN; a pipeline over both sites only activations."""
+    options = [f"training.across={across}", "training.replicas=2", "training.micro_batches=2",
+               'training.gradient_size="1 MB"', "fabric.gpus=4"]  # fmt: skip
+    folder = tmp_path / "run"
+    arguments = ["geopipe", "--engine", "model", "--collectives", "1", "--no-report", "--out", str(folder)]
+    sets = [part for option in options for part in ("--set", option)]
+    assert command.run([*arguments, "--modes", "base", *sets]) == 0
+    draw(folder)
+    (drawn,) = (folder / "figures").glob("*-stages.svg")
+    text = drawn.read_text()
+    assert said in text and unsaid not in text
+
+
+def sample(at_s: float, sent: int, rate_bps: float = 10e9) -> tuple[int, list[int], list[float]]:
+    return round(at_s * 1e9), [sent], [rate_bps * at_s / 8]
+
+
+def used(samples: list[tuple[int, list[int], list[float]]]) -> list[float]:
+    """Return the utilisation that the figure of a program shows of one link."""
+    rank = {"rank": 0, "gpu": "g0", "status": 0, "end_s": samples[-1][0] / 1e9}
+    run = {"run_s": samples[-1][0] / 1e9, "ranks": [rank], "links": [{"link": "s0b0>s1b0"}]}
+    data = program_figure.picture(run, samples).data
+    return [float(row["utilisation"]) for row in csv.DictReader(io.StringIO(data))]
+
+
+def test_the_last_packet_of_a_program_does_not_fill_a_link_many_times() -> None:
+    """A packet of 64 kB leaves 13 ns before the end: it counts to the last whole interval."""
+    regular = [sample(0, 0), sample(0.01, 5_000_000), sample(0.02, 10_000_000)]
+    assert used(regular) == pytest.approx([0.4, 0.4])
+    assert used([*regular, sample(0.020000013, 10_064_000)]) == pytest.approx([0.4, 5_064_000 / 12.5e6], rel=1e-3)
+    assert used([*regular, sample(0.025, 15_000_000)]) == pytest.approx([0.4, 0.4, 0.8])
+    (alone,) = used([sample(0, 0), sample(1e-8, 98)])
+    assert math.isnan(alone)  # 98 bytes in 10 ns at 12.5 bytes: no utilisation can be told
+
+
+def test_the_table_of_a_program_has_no_share_for_a_run_shorter_than_its_packets() -> None:
+    counts = [(98, 12.5), (0, 0.0), (5_000, 10_000.0), (10_100, 10_000.0)]
+    links = [
+        {"link": f"link{number}", "bytes": sent, "capacity_bytes": most} for number, (sent, most) in enumerate(counts)
+    ]
+    result: dict[str, Any] = {"ranks": [], "links": links, "captures": None, "changes": 0, "rerouted": 0}
+    result |= {"drops": 0, "run_s": 1e-8, "wall_s": 1.0}
+    lines = program_command._table(result).splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines[2:6]] == ["too short", "0.0%", "50.0%", "100.0%"]
+    assert not any("conditions changed" in line for line in lines)
+    lines = program_command._table(result | {"changes": 1}).splitlines()
+    assert "conditions changed once, and WAN paths 0 times" in lines
+
+
+class RoutedTestbed:
+    """A testbed that counts the crossings whose best path changes, as a controller counts its messages."""
+
+    def __init__(self) -> None:
+        self.rates: list[np.ndarray] = []
+
+    def route_all(self, rates_bps: np.ndarray, *, best: bool) -> int:
+        self.rates.append(rates_bps.copy())
+        return int(len(self.rates) < 2 or (self.rates[-1] != self.rates[-2]).any())
+
+    def change(self, rates_bps: np.ndarray) -> None: ...
+
+    def settle(self) -> None: ...
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_only_changes_of_conditions_and_paths_that_happen_are_counted(moves: bool) -> None:
+    rates = {} if moves else {"conditions.wan_rate": "40 Gbit/s", "conditions.intra_rate": "100 Gbit/s"}
+    values = {"conditions.every": "10 ms", "run.modes": ["wan"], "program.command": "true", **rates}
+    (config,) = scenario(**values).configurations()
+    testbed: Any = RoutedTestbed()
+    timeline = ProgramTimeline(testbed, rows_as_collectives(config))
+    for row in range(1, 12):
+        timeline.advance(row * 10_000_000)
+    assert (timeline.count, timeline.rerouted) == ((11, 11) if moves else (0, 0))
+
+
+def test_a_program_tells_that_it_runs_in_the_first_of_several_modes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(program_command.RunFiles, "begun", full)
+    for modes, said in ((["base", "wan"], True), (["wan"], False)):
+        (config,) = scenario(run__modes=modes, program__command="true").configurations()
+        folder: Any = SimpleNamespace(path=Path("run"))
+        program_command.run_program(config, folder, ["run.py"], as_json=True)
+        told = capsys.readouterr().err
+        assert ("the program runs once, in base, the first of the modes base, wan: run it again" in told) == said
+
+
+def test_the_note_on_computing_claims_nothing_of_the_run() -> None:
+    """Whether ranks called longhaul.compute is not known, so that the note only says what takes time."""
+    assert "took" not in session.COMPUTING and "longhaul.compute(SECONDS)" in session.COMPUTING
