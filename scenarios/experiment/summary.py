@@ -552,7 +552,8 @@ def _interval_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield why there are no intervals, with the modes that have none for this reason."""
     points = [point for result in results for point in result.points]
     intervals = [(point.mode, interval) for point in points for interval in (point.summary.mean_s, point.gain)]
-    yield from (f"[-]: {reason}" for reason in reasons(intervals))
+    why = reasons(intervals)
+    yield from ["", *(f"[-]: {each}" for each in why)] if why else []
 
 
 def _job_lines(results: Sequence[ConfigResult]) -> Iterator[str]:

@@ -146,21 +146,20 @@ def test_rare_slow_conditions_have_an_interval_that_holds_or_none() -> None:
     """A WAN of 0.1 to 100 Gbit/s: with fixed paths a few collectives make half of the mean, and a plain Student's t
     interval covers in 75 to 83 %. Where paths are chosen, the slowest links do not count."""
     config, times = slowest(0.1, 300 * 100)
-    for mode in ("base", "ccl"):
-        found = intervals(config, times, mode, 100)
-        for part in range(2 if mode == "ccl" else 1):
-            whys = [one[part].why for one in found]
-            assert whys.count("") <= 0.01 * len(whys) and HEAVY in whys
-    (has_one, held), _ = covered(config, times, "wan", 100)
-    assert has_one > 0.95
-    assert 0.91 <= held <= 0.99  # three standard errors are 4 %
+    for mode, part in (("base", 0), ("ccl", 0), ("wan", 1)):
+        whys = [one[part].why for one in intervals(config, times, mode, 100)]
+        assert whys.count(HEAVY) >= 0.99 * len(whys), (mode, part)
+    for mode, part in (("wan", 0), ("ccl", 1)):  # the gain of ccl compares two modes that the same slow link delays
+        has_one, held = covered(config, times, mode, 100)[part]
+        assert has_one > 0.8
+        assert 0.91 <= held <= 0.99, (mode, part)  # three standard errors are 4 %
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gbps", [0.1, 0.5, 1, 2, 5])
 @pytest.mark.parametrize("count", [60, 100, 200, 500])
 def test_intervals_under_a_wide_range_of_rates_hold_or_are_missing(gbps: float, count: int) -> None:
-    config, times = slowest(gbps, 1000 * count)
+    config, times = slowest(gbps, 600 * count)
     for mode in times:
         for has_one, held in covered(config, times, mode, count):
             assert has_one < 0.02 or 0.92 <= held <= 0.98, (mode, has_one, held)

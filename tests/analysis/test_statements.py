@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from analysis.figures import program as program_figure
-from analysis.figures.__main__ import draw
-from analysis.figures.run_points import configurations_of, groups_of
+from analysis.figures import training
+from analysis.figures.collective_detail import collectives_of
+from analysis.figures.run_points import configurations_of, groups_of, points_of
 from analysis.results.reader import open_run
 from scenarios.experiment import command
 from scenarios.program import command as program_command
@@ -23,8 +24,8 @@ from tests.fakes.commands import scenario
 
 def modelled(folder: Path, *options: str) -> Path:
     """Run the model without figures; return the run folder."""
-    status = command.run(["paper", "--engine", "model", "--collectives", "2", "--no-report", "--out", str(folder / "run"),
-                          *options])  # fmt: skip
+    plain = ("paper", "--engine", "model", "--collectives", "2", "--no-report", "--out", str(folder / "run"))
+    status = command.run([*plain, *options])
     assert status == 0
     return folder / "run"
 
@@ -64,10 +65,12 @@ def test_the_legend_of_a_pipeline_names_only_arrows_that_are_drawn(
     arguments = ["geopipe", "--engine", "model", "--collectives", "1", "--no-report", "--out", str(folder)]
     sets = [part for option in options for part in ("--set", option)]
     assert command.run([*arguments, "--modes", "base", *sets]) == 0
-    draw(folder)
-    (drawn,) = (folder / "figures").glob("*-stages.svg")
-    text = drawn.read_text()
-    assert said in text and unsaid not in text
+    run = open_run(folder)
+    first, *_ = configurations_of(run)
+    predicted = collectives_of(run, points_of(run, [first, *_]), first, number=0)
+    drawn = training.diagram("geopipe", [], predicted, training.trained(first)[0])
+    assert drawn is not None
+    assert said in drawn.svg and unsaid not in drawn.svg
 
 
 def sample(at_s: float, sent: int, rate_bps: float = 10e9) -> tuple[int, list[int], list[float]]:

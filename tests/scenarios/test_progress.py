@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from analysis.results.rows import Rows
-from analysis.statistics.intervals import gain, summarise
+from analysis.statistics.intervals import gain, series_of, summarise
 from scenarios.engines.base import Activity, Retrying, Slice
 from scenarios.experiment import heartbeat, progress
 from scenarios.experiment.progress import Progress
-from scenarios.experiment.summary import series_of
 from tests.fakes.commands import scenario
 
 
@@ -42,10 +41,11 @@ def test_a_finished_point_is_shown_with_its_mean_and_gain_over_base():
     for mode in ("base", "wan", "ccl", "joint"):
         assert not shown.take(part(0, mode, times_s[mode][700:], 700))
         assert shown.take(part(0, mode, times_s[mode][:700]))
-    series = {mode: series_of(setting, mode, np.arange(1000), times) for mode, times in times_s.items()}
+    always = {"reembedded": np.ones(1000, bool), "rerouted": np.ones(1000, bool)}
+    series = {mode: series_of(np.arange(1000), times, setting.conditions, **always) for mode, times in times_s.items()}
     mean, less = summarise(series["joint"]).mean_s, gain(series["base"], series["joint"])
-    in_words = f"{mean.value * 1e3:,.3f} ms ± {(mean.high - mean.low) * 500:,.3f}"
-    below = f"{less.value * 100:.1f} % ± {(less.high - less.low) * 50:.1f}"
+    in_words = f"{mean.value * 1e3:,.3f} ms [{mean.low * 1e3:,.3f}, {mean.high * 1e3:,.3f}]"
+    below = f"{less.value * 100:.1f} % [{less.low * 100:.1f}, {less.high * 100:.1f}]"
     assert shown.points[0, "joint"].words()[:3] == ("1,000 of 1,000", in_words, below)
     assert shown.line(0, "joint").startswith("[4/4] model, 8 GPUs, 8 MB, 10 us, joint: 1,000 of 1,000, mean ")
 
