@@ -126,12 +126,12 @@ def test_intervals_hold_where_rings_are_chosen_when_conditions_call_for_it() -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_intervals_hold_for_every_kind_of_policy(name: str) -> None:
-    """600 draws; three standard errors are 2.7 %."""
     config = with_policies(600 * 100, name)
     times = simulated(config)
     for count in (100, 200):
         for has_one, held in covered(config, times, name, count):
-            assert has_one < 0.1 or 0.92 <= held <= 0.98, (count, has_one)
+            draws = has_one * 600 * 100 / count
+            assert draws < 60 or abs(held - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / draws), (count, draws, held)
 
 
 def slowest(gbps: float, count: int) -> tuple[Scenario, Times]:
@@ -157,12 +157,13 @@ def test_rare_slow_conditions_have_an_interval_that_holds_or_none() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gbps", [0.1, 0.5, 1, 2, 5])
-@pytest.mark.parametrize("count", [60, 100, 200, 500])
-def test_intervals_under_a_wide_range_of_rates_hold_or_are_missing(gbps: float, count: int) -> None:
-    config, times = slowest(gbps, 600 * count)
+def test_intervals_under_a_wide_range_of_rates_hold_or_are_missing(gbps: float) -> None:
+    config, times = slowest(gbps, 600 * 100)
     for mode in times:
-        for has_one, held in covered(config, times, mode, count):
-            assert has_one < 0.02 or 0.92 <= held <= 0.98, (mode, has_one, held)
+        for count in (60, 100):
+            for has_one, held in covered(config, times, mode, count):
+                draws = has_one * 600 * 100 / count
+                assert draws < 20 or abs(held - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / draws), (mode, count, draws, held)
 
 
 def test_a_repeated_draw_of_background_traffic_has_no_interval() -> None:
