@@ -103,7 +103,7 @@ def run_of_rows(rows: "pd.DataFrame") -> Run:
     Raises ResultsError for another frame, or one of which the columns that tell collectives apart are missing.
     """
     settings = getattr(rows, "attrs", {}).get(SETTINGS_ATTRIBUTE)
-    needed = ("engine", "setting", "mode", "collective", "completion_s", "reembedded")
+    needed = ("engine", "setting", "mode", "collective", "completion_s", "reembedded", "rerouted")
     if settings is None or not set(needed) <= set(rows.columns):
         what = "rows as run(...) or load(...) returned them, with the columns " + ", ".join(needed)
         raise ResultsError(f"the frame has no settings or lacks columns; allowed: {what}")
