@@ -183,8 +183,9 @@ def gain(base: Series, mode: Series, *, confidence: float = 0.95) -> Interval | 
         interval = Interval(value=value, low=1 - ratio.high, high=1 - ratio.low, why=ratio.why)
     else:
         ratio = _ratio(blocks, of_base, of_mode, confidence)
-        low = 1 - 1 / ratio.low if not ratio.low <= 0 else -math.inf
-        interval = Interval(value=value, low=low, high=1 - 1 / ratio.high, why=ratio.why)
+        if ratio.low <= 0:  # times that vary so much could have any ratio
+            return Interval(value=value, low=math.nan, high=math.nan, why=FEW)
+        interval = Interval(value=value, low=1 - 1 / ratio.low, high=1 - 1 / ratio.high, why=ratio.why)
     differ = int((np.abs(mode_s - base_s) > _ROUNDING * base_s).sum())
     varies = np.ptp(base_s / blocks.sizes) > _ROUNDING * float(base_s.max())
     if not interval.why and differ < min(base_s.size, MIN_DIFFERENT) and varies:

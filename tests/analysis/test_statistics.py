@@ -121,6 +121,15 @@ def test_a_gain_that_depends_on_few_differing_collectives_has_no_interval() -> N
     assert gain(series(np.ones(300)), series(np.ones(300))).high == 0  # without variation there is no uncertainty
 
 
+def test_a_gain_whose_ratio_may_be_zero_has_no_interval() -> None:
+    """One collective of base takes as long as a million others, so that the ratio of totals is hardly known."""
+    base = np.full(60, 1e-3)
+    base[5] = 1e4
+    found = gain(series(base), series(np.ones(60)))
+    assert (found.why, found.value) == (FEW, pytest.approx(1 - 60 / base.sum()))
+    assert math.isnan(found.low) and math.isnan(found.high)
+
+
 def test_missing_intervals_are_explained_once_for_each_reason() -> None:
     base, mode = series(np.arange(1.0, 60.0)), series(np.arange(2.0, 61.0))
     found = [("base", summarise(base).mean_s), ("joint", summarise(mode).mean_s), ("joint", gain(base, mode))]
