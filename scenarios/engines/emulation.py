@@ -376,10 +376,9 @@ class Reader:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         self._completion_s[k] = float(completion_s[0])
         fifo_columns: dict[str, Any] = {}
-        if "retransmitted_bytes" in row:
+        if self._task.config.transport.queue == "fifo":
             shares = self._predictor.shares(k, sent_s=sent_s, arrived_s=arrived_s)
             fifo_columns = {
-                "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),
                 "quickest_transfer": np.array([shares.quickest]),
                 "slowest_transfer": np.array([shares.slowest]),
                 "fairness": np.array([shares.fairness]),
@@ -396,6 +395,7 @@ class Reader:
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),
             drops=np.array([row["drops"]], dtype=np.int64),
+            retransmitted_bytes=np.array([row["retransmitted_bytes"]], dtype=np.float64),
             late=np.array([row["late"]]) if self._task.config.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._predictor.bound_s(k),

@@ -222,7 +222,7 @@ def serve(
             platform = replace(platform, folder=files)
             if not virtual:
                 platform = replace(platform, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
-            with Testbed(replace(config, jobs=()), platform=platform, tell=tell) as testbed:
+            with Testbed(replace(config, jobs=()), platform=platform, tell=tell, at_prompt=True) as testbed:
                 interactive = InteractiveTestbed(testbed, config.jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, platform.scale, where=where, folder=str(folder))

@@ -25,8 +25,9 @@ of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's rate times
 2. The agents make S small: the last packet of a chunk is a short one.
 3. B = R x timer lateness. With a smaller burst, the time by which a timer is late is lost for good; with a larger one,
    chunks arrive early. In virtual time the lateness is below a microsecond on any machine.
-4. A class whose turn is delayed by a segment of another class would lose that time. A class with an assured part or a
-   ceiling has a burst of the longest segment to catch up; its messages are early by that at most.
+4. A class whose turn is delayed by segments of other classes would lose that time, and HTB would hand it to a later
+   class. In the worst case it waits for one segment of every other class. So a class with an assured part or a ceiling
+   has a burst of that many of the longest segments to catch up; its messages are early by that at most.
 
 *Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which distinguishes
 them by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
@@ -331,7 +332,7 @@ class Shaping:
         if self.tunnels:
             return _TUNNELS_LATE_NS
         has_part = self.services and self.services[htb.service].has_part
-        return round(1e9 * self.segment_bytes / port) if has_part else 0
+        return round(1e9 * self.segment_bytes * (len(self.services) - 1) / port) if has_part else 0
 
     def _class_lines(self, htb: HtbClass, ceiling: int, child: ChildClass | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
