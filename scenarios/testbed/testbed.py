@@ -268,6 +268,7 @@ class Testbed:
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.fair_links is None or self.tunnels else services(self.config.classes),
+            sending_services=len({*self.config.workload.dscp}),
             tunnels=self.tunnels,
             buffer=None
             if size is None

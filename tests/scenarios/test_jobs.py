@@ -459,6 +459,40 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
 
 
+def test_three_to_five_classes_with_shares_and_ceilings_get_the_parts_that_the_model_gives_them(tmp_path):
+    """Jobs of 16 MB, each in a class of its own or in none, share a WAN link of 10 Gbit/s. Two VMs."""
+
+    def classes_of(*parts):
+        return [
+            {"name": f"c{number}", "priority": number, "share": share, "ceiling": ceiling}
+            for number, (share, ceiling) in enumerate(parts)
+        ]
+
+    three, five = ((0.5, 0.5), (0, 0.3), (0, 1)), ((0.2, 0.25), (0, 0.3), (0.1, 0.2), (0.15, 0.6), (0.1, 1))
+    jobs = [
+        {"name": f"j{rank}", "kind": "broadcast", "algorithm": "direct", "ranks": [rank, rank + 5], "size": "16 MB"}
+        for rank in range(5)
+    ]
+    of_three, of_five = (
+        [jobs[rank] | {"class": f"c{rank}"} for rank in range(count)] for count in (len(three), len(five))
+    )
+    rates = {"conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"}
+    found = {}
+    for name, parts, sent in (("three", three, of_three), ("five", five, of_five)):
+        one = scenario(*sent, **{"class": classes_of(*parts)}, **rates, fabric__gpus=10, run__modes=["base"])
+        path = tmp_path / f"{name}.toml"
+        path.write_text(resolved(one))
+        out = tmp_path / name
+        ended(path, "--no-report", "--engine", "emulation", "--collectives", "1", "--out", out, cwd=tmp_path)
+        found[name] = open_run(out).jobs.set_index("job")
+    for run in found.values():
+        assert (run.completion_s / run.predicted_s - 1).abs().max() <= 0.005
+    # By hand: half, three tenths and the rest, until the first has ended after 25.6 ms; delays are 11 us.
+    assert found["three"].completion_s["j0"] * 1e3 == pytest.approx(12.8 / 0.5, rel=0.005)
+    assert found["three"].completion_s["j1"] * 1e3 == pytest.approx(12.8 / 0.3, rel=0.005)
+    assert found["three"].completion_s["j2"] * 1e3 == pytest.approx(25.6 + (12.8 - 0.2 * 25.6) / 0.7, rel=0.005)
+
+
 @pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])
 def test_a_tick_label_of_a_figure_names_its_classes(tables, shown):
     assert run_points.words("class", tables) == shown

@@ -170,11 +170,11 @@ class Shaping:
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair`,
     flows that share a link or a port get equal shares of it. With a `buffer` (not with `fair`), every class drops the
     frames that do not fit, and WAN links lose the share `wan_loss` of all frames, drawn from `seed`. With `services`
-    (only with `fair`), every WAN port serves them in order; the last one has the packets without a class. With
-    `tunnels` (only with `fair`, and without services), each has a rate of its own at the port where it begins: rates
-    are those of links or ports, followed by those of tunnels, and traffic in no tunnel has the port's rate. With
-    `paths`, tc's match of packets in a tunnel over each path, no delay is applied before a WAN link. Segments have up
-    to `segment_bytes`.
+    (only with `fair`), every WAN port serves them in order: the last one has the packets without a class, and
+    `sending_services` of them have traffic at all. With `tunnels` (only with `fair`, and without services), each has a
+    rate of its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and
+    traffic in no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
+    is applied before a WAN link. Segments have up to `segment_bytes`.
     """
 
     fabric: Fabric
@@ -183,6 +183,7 @@ class Shaping:
     fair: bool = False
     buffer: Buffer | None = None
     services: tuple[Service, ...] = ()
+    sending_services: int = 0
     wan_loss: float = 0.0
     seed: int = 0
     tunnels: tuple[Tunnel, ...] = ()
@@ -332,7 +333,7 @@ class Shaping:
         if self.tunnels:
             return _TUNNELS_LATE_NS
         has_part = self.services and self.services[htb.service].has_part
-        return round(1e9 * self.segment_bytes * (len(self.services) - 1) / port) if has_part else 0
+        return round(1e9 * self.segment_bytes * max(1, self.sending_services - 1) / port) if has_part else 0
 
     def _class_lines(self, htb: HtbClass, ceiling: int, child: ChildClass | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
