@@ -187,6 +187,7 @@ class Agent:
             slot_bytes=self._job.slot_bytes,
             deadline_s=self._job.deadline_s,
             flip=flip,
+            is_windowed=self._job.limits.is_windowed,
         )
         late_ns = now_ns() - start_ns
         if late_ns > 0:

@@ -57,35 +57,34 @@ class Transport:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """TCP's limits for a collective: window and buffers of a flow in bytes, and the initial window in segments."""
+    """TCP's limits for a collective: window and buffers of a flow in bytes, and the initial window in segments.
+
+    `is_windowed` tells that a connection may carry more in a collective than a sender's buffer holds.
+    """
 
     window_bytes: int
     initial_segments: int
     receive_buffer_bytes: int
     send_buffer_bytes: int
+    is_windowed: bool = False
 
 
 def limits(transport: Transport, *, flow_bytes: int, flow_messages: int = 1) -> Limits:
     """Return the limits for collectives in which a connection carries up to `flow_bytes` in up to `flow_messages`.
 
     All messages may be in flight at once. The window therefore has room for all these bytes, as far as TCP allows, and
-    for two short segments per message: its last one and its label. The sender's buffer must hold everything that its
-    GPU has received and not sent yet: GPUs that block in sending do not receive, and would block each other. Raises
-    ValueError if the buffer would be larger than Linux allows.
+    for two short segments per message: its last one and its label. The sender's buffer holds everything that its GPU
+    has received and not sent yet, as far as Linux allows.
     """
     send = flow_bytes * _SPARE[0] // _SPARE[1] + _SPARE_BYTES
-    if send > MAX_BUFFER_BYTES:
-        raise ValueError(
-            f"a collective would queue {flow_bytes} bytes on one connection; "
-            f"a Linux socket takes {MAX_BUFFER_BYTES * _SPARE[1] // _SPARE[0]}"
-        )
     window = min(flow_bytes + _SPARE_BYTES, MAX_WINDOW_BYTES)
     full_bytes = transport.mtu_bytes - _HEADERS_BYTES
     return Limits(
         window_bytes=window,
         initial_segments=-(-window // full_bytes) + max(0, 2 * flow_messages - _SPARE_BYTES // full_bytes),
         receive_buffer_bytes=min(2 * window + (1 << 20), MAX_BUFFER_BYTES),
-        send_buffer_bytes=send,
+        send_buffer_bytes=min(send, MAX_BUFFER_BYTES),
+        is_windowed=send > MAX_BUFFER_BYTES,
     )
 
 

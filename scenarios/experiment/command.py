@@ -12,7 +12,7 @@ from analysis.statistics.shared_link_notes import file_notes, greedy_notes, loss
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
-from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
+from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
 from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
@@ -22,7 +22,7 @@ from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
-from scenarios.spec import ScenarioError
+from scenarios.spec import ScenarioError, physical_limits
 from scenarios.spec.file_notes import file_notes as notes_on_files
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
@@ -49,12 +49,11 @@ def run(arguments: Sequence[str]) -> int:
     if request.export is not None and not request.dry_run:
         return _export(request.scenario, *request.export)
     configs = request.scenario.configurations()
-    for note in file_notes((one.label, list(notes_on_files(one))) for one in configs):
-        print(f"run.py: {note}", file=sys.stderr)
+    _tell(iter(file_notes((one.label, list(notes_on_files(one))) for one in configs)))
     if request.scenario.program.command is not None and not request.dry_run:
+        _tell(physical_limits.notes_on(configs))
         return _program(request, arguments)
-    for note in list(_notes(configs, searches)):
-        print(f"run.py: {note}", file=sys.stderr)
+    _tell(_notes(configs, searches))
     if request.cli:
         return _prompt(request)
     if request.dry_run:
@@ -64,6 +63,12 @@ def run(arguments: Sequence[str]) -> int:
     return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
 
 
+def _tell(notes: Iterator[str]) -> None:
+    """Print notes on stderr, after all of them are known."""
+    for note in list(notes):
+        print(f"run.py: {note}", file=sys.stderr)
+
+
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
     """Yield notes for users on these configurations before they run; `searches` are the notes on best schedules."""
     yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
@@ -71,6 +76,7 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
     yield from _ring_search_notes(configs)
     yield from searches
+    yield from physical_limits.notes_on(configs)
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
 
@@ -207,7 +213,7 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
         if len(parts) == 1 and isinstance(engine, Model) and request.resume is None:
             check_known(configs)
         if isinstance(engine, Emulation):
-            check_chunks(configs)
+            check_waits(configs)
             check_delays(configs)
             if request.resume is None:
                 check_faults(configs)

@@ -30,7 +30,7 @@ from hosts.agent.transport import (
     set_queued_bytes,
 )
 from hosts.collectives.kinds import Workload
-from hosts.collectives.rank_programs import flow_bytes, message_bytes
+from hosts.collectives.rank_programs import flow_bytes, message_bytes, moves
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
@@ -73,6 +73,8 @@ _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # until switches follow only the new rules: Open vSwitch revalidates its cache every 5 ms
 _DEADLINE_S = 60.0
 _DOZE_S = 0.01  # a busy machine may leave a packet at a switch for so long
+_PATIENT = 1.2  # agents wait for one another this many times the longest silence, or _DEADLINE_S if that is longer
+_LONG_LINKS, _SHORT_S = 6, 0.1  # links of the longest path; a path's delay that never adds up to _DEADLINE_S
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -330,13 +332,13 @@ class Testbed:
     def _start_agents(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last epoch of the previous agents."""
         self.set_queues()
-        deadline_s = self.deadline_s
+        workload = scaled_workload(self.config.workload, self.platform.scale)
+        self._ahead_bytes = self._bytes_ahead(workload)
+        deadline_s = max(self.deadline_s, _PATIENT * self._longest_silence_s(workload))
         if self.config.transport.buffer_bytes is not None:
             # Long enough for a message whose every frame is lost and retransmitted after a timeout.
             frames = self.config.carried_workload.largest_message_bytes / frame_segment_bytes()
             deadline_s += self.config.transport.rto_min_s * frames
-        workload = scaled_workload(self.config.workload, self.platform.scale)
-        self._ahead_bytes = self._bytes_ahead(workload)
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
@@ -502,6 +504,16 @@ class Testbed:
         those of all collectives to be measured."""
         slowest_bps = min(self._slowest_bps, float(self._rates_bps[self._rates_bps > 1].min(initial=np.inf)))
         return 8 * self._ahead_bytes / float(self.platform.scale.rates_bps(np.array(slowest_bps)))
+
+    def _longest_silence_s(self, workload: Workload) -> float:
+        """Return the longest time in which an agent may receive nothing, in s, though nothing fails: all messages pass
+        the slowest link, and those that wait for one another pass paths of the longest delays."""
+        total = sum(message_bytes(workload, task) for _, task in workload.schedule.sends())
+        slowest_bps = float(self.platform.scale.rates_bps(np.array(self._slowest_bps)))
+        silence_s, delay_s = 8 * total / slowest_bps, float(np.sort(self.delays_s)[-_LONG_LINKS:].sum())
+        if delay_s > _SHORT_S:  # otherwise they pass within the usual deadline
+            silence_s += delay_s * max(move.step for move in moves(workload, range(workload.schedule.places)))
+        return silence_s
 
     def _bytes_ahead(self, workload: Workload) -> int:
         """Return the most bytes that may be in the queues ahead of a packet.

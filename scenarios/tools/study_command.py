@@ -6,7 +6,7 @@ Slow modules are imported only when they are needed, so that --help is quick.
 import argparse
 import errno
 import sys
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scenarios.spec.scenario import Scenario
 
 
@@ -60,6 +62,23 @@ def progress(name: str) -> Generator[Callable[[str], None], None, None]:
 
     with heartbeat(lambda: f"{name}: {words}"):
         yield show
+
+
+def warn(name: str, scenarios: "Iterable[Scenario]") -> None:
+    """Print the physical limits that scenarios are beyond on stderr, after the command's name, as run.py does."""
+    from scenarios.spec.physical_limits import notes_on
+
+    for note in list(notes_on([config for scenario in scenarios for config in scenario.configurations()])):
+        print(f"{name}: {note}", file=sys.stderr)
+
+
+def warn_of(name: str, measured: "pd.DataFrame") -> None:
+    """Print where measured times are not the model's, by rows of measured collectives, as run.py does."""
+    from analysis.statistics.fidelity import fidelity
+
+    found = fidelity([measured])
+    for warning in () if found is None else found.warnings:
+        print(f"{name}: WARNING: {warning}", file=sys.stderr)
 
 
 def check(options: argparse.Namespace, least: float, most: float, *names: str) -> None:

@@ -72,6 +72,9 @@ wall time, and clock readings that take virtual time."""
 _ETHERNET_BYTES = 14
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 
+WIRE_PER_PAYLOAD = (MTU_BYTES + _ETHERNET_BYTES) / (MTU_BYTES - _HEADER_BYTES)
+"""Bytes that HTB counts for a byte of payload in full frames."""
+
 VIRTUAL_LATE_S = 64e-9
 """Timer lateness in virtual time: less than the 64 ns in which bursts are counted."""
 _TUNNELS_LATE_NS = 2_000  # lateness of a class while several tunnels of its port wait for their turns
@@ -409,6 +412,12 @@ def wire_bytes_per_s(rate_bps: int) -> int:
     """
     payload_bytes, frame_bytes = MTU_BYTES - _HEADER_BYTES, MTU_BYTES + _ETHERNET_BYTES
     return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
+
+
+def wire_bytes(message_bytes: int) -> int:
+    """Return the bytes, as HTB counts them, of a message of so many bytes of payload with the headers of its frames."""
+    frames = -(-message_bytes // (MTU_BYTES - _HEADER_BYTES))
+    return message_bytes + frames * (_ETHERNET_BYTES + _HEADER_BYTES)
 
 
 def payload_bytes(wire_bytes: int) -> int:
