@@ -37,13 +37,13 @@ from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs
 from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.measured_knowledge import readings
-from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad
+from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad, roughly
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch, own_kernel
 from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.shaping.classes import Buffer, Shaping
-from topologies.units import format_rate, format_size
+from topologies.units import format_rate
 
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
@@ -145,9 +145,9 @@ def check_waits(configs: Sequence[Scenario]) -> None:
         carried = load.connection_bytes or 0
         waits_s = 8 * carried / config.run.scale.rate_bps(round(min(load.slowest_bps, 1e15)))
         if waits_s > MAX_QUEUED_S:
-            allowed = format_size(max(1, int(carried * MAX_QUEUED_S / waits_s)))
+            allowed = roughly(max(1.0, 0.99 * carried * MAX_QUEUED_S / waits_s))
             raise ValueError(
-                f"{size_key(config)}: the {format_size(carried)} of a connection take {waits_s:,.0f} s at the slowest "
+                f"{size_key(config)}: the {roughly(carried)} of a connection take {waits_s:,.0f} s at the slowest "
                 f"link of conditions ({format_rate(round(load.slowest_bps))}), and in the emulation TCP resends what "
                 f"waits for more than {MAX_QUEUED_S:g} s; allowed: {allowed} on a connection, or faster links"
             )

@@ -148,6 +148,11 @@ def small_message_error(message_bytes: int, slowest_bps: float) -> float:
     return max(sent / message_bytes - 1, slowest_bps / 8 * VIRTUAL_LATE_S / message_bytes)
 
 
+def roughly(size_bytes: float) -> str:
+    """Write a size with three digits."""
+    return format_size(int(float(f"{size_bytes:.3g}")))
+
+
 def _window(load: Load) -> str | None:
     needs = load.under_way_bytes
     if needs <= MAX_WINDOW_BYTES or (load.connection_bytes or 0) <= MAX_WINDOW_BYTES:
@@ -194,7 +199,7 @@ def _waiting(load: Load) -> str | None:
     if waits_s <= MAX_QUEUED_S:
         return None
     return (
-        f"the {format_size(load.connection_bytes or 0)} of a connection take {waits_s:,.0f} s at the slowest link, and "
+        f"the {roughly(load.connection_bytes or 0)} of a connection take {waits_s:,.0f} s at the slowest link, and "
         f"TCP resends what waits for more than about {MAX_QUEUED_S:g} s: measured times will be longer than predicted"
     )
 

@@ -16,7 +16,7 @@ from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.schedule import Flow, ScheduleError
 from scenarios.engines import preflight
 from scenarios.engines.base import Slice
-from scenarios.engines.emulation import check_chunks
+from scenarios.engines.emulation import check_waits
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.engines.preflight import check_vm
@@ -149,13 +149,13 @@ def test_a_job_with_too_many_transfers_is_refused_before_they_are_built():
         scenario({"kind": "alltoall", "pieces": 4096}, fabric__gpus=256, run__modes=["base"])
 
 
-def test_jobs_too_large_for_the_emulation_are_refused_with_the_queued_bytes_and_the_limit(monkeypatch):
-    large = {"ranks": [0, 4], "size": "2 GB"}
-    with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*; allowed: 1,71[67] MB"):
-        check_chunks([setting({**large, "count": 3})])
+def test_jobs_too_large_for_the_emulation_are_refused_with_the_wait_and_the_limit(monkeypatch):
+    slow = {"conditions__wan_rate": "100 Mbit/s"}
+    with pytest.raises(ValueError, match=r"^job: the 3 GB of a connection take 240 s .*; allowed: 990 MB on a"):
+        check_waits([setting({"ranks": [0, 4], "size": "2 GB", "count": 3}, **slow)])
     training = {"collective__kind": "training", "training__activations": "1 GB", "training__micro_batches": 4}
-    with pytest.raises(ValueError, match=r"^training queues 4,000 MB on one connection.*; allowed: 1,71[67] MB"):
-        check_chunks([setting(**training)])
+    with pytest.raises(ValueError, match=r"^training: the 4 GB of a connection take 320 s .*; allowed: 990 MB on a"):
+        check_waits([setting(**training, **slow)])
 
     def room(**_):
         raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
