@@ -43,7 +43,7 @@ _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # 0.1 s at full rate carries more than 5 s at a scale of 1/1000
 _MIN_SHOWN_NS = 1000
 _END_S = 2.0  # the time that a command has to end
-_OPENFLOW = re.compile(r"\bovs-(ofctl|appctl)\b")  # clients that read the counters of rules
+_READS_RULES = re.compile(r"^ *(flows|dpctl)\b|\bovs-ofctl\b")  # lines that read the counters of rules
 _NOT_INHERITED = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by a node's shell that is started meanwhile
 
 MININET = (
@@ -54,6 +54,7 @@ MININET = (
     "ports: the OpenFlow ports of every switch",
     "pingpair: the first two GPUs ping each other",
     "NODE CMD: run a command on a node, names of GPUs as addresses: g0 ping -c 3 g4",
+    "dpctl CMD: an ovs-ofctl command on all switches: dpctl dump-ports",
     "exit: leave, and take everything down, as Ctrl-D does",
 )
 """Mininet's own verbs that `help` lists, in the format of the `do_` docstrings."""
@@ -271,7 +272,6 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_flows(self, line: str) -> None:
         """flows SWITCH: the OpenFlow rules of a switch, in readable form"""
         switch = arguments.switch(self._fabric, line)
-        count_packets()
         dump = ["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", switch]
         ended = subprocess.run(dump, capture_output=True, text=True, check=False, timeout=_ASK_S)
         if ended.returncode != 0:
@@ -370,8 +370,6 @@ class Prompt(CLI):  # type: ignore[misc]
     def do_sh(self, line: str) -> None:
         """sh CMD: run a command in the network namespace of the switches"""
         self._want_keys()
-        if _OPENFLOW.search(line):
-            count_packets()
         with self._at_high_priority():
             if self.isatty():
                 super().do_sh(f"exec chrt --other 0 sh -c {shlex.quote(line)}")
@@ -391,11 +389,6 @@ class Prompt(CLI):  # type: ignore[misc]
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)  # safe: it has not been waited for
                 raise
-
-    def do_dpctl(self, line: str) -> None:
-        """dpctl CMD: an ovs-ofctl command on all switches: dpctl dump-ports"""
-        count_packets()
-        super().do_dpctl(line)
 
     def do_py(self, line: str) -> None:
         """py EXPRESSION: a Python expression; net is Mininet's network"""
@@ -437,6 +430,8 @@ class Prompt(CLI):  # type: ignore[misc]
     def onecmd(self, line: str) -> Any:
         """Execute a line; any failure is printed as a sentence and counted, and the prompt continues."""
         try:
+            if _READS_RULES.search(line):
+                count_packets(self._fabric.switches[0].name)
             return super().onecmd(line)
         except (PromptError, CaptureError, *Failure) as error:
             print(error)
