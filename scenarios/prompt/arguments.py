@@ -5,7 +5,6 @@ Every parser takes the text after a verb and raises PromptError with the offendi
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import TypeVar
 
 from hosts.collectives.kinds import ALGORITHMS
@@ -74,7 +73,7 @@ def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
 def link_delay(fabric: Fabric, line: str) -> tuple[int, float]:
     """Parse a link or port, returned by its index, and a delay in seconds."""
     link, *text = words(line, "delay LINK TIME, such as delay s0b0>s1b0 5 ms", 2, _MANY)
-    return link_index(fabric, link), _quantity(partial(units.parse_delay_s, kind=units.LINK_DELAY), " ".join(text))
+    return link_index(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
 
 
 def collective(kind: str, line: str) -> tuple[int, int, str | None]:
