@@ -395,7 +395,7 @@ class Reader:
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),
             drops=np.array([row["drops"]], dtype=np.int64),
-            retransmitted_bytes=np.array([row["retransmitted_bytes"]], dtype=np.float64),
+            retransmitted_bytes=np.array([row.get("retransmitted_bytes", np.nan)], dtype=np.float64),
             late=np.array([row["late"]]) if self._task.config.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._predictor.bound_s(k),
