@@ -103,23 +103,23 @@ class Reconfiguration:
 class CollectiveRecord:
     """The measurement of one collective. All times are in ns; optional fields are None if they were not measured.
 
-        - `placement`: the rank at each position of the schedule.
-        - `path`: for each flow the index in `Fabric.paths` of its WAN path, -1 within a site.
-        - `reembedded`, `rerouted`, `reconfigure_*`: the `Reconfiguration` before it.
-        - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
-          (`hosts.communicator.Completed`). All are since the first rank began.
-        - `drops`: packets lost anywhere; if the configuration has faults, also those that a failed link loses.
+    - `placement`: the rank at each position of the schedule.
+    - `path`: for each flow the index in `Fabric.paths` of its WAN path, -1 within a site.
+    - `reembedded`, `rerouted`, `reconfigure_*`: the `Reconfiguration` before it.
+    - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
+      (`hosts.communicator.Completed`). All are since the first rank began.
+    - `drops`: packets lost anywhere; if the configuration has faults, also those that a failed link loses.
     - `retransmitted_bytes`: payload that TCP retransmitted; None if an agent has died since.
-        - `later`: the paths of all flows after each change of tunnels during the collective.
-        - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
-          collective's beginning, and the bytes that it had sent since the first reading.
-        - `probes`: rows of source, destination, path, and the instants at which the probe was sent and had arrived, since
-          the first was sent.
-        - `moved`: rows of a change of conditions (from 0 on) at which paths were chosen, and the path of every flow, for
-          modes that re-route during a collective; `reconfigure_messages` includes the messages for that.
-        - `late`: whether timers were later than the shaping allows for.
-        - `faults`: the indices of the faults in force when placement and paths were chosen.
-        - `undisturbed`: whether nothing else happened to the collective, so that the model can predict it.
+    - `later`: the paths of all flows after each change of tunnels during the collective.
+    - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
+      collective's beginning, and the bytes that it had sent since the first reading.
+    - `probes`: rows of source, destination, path, and the instants at which the probe was sent and had arrived, since
+      the first was sent.
+    - `moved`: rows of a change of conditions (from 0 on) at which paths were chosen, and the path of every flow, for
+      modes that re-route during a collective; `reconfigure_messages` includes the messages for that.
+    - `late`: whether timers were later than the shaping allows for.
+    - `faults`: the indices of the faults in force when placement and paths were chosen.
+    - `undisturbed`: whether nothing else happened to the collective, so that the model can predict it.
     """
 
     collective: int
