@@ -99,7 +99,7 @@ def rules_count_what_was_sent(prompt: Session) -> None:
     """Two AllGathers of 4 GPUs have sent 48 MB from site 0 to site 1, all through s0b0; headers are below 1 %."""
     (shown_mb,) = re.findall(r"^default +site 0 +site 1 +s1b0.* ([\d.]+) MB", prompt.ask("flows s0b0"), re.MULTILINE)
     assert 48 <= float(shown_mb) < 48.5
-    for client in ("dpctl", "sh ovs-ofctl", "s0b0 ovs-ofctl"):
+    for client in ("dpctl", "sh ovs-ofctl"):
         dump = "dump-flows" if client == "dpctl" else "dump-flows s0b0"
         counts = re.findall(r"n_bytes=(\d+)", prompt.ask(f"{client} {dump} -O OpenFlow13"))
         assert max(map(int, counts)) >= 48e6
