@@ -168,11 +168,12 @@ class Communicator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def connect(self, placement: Sequence[int]) -> None:
+    def connect(self, placement: Sequence[int], *, rto_min_s: float | None = None) -> None:
         """Replace all connections by those that the schedule needs with rank `placement[p]` at place p.
 
-        On return all connections are up, and at line rate if the transport starts there. Raises ValueError unless
-        `placement` is a permutation of the ranks, and CollectiveError if a connection cannot be made.
+        On return all connections are up, and at line rate if the transport starts there. `rto_min_s` is the lower bound
+        of their retransmission timeout, None for that of the transport. Raises ValueError unless `placement` is a
+        permutation of the ranks, and CollectiveError if a connection cannot be made.
         """
         of_ranks = programs(self._workload, placement)
         self._moves = {move.task: move for move in moves(self._workload, placement)}
@@ -182,7 +183,7 @@ class Communicator:
         for rank, program in enumerate(of_ranks):  # one after the other, so that the order of connecting is fixed
             segments = self._segments(program)
             arguments = {"program": program.as_json(), "addresses": addresses, "segments": segments}
-            self._send_command(rank, "connect", epoch=self.epoch, **arguments)
+            self._send_command(rank, "connect", epoch=self.epoch, rto_min_s=rto_min_s, **arguments)
             self._answers("connect", [rank])
         for rank in self._ranks:
             self._send_command(rank, "accept", epoch=self.epoch)

@@ -30,7 +30,7 @@ from analysis.results.schema import collectives_table
 from analysis.statistics.intervals import gain, shared, summarise
 from scenarios.engines import ENGINES
 from scenarios.engines.base import Engine, Failed, Slice
-from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
+from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
 from scenarios.engines.model import Model, as_modelled
 from scenarios.engines.preflight import at_a_time, check_capacity, check_vm
 from scenarios.experiment.run_folder import RunFolder
@@ -140,7 +140,7 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
     if engine == "model":
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.configurations()]
     configurations = [emulated(one) for one in scenario.configurations()]
-    check_chunks(configurations)
+    check_waits(configurations)
     check_delays(configurations)
     check_faults(configurations)
     check_vm(configurations)

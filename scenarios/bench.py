@@ -68,8 +68,11 @@ def ends_s(
     from scenarios.engines.emulation import Emulation
     from scenarios.engines.model import Model
     from scenarios.spec.load import Override, load_scenario
+    from scenarios.tools import study_command
 
-    configs = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()]).configurations()
+    scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
+    study_command.warn("bench.py", [scenario])
+    configs = scenario.configurations()
     start, ends = clock(), []
     for event in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(configs):
         if isinstance(event, Failed):

@@ -23,6 +23,8 @@ from scenarios.experiment.options import CANNOT, DONE, FAILED, MAX_JOBS, Scenari
 from scenarios.tools import study_command
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from analysis.results.rows import Rows
     from scenarios.spec.scenario import Scenario
 
@@ -72,8 +74,7 @@ def _study(options: argparse.Namespace) -> int:
     from scenarios.vm import CannotRunError
 
     scenario, failures, rows_by_engine = _scenario(options), list[str](), {}
-    for note in dict.fromkeys(note for one in scenario.configurations() for note in one.file_notes):
-        print(f"collectives.py: {note}", file=sys.stderr)
+    study_command.warn("collectives.py", [scenario])
     unmeasured: CannotRunError | None = None
     for engine in ("model", "emulation") if options.engine == "both" else (options.engine,):
         try:
@@ -91,6 +92,8 @@ def _study(options: argparse.Namespace) -> int:
 
         rows = [Row(line.algorithm, line.mode, line.size, line.busbw, line.measured_s is not None) for line in lines]
         picture(kind, rows, title=grain).write_to(options.figure, command="collectives.py")
+    if "emulation" in rows_by_engine:
+        study_command.warn_of("collectives.py", _measured(rows_by_engine["emulation"]))
     for why in failures:
         print(f"collectives.py: {why}", file=sys.stderr)
     if unmeasured is not None:
@@ -165,6 +168,19 @@ def _rows(scenario: "Scenario", engine: str, jobs: int, failures: list[str]) -> 
                     done.add((event.setting, event.mode))
                     show(f"{engine}: {len(done)} of {points} points")
     return {point: joined(sorted(slices[point], key=lambda part: part.start)) for point in sorted(done)}
+
+
+def _measured(rows: "Mapping[tuple[int, str], Rows]") -> "pd.DataFrame":
+    """Return measured collectives as the rows from which fidelity is computed."""
+    import pandas as pd
+
+    names = ["completion_s", "predicted_s", "drops", "retransmitted_bytes"]
+    names += ["quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
+    parts = []
+    for (setting, mode), own in rows.items():
+        part = pd.DataFrame({name: getattr(own, name) for name in names}, index=range(len(own)))
+        parts.append(part.assign(engine="emulation", setting=setting, mode=mode, late=False))
+    return pd.concat(parts) if parts else pd.DataFrame()
 
 
 def _lines(scenario: "Scenario", rows_by_engine: "Mapping[str, Mapping[tuple[int, str], Rows]]") -> Iterator[Line]:

@@ -100,6 +100,7 @@ def run(options: argparse.Namespace, progress: Callable[[int, int], None]) -> li
     options, RunError if a point fails, VMError if the VM cannot run.
     """
     scenarios = [(key, _scenario(options, *key)) for key in _keys(options)]
+    study_command.warn("grains.py", [scenario for _, scenario in scenarios])
     points: dict[tuple[str, str, str], dict[int, _Point]] = {}
     for done, (key, scenario) in enumerate(scenarios):
         progress(done, len(scenarios))
@@ -174,6 +175,8 @@ def _times(scenario: "Scenario", engine: str, jobs: int) -> dict[int, _Point]:
         number, predicted_s = rows.collective.to_numpy(), rows.predicted_s.to_numpy()
         predicted = series_of(number, predicted_s, scenario.conditions, **chosen)
         measured_s = rows.completion_s.to_numpy() if engine == "emulation" else None
+        if engine == "emulation":
+            study_command.warn_of("grains.py", rows)
         points[int(gpus)] = _Point(pieces=scenario.collective.pieces, predicted=predicted, measured_s=measured_s)
     return points
 

@@ -321,6 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _study(options: argparse.Namespace) -> int:
     experiment, measured = _experiment(options), dict[str, Any]()
+    _warn(experiment)
     with study_command.progress("permutation.py") as show, ExitStack() as stack:
         measure = stack.enter_context(prepared(experiment)) if options.engine == "both" else None
         predicted, optimum = run(experiment, lambda done: show(f"{done} of {experiment.draws} draws"))
@@ -341,6 +342,22 @@ def _study(options: argparse.Namespace) -> int:
         figure = picture(predicted, measured, title=_title(experiment))
         figure.write_to(options.figure, command="permutation.py", answer=text)
     return DONE
+
+
+def _warn(experiment: Experiment) -> None:
+    """Print the physical limits that an experiment is beyond."""
+    from scenarios.spec.physical_limits import KnownLoad, notes
+
+    rates_bps = [experiment.rate_bps, experiment.fabric_rate_bps]
+    rates_bps += [experiment.wan_rate_bps] * (experiment.sites > 1)
+    load = KnownLoad(
+        fastest_bps=max(rates_bps),
+        slowest_bps=min(rates_bps),
+        message_bytes=experiment.size,
+        connection_bytes=experiment.size,
+    )
+    for note in notes([("", load)]):
+        print(f"permutation.py: {note}", file=sys.stderr)
 
 
 def _line(routing: str, engine: str, ratios: "Floats", predicted: "Floats | None" = None) -> Line:

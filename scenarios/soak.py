@@ -146,9 +146,11 @@ def soak(collectives: int) -> int:
     from scenarios.spec.load import Override, load_scenario
     from scenarios.spec.scenario import to_json
     from scenarios.testbed import launch
+    from scenarios.tools import study_command
 
     given = {"collective.chunk": "100 kB", "collective.count": collectives, "collective.emulated": collectives}
     scenario = load_scenario("paper", [Override(key, value, "soak") for key, value in given.items()])
+    study_command.warn("soak.py", [scenario])
     reader = _Reader()
     status = vm.run(
         [sys.executable, "-m", "scenarios.soak", "--inside", to_json(scenario), "--collectives", str(collectives)],

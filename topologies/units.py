@@ -35,9 +35,11 @@ _RATES = {f"{prefix}bit/s": factor for prefix, factor in _DECIMAL.items()}
 _SIZES = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()} | _BINARY
 _DELAYS = {"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
-RATE = Quantity("rate", "bit/s", _RATES, "40 Gbit/s", least="1 bit/s", most="1000 Tbit/s")
+RATE = Quantity("rate", "bit/s", _RATES, "40 Gbit/s", least="1 kbit/s", most="1000 Tbit/s")
 SIZE = Quantity("size", "bytes", _SIZES, "8 MB", least="1 B", most="1000 TB")
 DELAY = Quantity("delay", "s", _DELAYS, "10 us", least="1 ns", most="1000 s")
+LINK_DELAY = DELAY._replace(most="10 s")
+"""A delay of a link: TCP waits for an answer for 120 s at most, and a path and the way back may have several links."""
 
 # Forty digits on either side of the point represent everything that programs write, and with the limit on the exponent
 # they keep the exact arithmetic short for any text.
@@ -116,9 +118,9 @@ def parse_size_bytes(text: str) -> int:
     return rounded(_parse(text, SIZE))
 
 
-def parse_delay_s(text: str) -> float:
+def parse_delay_s(text: str, kind: Quantity = DELAY) -> float:
     """Parse a delay such as ``"10 us"`` (or ``"10 µs"``) to the nearest float of seconds; raises UnitError."""
-    return float(_parse(text, DELAY))
+    return float(_parse(text, kind))
 
 
 def parse(text: str, kind: Quantity) -> int | float:
@@ -126,9 +128,9 @@ def parse(text: str, kind: Quantity) -> int | float:
     return float(_parse(text, kind)) if kind.noun == DELAY.noun else rounded(_parse(text, kind))
 
 
-def parse_delay_or_zero_s(text: str) -> float:
+def parse_delay_or_zero_s(text: str, kind: Quantity = DELAY) -> float:
     """Parse a delay, or zero in any unit, to seconds; raises UnitError."""
-    return 0.0 if _is_zero(text, DELAY) else parse_delay_s(text)
+    return 0.0 if _is_zero(text, DELAY) else parse_delay_s(text, kind)
 
 
 def rounding(text: str, kind: Quantity) -> str:

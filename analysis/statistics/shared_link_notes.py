@@ -23,7 +23,7 @@ def notes(shared: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[st
             named = f"the {'links' if len(links) > 1 else 'link'} {list_first(links, _MAX_NAMED)}"
             sentences.append(f"in {list_all(modes)} flows can share {named}: the model gives them max-min fair shares")
         by_label.append((label, sentences))
-    return _by_sentence(by_label)
+    return by_sentence(by_label)
 
 
 def searched_notes(gaps: Iterable[tuple[str, str, Mapping[str, float]]], *, most: int, count: int) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def greedy_notes(modes: Iterable[tuple[str, Sequence[str]]], *, most: int) -> tu
     """
     why = f"crossings that can share links have more than {most:,} combinations of WAN paths"
     words = "in {} " + why + ": they are chosen greedily by load"
-    return _by_sentence([(label, [words.format(list_all(greedy))] if greedy else []) for label, greedy in modes])
+    return by_sentence([(label, [words.format(list_all(greedy))] if greedy else []) for label, greedy in modes])
 
 
 def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> tuple[str, ...]:
@@ -70,21 +70,16 @@ def choice_notes(choices: Iterable[tuple[str, Mapping[str, Sequence[str]]]]) -> 
                 ],
             )
         )
-    return _by_sentence(by_label)
+    return by_sentence(by_label)
 
 
 def loss_notes(losses: Iterable[tuple[str, float]]) -> tuple[str, ...]:
     """Return a sentence for each loss rate of WAN links, given each configuration's label and share of lost frames."""
     words = "WAN links lose {:g} of all frames in the emulation: the model does not include these losses"
-    return _by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
+    return by_sentence([(label, [words.format(share)] if share else []) for label, share in losses])
 
 
-def file_notes(told: Iterable[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
-    """Return each sentence about what was assumed of a scenario's files or left out, given these by label."""
-    return _by_sentence(list(told))
-
-
-def _by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+def by_sentence(by_label: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
     """Return each sentence once, after the labels of the configurations that it is about, unless it is about all."""
     labels_of: dict[str, list[str]] = {}
     for label, sentences in by_label:

@@ -83,26 +83,36 @@ class Agent:
             connection.close()
         self._outgoing, self._incoming = [], []
         for address in self._routes:
-            self._set_route(address, None)
+            self._set_route(address, None, None)
         self._routes = []
 
     def connect(
-        self, *, epoch: int, program: Mapping[str, Any], addresses: Sequence[str], segments: Sequence[int]
+        self,
+        *,
+        epoch: int,
+        program: Mapping[str, Any],
+        addresses: Sequence[str],
+        segments: Sequence[int],
+        rto_min_s: float | None,
     ) -> None:
         """Store `program` and open the connections on which it sends, in epoch `epoch`.
 
         `addresses` are the addresses of all GPUs, by rank. `segments` is the largest segment of each connection in
-        bytes, in the order of `program.sends`; where it is empty, the interface's segment size holds.
+        bytes, in the order of `program.sends`; where it is empty, the interface's segment size holds. `rto_min_s` is
+        the lower bound of the connections' retransmission timeout, None for that of the transport.
         """
         self._program = Program.from_json(program)
         if self._payload.sums is not None:
             self._payload.sums.multiply(self._program.multiplier)
         self._buffers.prepare(self._program.buffers)
         token = bytes.fromhex(self._job.token)
-        if self._job.transport.line_rate:  # first: a route set later would make connections take the interface's size
+        initial_segments = self._job.limits.initial_segments if self._job.transport.line_rate else None
+        transport.make_long_segments(always=rto_min_s is not None)
+        if initial_segments is not None or rto_min_s is not None:
+            # First: routes set later would make connections take the interface's segment size.
             self._routes = list(dict.fromkeys(addresses[rank] for rank, _, _ in self._program.sends))
             for address in self._routes:
-                self._set_route(address, self._job.limits.initial_segments)
+                self._set_route(address, initial_segments, rto_min_s)
         for index, (rank, channel, _) in enumerate(self._program.sends):
             address = addresses[rank]
             if segments:
@@ -177,6 +187,7 @@ class Agent:
             slot_bytes=self._job.slot_bytes,
             deadline_s=self._job.deadline_s,
             flip=flip,
+            is_windowed=self._job.limits.is_windowed,
         )
         late_ns = now_ns() - start_ns
         if late_ns > 0:
@@ -184,9 +195,9 @@ class Agent:
         sleep_until(start_ns)
         return execution.run(now_ns())
 
-    def _set_route(self, address: str, initial_segments: int | None) -> None:
+    def _set_route(self, address: str, initial_segments: int | None, rto_min_s: float | None) -> None:
         with closing(RtNetlink()) as kernel:
-            kernel.set_route(self._interface, address, initial_segments=initial_segments)
+            kernel.set_route(self._interface, address, initial_segments=initial_segments, rto_min_s=rto_min_s)
 
     def _socket(self, port: int) -> socket.socket:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -1,7 +1,9 @@
 """Executes a rank's program once, for one collective: sends and receives messages, verifies and adds them, computes.
 
 A message that is ready is handed to the kernel at once and whole. The send buffers can hold everything that a rank
-sends in a collective, so a rank never blocks in sending and always receives. An arriving message is verified part by
+sends in a collective, so a rank never blocks in sending and always receives. Where they cannot (`is_windowed`), a rank
+hands over as much as they hold, and the rest as they empty, while it receives and also while it waits for the rest of a
+message. An arriving message is verified part by
 part, while each part is still in the processor's caches: reading a large message from memory again would make a
 collective take a quarter longer. In virtual time verification takes no time, like all computing; on a wall clock it is
 part of the measured time.
@@ -18,13 +20,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from hosts.agent import messages
 from hosts.agent.buffers import MIN_LENT_BYTES, Buffers
 from hosts.agent.clock import Timer, now_ns
 from hosts.agent.payload import Payload
 from hosts.agent.rank_program import Computation, Program, Receive, Send, Term
-from hosts.agent.transport import MSG_ZEROCOPY
+from hosts.agent.transport import MAX_WINDOW_BYTES, MSG_ZEROCOPY
 
 _MSG_EOR = 0x80  # not in Python 3.11's socket module
 _MAX_VIEWS = 1000  # Linux accepts at most 1024 buffers in one sendmsg()
@@ -38,7 +41,8 @@ class Execution:
     """The execution of one collective on one rank; call `run` once.
 
     `outgoing` and `incoming` are the connections in the order of `program.sends` and `program.receives`. `flip` is
-    [task, byte], the byte of a message to corrupt on arrival (fault injection), or [].
+    [task, byte], the byte of a message to corrupt on arrival (fault injection), or []. `is_windowed` tells that send
+    buffers may be too small for what a connection sends in a collective.
     """
 
     def __init__(
@@ -53,7 +57,11 @@ class Execution:
         slot_bytes: int,
         deadline_s: float,
         flip: Sequence[int] = (),
+        is_windowed: bool = False,
     ) -> None:
+        self._is_windowed = is_windowed
+        self._unsent = [deque[_Unsent]() for _ in outgoing]
+        self._epoll: select.epoll | None = None
         self._program, self._collective, self._flip = program, collective, flip
         self._outgoing, self._incoming = outgoing, incoming
         self._payload, self._buffers = payload, buffers
@@ -87,8 +95,8 @@ class Execution:
         and `faults`, the messages that failed verification. The time at which a message is sent is the time at which
         the last task it depends on finished. Raises AgentError.
         """
+        self._polls = len(self._incoming) != 1 or bool(self._streams) or self._is_windowed
         self._start_ready(range(len(self._sends) + len(self._streams)), began_ns)
-        self._polls = len(self._incoming) != 1 or bool(self._streams)
         if not self._polls:
             while self._receives[0]:
                 self._serve(0)
@@ -158,8 +166,12 @@ class Execution:
             index_of = {connection.fileno(): index for index, connection in enumerate(self._incoming)}
             for index in range(len(self._incoming)):
                 self._await_message(epoll, index, is_new=True)
+            for index, unsent in enumerate(self._unsent):
+                if unsent:
+                    epoll.register(self._outgoing[index], select.EPOLLOUT)
+            self._epoll, senders = epoll, {out.fileno(): index for index, out in enumerate(self._outgoing)}
             last_ns, alarm_ns = began_ns, 0
-            while self._running or any(self._receives):
+            while self._running or any(self._receives) or any(self._unsent):
                 if self._running and alarm_ns != self._running[0][0]:
                     alarm_ns = self._running[0][0]
                     timer.set(alarm_ns)
@@ -170,7 +182,9 @@ class Execution:
                 if timer.fileno() in ready:
                     last_ns = self._alarm(last_ns)
                     alarm_ns = 0
-                for fd in sorted(ready - {timer.fileno()}, key=index_of.__getitem__):
+                for fd in sorted(ready & senders.keys()):
+                    last_ns = self._push(senders[fd]) or last_ns
+                for fd in sorted(ready & index_of.keys(), key=index_of.__getitem__):
                     self._serve(index_of[fd])
                     self._await_message(epoll, index_of[fd])
                     last_ns = next(reversed(self._arrived_ns.values()))
@@ -195,6 +209,7 @@ class Execution:
         """Make a connection readable when its next message has arrived whole; stop polling it after the last one."""
         connection, remaining = self._incoming[index], self._receives[index]
         needed_bytes = self._size_bytes(remaining[0]) + messages.LABEL_BYTES if remaining else 1
+        needed_bytes = min(needed_bytes, MAX_WINDOW_BYTES)  # more never waits to be read
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, needed_bytes)
         if not remaining:
             epoll.unregister(connection)
@@ -225,6 +240,9 @@ class Execution:
             views = self._views(send.window, send.size_bytes)
         size, rank = self._size_bytes(send), self._program.sends[connection][0]
         label = messages.label(collective=self._collective, task=send.task, size_bytes=size)
+        if self._is_windowed:
+            self._queue(connection, send, views, label)
+            return
         out, sent = self._outgoing[connection], 0
         lent = self._lendable_use(send)
         try:
@@ -243,6 +261,52 @@ class Execution:
         for slot in send.slots:
             if slot in self._use_of:
                 self._release(self._use_of[slot])
+
+    def _queue(self, connection: int, send: Send, views: Sequence[memoryview], label: bytes) -> None:
+        """Queue a message and its label for a connection, and send as much as its buffer holds."""
+        uses = [self._use_of[slot] for slot in send.slots if slot in self._use_of]
+        if any(self._arrivals_left[use] for use in uses):  # the buffer may change before all of it is sent
+            views = [memoryview(bytes(view)) for view in views]
+        self._unsent[connection] += [_Unsent(deque(views), _MSG_EOR, uses), _Unsent(deque([memoryview(label)]), 0, [])]
+        if len(self._unsent[connection]) == 2:
+            self._push(connection)
+            if self._unsent[connection] and self._epoll is not None:
+                self._epoll.register(self._outgoing[connection], select.EPOLLOUT)
+
+    def _push(self, connection: int) -> int:
+        """Send as much of what is queued for a connection as its buffer holds; return the time in ns, 0 for nothing."""
+        out, unsent, pushed_ns = self._outgoing[connection], self._unsent[connection], 0
+        try:
+            while unsent:
+                pushed_ns = now_ns() if unsent[0].send(out) else pushed_ns
+                if unsent[0].views:
+                    return pushed_ns
+                for use in unsent.popleft().uses:
+                    self._release(use)
+        except OSError as error:
+            raise AgentError(f"lost GPU {self._program.sends[connection][0]}: {reason(error)}") from None
+        if self._epoll is not None:
+            with suppress(FileNotFoundError):  # it was sent before it had to wait
+                self._epoll.unregister(out)
+        return pushed_ns
+
+    def _await(self, source: socket.socket) -> None:
+        """Wait until more of a message can be read, while what is queued for other connections is sent."""
+        while True:
+            poll, waiting = (
+                select.poll(),
+                {self._outgoing[n].fileno(): n for n, left in enumerate(self._unsent) if left},
+            )
+            poll.register(source, select.POLLIN)
+            for fd in waiting:
+                poll.register(fd, select.POLLOUT)
+            ready = [fd for fd, _ in poll.poll(self._deadline_ns / 1e6)]
+            if not ready:
+                raise BlockingIOError
+            for fd in sorted(set(ready) & waiting.keys()):
+                self._push(waiting[fd])
+            if source.fileno() in ready:
+                return
 
     def _lendable_use(self, send: Send) -> int | None:
         """Return the use whose buffer can be lent: that of one large slot that no later task needs; None to copy."""
@@ -340,12 +404,48 @@ class Execution:
             # A connection with a nearly full window is readable before its message is whole. A blocking read would
             # wait for SO_RCVLOWAT bytes, and the rest of the message is less than that.
             progress.source.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            while self._is_windowed and got < len(into):  # the rest may wait for a rank that waits for this one
+                self._await(progress.source)
+                more = progress.source.recv_into(into[got:], 0, socket.MSG_DONTWAIT)
+                if not more:
+                    break
+                got += more
+            if self._is_windowed:
+                progress.received_bytes += got
+                return
         progress.received_bytes += got + progress.source.recv_into(into[got:], 0, socket.MSG_WAITALL)
 
     def _check(self, progress: "_Progress", data: memoryview, part: range, terms: Sequence[Term], where: str) -> None:
         if progress.wrong is None:
             byte = self._payload.first_difference(data, part, collective=self._collective, terms=terms)
             progress.wrong = None if byte is None else f"byte {byte}{where} is wrong"
+
+
+@dataclass
+class _Unsent:
+    """What is not sent yet of a message or a label: its bytes, the flags with which they end, and the uses that hold
+    them."""
+
+    views: deque[memoryview]
+    flags: int
+    uses: list[int]
+
+    def send(self, out: socket.socket) -> int:
+        """Send as much as the connection's buffer holds, and return how many bytes that are; raises OSError."""
+        total = 0
+        while self.views:
+            batch = list(islice(self.views, _MAX_VIEWS))
+            flags = self.flags if len(batch) == len(self.views) else socket.MSG_MORE
+            try:
+                sent = out.sendmsg(batch, (), flags | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            total += sent
+            while self.views and sent >= len(self.views[0]):
+                sent -= len(self.views.popleft())
+            if sent:
+                self.views[0] = self.views[0][sent:]
+        return total
 
 
 @dataclass

@@ -26,6 +26,9 @@ _SPARE_BYTES = 1 << 20
 _SEGMENTS, _SEGMENT_S = 768, 0.7e-6  # segments in a message, and the shortest time of one
 _SEGMENT_MEMORY_BYTES = 700  # memory of a queued segment in addition to its payload
 _OVERTAKING_PACKETS = 1 << 17  # these fill the largest window, and are fewer bytes than half the sequence numbers
+_RTT_LOG, _ANY_RTT_LOG = 9, 30  # Linux's tcp_tso_rtt_log by default, and for round trips of any length
+_WAIT_MARGIN = 1.25  # headers, labels, and segments that have left just before the first acknowledgement
+_MAX_RTO_MIN_S = 100.0  # Linux's timeouts end at 120 s (TCP_RTO_MAX)
 _ROOM_BYTES = 500  # room for TCP's headers in a segment; less than a packet
 
 
@@ -54,35 +57,34 @@ class Transport:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """TCP's limits for a collective: window and buffers of a flow in bytes, and the initial window in segments."""
+    """TCP's limits for a collective: window and buffers of a flow in bytes, and the initial window in segments.
+
+    `is_windowed` tells that a connection may carry more in a collective than a sender's buffer holds.
+    """
 
     window_bytes: int
     initial_segments: int
     receive_buffer_bytes: int
     send_buffer_bytes: int
+    is_windowed: bool = False
 
 
 def limits(transport: Transport, *, flow_bytes: int, flow_messages: int = 1) -> Limits:
     """Return the limits for collectives in which a connection carries up to `flow_bytes` in up to `flow_messages`.
 
     All messages may be in flight at once. The window therefore has room for all these bytes, as far as TCP allows, and
-    for two short segments per message: its last one and its label. The sender's buffer must hold everything that its
-    GPU has received and not sent yet: GPUs that block in sending do not receive, and would block each other. Raises
-    ValueError if the buffer would be larger than Linux allows.
+    for two short segments per message: its last one and its label. The sender's buffer holds everything that its GPU
+    has received and not sent yet, as far as Linux allows.
     """
     send = flow_bytes * _SPARE[0] // _SPARE[1] + _SPARE_BYTES
-    if send > MAX_BUFFER_BYTES:
-        raise ValueError(
-            f"a collective would queue {flow_bytes} bytes on one connection; "
-            f"a Linux socket takes {MAX_BUFFER_BYTES * _SPARE[1] // _SPARE[0]}"
-        )
     window = min(flow_bytes + _SPARE_BYTES, MAX_WINDOW_BYTES)
     full_bytes = transport.mtu_bytes - _HEADERS_BYTES
     return Limits(
         window_bytes=window,
         initial_segments=-(-window // full_bytes) + max(0, 2 * flow_messages - _SPARE_BYTES // full_bytes),
         receive_buffer_bytes=min(2 * window + (1 << 20), MAX_BUFFER_BYTES),
-        send_buffer_bytes=send,
+        send_buffer_bytes=min(send, MAX_BUFFER_BYTES),
+        is_windowed=send > MAX_BUFFER_BYTES,
     )
 
 
@@ -137,6 +139,17 @@ def frame_segment_bytes(mtu_bytes: int = 9000) -> int:
     return mtu_bytes - _HEADERS_BYTES + _ROOM_BYTES
 
 
+def rto_min_s(transport: Transport, *, wait_s: float) -> float | None:
+    """Return a lower bound of the retransmission timeout with which TCP does not resend what waits in queues.
+
+    `wait_s` is the longest time in which a connection gets no acknowledgement while nothing is lost, without
+    propagation. None if the transport's own bound is enough. A connection that has measured only the empty path times
+    out after a round trip plus this bound (RFC 6298, 2.2 to 2.4, with Linux's lower bound of RTTVAR).
+    """
+    needed_s = min(wait_s * _WAIT_MARGIN, _MAX_RTO_MIN_S)
+    return needed_s if needed_s > transport.rto_min_s else None
+
+
 # --- effects, each in the network namespace of the calling process --------------------------------------------------
 
 
@@ -175,9 +188,28 @@ def allow_overtaking() -> None:
         ("tcp_recovery", 0),  # no RACK, which detects losses by time
         ("tcp_max_reordering", _OVERTAKING_PACKETS),  # upper limit of tcp_reordering
         ("tcp_reordering", _OVERTAKING_PACKETS),
-        ("tcp_early_retrans", 0),  # no tail loss probe: acknowledgements pause when the path gets longer
     ):
         Path("/proc/sys/net/ipv4", name).write_text(str(value))
+    probe_no_losses()  # acknowledgements pause when the path gets longer
+
+
+def probe_no_losses() -> None:
+    """Have TCP send no tail loss probes on new connections, which acknowledgements in a queue would cause.
+
+    A probe resends the last segment after two round trips without an acknowledgement. Raises OSError.
+    """
+    Path("/proc/sys/net/ipv4/tcp_early_retrans").write_text("0")
+
+
+def make_long_segments(*, always: bool) -> None:
+    """Have TCP make the longest segments on all paths, or only on those with short round trips; raises OSError.
+
+    By default TCP makes segments of about a millisecond at the rate that it has measured if round trips are long
+    (`tcp_tso_autosize`). Where messages wait in queues, that makes many segments, and their acknowledgements take a
+    part of the opposite link.
+    """
+    log = _ANY_RTT_LOG if always else _RTT_LOG
+    Path("/proc/sys/net/ipv4/tcp_tso_rtt_log").write_text(str(log))
 
 
 def windows(connection: socket.socket) -> tuple[int, int]:

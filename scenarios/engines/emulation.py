@@ -18,9 +18,8 @@ import numpy as np
 from analysis.results.rows import Rows
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from hosts.agent.buffers import LENT
-from hosts.agent.transport import MAX_BUFFER_BYTES, limits
-from hosts.collectives.kinds import SELF_SIZED_KINDS
-from hosts.collectives.rank_programs import flow_bytes, has_sums, moves, peak_usage, programs
+from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
+from hosts.collectives.rank_programs import has_sums, moves, peak_usage, programs
 from scenarios import vm
 from scenarios.engines.base import (
     Activity,
@@ -38,15 +37,14 @@ from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs
 from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.measured_knowledge import readings
+from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad, roughly
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch, own_kernel
 from scenarios.testbed.platform import VIRTUAL, Platform
 from topologies.errors import SpecError
 from topologies.shaping.classes import Buffer, Shaping
-from topologies.units import format_size
+from topologies.units import format_rate
 
-MAX_QUEUED_BYTES = MAX_BUFFER_BYTES // 5 * 4 - 2**20
-"""The bytes that a socket can queue, approximately."""
 WRONG_DATA = "delivered wrong data"
 """Part of a testbed's last line on stderr if it ended because a chunk had wrong bytes."""
 
@@ -133,24 +131,26 @@ def platform(config: Scenario) -> Platform:
     return Platform.real(config.run.scale, own_kernel=_own_kernel()) if config.run.is_real else VIRTUAL
 
 
-def check_chunks(configs: Sequence[Scenario]) -> None:
-    """Raise ValueError for a configuration that queues more on one connection than a socket can."""
+def size_key(config: Scenario) -> str:
+    """Return the key that the bytes of a configuration's connections follow from, for messages."""
+    if config.jobs or config.collective.kind in SELF_SIZED_KINDS:
+        return "job" if config.jobs else "training" if config.collective.kind == TRAINING else "collective.schedule"
+    return "collective.chunk" if config.collective.size_bytes is None else "collective.size"
+
+
+def check_waits(configs: Sequence[Scenario]) -> None:
+    """Raise ValueError for a configuration whose bytes wait at a link for longer than TCP can."""
     for config in configs:
-        chunk_bytes, most = carried_chunk_bytes(config), flow_bytes(config.carried_workload)
-        try:
-            limits(config.transport, flow_bytes=most)
-        except ValueError:
-            if config.jobs or config.collective.kind in SELF_SIZED_KINDS:
-                load = "a round of these jobs" if config.jobs else config.collective.kind
-                raise ValueError(
-                    f"{load} queues {most / 1e6:,.0f} MB on one connection, which is too much for the emulation; "
-                    f"allowed: {MAX_QUEUED_BYTES / 1e6:,.0f} MB (use smaller messages, or fewer of them)"
-                ) from None
-            allowed = MAX_QUEUED_BYTES * chunk_bytes // most // 10**6
+        load = ScenarioLoad(config)
+        carried = load.connection_bytes or 0
+        waits_s = 8 * carried / config.run.scale.rate_bps(round(min(load.slowest_bps, 1e15)))
+        if waits_s > MAX_QUEUED_S:
+            allowed = roughly(max(1.0, 0.99 * carried * MAX_QUEUED_S / waits_s))
             raise ValueError(
-                f"{format_size(chunk_bytes)} is too large for the emulation with {config.gpus} GPUs, which queues "
-                f"{most / chunk_bytes:.3g} times as much on one connection; allowed: {allowed} MB"
-            ) from None
+                f"{size_key(config)}: the {roughly(carried)} of a connection take {waits_s:,.0f} s at the slowest "
+                f"link of conditions ({format_rate(round(load.slowest_bps))}), and in the emulation TCP resends what "
+                f"waits for more than {MAX_QUEUED_S:g} s; allowed: {allowed} on a connection, or faster links"
+            )
 
 
 def check_delays(configs: Sequence[Scenario]) -> None:
@@ -376,10 +376,9 @@ class Reader:
             completion_s = completion_s + row.get("reconfigure_s", 0.0)
         self._completion_s[k] = float(completion_s[0])
         fifo_columns: dict[str, Any] = {}
-        if "retransmitted_bytes" in row:
+        if self._task.config.transport.queue == "fifo":
             shares = self._predictor.shares(k, sent_s=sent_s, arrived_s=arrived_s)
             fifo_columns = {
-                "retransmitted_bytes": np.array([row["retransmitted_bytes"]], dtype=np.float64),
                 "quickest_transfer": np.array([shares.quickest]),
                 "slowest_transfer": np.array([shares.slowest]),
                 "fairness": np.array([shares.fairness]),
@@ -396,6 +395,7 @@ class Reader:
             reembedded=np.array([row["reembedded"]]),
             rerouted=np.array([row["rerouted"]]),
             drops=np.array([row["drops"]], dtype=np.int64),
+            retransmitted_bytes=np.array([row.get("retransmitted_bytes", np.nan)], dtype=np.float64),
             late=np.array([row["late"]]) if self._task.config.run.is_real else None,
             undisturbed=np.array([row.get("undisturbed", True)]),
             bound_s=self._predictor.bound_s(k),

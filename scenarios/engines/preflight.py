@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scenarios import vm
-from scenarios.engines.emulation import StderrTail, Watchdog, carried_chunk_bytes, memory_bytes, platform
+from scenarios.engines.emulation import StderrTail, Watchdog, carried_chunk_bytes, memory_bytes, platform, size_key
 from scenarios.engines.prediction import plan_of
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.jobs import JobSpec
@@ -44,7 +44,10 @@ def check_vm(configs: Sequence[Scenario]) -> None:
         # Jobs name their ranks, so with fewer GPUs they would be different jobs.
         fewer = None if largest.jobs else most_gpus(largest, error.room_bytes)
         if fewer is None:
-            raise
+            smaller = f"{error.remedy}, or use a smaller {size_key(largest)}"
+            raise vm.NoRoomError(
+                error.problem, remedy=smaller, room_bytes=error.room_bytes, option=error.option
+            ) from None
         chunk = format_size(carried_chunk_bytes(largest))
         raise vm.CannotRunError(
             error.problem,

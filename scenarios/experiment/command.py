@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from analysis.statistics.shared_link_notes import (
     choice_notes,
-    file_notes,
     greedy_notes,
     loss_notes,
     notes,
@@ -19,7 +18,7 @@ from analysis.statistics.shared_link_notes import (
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
-from scenarios.engines.emulation import Emulation, check_chunks, check_delays, check_faults, emulated
+from scenarios.engines.emulation import Emulation, check_delays, check_faults, check_waits, emulated
 from scenarios.engines.model import Model, as_modelled, check_known
 from scenarios.engines.pool import Executors, processes
 from scenarios.engines.prediction import ring_gap
@@ -29,8 +28,7 @@ from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
-from scenarios.spec import ScenarioError
-from scenarios.spec.file_notes import file_notes as notes_on_files
+from scenarios.spec import ScenarioError, file_notes, physical_limits
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
@@ -56,12 +54,11 @@ def run(arguments: Sequence[str]) -> int:
     if request.export is not None and not request.dry_run:
         return _export(request.scenario, *request.export)
     configs = request.scenario.configurations()
-    for note in file_notes((one.label, list(notes_on_files(one))) for one in configs):
-        print(f"run.py: {note}", file=sys.stderr)
+    _tell(file_notes.notes_on(configs))
     if request.scenario.program.command is not None and not request.dry_run:
+        _tell(physical_limits.notes_on(configs))
         return _program(request, arguments)
-    for note in list(_path_notes(configs[0]) if request.cli else _notes(configs, searches)):
-        print(f"run.py: {note}", file=sys.stderr)
+    _tell(_prompt_notes(configs[0]) if request.cli else _notes(configs, searches))
     if request.cli:
         return _prompt(request)
     if request.dry_run:
@@ -69,6 +66,12 @@ def run(arguments: Sequence[str]) -> int:
         print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
         return DONE
     return _run(request, _parts(request), arguments) if request.dask is None else _run_on_cluster(request, arguments)
+
+
+def _tell(notes: Iterable[str]) -> None:
+    """Print notes on stderr, after all of them are known."""
+    for note in list(notes):
+        print(f"run.py: {note}", file=sys.stderr)
 
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
@@ -81,9 +84,15 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     )
     yield from _ring_search_notes(configs)
     yield from searches
+    yield from physical_limits.notes_on(configs)
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
-    yield from dict.fromkeys(note for one in configs for note in one.file_notes)
+
+
+def _prompt_notes(config: Scenario) -> Iterator[str]:
+    """Yield notes for a prompt: on physical limits, and on its WAN paths."""
+    yield from physical_limits.notes_on([config])
+    yield from _path_notes(config)
 
 
 def _path_notes(config: Scenario) -> Iterator[str]:
@@ -235,7 +244,7 @@ def _usable(request: Request, parts: Sequence["Part"]) -> tuple[list["Part"], st
         if len(parts) == 1 and isinstance(engine, Model) and request.resume is None:
             check_known(configs)
         if isinstance(engine, Emulation):
-            check_chunks(configs)
+            check_waits(configs)
             check_delays(configs)
             if request.resume is None:
                 check_faults(configs)

@@ -57,11 +57,14 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     folder cannot be made, and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.run_folder import RunFolder
+    from scenarios.spec import physical_limits
     from scenarios.testbed import own_kernel
     from scenarios.vm import terminal
 
     configurations = scenario.configurations()
     config, count = configurations[0], len(configurations)
+    for note in list(physical_limits.notes_on([config])):
+        print(f"longhaul: {note}", file=sys.stderr)
     virtual = not config.run.is_real
     lacks = [] if virtual else own_kernel.lacking()
     memory_bytes = _memory_bytes(config) if virtual else _VM_BYTES
@@ -234,7 +237,7 @@ def serve(
             platform = replace(platform, folder=files)
             if not virtual:
                 platform = replace(platform, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
-            with Testbed(replace(config, jobs=()), platform=platform, tell=tell) as testbed:
+            with Testbed(replace(config, jobs=()), platform=platform, tell=tell, at_prompt=True) as testbed:
                 interactive = InteractiveTestbed(testbed, config.jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, platform.scale, where=where, folder=str(folder))

@@ -6,6 +6,7 @@ The docstring of a `do_` method is its line in `help`: verb and arguments, a col
 
 import base64
 import os
+import re
 import select
 import shlex
 import shutil
@@ -32,6 +33,7 @@ from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
 from scenarios.testbed.capture import Capture, CaptureError
 from scenarios.testbed.testbed import Failure
+from scenarios.vm.openvswitch import count_packets
 from topologies.errors import format_value
 from topologies.fabric.failures import NO_CABLES, cable
 from topologies.fabric.ports import links_in_grain
@@ -42,6 +44,7 @@ _ASK_S, _PING_S = 30, 3
 _IPERF_S, _VIRTUAL_IPERF_S = 5, 0.1  # 0.1 s at full rate carries more than 5 s at a scale of 1/1000
 _MIN_SHOWN_NS = 1000
 _END_S = 2.0  # the time that a command has to end
+_READS_RULES = re.compile(r"^ *(flows|dpctl)\b|\bovs-ofctl\b")  # lines that read the counters of rules
 _NOT_INHERITED = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK  # not inherited by a node's shell that is started meanwhile
 
 MININET = (
@@ -428,6 +431,8 @@ class Prompt(CLI):  # type: ignore[misc]
     def onecmd(self, line: str) -> Any:
         """Execute a line; any failure is printed as a sentence and counted, and the prompt continues."""
         try:
+            if _READS_RULES.search(line):
+                count_packets(self._fabric.switches[0].name)
             return super().onecmd(line)
         except (PromptError, CaptureError, *Failure) as error:
             print(error)

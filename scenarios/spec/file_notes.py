@@ -1,7 +1,8 @@
 """What was assumed of the files that a scenario names, and what was left out of them, in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from analysis.statistics.shared_link_notes import by_sentence
 from scenarios.spec.faults import Fault
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.link_overrides import resolved
@@ -12,9 +13,16 @@ from topologies.units import format_delay
 _MAX_NAMED = 4
 
 
-def file_notes(config: Scenario) -> Iterator[str]:
-    """Yield a sentence for each assumption about a configuration's map and trace; raises SpecError without them."""
+def notes_on(configs: Sequence[Scenario]) -> tuple[str, ...]:
+    """Return each sentence on what was assumed of the files of configurations or left out, with the labels of those
+    that it is about unless it is about all; raises SpecError without the files."""
+    return by_sentence([(config.label, list(_notes(config))) for config in configs])
+
+
+def _notes(config: Scenario) -> Iterator[str]:
     yield from config.notes
+    if config.program.command is None:  # a program runs in place of the scenario's collective
+        yield from config.workload.unsprayed.schedule.notes
     yield from _map_notes(config)
     trace = config.trace
     if trace is not None:

@@ -19,6 +19,7 @@ from scenarios.policies.policy import MODES
 from scenarios.spec import admission, classes, faults, jobs, program, te
 from scenarios.spec.values import (
     DELAY,
+    LINK_DELAY,
     NAME,
     NAME_SIGNS,
     RATES,
@@ -115,22 +116,33 @@ _EVERY = quantity(units.DELAY, "100 ms", (MIN_EVERY_S, _MAX_S))
 _SAMPLE = quantity(units.DELAY, "10 ms", (te.MIN_SAMPLE_S, _MAX_S))
 _PROBE = quantity(units.SIZE, "250 kB", (MIN_PROBE_BYTES, MAX_PROBE_BYTES))
 _FRAMES = quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES), " (one frame)")
+_MARKS = quantity(units.SIZE, "500 kB", (FRAME_BYTES, MAX_BUFFER_BYTES - 1), " (one frame)")  # below a buffer's size
 _CONTROL_DELAY = Kind(
     f"{_ONE_DELAY.allowed}, or a list of one for a site",
     (str, list),
     lambda given: tuple(map(_ONE_DELAY.read, given)) if isinstance(given, list) else _ONE_DELAY.read(given),
     lambda value: list(map(_ONE_DELAY.write, value)) if isinstance(value, tuple) else _ONE_DELAY.write(value),
     unit=DELAY.unit,
+    ends=_ONE_DELAY.ends,
 )
+_WEIGHTS = quantity(units.DELAY, "10 ms", (1e-9, _MAX_S - 1))  # less than a backward pass, of which it is a part
+_RECOVERY = quantity(units.DELAY, "200 ms", (1e-9, _MAX_S / 2))  # less than the time to a deadline
+_MEMORY = quantity(units.SIZE, "4 GB", (1_000_000, 10**15))  # of a rank's shell
 _RTO = quantity(units.DELAY, "10 ms", (1e-3, 1.0))
 _KEPT = Kind(
     f"{_COUNT.allowed} for collectives, or {_SAMPLE.allowed.replace('10 ms', '100 ms')}",
     (int, str),
     lambda given: _SAMPLE.read(given) if isinstance(given, str) else _COUNT.read(given),
     lambda every: _SAMPLE.write(every) if isinstance(every, float) else every,
+    ends=(*_COUNT.ends, *_SAMPLE.ends),
 )
 _SCALE = Kind(
-    f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}', (str, int), lambda n: RateScale.parse(str(n)), str, is_object=True
+    f'text such as "1/1000", 1 to 1/{MAX_DIVISOR}',
+    (str, int),
+    lambda n: RateScale.parse(str(n)),
+    str,
+    is_object=True,
+    ends=(1, f"1/{MAX_DIVISOR}"),
 )
 _MODE = texts(f"{', '.join(MODES)}, or the name of a policy", NAME.fullmatch)
 _MODES = Kind(
@@ -157,12 +169,14 @@ _GPUS = Kind(
     (int, list),
     lambda gpus: tuple(map(_EACH.read, gpus)) if isinstance(gpus, list) else even_split(_ALL.read(gpus)),
     lambda sites: sum(sites) if sites == sites[:1] * 2 else list(sites),
+    ends=_ALL.ends,
 )
 _SWITCHES = Kind(
     f"{_TIER.allowed}, or a list of one for each site",
     (int, list),
     lambda counts: tuple(map(_TIER.read, counts)) if isinstance(counts, list) else _TIER.read(counts),
     lambda counts: list(counts) if isinstance(counts, tuple) else counts,
+    ends=_TIER.ends,
 )
 _RATIO = numbers((int, float), 0.01, 1000)
 _RATIOS = Kind(
@@ -170,6 +184,7 @@ _RATIOS = Kind(
     (int, float, list),
     lambda ratios: _read_ratios(ratios) if isinstance(ratios, list) else (_RATIO.read(ratios),),
     lambda ratios: ratios[0] if len(ratios) == 1 else list(ratios),
+    ends=_RATIO.ends,
 )
 _FAULTS = _tables("fault", faults.read)
 _JOBS = _tables("job", jobs.read)
@@ -234,8 +249,8 @@ KEYS: Mapping[str, Key] = {
         Key("conditions.sampler", "sampler", one_of(*SAMPLERS), "Source of each link's available bandwidth."),
         Key("conditions.intra_rate", "intra_rate_bps", RATES, "Range of available bandwidths within a site."),
         Key("conditions.wan_rate", "wan_rate_bps", RATES, "Range of available WAN bandwidths.", _DRAWN),
-        Key("conditions.intra_delay", "intra_delay_s", DELAY, "Propagation delay of a link within a site."),
-        Key("conditions.wan_delay", "wan_delay_s", DELAY, "Propagation delay of a WAN link."),
+        Key("conditions.intra_delay", "intra_delay_s", LINK_DELAY, "Propagation delay of a link within a site."),
+        Key("conditions.wan_delay", "wan_delay_s", LINK_DELAY, "Propagation delay of a WAN link."),
         Key("conditions.mean", "mean", _SHARE, "Mean of the bandwidths before they are clipped.", _GAUSSIAN),
         Key("conditions.deviation", "deviation", _SHARE, "Their standard deviation before clipping.", _GAUSSIAN),
         Key("conditions.mean_stay", "mean_stay", _STAY, "Mean time until a link's bandwidth changes.", _MARKOV),
@@ -276,7 +291,7 @@ KEYS: Mapping[str, Key] = {
         Key("transport.slow_start_after_idle", "slow_start_after_idle", TRUTH, "Whether idle flows slow-start."),
         Key("transport.rto_min", "rto_min_s", _RTO, "Lower bound of TCP's retransmission timeout, in virtual time."),
         Key("transport.queue", "queue", _QUEUE, "Queueing where flows share a link; the wall clock always uses fifo."),
-        Key("transport.ecn_threshold", "ecn_threshold_bytes", _FRAMES, "Fifo queue length that marks frames."),
+        Key("transport.ecn_threshold", "ecn_threshold_bytes", _MARKS, "Fifo queue length that marks frames."),
         Key("program.command", "command", program.COMMAND, "Your own program, run on the GPUs' hosts; also --exec."),
         Key("program.ranks", "ranks", program.RANKS, "GPUs that it runs on, its rank 0 first; by default all."),
         Key("program.env", "env", program.ENV, "Variables of its environment."),
@@ -284,7 +299,7 @@ KEYS: Mapping[str, Key] = {
         Key("program.sample", "sample_s", DELAY, "Time between readings of the WAN ports' counters, by that clock."),
         Key("program.patience", "patience_s", DELAY, "Processor time for which virtual time may stand still."),
         Key("program.message", "message_bytes", SIZE, "Size of the messages for which WAN paths are chosen."),
-        Key("program.memory", "memory_bytes", SIZE, "Memory for all of its processes."),
+        Key("program.memory", "memory_bytes", _MEMORY, "Memory for all of its processes."),
         Key("program.processes", "processes", program.PROCESSES, "Processes and threads of a rank, on average."),
         Key("program.output", "output_bytes", SIZE, "How much of a rank's output is kept, and of its error output."),
         Key("program.files", "files_bytes", SIZE, "Room for the files that it writes."),
@@ -298,7 +313,12 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("training.forward", "forward_s", DELAY, "Time of a micro-batch's forward pass in a stage."),
         Key("training.backward", "backward_s", DELAY, "Time of a micro-batch's backward pass in a stage."),
-        Key("training.weights", "weights_s", DELAY, "Its part for weight gradients, for zero-bubble; by default half."),
+        Key(
+            "training.weights",
+            "weights_s",
+            _WEIGHTS,
+            "Its part for weight gradients, for zero-bubble; by default half.",
+        ),
         Key("training.activations", "activation_bytes", SIZE, "Bytes of a micro-batch between two stages, each way."),
         Key("training.held", "held_bytes", SIZE, "Bytes kept until a micro-batch's backward; by default as many."),
         Key("training.memory", "memory_bytes", SIZE, "Memory of a GPU for them; by default enough."),
@@ -320,7 +340,7 @@ KEYS: Mapping[str, Key] = {
             one_of(*admission.PROTECT),
             "What promises to transfers are protected from: nothing, or the failure of any one WAN link.",
         ),
-        Key("admission.recovery", "recovery_s", DELAY, "Time reserved before each deadline for a link failure."),
+        Key("admission.recovery", "recovery_s", _RECOVERY, "Time reserved before each deadline for a link failure."),
         Key("te.every", "every", _KEPT, "How long tunnel rates are kept, unless a link fails or recovers."),
         Key(
             "te.pieces",

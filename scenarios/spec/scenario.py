@@ -141,11 +141,6 @@ class Scenario:
         return routed(workload, self.fabric)
 
     @property
-    def file_notes(self) -> tuple[str, ...]:
-        """Sentences on what was left out or changed when schedules and traces were read from files."""
-        return self.workload.unsprayed.schedule.notes
-
-    @property
     def kinds(self) -> set[str]:
         """The kinds of what a configuration repeats: of its jobs, or of its collective if it has no jobs."""
         return {job.collective(self.collective).kind for job in self.jobs} or {self.collective.kind}

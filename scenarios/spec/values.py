@@ -27,8 +27,8 @@ _TYPES |= dict.fromkeys((date, datetime, time), "a date or a time")
 class Kind:
     """A kind of values: its TOML types, and `convert`, which checks a value and turns it into the stored one.
 
-    `write` is the inverse of `read`. `is_object` is true for values of a class, which runs store as `write` returns
-    them.
+    `write` is the inverse of `read`. `ends` are the least and the greatest value, as written in TOML, of a kind of
+    numbers or quantities. `is_object` is true for values of a class, which runs store as `write` returns them.
     """
 
     allowed: str
@@ -37,6 +37,7 @@ class Kind:
     write: Callable[[Any], Any] = lambda value: value
     unit: str = ""
     is_object: bool = False
+    ends: tuple[Any, ...] = ()
 
     def read(self, value: object) -> Any:
         """Return the value that a scenario holds for this TOML value; raises ValueError."""
@@ -124,7 +125,7 @@ def numbers(types: tuple[type, ...], least: float, most: float, unit: str = "", 
             why = "too large"
         raise ValueError(f"{format_value(value)} is {why}; allowed: {allowed}")
 
-    return Kind(allowed, types, convert, unit=unit)
+    return Kind(allowed, types, convert, unit=unit, ends=(least, most))
 
 
 def whole(least: int, most: int, unit: str = "") -> Kind:
@@ -147,11 +148,14 @@ def quantity(of: units.Quantity, example: str = "", within: tuple[float, float] 
     least, most = (of.least, of.most) if within is None else map(write, within)
     of = of._replace(least=least, most=most, example=example or of.example)
     allowed = f'text with a unit, {least}{words} to {most}, such as "{of.example}"'
-    return Kind(allowed, (str,), lambda given: units.parse(given, of), write, unit=", ".join(of.units))
+    return Kind(
+        allowed, (str,), lambda given: units.parse(given, of), write, unit=", ".join(of.units), ends=(of.least, of.most)
+    )
 
 
 TRUTH = Kind("true or false", (bool,))
 RATE, SIZE, DELAY = quantity(units.RATE), quantity(units.SIZE), quantity(units.DELAY)
+LINK_DELAY = quantity(units.LINK_DELAY)
 RATES = replace(
     RATE,
     allowed=f'{quantity(units.RATE, "20-200 Gbit/s").allowed} or "{units.RATE.example}"',

@@ -25,9 +25,12 @@ from hosts.agent.transport import (
     allow_overtaking,
     fair_share_limits,
     frame_segment_bytes,
+    probe_no_losses,
+    rto_min_s,
     set_queued_bytes,
 )
 from hosts.collectives.kinds import Workload
+from hosts.collectives.rank_programs import flow_bytes, message_bytes, moves
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
@@ -70,6 +73,8 @@ _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # until switches follow only the new rules: Open vSwitch revalidates its cache every 5 ms
 _DEADLINE_S = 60.0
 _DOZE_S = 0.01  # a busy machine may leave a packet at a switch for so long
+_PATIENT = 1.2  # agents wait for one another this many times the longest silence, or _DEADLINE_S if that is longer
+_LONG_LINKS, _SHORT_S = 6, 0.1  # links of the longest path; a path's delay that never adds up to _DEADLINE_S
 
 Floats = npt.NDArray[np.float64]
 Failure = (VMError, NetworkError, ControllerError, TcError, CollectiveError, SpecError)
@@ -104,7 +109,7 @@ class CollectiveRecord:
     - `start_ns[rank]`: the beginning of each rank; `sent_ns`, `arrived_ns`: by transfer of the schedule
       (`hosts.communicator.Completed`). All are since the first rank began.
     - `drops`: packets lost anywhere; if the configuration has faults, also those that a failed link loses.
-    - `retransmitted_bytes`: payload that TCP retransmitted, counted with fifo queues only.
+    - `retransmitted_bytes`: payload that TCP retransmitted; None if an agent has died since.
     - `later`: the paths of all flows after each change of tunnels during the collective.
     - `counters`: rows of a link or port (index), the two instants between which its counter was read, since the
       collective's beginning, and the bytes that it had sent since the first reading.
@@ -162,8 +167,8 @@ class Testbed:
 
     `tell` is called with a few words before each step that may take long. `fair_links` are the names of the links or
     ports that flows may share; unless it is None, flows get fair shares. Without agents (`has_agents` False) there are
-    no collectives, and the GPUs' hosts run a user's program. Raises the errors in `Failure`, each with a sentence as
-    message, if a part does not start or fails later.
+    no collectives, and the GPUs' hosts run a user's program. `at_prompt` tells that links may break at any time. Raises
+    the errors in `Failure`, each with a sentence as message, if a part does not start or fails later.
 
     `delays_s` are the delays of links or ports, [links or ports] s. New agents wait for each other for at most
     `deadline_s`. `placement` is the rank at each position of the schedule in the next collective: after setting it,
@@ -181,18 +186,23 @@ class Testbed:
         tell: Callable[[str], object] = lambda _: None,
         fair_links: Collection[str] | None = None,
         has_agents: bool = True,
+        at_prompt: bool = False,
     ) -> None:
         self.config, self.platform, self.tell = config, platform, tell
         self.fair_links, self._has_agents = fair_links, has_agents
         # Queues are fair and there are no faults, so nothing is lost. At the prompt faults may come, but a prompt has
         # no fair links at first.
         self.is_lossless = fair_links is not None and not config.faults
+        is_unlimited = config.transport.buffer_bytes is None and not config.run.is_real
+        self._loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
         self.keeps_fixed_paths = has_agents and not config.faults
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
         self.conditions = conditions_of(config, in_force)
         self.fabric: Fabric = self.conditions.fabric
         self.delays_s = self.conditions.shared_delays_s
+        rates_bps = self.conditions.shared_bps(0, config.collective.count) if has_agents else np.zeros(0)
+        self._slowest_bps = float(rates_bps[rates_bps > 1].min(initial=np.inf))
         self.deadline_s = _DEADLINE_S
         self._queued_bytes: int | None = None  # the kernel's limit of a flow's queued bytes, before it was changed
         self._crossing_paths: dict[tuple[int, int], int] = {}  # of each crossing in the controller's last reply
@@ -202,6 +212,8 @@ class Testbed:
         self._shaping_lock = threading.Lock()
         self.placement: tuple[int, ...] = ()
         self._connected: tuple[int, ...] = ()  # the placement whose connections exist
+        self._ahead_bytes = 0  # the most bytes in queues ahead of a packet of the present agents
+        self._rto_min_s: float | None = None  # of those connections, None for the transport's
         self._retransmitted_before = 0  # retransmitted bytes over those connections before the next collective
         self._stack = ExitStack()
 
@@ -258,6 +270,7 @@ class Testbed:
             late_s=self.platform.late_s,
             fair=self.fair_links is not None,
             services=() if self.fair_links is None or self.tunnels else services(self.config.classes),
+            sending_services=len({*self.config.workload.dscp}),
             tunnels=self.tunnels,
             buffer=None
             if size is None
@@ -319,7 +332,9 @@ class Testbed:
     def _start_agents(self, *, epoch: int = 0) -> Communicator:
         """Start the agents; `epoch` is the last epoch of the previous agents."""
         self.set_queues()
-        deadline_s = self.deadline_s
+        workload = scaled_workload(self.config.workload, self.platform.scale)
+        self._ahead_bytes = self._bytes_ahead(workload)
+        deadline_s = max(self.deadline_s, _PATIENT * self._longest_silence_s(workload))
         if self.config.transport.buffer_bytes is not None:
             # Long enough for a message whose every frame is lost and retransmitted after a timeout.
             frames = self.config.carried_workload.largest_message_bytes / frame_segment_bytes()
@@ -327,7 +342,7 @@ class Testbed:
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
-            workload=scaled_workload(self.config.workload, self.platform.scale),
+            workload=workload,
             transport=self.config.transport,
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
@@ -363,10 +378,12 @@ class Testbed:
             self._set_windows(self._windows(self.fair_links))
         elif self._queued_bytes is not None:  # restore the limits from before fair sharing
             self._set_windows(FairShareLimits(segment_bytes=SEGMENT_BYTES, queued_bytes=self._queued_bytes))
-        if self.is_lossless:
-            for pid in self.network.host_pids:
-                with inside(pid):
+        for pid in self.network.host_pids:
+            with inside(pid):
+                if self.is_lossless:
                     allow_overtaking()
+                elif self._loses_nothing and self._has_agents:
+                    probe_no_losses()
         if self.config.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
 
@@ -425,7 +442,7 @@ class Testbed:
         late = self._timer_overrun()
         if result.faults:
             raise WrongDataError(f"collective {number} delivered wrong data: {result.faults[0]}")
-        retransmitted_bytes = self._retransmitted() if self.config.transport.queue == "fifo" else None
+        retransmitted_bytes = self._retransmitted()
         if self.config.transport.buffer_bytes is not None:
             self.disconnect()  # so that TCP's state after losses does not affect the next collective
         zero_ns = min(result.start_ns)
@@ -469,12 +486,49 @@ class Testbed:
         return self._balance.lost(2 * (across_s + 2 * within_s + (2 + hops) * hop_s))  # twice: there may be detours
 
     def connect(self) -> None:
-        """Make the connections of the present placement unless they exist; raises CollectiveError."""
-        if self._connected != self.placement:
-            self._communicator.connect(self.placement)
-            self._connected = self.placement
+        """Make the connections of the present placement unless they exist; raises CollectiveError.
+
+        They are also made again if rates have become so low that TCP would take what waits in queues for lost: a
+        connection whose timeout is changed would change its segments, too.
+        """
+        needed_s = rto_min_s(self.config.transport, wait_s=self._longest_wait_s)
+        if self._connected != self.placement or (needed_s or 0.0) > (self._rto_min_s or 0.0):
+            self._communicator.connect(self.placement, rto_min_s=needed_s)
+            self._connected, self._rto_min_s = self.placement, needed_s
             self._retransmitted_before = 0
             self._spread_paths = {}
+
+    @property
+    def _longest_wait_s(self) -> float:
+        """The longest time in which queues hold back a connection's acknowledgements, in s, under the present rates and
+        those of all collectives to be measured."""
+        slowest_bps = min(self._slowest_bps, float(self._rates_bps[self._rates_bps > 1].min(initial=np.inf)))
+        return 8 * self._ahead_bytes / float(self.platform.scale.rates_bps(np.array(slowest_bps)))
+
+    def _longest_silence_s(self, workload: Workload) -> float:
+        """Return the longest time in which an agent may receive nothing, in s, though nothing fails: all messages pass
+        the slowest link, and those that wait for one another pass paths of the longest delays."""
+        total = sum(message_bytes(workload, task) for _, task in workload.schedule.sends())
+        slowest_bps = float(self.platform.scale.rates_bps(np.array(self._slowest_bps)))
+        silence_s, delay_s = 8 * total / slowest_bps, float(np.sort(self.delays_s)[-_LONG_LINKS:].sum())
+        if delay_s > _SHORT_S:  # otherwise they pass within the usual deadline
+            silence_s += delay_s * max(move.step for move in moves(workload, range(workload.schedule.places)))
+        return silence_s
+
+    def _bytes_ahead(self, workload: Workload) -> int:
+        """Return the most bytes that may be in the queues ahead of a packet.
+
+        With finite buffers, which lose frames, it is 0: TCP is to find out by itself what it waits for.
+        """
+        if self.config.transport.buffer_bytes is not None:
+            return 0
+        if self.fair_links is None and not self.config.run.is_real and self.config.transport.queue == "fair":
+            return flow_bytes(workload)  # no link is shared: acknowledgements wait behind one flow's messages
+        if self.fair_links is None or (self._loses_nothing and (self.config.classes or self.tunnels)):
+            return sum(message_bytes(workload, task) for _, task in workload.schedule.sends())  # behind all messages
+        # At each link behind what every other flow has queued.
+        flows = {task.flow for _, task in workload.schedule.sends()}
+        return len(flows) * self._windows(self.fair_links).queued_bytes * most_shared(self.fabric, self.fair_links)
 
     def disconnect(self) -> None:
         """Require new connections at the next `connect`."""
@@ -533,9 +587,12 @@ class Testbed:
         """Return the bytes retransmitted by TCP since the connections were made; raises CollectiveError."""
         return self._communicator.retransmitted_bytes()
 
-    def _retransmitted(self) -> int:
-        """Return the bytes retransmitted by TCP since the last call; raises CollectiveError."""
-        before, self._retransmitted_before = self._retransmitted_before, self.retransmitted_bytes()
+    def _retransmitted(self) -> int | None:
+        """Return the bytes retransmitted by TCP since the last call; None if an agent has died, as later calls tell."""
+        try:
+            before, self._retransmitted_before = self._retransmitted_before, self.retransmitted_bytes()
+        except CollectiveError:
+            return None
         return self._retransmitted_before - before
 
     def counters(self) -> Counters:

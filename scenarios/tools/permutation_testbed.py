@@ -20,7 +20,7 @@ from hosts.collectives.kinds import MESSAGES
 from hosts.collectives.schedule import Flow, Schedule, Transfer
 from scenarios.api import RunError
 from scenarios.engines.base import Failed, Slice
-from scenarios.engines.emulation import Emulation, check_chunks
+from scenarios.engines.emulation import Emulation, check_waits
 from scenarios.spec.scenario import DEFAULTS, Scenario
 from topologies.fabric.fabric import build_fabric
 
@@ -68,7 +68,7 @@ def prepare_testbed(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
     """
     with TemporaryDirectory() as folder:
         configs = [_config(setup, draw, Path(folder, f"{index}.goal")) for index, draw in enumerate(draws)]
-        check_chunks(configs)
+        check_waits(configs)
 
         def measure(progress: Callable[[int], None], jobs: int) -> Floats:
             arrivals_s: dict[int, Floats] = {}

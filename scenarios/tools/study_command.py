@@ -6,7 +6,7 @@ Slow modules are imported only when they are needed, so that --help is quick.
 import argparse
 import errno
 import sys
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,6 +15,8 @@ from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from scenarios.spec.scenario import Scenario
 
 
@@ -71,6 +73,25 @@ def quantity(option: str, text: str, parse: Callable[[str], Value]) -> Value:
         return parse(text)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
+
+
+def warn(name: str, scenarios: "Iterable[Scenario]") -> None:
+    """Print on stderr, after the command's name, what was assumed of scenarios' files and which physical limits the
+    scenarios are beyond, as run.py does."""
+    from scenarios.spec import file_notes, physical_limits
+
+    configs = [config for scenario in scenarios for config in scenario.configurations()]
+    for note in [*file_notes.notes_on(configs), *physical_limits.notes_on(configs)]:
+        print(f"{name}: {note}", file=sys.stderr)
+
+
+def warn_of(name: str, measured: "pd.DataFrame") -> None:
+    """Print where measured times are not the model's, by rows of measured collectives, as run.py does."""
+    from analysis.statistics.fidelity import fidelity
+
+    found = fidelity([measured])
+    for warning in () if found is None else found.warnings:
+        print(f"{name}: WARNING: {warning}", file=sys.stderr)
 
 
 def check(options: argparse.Namespace, least: float, most: float, *names: str) -> None:

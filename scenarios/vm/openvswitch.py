@@ -33,6 +33,7 @@ _DAEMONS = ("ovs-vswitchd", "ovsdb-server")
 # ovs-vswitchd (at least 3.1 to 3.7) does not wake up for the timers by which it reconnects (`ofservice_wait` in
 # ofproto/connmgr.c): if nothing else happens, it checks them when it gathers statistics, every five seconds. Any
 # connection to its control socket wakes it.
+_COUNTED_S = 0.02  # revalidations are at least 5 ms apart
 _WAKE_EVERY_S = 0.1
 _WAKE_LIMIT_S = 1.0
 
@@ -132,6 +133,24 @@ def prioritize_handlers() -> None:
     for thread in Path("/proc", (RUN / "ovs-vswitchd.pid").read_text().strip(), "task").iterdir():
         if (thread / "comm").read_text().startswith("handler"):
             os.sched_setscheduler(int(thread.name), os.SCHED_FIFO, os.sched_param(1))
+
+
+def count_packets(switch: str) -> None:
+    """Have the rules of all switches count every packet that was forwarded before. `switch` is any of them.
+
+    The kernel counts the packets of its flows, and ovs-vswitchd adds them to its rules only when it revalidates these
+    flows: here when rules or ports change, not by time (`topologies.mininet_network`). A change of a setting that only
+    switches with learnt addresses heed makes it revalidate. Raises VMError.
+    """
+    key = "other_config:forward-bpdu"
+    is_on = subprocess.run(
+        ["ovs-vsctl", "--timeout=10", "--if-exists", "get", "Bridge", switch, key],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    _run("ovs-vsctl", "--timeout=10", "set", "Bridge", switch, f"{key}={'false' if 'true' in is_on else 'true'}")
+    time.sleep(_COUNTED_S)
 
 
 @contextmanager

@@ -65,11 +65,12 @@ def test_fairness_is_reported_for_the_least_fair_link() -> None:
 
 def rows(**changes: object) -> pd.DataFrame:
     one = {"completion_s": 1.0, "predicted_s": 1.0, "drops": 0, "retransmitted_bytes": 0.0, "quickest_transfer": 1.0}
+    one |= {"setting": 0, "mode": "base"}
     return pd.DataFrame([one | {"slowest_transfer": 1.0, "fairness": np.nan, "fairness_link": ""} | changes])
 
 
 def test_a_fifo_run_warns_how_far_the_model_is_off_and_names_the_least_fair_link() -> None:
-    other = rows(retransmitted_bytes=np.nan)
+    other = rows(quickest_transfer=np.nan)
     one = rows(
         completion_s=1.5, drops=3, retransmitted_bytes=27e3, quickest_transfer=0.5, fairness=0.9, fairness_link="a"
     )
@@ -105,7 +106,7 @@ def test_configured_wan_loss_is_reported_and_its_drops_give_no_further_warning()
 
 
 def test_drops_outside_fifo_queues_still_warn_of_a_network_that_should_be_lossless() -> None:
-    frames = [rows(retransmitted_bytes=np.nan, drops=2), rows(slowest_transfer=9, drops=7)]
+    frames = [rows(quickest_transfer=np.nan, drops=2), rows(slowest_transfer=9, drops=7)]
     found = fidelity(frames)
     assert found is not None and found.drops == 9
     assert [warning for warning in found.warnings if "lose none" in warning] == [

@@ -319,10 +319,11 @@ def test_the_answer_uses_measured_times_unless_the_model_has_more_collectives(mo
         assert engine in text and "configurations" not in text
 
 
-def measured(measured_s, predicted_s, drops=0, late=False, collective=0):
-    of_point = {"engine": "emulation", "setting": 0, "mode": "base", "collective": collective}
+def measured(measured_s, predicted_s, drops=0, late=False, collective=0, again=np.nan, mode="base"):
+    of_point = {"engine": "emulation", "setting": 0, "mode": mode, "collective": collective}
     times = {"completion_s": measured_s, "predicted_s": predicted_s}
-    return pd.DataFrame([of_point | times | {"drops": drops, "late": late, "retransmitted_bytes": np.nan}])
+    counts = {"drops": drops, "late": late, "retransmitted_bytes": again, "quickest_transfer": np.nan}
+    return pd.DataFrame([of_point | times | counts])
 
 
 def test_fidelity_reports_the_median_ratio_the_p99_error_and_the_drops():
@@ -345,6 +346,26 @@ def test_the_model_holds_by_median_and_p99_error_and_drops_give_a_warning():
         assert (found.holds, bool(found.warnings), "\nWARNING: " in str(found)) == (holds, warned, warned)
 
 
+def test_a_mode_with_a_late_collective_is_named_though_all_collectives_together_are_near_the_model():
+    parts = [measured(1.0, 1.0)] * 199 + [measured(1.0, 1.0, mode="ccl")] * 9 + [measured(1.26, 1.0, mode="ccl")]
+    found = fidelity(parts)
+    assert found.p99_abs_error <= 0.01 and not found.holds
+    assert [(each.mode, each.setting) for each in found.modes] == [("ccl", 0)]
+    assert found.modes[0].p99_abs_error == pytest.approx(0.26 * 0.91)
+    assert "ccl: median 1.0000, p99 23.66 %" in found.warnings[0]
+    assert fidelity(parts[:-1]).modes is None
+
+
+def test_retransmissions_without_a_loss_are_counted_and_warn_with_their_modes():
+    parts = [measured(1.0, 1.0, again=0.0), measured(1.0, 1.0, again=48.0, mode="ccl"), measured(1.0, 1.0)]
+    found = fidelity(parts)
+    assert (found.retransmitted_bytes, found.again, found.holds) == (48, ("ccl",), True)
+    assert [text for text in found.warnings if "TCP retransmitted in ccl" in text]
+    lost = fidelity([measured(1.0, 1.0, drops=1, again=48.0)])
+    assert (lost.retransmitted_bytes, lost.again) == (48, None)
+    assert fidelity([measured(1.0, 1.0)]).retransmitted_bytes is None  # a run of an earlier version
+
+
 def test_only_jobs_that_deviate_from_the_model_are_named_in_an_accurate_round():
     rounds = [measured(1.0, 1.0, collective=k) for k in (0, 1, 3)]  # round 2 was struck by a fault
     times = {"near": [1.0, 1.0, 5.0, 1.009], "late": [0.16, 0.16, 5.0, 0.1]}
@@ -353,7 +374,7 @@ def test_only_jobs_that_deviate_from_the_model_are_named_in_an_accurate_round():
         for job, of_rounds in times.items()
         for k, took in enumerate(of_rounds)
     )
-    found = fidelity(rounds, jobs.drop(columns=["drops", "late", "retransmitted_bytes"]))
+    found = fidelity(rounds, jobs.drop(columns=["drops", "late", "retransmitted_bytes", "quickest_transfer"]))
     assert [(job.job, job.median_ratio) for job in found.jobs] == [("late", pytest.approx(1.6))]
     assert (found.median_ratio, found.holds) == (1.0, False)
     assert found.jobs[0].p99_abs_error == pytest.approx(0.6)

@@ -323,6 +323,12 @@ def test_socket_buffers_and_windows_hold_all_bytes_that_a_flow_can_queue(ranks: 
     # The first window that a Linux receiver announces is half of its buffer.
     assert limit.window_bytes - 2**20 <= limit.receive_buffer_bytes // 2 <= MAX_BUFFER_BYTES // 2
     assert limit.initial_segments * (9000 - 52) >= limit.window_bytes
+    assert not limit.is_windowed
+
+
+def test_a_flow_of_more_bytes_than_a_socket_takes_is_windowed() -> None:
+    limit = limits(Transport(), flow_bytes=10**13)
+    assert limit.is_windowed and (limit.send_buffer_bytes, limit.window_bytes) == (MAX_BUFFER_BYTES, 2**30)
 
 
 def test_the_agent_launcher_imports_no_heavy_modules() -> None:

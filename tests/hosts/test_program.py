@@ -202,7 +202,7 @@ class Agents:
         self.collective = 0
 
     def run(
-        self, flip: Sequence[int] = (), *, receive_buffer: int | None = None
+        self, flip: Sequence[int] = (), *, receive_buffer: int | None = None, send_buffer: int | None = None
     ) -> tuple[list[Any], list[tuple[int, int, str]]]:
         """Return the answers of all ranks, and the faults as (rank, task, text) in the order of the arrivals."""
         self.collective += 1
@@ -220,12 +220,16 @@ class Agents:
                 slot_bytes=self.found.largest_slot_bytes,
                 deadline_s=20,
                 flip=flip,
+                is_windowed=send_buffer is not None,
             ).run(now_ns())
 
         with connections(self.of_ranks) as (outgoing, incoming):
             if receive_buffer is not None:
                 for one in incoming.values():
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            if send_buffer is not None:
+                for one in outgoing.values():
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
             threads = [threading.Thread(target=carry_out, args=(rank,)) for rank in range(len(self.of_ranks))]
             for thread in threads:
                 thread.start()
@@ -282,6 +286,23 @@ def test_a_message_larger_than_the_receive_window_is_received_completely() -> No
     agents = Agents(found, programs(found, range(3)))
     for _ in range(5):
         assert agents.run(receive_buffer=20_000)[1] == []
+
+
+@pytest.mark.parametrize(("kind", "algorithm"), CASES)
+def test_collectives_far_larger_than_all_buffers_are_delivered_whole_and_block_nobody(
+    kind: str, algorithm: str
+) -> None:
+    """Every rank's messages wait for buffers of ranks that receive, and whose own messages wait."""
+    found = workload(kind, algorithm, sites=(3, 3), size_bytes=6 * 1_000_000, pieces=2)
+    agents = Agents(found, programs(found, range(6)))
+    for _ in range(2):
+        answers, faults = agents.run(receive_buffer=20_000, send_buffer=20_000)
+        assert faults == []
+        assert sorted(task for answer in answers for task, _ in answer["arrived_ns"]) == list(
+            range(len(found.schedule.transfers))
+        )
+    _, faults = agents.run([len(found.schedule.transfers) - 1, 1], receive_buffer=20_000, send_buffer=20_000)
+    assert {text.split(" of ")[0] for _, _, text in faults} <= {"byte 1", "byte 1 is wrong"} and faults
 
 
 def test_a_buffer_sent_without_copying_is_not_reused_before_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:

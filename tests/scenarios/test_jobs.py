@@ -16,7 +16,7 @@ from hosts.collectives.background import PATTERNS, background
 from hosts.collectives.schedule import Flow, ScheduleError
 from scenarios.engines import preflight
 from scenarios.engines.base import Slice
-from scenarios.engines.emulation import check_chunks
+from scenarios.engines.emulation import check_waits
 from scenarios.engines.model import Model
 from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.engines.preflight import check_vm
@@ -149,13 +149,13 @@ def test_a_job_with_too_many_transfers_is_refused_before_they_are_built():
         scenario({"kind": "alltoall", "pieces": 4096}, fabric__gpus=256, run__modes=["base"])
 
 
-def test_jobs_too_large_for_the_emulation_are_refused_with_the_queued_bytes_and_the_limit(monkeypatch):
-    large = {"ranks": [0, 4], "size": "2 GB"}
-    with pytest.raises(ValueError, match=r"these jobs queues 3,000 MB on one connection.*; allowed: 1,71[67] MB"):
-        check_chunks([setting({**large, "count": 3})])
+def test_jobs_too_large_for_the_emulation_are_refused_with_the_wait_and_the_limit(monkeypatch):
+    slow = {"conditions__wan_rate": "100 Mbit/s"}
+    with pytest.raises(ValueError, match=r"^job: the 3 GB of a connection take 240 s .*; allowed: 990 MB on a"):
+        check_waits([setting({"ranks": [0, 4], "size": "2 GB", "count": 3}, **slow)])
     training = {"collective__kind": "training", "training__activations": "1 GB", "training__micro_batches": 4}
-    with pytest.raises(ValueError, match=r"^training queues 4,000 MB on one connection.*; allowed: 1,71[67] MB"):
-        check_chunks([setting(**training)])
+    with pytest.raises(ValueError, match=r"^training: the 4 GB of a connection take 320 s .*; allowed: 990 MB on a"):
+        check_waits([setting(**training, **slow)])
 
     def room(**_):
         raise NoRoomError("no room", room_bytes=10**9, remedy="free some")
@@ -457,6 +457,40 @@ def test_gold_completes_as_if_alone_bronze_gets_the_rest_and_shares_and_ceilings
     assert found.loc[(0, "g"), "completion_s"] * 1e3 < (12.8 + delay_ms) * 1.01
     # Bronze gets over 98 % of the rate that gold leaves.
     assert 19.2 / (found.loc[(0, "b"), "completion_s"] * 1e3 - delay_ms - 12.8) > 0.98
+
+
+def test_three_to_five_classes_with_shares_and_ceilings_get_the_parts_that_the_model_gives_them(tmp_path):
+    """Jobs of 16 MB, each in a class of its own or in none, share a WAN link of 10 Gbit/s. Two VMs."""
+
+    def classes_of(*parts):
+        return [
+            {"name": f"c{number}", "priority": number, "share": share, "ceiling": ceiling}
+            for number, (share, ceiling) in enumerate(parts)
+        ]
+
+    three, five = ((0.5, 0.5), (0, 0.3), (0, 1)), ((0.2, 0.25), (0, 0.3), (0.1, 0.2), (0.15, 0.6), (0.1, 1))
+    jobs = [
+        {"name": f"j{rank}", "kind": "broadcast", "algorithm": "direct", "ranks": [rank, rank + 5], "size": "16 MB"}
+        for rank in range(5)
+    ]
+    of_three, of_five = (
+        [jobs[rank] | {"class": f"c{rank}"} for rank in range(count)] for count in (len(three), len(five))
+    )
+    rates = {"conditions__wan_rate": "10 Gbit/s", "conditions__intra_rate": "100 Gbit/s"}
+    found = {}
+    for name, parts, sent in (("three", three, of_three), ("five", five, of_five)):
+        one = scenario(*sent, **{"class": classes_of(*parts)}, **rates, fabric__gpus=10, run__modes=["base"])
+        path = tmp_path / f"{name}.toml"
+        path.write_text(resolved(one))
+        out = tmp_path / name
+        ended(path, "--no-report", "--engine", "emulation", "--collectives", "1", "--out", out, cwd=tmp_path)
+        found[name] = open_run(out).jobs.set_index("job")
+    for run in found.values():
+        assert (run.completion_s / run.predicted_s - 1).abs().max() <= 0.005
+    # By hand: half, three tenths and the rest, until the first has ended after 25.6 ms; delays are 11 us.
+    assert found["three"].completion_s["j0"] * 1e3 == pytest.approx(12.8 / 0.5, rel=0.005)
+    assert found["three"].completion_s["j1"] * 1e3 == pytest.approx(12.8 / 0.3, rel=0.005)
+    assert found["three"].completion_s["j2"] * 1e3 == pytest.approx(25.6 + (12.8 - 0.2 * 25.6) / 0.7, rel=0.005)
 
 
 @pytest.mark.parametrize(("tables", "shown"), [([], "none"), ([GOLD, BRONZE], "gold, bronze")])

@@ -49,6 +49,7 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
         assert "has a delay of 500 s" in prompt.ask("delay s0b1>s1b1 500 s")  # tc accepts up to 274 s
         assert "has a delay of 10 us" in prompt.ask("delay s0b1>s1b1 10 us")
         assert ratios(prompt.ask("allgather 8 MB 2")) == pytest.approx([1, 1], abs=1e-3)
+        rules_count_what_was_sent(prompt)
         prompt.ask("delay g0>s0b0 1 ms")
         assert "delays that differ between border routers" in prompt.ask("alltoall 8 MB")
         assert ratios(prompt.ask("allgather 8 MB")) == pytest.approx([1], abs=1e-3)  # the links are shaped as before
@@ -92,6 +93,16 @@ def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_w
     assert f"{found_s * 1e3:.2f} ms" == measured
     history = (vm.folder / "state" / "longhaul" / "history").read_text()
     assert "flows s1b0\n" in history and (vm.folder / "state" / "longhaul" / "history").stat().st_mode & 0o777 == 0o600
+
+
+def rules_count_what_was_sent(prompt: Session) -> None:
+    """Two AllGathers of 4 GPUs have sent 48 MB from site 0 to site 1, all through s0b0; headers are below 1 %."""
+    (shown_mb,) = re.findall(r"^default +site 0 +site 1 +s1b0.* ([\d.]+) MB", prompt.ask("flows s0b0"), re.MULTILINE)
+    assert 48 <= float(shown_mb) < 48.5
+    for client in ("dpctl", "sh ovs-ofctl"):
+        dump = "dump-flows" if client == "dpctl" else "dump-flows s0b0"
+        counts = re.findall(r"n_bytes=(\d+)", prompt.ask(f"{client} {dump} -O OpenFlow13"))
+        assert max(map(int, counts)) >= 48e6
 
 
 def ctrl_c_and_keys(prompt: Session) -> None:

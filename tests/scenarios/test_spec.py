@@ -88,7 +88,7 @@ TEXTS = [
     '[conditions]\nsampler = "ar1"\ncoefficient = 0.999999',
     '[conditions]\nevery = "100 ms"\ninterval = "0.5 ms"',
     '[sweep]\n"conditions.every" = ["1 us", "1000 s"]\n"conditions.interval" = ["3 s", "2 ms"]',
-    '[conditions.links]\nwan = {rate = "1-2 Gbit/s"}\n"g0>*" = {delay = "0 s", rate = "5 bit/s"}',
+    '[conditions.links]\nwan = {rate = "1-2 Gbit/s"}\n"g0>*" = {delay = "0 s", rate = "5 kbit/s"}',
     '[sweep]\n"conditions.links" = [{}, {wan = {delay = "5 ms"}, "s0b0>s1b0" = {rate = "1-2 kbit/s"}}]',
     '[conditions]\nintra_rate = "40 Gbit/s"\nwan_delay = "1.5 ms"',
     '[sweep]\n"fabric.gpus" = [4, [2, 3], 8]\n"collective.chunk" = ["1 B", "1 MiB"]',

@@ -57,7 +57,7 @@ def test_tunnel_rates_fit_the_link_rates_and_every_flow_has_a_positive_rate(
 
 
 def test_sites_behind_a_very_slow_link_complete_at_its_rate() -> None:
-    text = '"s0b0>s1b0" = { rate = "1 bit/s" }'
+    text = '"s0b0>s1b0" = { rate = "1 kbit/s" }'
     setting = scenario(
         ALL, *FLAT, TE, "fabric.gpus=[2, 2, 2]", "fabric.border_routers=1", f"conditions.links={{ {text} }}"
     )

@@ -304,12 +304,12 @@ def test_a_rate_mismatch_is_reported_with_port_wanted_and_actual_rate() -> None:
     assert "should not exist" in str(mismatch(wanted, right | {("s0l0-eth2", 1): (5, 5)}))
 
 
-@pytest.mark.parametrize("grain", ["logical", "physical"])
-def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(grain: str) -> None:
+@pytest.mark.parametrize(("grain", "sending"), [("logical", 2), ("physical", 3)])
+def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(grain: str, sending: int) -> None:
     fabric = build_fabric(FabricSpec(grain=grain))
     served = [Service(dscp=8, assured=0.25), Service(dscp=16, ceiling=0.5), Service(dscp=0)]
     plain = Shaping(fabric=fabric, delays_s=delays_s(fabric, ConditionsSpec()), fair=True)
-    shaping = replace(plain, services=tuple(served), segment_bytes=64_000)
+    shaping = replace(plain, services=tuple(served), sending_services=sending, segment_bytes=64_000)
     rates = rates_of(fabric)
     lines, without = (one.structure(rates).splitlines() for one in (shaping, plain))
     near = {one.name for one in (*_site_switches(fabric), *fabric.gpus)}
@@ -325,9 +325,10 @@ def test_service_classes_exist_only_at_wan_ports_with_their_shares_of_the_rate(g
         for (minor, own, most, priority), (assured, ceiling), number in zip(below, parts, range(3), strict=True):
             assert (int(minor, 16), int(priority)) == (2 + number, number)
             assert abs(int(own) / 8 - max(1, assured)) <= 0.5 and abs(int(most) / 8 - ceiling) <= 0.5
-        # A class with an assured part or a ceiling makes up for the time that the port takes for a segment.
+        # A class with an assured part or a ceiling makes up for the time that the port takes for a segment of each
+        # of the others.
         bursts_ns = [shaping.child_classes(rates)[port, minor].burst_ns for minor in (2, 3, 4)]
-        assert bursts_ns == [round(1e9 * 64_000 / whole)] * 2 + [0]
+        assert bursts_ns == [round(1e9 * 64_000 * (sending - 1) / whole)] * 2 + [0]
         tos = re.findall(r"match ip tos (0x\w+) 0xfc flowid 1:(\w+)", here)
         assert [(int(value, 16) >> 2, int(minor, 16)) for value, minor in tos] == [(8, 2), (16, 3), (0, 4)]
         assert "htb default 4 " in here and "parent 1:1 fq" not in here  # a class with inner classes has no queue

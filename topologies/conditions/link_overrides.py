@@ -71,7 +71,7 @@ def read(table: Mapping[str, object]) -> tuple[LinkConditions, ...]:
         if not wrong and isinstance(values, dict):
             rate, delay = values.get("rate"), values.get("delay")
             rate_bps = None if rate is None else units.parse_rate_range_bps(rate)
-            delay_s = None if delay is None else units.parse_delay_or_zero_s(delay)
+            delay_s = None if delay is None else units.parse_delay_or_zero_s(delay, units.LINK_DELAY)
             entries.append(LinkConditions(links=name, rate_bps=rate_bps, delay_s=delay_s))
     if mistakes:
         raise ConditionsError(mistakes)
@@ -96,7 +96,11 @@ def _entry_mistakes(values: object) -> Iterator[tuple[str, str]]:
             yield f".{key}", f"{format_value(value)} is not text; allowed: {WORDS[key]}"
         else:
             try:
-                _ = units.parse_rate_range_bps(value) if key == "rate" else units.parse_delay_or_zero_s(value)
+                _ = (
+                    units.parse_rate_range_bps(value)
+                    if key == "rate"
+                    else units.parse_delay_or_zero_s(value, units.LINK_DELAY)
+                )
             except units.UnitError as error:
                 yield f".{key}", str(error)
 

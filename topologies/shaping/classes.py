@@ -25,8 +25,9 @@ of MTU + 14 bytes carries MTU - 52. The class's rate is the payload's rate times
 2. The agents make S small: the last packet of a chunk is a short one.
 3. B = R x timer lateness. With a smaller burst, the time by which a timer is late is lost for good; with a larger one,
    chunks arrive early. In virtual time the lateness is below a microsecond on any machine.
-4. A class whose turn is delayed by a segment of another class would lose that time. A class with an assured part or a
-   ceiling has a burst of the longest segment to catch up; its messages are early by that at most.
+4. A class whose turn is delayed by segments of other classes would lose that time, and HTB would hand it to a later
+   class. In the worst case it waits for one segment of every other class. So a class with an assured part or a ceiling
+   has a burst of that many of the longest segments to catch up; its messages are early by that at most.
 
 *Fair sharing.* Flows that share a link get equal shares from a fair queue (fq) under its class, which distinguishes
 them by their sockets (all packets are in one kernel and refer to their sockets). It also needs:
@@ -70,6 +71,9 @@ SEGMENT_BYTES, SHORT_SEGMENT_BYTES = 500_000, 64_000
 wall time, and clock readings that take virtual time."""
 _ETHERNET_BYTES = 14
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
+
+WIRE_PER_PAYLOAD = (MTU_BYTES + _ETHERNET_BYTES) / (MTU_BYTES - _HEADER_BYTES)
+"""Bytes that HTB counts for a byte of payload in full frames."""
 
 VIRTUAL_LATE_S = 64e-9
 """Timer lateness in virtual time: less than the 64 ns in which bursts are counted."""
@@ -169,11 +173,11 @@ class Shaping:
     A class makes up for a timer that is up to `late_s` late; every chunk arrives that much too early. With `fair`,
     flows that share a link or a port get equal shares of it. With a `buffer` (not with `fair`), every class drops the
     frames that do not fit, and WAN links lose the share `wan_loss` of all frames, drawn from `seed`. With `services`
-    (only with `fair`), every WAN port serves them in order; the last one has the packets without a class. With
-    `tunnels` (only with `fair`, and without services), each has a rate of its own at the port where it begins: rates
-    are those of links or ports, followed by those of tunnels, and traffic in no tunnel has the port's rate. With
-    `paths`, tc's match of packets in a tunnel over each path, no delay is applied before a WAN link. Segments have up
-    to `segment_bytes`.
+    (only with `fair`), every WAN port serves them in order: the last one has the packets without a class, and
+    `sending_services` of them have traffic at all. With `tunnels` (only with `fair`, and without services), each has a
+    rate of its own at the port where it begins: rates are those of links or ports, followed by those of tunnels, and
+    traffic in no tunnel has the port's rate. With `paths`, tc's match of packets in a tunnel over each path, no delay
+    is applied before a WAN link. Segments have up to `segment_bytes`.
     """
 
     fabric: Fabric
@@ -182,6 +186,7 @@ class Shaping:
     fair: bool = False
     buffer: Buffer | None = None
     services: tuple[Service, ...] = ()
+    sending_services: int = 0
     wan_loss: float = 0.0
     seed: int = 0
     tunnels: tuple[Tunnel, ...] = ()
@@ -331,7 +336,7 @@ class Shaping:
         if self.tunnels:
             return _TUNNELS_LATE_NS
         has_part = self.services and self.services[htb.service].has_part
-        return round(1e9 * self.segment_bytes / port) if has_part else 0
+        return round(1e9 * self.segment_bytes * max(1, self.sending_services - 1) / port) if has_part else 0
 
     def _class_lines(self, htb: HtbClass, ceiling: int, child: ChildClass | None) -> Iterator[str]:
         """Yield the lines that make a class, its queue and its filter; `ceiling` is in bytes/s of frames."""
@@ -407,6 +412,12 @@ def wire_bytes_per_s(rate_bps: int) -> int:
     """
     payload_bytes, frame_bytes = MTU_BYTES - _HEADER_BYTES, MTU_BYTES + _ETHERNET_BYTES
     return max(1, (2 * rate_bps * frame_bytes + 8 * payload_bytes) // (16 * payload_bytes))
+
+
+def wire_bytes(message_bytes: int) -> int:
+    """Return the bytes, as HTB counts them, of a message of so many bytes of payload with the headers of its frames."""
+    frames = -(-message_bytes // (MTU_BYTES - _HEADER_BYTES))
+    return message_bytes + frames * (_ETHERNET_BYTES + _HEADER_BYTES)
 
 
 def payload_bytes(wire_bytes: int) -> int:

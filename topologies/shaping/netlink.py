@@ -8,6 +8,7 @@ genetlink.h and openvswitch.h.
 """
 
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -25,7 +26,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 _RTM_NEWLINK, _RTM_DELLINK, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_INFO_KIND = 16, 17, 3, 4, 18, 1
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC, _RTM_NEWTCLASS, _RTM_GETTCLASS = 36, 37, 38, 40, 42
 _RTM_NEWNEIGH, _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 28, 1, 2, 0x80
-_RTM_NEWROUTE, _RTM_DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_INITCWND = 24, 25, 1, 4, 8, 11
+_RTM_NEWROUTE, _RTM_DELROUTE, _RTA_DST, _RTA_OIF, _RTA_METRICS = 24, 25, 1, 4, 8
+_RTAX_LOCK, _RTAX_INITCWND, _RTAX_RTO_MIN = 1, 11, 13
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST = 254, 4, 253, 1
 _NDMSG, _IFINFOMSG, _TCMSG = struct.Struct("=BxxxiHBB"), struct.Struct("=BxHiII"), struct.Struct("=BxxxiIII")
 _IFF_UP = 1
@@ -191,19 +193,31 @@ class RtNetlink(_Socket):
             if code:
                 raise OSError(code, f"{interface} refuses the neighbour {address}: {os.strerror(code)}")
 
-    def set_route(self, interface: str, address: str, *, initial_segments: int | None, prefix_length: int = 32) -> None:
+    def set_route(
+        self,
+        interface: str,
+        address: str,
+        *,
+        initial_segments: int | None,
+        rto_min_s: float | None = None,
+        prefix_length: int = 32,
+    ) -> None:
         """Set the route over an interface to an IPv4 address or network, with this initial congestion window in
-        segments.
+        segments and this lower bound of TCP's retransmission timeout, in whole ms; it replaces the namespace's.
 
-        None deletes the route. Raises OSError.
+        Without either the route is deleted. Raises OSError.
         """
         head = (socket.AF_INET, prefix_length, 0, 0, _RT_TABLE_MAIN, _RTPROT_STATIC, _RT_SCOPE_LINK, _RTN_UNICAST, 0)
         body = struct.pack("=8BI", *head) + attribute(_RTA_DST, socket.inet_aton(address))
         body += attribute(_RTA_OIF, struct.pack("=I", socket.if_nametoindex(interface)))
         kind, flags = _RTM_DELROUTE, REQUEST_ACK
-        if initial_segments is not None:
+        metrics = {} if initial_segments is None else {_RTAX_INITCWND: initial_segments}
+        if rto_min_s is not None:  # TCP heeds this metric only if it is locked
+            metrics |= {_RTAX_LOCK: 1 << _RTAX_RTO_MIN, _RTAX_RTO_MIN: math.ceil(rto_min_s * 1e3)}
+        if metrics:
             kind, flags = _RTM_NEWROUTE, REQUEST_REPLACE
-            body += attribute(_RTA_METRICS, attribute(_RTAX_INITCWND, struct.pack("=I", initial_segments)))
+            values = b"".join(attribute(metric, struct.pack("=I", value)) for metric, value in metrics.items())
+            body += attribute(_RTA_METRICS, values)
         ((code, _),) = self._send(kind, flags, [body])
         if code:
             raise OSError(code, f"the route to {address} over {interface} could not be changed")

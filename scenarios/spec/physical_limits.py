@@ -1,0 +1,226 @@
+"""The physical limits: where real TCP and queues differ from the timing model, as known before a run. Pure.
+
+This is the one list of them. A limit has a condition of a configuration, a sentence for users, and the source of the
+limit. Every command prints the sentences before it runs (`notes`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.statistics.shared_link_notes import by_sentence
+from hosts.agent.messages import LABEL_BYTES
+from hosts.agent.transport import MAX_WINDOW_BYTES
+from hosts.collectives.rank_programs import flow_bytes
+from scenarios.spec.scenario import Scenario
+from topologies.conditions.sampler import delays_s, ranges_bps, sampler
+from topologies.fabric.fabric import Fabric, build_fabric
+from topologies.fabric.ports import links_in_grain
+from topologies.shaping.classes import VIRTUAL_LATE_S, WIRE_PER_PAYLOAD, wire_bytes
+from topologies.units import format_delay, format_rate, format_size
+
+TOLD_ERROR = 1e-3
+"""Users are told of small messages whose times may differ from the model's by more than this share."""
+MAX_EXACT_BPS = 400e9
+"""The fastest links at which HTB was found to keep rates (docs/validation.md)."""
+MIN_STEADY_S = 200e-6
+"""The shortest time between changes of conditions at which measured times were found to be the model's."""
+MAX_QUEUED_S = 80.0
+"""The longest time that a connection's bytes may wait at a link: TCP resends after at most 120 s (TCP_RTO_MAX)."""
+_MAX_ROWS = 1000  # of a trace, whose rates are looked at
+
+Floats = npt.NDArray[np.float64]
+
+
+class Load(Protocol):
+    """What limits depend on; without messages of known sizes their sizes are None."""
+
+    @property
+    def fastest_bps(self) -> float:
+        """The highest rate of any link, bit/s."""
+
+    @property
+    def slowest_bps(self) -> float:
+        """The lowest rate of any link that is up, bit/s."""
+
+    @property
+    def every_s(self) -> float | None:
+        """The time between changes of conditions; None if they are constant while messages are sent."""
+
+    @property
+    def under_way_bytes(self) -> float:
+        """The most bytes that a connection across the WAN needs under way: its rate, alone, times its round trip."""
+
+    @property
+    def connection_bytes(self) -> int | None:
+        """The bytes of the busiest connection in a collective."""
+
+    @property
+    def message_bytes(self) -> int | None:
+        """The bytes of the largest message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownLoad:
+    """A `Load` of given values, for studies that are not scenarios."""
+
+    fastest_bps: float
+    slowest_bps: float
+    message_bytes: int | None
+    connection_bytes: int | None
+    under_way_bytes: float = 0.0
+    every_s: float | None = None
+
+
+class ScenarioLoad:
+    """The `Load` of a configuration, computed when needed. A program's messages are not known."""
+
+    def __init__(self, config: Scenario) -> None:
+        self.config = config
+
+    @cached_property
+    def _fabric(self) -> Fabric:
+        return build_fabric(self.config.fabric)
+
+    @cached_property
+    def _rates_bps(self) -> Floats:
+        """The lowest and the highest rate of every link, [2, links] bit/s."""
+        spec = self.config.conditions
+        if spec.trace is None:
+            return ranges_bps(self._fabric, spec)
+        drawn = sampler(self._fabric, spec, seed=self.config.run.seed)
+        rows = drawn.rates_bps(0, min(drawn.limit or _MAX_ROWS, self.config.collective.count, _MAX_ROWS))
+        return np.stack([rows.min(axis=0), rows.max(axis=0)])
+
+    @property
+    def every_s(self) -> float | None:
+        return self.config.conditions.every_s
+
+    @property
+    def fastest_bps(self) -> float:
+        return float(self._rates_bps[1].max())
+
+    @property
+    def slowest_bps(self) -> float:
+        return float(self._rates_bps[0][self._rates_bps[0] > 0].min(initial=np.inf))
+
+    @cached_property
+    def under_way_bytes(self) -> float:
+        links = links_in_grain(self._fabric)
+        delay_s, high_bps = delays_s(self._fabric, self.config.conditions), links.slowest_bps(self._rates_bps[1:])[0]
+        delay_s = links.delays_s(delay_s)
+        most = 0.0
+        for path in self._fabric.paths:
+            on_path = list(path.links)
+            most = max(most, 2 * float(delay_s[on_path].sum()) * float(high_bps[on_path].min()) / 8)
+        return most
+
+    @cached_property
+    def connection_bytes(self) -> int | None:
+        return None if self.config.program.command else flow_bytes(self.config.carried_workload)
+
+    @cached_property
+    def message_bytes(self) -> int | None:
+        return None if self.config.program.command else self.config.carried_workload.largest_message_bytes
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A physical limit: what it `rests_on` (its source), and `sentence`, which returns why a configuration is beyond
+    it, None if it is not."""
+
+    rests_on: str
+    sentence: Callable[[Load], str | None]
+
+
+def small_message_error(message_bytes: int, slowest_bps: float) -> float:
+    """Return by which share of a message's transmission time the emulation may differ from the model.
+
+    A message has the headers of every begun frame, and rates include only those of full frames. A label follows it, and
+    acknowledgements, of at most that size, share the opposite link. At the slowest link it may be early by the lateness
+    that classes make up for.
+    """
+    sent = (wire_bytes(message_bytes) + 2 * wire_bytes(LABEL_BYTES)) / WIRE_PER_PAYLOAD
+    return max(sent / message_bytes - 1, slowest_bps / 8 * VIRTUAL_LATE_S / message_bytes)
+
+
+def roughly(size_bytes: float) -> str:
+    """Write a size with three digits."""
+    return format_size(int(float(f"{size_bytes:.3g}")))
+
+
+def _window(load: Load) -> str | None:
+    needs = load.under_way_bytes
+    if needs <= MAX_WINDOW_BYTES or (load.connection_bytes or 0) <= MAX_WINDOW_BYTES:
+        return None
+    return (
+        f"a connection needs up to {needs / 1e9:,.3g} GB under way (rate times round trip), and TCP's window has at "
+        f"most {MAX_WINDOW_BYTES / 1e9:.3g} GB: measured times will be longer than predicted"
+    )
+
+
+def _small(load: Load) -> str | None:
+    if load.message_bytes is None:
+        return None
+    error = small_message_error(load.message_bytes, load.slowest_bps)
+    if error < TOLD_ERROR:
+        return None
+    return (
+        f"messages of {format_size(load.message_bytes)} are so small that headers, labels and timers, which the model "
+        f"does not have, change times by up to {error:.2g} of them"
+    )
+
+
+def _fast(load: Load) -> str | None:
+    if load.fastest_bps <= MAX_EXACT_BPS:
+        return None
+    return (
+        f"links of up to {format_rate(round(load.fastest_bps))} are faster than the "
+        f"{format_rate(round(MAX_EXACT_BPS))} at which the emulation was checked: it rounds a packet's time to whole ns"
+    )
+
+
+def _restless(load: Load) -> str | None:
+    every_s = load.every_s
+    if every_s is None or every_s >= MIN_STEADY_S:
+        return None
+    return (
+        f"conditions change every {format_delay(every_s)}, sooner than the {format_delay(MIN_STEADY_S)} at which the "
+        "emulation was checked: packets that are queued have passed links at older rates"
+    )
+
+
+def _waiting(load: Load) -> str | None:
+    waits_s = 8 * (load.connection_bytes or 0) / load.slowest_bps
+    if waits_s <= MAX_QUEUED_S:
+        return None
+    return (
+        f"the {roughly(load.connection_bytes or 0)} of a connection take {waits_s:,.0f} s at the slowest link, and "
+        f"TCP resends what waits for more than about {MAX_QUEUED_S:g} s: measured times will be longer than predicted"
+    )
+
+
+LIMITS: Sequence[Limit] = (
+    Limit("RFC 7323, 2.3: a window has at most 2^30 bytes", _window),
+    Limit("frames and labels on the wire, and HTB's bursts (topologies/shaping/classes.py)", _small),
+    Limit("psched_ratecfg_precompute and l2t_ns in Linux: whole ns per packet (docs/validation.md)", _fast),
+    Limit("measured (docs/validation.md, conditions that change by time)", _restless),
+    Limit("TCP_RTO_MAX in Linux", _waiting),
+)
+"""Every physical limit."""
+
+
+def notes(loads: Sequence[tuple[str, Load]]) -> Iterator[str]:
+    """Yield a sentence for each limit that loads are beyond, with their labels unless it is all of them."""
+    for limit in LIMITS:
+        found = [(label, limit.sentence(load)) for label, load in loads]
+        yield from by_sentence([(label, [sentence] if sentence else []) for label, sentence in found])
+
+
+def notes_on(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield the `notes` on configurations, by their labels."""
+    yield from notes([(config.label, ScenarioLoad(config)) for config in configs])

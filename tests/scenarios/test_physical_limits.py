@@ -1,0 +1,85 @@
+"""Physical limits are told before a run: their conditions, and the commands that print them."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from scenarios import collectives, grains, permutation
+from scenarios.experiment import command
+from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.physical_limits import LIMITS, notes_on, small_message_error
+from scenarios.tools import study_command
+
+FAR = {"conditions.wan_rate": "200 Gbit/s", "conditions.wan_delay": "300 ms", "fabric.gpus": 4}
+
+
+def told(**given):
+    keys = {key.replace("__", "."): value for key, value in given.items()}
+    return [
+        *notes_on(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).configurations())
+    ]
+
+
+def test_the_paper_s_configurations_are_within_every_limit():
+    assert not told() and not told(collective__chunk="64 MB", conditions__wan_delay="10 ms")
+    assert not told(fabric__gpus=16, fabric__grain="physical")
+    assert all(limit.rests_on for limit in LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (FAR | {"collective.chunk": "400 MB"}, r"needs up to 15 GB under way .* at most 1\.07 GB"),
+        ({"collective.chunk": "10 kB"}, "messages of 10 kB are so small .* up to 0.02"),
+        ({"collective.chunk": "1 B"}, "messages of 1 B are so small"),
+        ({"conditions.wan_rate": "1 Gbit/s", "collective.chunk": "100 kB"}, "messages of 100 kB"),
+        ({"conditions.intra_rate": "20-800 Gbit/s"}, "800 Gbit/s are faster than the 400 Gbit/s"),
+        ({"conditions.every": "100 us"}, "change every 100 us, sooner than the 200 us"),
+        ({"conditions.wan_rate": "1 Mbit/s"}, "56 MB of a connection take 448 s at the slowest link"),
+    ],
+)
+def test_each_limit_is_told_with_its_value_and_what_is_right(given, words):
+    (note,) = told(**given)
+    assert pd.Series([note]).str.contains(words, regex=True).all(), note
+
+
+@pytest.mark.parametrize("given", [FAR | {"collective.chunk": "100 MB"}, {"conditions.every": "200 us"}])
+def test_what_is_just_within_a_limit_is_not_told(given):
+    assert not told(**given)
+
+
+def test_a_note_names_the_configurations_of_a_sweep_that_it_is_about():
+    (note,) = told(sweep__collective__chunk=["8 MB", "10 kB"])
+    assert note.startswith("8 GPUs, 10 kB, 10 us: messages of 10 kB")
+
+
+@pytest.mark.parametrize("size", [1, 8948, 8949, 100_000, 10**8])
+def test_the_error_of_small_messages_is_that_of_counting_every_frame_and_label(size):
+    frames = math.ceil(size / 8948)
+    by_hand = (size + 66 * frames + 2 * 90) * 8948 / 9014 / size - 1
+    assert small_message_error(size, slowest_bps=1.0) == pytest.approx(by_hand)
+    assert small_message_error(10**9, slowest_bps=800e12) == pytest.approx(800e12 / 8 * 64e-9 / 10**9)
+
+
+def test_run_and_every_study_print_the_same_note_before_they_run(capsys):
+    words = "messages of 1 kB are so small"
+    assert command.run(["--dry-run", "--chunk", "1 kB"]) == 0
+    assert f"run.py: {words}" in capsys.readouterr().err
+    options = ("--from", "8 kB", "--to", "8 kB", "--collectives", "1", "--modes", "base", "--algorithms", "direct")
+    assert collectives.main(["--kind", "alltoall", *options]) == 0
+    assert f"collectives.py: {words}" in capsys.readouterr().err
+    few = ("--gpus", "8", "--collectives", "2", "--kinds", "allgather", "--algorithms", "ring")
+    assert grains.main(["--size", "8 kB", "--grains", "logical", *few]) == 0
+    assert f"grains.py: {words}" in capsys.readouterr().err
+    assert permutation.main(["--hosts", "16", "--draws", "1", "--size", "1 kB"]) == 0
+    assert f"permutation.py: {words}" in capsys.readouterr().err
+
+
+def test_a_study_warns_of_measured_times_that_are_not_the_model_s(capsys):
+    row = {"engine": "emulation", "setting": 0, "mode": "wan", "completion_s": 23.661e-3, "predicted_s": 1.803e-3}
+    row |= {"drops": 0, "retransmitted_bytes": 4e6, "quickest_transfer": math.nan, "late": False}
+    study_command.warn_of("collectives.py", pd.DataFrame([row, row]))
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("collectives.py: WARNING: measured times differ from the model's by more than 1%")
+    assert "wan: median 13.1231" in said[0] and "TCP retransmitted in wan" in said[1]

@@ -1,0 +1,37 @@
+"""Messages that wait long at slow WAN links: TCP takes none for lost, and times are the model's from the first on."""
+
+import pytest
+
+from hosts.agent.transport import Transport, rto_min_s
+from tests.fakes.runs import measured, rows
+
+
+def test_timeouts_grow_only_where_waits_exceed_the_settings_and_stay_below_linux_s_longest():
+    assert rto_min_s(Transport(), wait_s=0.15) is None
+    assert rto_min_s(Transport(), wait_s=1.0) > 1.0
+    assert rto_min_s(Transport(rto_min_s=1.0), wait_s=0.7) is None
+    assert 0.06 < rto_min_s(Transport(rto_min_s=0.01), wait_s=0.06) < 0.2
+    assert rto_min_s(Transport(), wait_s=1e6) < 120
+
+
+def test_messages_that_wait_longer_than_tcp_s_timeout_are_sent_once_and_take_the_predicted_time(tmp_path):
+    """8 MB at 0.2 Gbit/s take 320 ms, and the opposite direction's acknowledgements wait behind them. In joint all
+    connections are new before every collective here."""
+    measured(
+        tmp_path / "run",
+        *("--engine", "emulation", "--modes", "joint", "--collectives", "3", "--wan-delay", "20 ms"),
+        sets=("fabric.gpus=[2, 3]", "conditions.wan_rate=0.2-0.4 Gbit/s", "collective.reembed_every=1"),
+        collectives=3,
+        p99=2e-4,
+    )
+    assert rows(tmp_path / "run").retransmitted_bytes.to_list() == [0, 0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", ["0.2-2 Gbit/s", "1 Gbit/s"])
+@pytest.mark.parametrize("delay", ["5 ms", "80 ms"])
+def test_all_modes_take_the_predicted_time_on_slow_wans_from_the_first_collective_on(tmp_path, rate, delay):
+    sets = ("fabric.gpus=[2, 3]", f"conditions.wan_rate={rate}", "collective.reembed_every=3")
+    wanted = ("--engine", "emulation", "--collectives", "5", "--wan-delay", delay)
+    found = measured(tmp_path / "run", *wanted, sets=sets, collectives=20, p99=2e-4)
+    assert found["fidelity"]["retransmitted_bytes"] == 0 and found["fidelity"]["warnings"] == []
