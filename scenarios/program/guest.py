@@ -24,6 +24,7 @@ import numpy as np
 
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
+from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.sockets import highest_bps, set_up_sockets
 from scenarios.signals import guarded
@@ -296,6 +297,7 @@ class Run:
             "files_error": unkept,
             "full": full,
             "crowded": self._is_crowded,
+            **mapping_troubles(),
         }
 
     @property

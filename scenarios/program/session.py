@@ -57,6 +57,7 @@ COMPUTING = (
 
 _RANK_FOLDER = Path(__file__).with_name("rank")
 _NOBODY = 65534
+_MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 _LOOK_S = 0.5
 _LAST_BYTES = 500
 _REPORT_S = 10.0  # between two progress lines if stderr is no terminal
@@ -298,6 +299,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "files_error": over.get("files_error") or None,
         "files_full": over.get("full"),
         "processes_full": over.get("crowded"),
+        "needed_mappings": over.get("needed_mappings"),
+        "was_refused_mappings": over.get("was_refused_mappings"),
     }
 
 
@@ -308,6 +311,8 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
         sentences.append(result["ended_early"])
     if result["deadline"]:
         sentences.append(f"the ranks were ended at the deadline of {spec.deadline_s:g} s (program.deadline)")
+    if result["was_refused_mappings"]:
+        sentences.append("this machine refused memory to a process of the VM, which was ended: free some memory")
     by_status: dict[str, list[Mapping[str, Any]]] = {}
     for rank in result["ranks"]:
         if rank["status"] != 0:
@@ -340,6 +345,12 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         yield f"the program's files could not be kept: {result['files_error']}"
     if result["left_running"]:
         yield f"{result['left_running']} processes were still running after the ranks had ended, and were killed"
+    if result["needed_mappings"]:
+        names, most = " and ".join(result["needed_mappings"]), int(_MOST_MAPPINGS.read_text())
+        yield (
+            f"the memory of {names} is in more pieces than the {most:,} (vm.max_map_count) that this machine maps for "
+            "a process at a time: page faults for them took wall time, and no virtual time"
+        )
     if config.run.is_real:
         yield "real time: computing took the time that this machine needs"
     else:

@@ -116,8 +116,17 @@ def merged(base: str, fragment: str) -> str:
 
 
 def missing(wanted: Mapping[str, str], config: Mapping[str, str]) -> list[str]:
-    """Return the wanted options, as ``CONFIG_X=value``, that a kernel's configuration does not have."""
-    return [f"{name}={value}" for name, value in wanted.items() if config.get(name, "n") != value]
+    """Return the wanted options, as ``CONFIG_X=value``, that a kernel's configuration does not have.
+
+    An option that is off in `wanted` only saves time: it is never missing. A number is the least that is wanted.
+    """
+    lacking = []
+    for name, value in wanted.items():
+        found = config.get(name, "n")
+        enough = found.isdecimal() and int(found) >= int(value) if value.isdecimal() else found == value
+        if value != "n" and not enough:
+            lacking.append(f"{name}={value}")
+    return lacking
 
 
 def fingerprint(fragment: str, patches: Sequence[str] = ()) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -164,6 +165,64 @@ def test_two_boots_take_identical_ideal_times_at_100_gbit_and_keep_vector_regist
     ideal_s = 8 * 8 * 2**20 / (100e9 * 1448 / 1514)
     steady = boots[0]["seconds"][4:]  # the congestion window has grown
     assert [statistics.median(steady), max(steady)] == pytest.approx([ideal_s] * 2, rel=0.01)
+
+
+def test_clocks_and_timeouts_of_processes_are_exact_in_virtual_time(vm: VM) -> None:
+    """The time stamp counter in every encoding, process and thread, and the timeouts of sockets."""
+    program, source = vm.folder / "tsc", PROJECT / "tests" / "guest" / "tsc.c"
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, source], check=True)
+
+    def inside(clock: str, *command: str) -> list[str]:
+        script = f"{program} && (grep MHz /proc/cpuinfo; true) && {shlex.join(command)}"
+        ended = vm.run("--clock", clock, "--", "sh", "-c", script, cwd=PROJECT)
+        assert ended.status == 0, ended.err
+        return ended.out.splitlines()
+
+    *lines, told, waits = inside("virtual", sys.executable, "-m", "tests.guest.timeouts")
+    counted, waited = readings(lines), json.loads(waits)
+    assert len(counted) == 28 and told == "cpu MHz\t\t: 1000.000"
+    assert 1_000_000 <= counted.pop("spin")[0] < 1_001_000  # a loop that waits for the counter ends
+    assert all(clock == counter and 5_000_000 <= clock < 5_100_000 for clock, counter in counted.values()), counted
+    asked = [1_000_000, 5_000_000, 50_000_000, 200_000_000, 1_000_000_000, 30_000_000_000]
+    for kind in ("receive", "datagram", "send"):
+        assert waited[kind] == pytest.approx(asked, rel=0, abs=1_000), kind
+    assert 20_000_000 <= waited["received"] < 20_100_000
+
+    # On the wall clock, the counter is the processor's own, whose rate is the same outside.
+    alone = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    there, here = (
+        statistics.median(counter / clock for clock, counter in readings(lines).values())
+        for lines in (inside("wall", "true"), alone)
+    )
+    assert there == pytest.approx(here, rel=0.02)
+
+
+def readings(lines: list[str]) -> dict[str, tuple[int, int]]:
+    """Return what tests/guest/tsc.c prints: by name, how far the clock moved, in ns, and the time stamp counter."""
+    return {name: (int(clock), int(counter)) for name, clock, counter in map(str.split, lines)}
+
+
+def test_memory_in_more_pieces_than_the_host_maps_is_kept_and_what_is_filled_and_freed_stays_in_few(vm: VM) -> None:
+    command = ("--memory", "1 GiB", "--", sys.executable, "-m", "tests.guest.mappings")
+    with vm.start(*command, cwd=PROJECT) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        said, bytes_held = process.stdout.readline().split()
+        assert said == b"held"
+        mappings = max(map(mappings_of, psutil.Process(process.pid).children(recursive=True)))
+        # A mapping for every 64 kB, and those of Python's own files and memory.
+        assert mappings < int(bytes_held) / 65_536 + 1_000
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stdout.read() == b"kept 0 0 0 0\n", process.stderr.read()
+        assert process.wait(timeout=60) == 0
+
+
+def mappings_of(process: psutil.Process) -> int:
+    """Return how many mappings the host keeps for a process."""
+    try:
+        return Path(f"/proc/{process.pid}/maps").read_text().count("\n")
+    except OSError:  # it has ended
+        return 0
 
 
 def test_zero_copy_sends_are_not_copied_on_arrival_and_are_freed_once_read(vm: VM) -> None:

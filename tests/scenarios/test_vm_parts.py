@@ -60,8 +60,11 @@ def test_kernel_options_are_merged_compared_and_fingerprinted_without_regard_to_
     assert found == {"CONFIG_A": "y", "CONFIG_B": "y", "CONFIG_C": "n"}
     wanted = kernel.options('CONFIG_A=y\nCONFIG_S="null"\nCONFIG_OFF=n\n')
     assert kernel.missing(wanted, kernel.options('CONFIG_A=y\nCONFIG_S="null"\n')) == []
-    lacking = {"CONFIG_A": "m", "CONFIG_S": '"null"', "CONFIG_OFF": "y"}
-    assert kernel.missing(wanted, lacking) == ["CONFIG_A=y", "CONFIG_OFF=n"]
+    # An option that only saves time when the kernel is built is not needed, and a number is a lower bound.
+    assert kernel.missing(wanted, {"CONFIG_A": "m", "CONFIG_S": '"null"', "CONFIG_OFF": "y"}) == ["CONFIG_A=y"]
+    numbers = {"CONFIG_MORE": "1000", "CONFIG_EQUAL": "250", "CONFIG_LESS": "1000", "CONFIG_NONE": "1"}
+    found = {"CONFIG_MORE": "16384", "CONFIG_EQUAL": "250", "CONFIG_LESS": "250"}
+    assert kernel.missing(numbers, found) == ["CONFIG_LESS=1000", "CONFIG_NONE=1"]
     with pytest.raises(ValueError, match="line 2 "):
         kernel.options("CONFIG_A=y\nCONFIG B\n")
     one = kernel.fingerprint("CONFIG_A=y\nCONFIG_B=y\n")
