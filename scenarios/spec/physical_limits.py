@@ -169,9 +169,11 @@ def _small(load: Load) -> str | None:
     error = small_message_error(load.message_bytes, load.slowest_bps)
     if error < TOLD_ERROR:
         return None
+    size = "at most a byte" if load.message_bytes <= 1 else format_size(load.message_bytes)
+    change = f"{100 * error:.2g} %" if error < 1 else f"a factor of {error + 1:,.0f}"
     return (
-        f"messages of {format_size(load.message_bytes)} are so small that headers, labels and timers, which the model "
-        f"does not have, change times by up to {error:.2g} of them"
+        f"messages of {size} are so small that headers, labels and timers, which the model does not have, change the "
+        f"time to send one by up to {change}"
     )
 
 
