@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +43,27 @@ def test_every_package_imports_only_the_packages_allowed_to_it(package: str) -> 
     for module in modules:
         own = {name.partition(".")[0] for name in imported(module)} & {*PACKAGES, "tests"}
         assert own <= MAY_IMPORT[package], f"{module.relative_to(ROOT)} imports {sorted(own - MAY_IMPORT[package])}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    paths = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    graph = networkx.DiGraph()
+    for name, path in paths.items():
+        for node in nodes(path):
+            if isinstance(node, ast.Import):
+                wanted = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                wanted = [each if each in paths else str(node.module) for each in inner]
+            else:
+                continue
+            graph.add_edges_from((name, each) for each in wanted if each in paths)
+    assert graph.number_of_edges() > 500
+    assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
 def test_the_top_level_holds_only_known_entries() -> None:

@@ -52,9 +52,9 @@ from scenarios.policies.measured_knowledge import (
     tunnels_of,
 )
 from scenarios.policies.policy import Mode
-from scenarios.spec.admission import TRANSFER
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
+from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.fabric.failures import NO_CABLES

@@ -30,9 +30,9 @@ from scenarios.policies.knowledge import ORACLE
 from scenarios.policies.policy import MODES
 from scenarios.program.watchdog import ADVICE, PROMPT, ClockWatchdog, virtual_ns, watched
 from scenarios.prompt.dialogue import LineServer, checking_signals, history
-from scenarios.spec.admission import TRANSFER
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.consistency import with_paths
+from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from scenarios.spec.te import TeSpec
 from scenarios.testbed.platform import VIRTUAL, Platform

@@ -21,7 +21,7 @@ from scenarios.program.sockets import set_up_sockets
 from scenarios.prompt import text
 from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
-from scenarios.spec import admission
+from scenarios.spec import admission_checks
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec
@@ -238,7 +238,7 @@ class InteractiveTestbed:
         config = self.scenario()
         config = replace(config, jobs=(*config.jobs, *more), run=replace(config.run, modes=("base",)))
         try:
-            mistakes = [*admission.check(config)] if config.jobs else []
+            mistakes = [*admission_checks.check(config)] if config.jobs else []
             if config.jobs and not mistakes:
                 _ = config.transfers  # plans the transfers, which may fail
         except ScheduleError as error:

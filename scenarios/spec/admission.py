@@ -18,12 +18,10 @@ substitutes, and senders need not react to failures.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -37,22 +35,17 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Flow, ScheduleError
 from scenarios.spec import failover
 from scenarios.spec.classes import ClassSpec
+from scenarios.spec.jobs import TRANSFER, JobSpec
 from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps, sampler
-from topologies.errors import Mistake
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, failed_links
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES, payload_bytes
 from topologies.units import format_delay, format_rate, format_size
 
-if TYPE_CHECKING:
-    from scenarios.spec.jobs import JobSpec
-    from scenarios.spec.scenario import Scenario
-
 Floats = npt.NDArray[np.float64]
 Tunnels = dict[tuple[tuple[int, ...], ...], list[int]]
 
-TRANSFER = "transfer"
 PROTECT = ("none", "link")
 BROKEN, UNADMITTED = "broken", "sent"
 """Outcomes besides the controller's: a promise that does not hold without the links that are down, and a transfer that
@@ -97,7 +90,7 @@ class Transfer:
     each interval, by tunnel; a tunnel is named by the nodes that it passes.
     """
 
-    job: "JobSpec"
+    job: JobSpec
     outcome: str
     start_s: float
     due_s: float
@@ -160,7 +153,7 @@ class AdmissionPlan:
     classes: tuple[ClassSpec, ...]
     dead: Cables = NO_CABLES
 
-    def joins(self, job: "JobSpec") -> bool:
+    def joins(self, job: JobSpec) -> bool:
         """Return whether a WAN path joins the sites of a transfer's ranks."""
         fabric = build_fabric(self.fabric)
         ranks = job.ranks or ()
@@ -168,63 +161,14 @@ class AdmissionPlan:
             return False
         return bool(fabric.paths_between.get((fabric.gpus[ranks[0]].site, fabric.gpus[ranks[1]].site)))
 
-    def transfers(self, jobs: Sequence["JobSpec"]) -> tuple[Transfer, ...]:
+    def transfers(self, jobs: Sequence[JobSpec]) -> tuple[Transfer, ...]:
         """Return the transfers among these jobs, with outcomes; raises ScheduleError for too many messages."""
         return _transfers(self, tuple(job for job in jobs if job.kind == TRANSFER))
 
 
-def check(config: "Scenario") -> Iterator[Mistake]:
-    """Yield what is wrong with a configuration that has transfers."""
-    transfers = [(number, job) for number, job in enumerate(config.jobs, 1) if job.kind == TRANSFER]
-    if not transfers:
-        return
-    if config.run.is_real or config.transport.queue != "fair":
-        where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
-        yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
-    yield from _check_ends(config, transfers)
-    yield from _check_other_jobs(config, transfers)
-    if config.fabric.routing != ADMITTING_ROUTING:
-        for number, job in transfers:
-            if job.rate_bps is not None:
-                text = f'{job.name} requests a rate, which fabric.routing "{config.fabric.routing}" cannot admit'
-                yield Mistake(
-                    f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITTING_ROUTING}"'
-                )
-        return
-    for mode in (name for name in config.run.modes if config.mode(name).reroutes):
-        text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
-        yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
-    for key, starts in (("line_rate", False), ("slow_start_after_idle", True)):
-        if getattr(config.transport, key) == starts:
-            text = f"{str(starts).lower()} lets flows begin slower than an admitted transfer is promised"
-            yield Mistake(f"transport.{key}", f"{text}; allowed: {str(not starts).lower()}")
-    yield from _check_faults(config)
-    yield from _check_recovery(config, [job for _, job in transfers])
-
-
-def _check_recovery(config: "Scenario", jobs: Sequence["JobSpec"]) -> Iterator[Mistake]:
-    """Yield a mistake if TCP may need longer than `recovery_s` to recover from the failure of a WAN link."""
-    plan, recovery_s = config.admission_plan, config.admission.recovery_s
-    if plan is None or recovery_s is None or not plan.spec.protects:
-        return
-    connections = 1
-    with suppress(ScheduleError):  # which is reported later
-        connections = len(config.workload.schedule.flows)
-    needed_s = {
-        job: least_recovery_s(plan, job, config.transport, config.control_delays_s, connections=connections)
-        for job in jobs
-        if plan.joins(job)
-    }
-    if needed_s and recovery_s < (least_s := max(needed_s.values())):
-        job = max(needed_s, key=needed_s.__getitem__)
-        rounded_s = math.ceil(least_s * 100) / 100
-        text = f"{format_delay(recovery_s)} is less than TCP may need on the paths of {job.name} if a link fails"
-        yield Mistake("admission.recovery", f"{text}; allowed: {format_delay(rounded_s)} or more")
-
-
 def least_recovery_s(
-    plan: "AdmissionPlan",
-    job: "JobSpec",
+    plan: AdmissionPlan,
+    job: JobSpec,
     transport: Transport,
     control_s: Sequence[float] = (),
     *,
@@ -258,7 +202,7 @@ def least_recovery_s(
     return longest_s
 
 
-def _round_trips_s(plan: "AdmissionPlan", fabric: Fabric, job: "JobSpec") -> list[tuple[float, float, float]]:
+def _round_trips_s(plan: AdmissionPlan, fabric: Fabric, job: JobSpec) -> list[tuple[float, float, float]]:
     """Return the round trips of each tunnel of a transfer before and after each failure of a WAN cable, and the
     tunnel's delay up to the failed cable, 0 if it does not pass it: in s.
 
@@ -268,13 +212,13 @@ def _round_trips_s(plan: "AdmissionPlan", fabric: Fabric, job: "JobSpec") -> lis
     src, dst = job.ranks
     links, delay_s = links_in_grain(fabric), delays_s(fabric, plan.conditions)
     backs_s = []
-    for dead in (NO_CABLES, *(frozenset({one}) for one in _cables(fabric))):
+    for dead in (NO_CABLES, *(frozenset({one}) for one in wan_cables(fabric))):
         paths = FabricPaths(fabric, dead)
         first = paths.first(dst, src)
         index = paths.default(dst, src) if first is None else first.index
         back = links.of(np.array([dst]), np.array([src]), np.array([index]))[0]
         backs_s.append(float(delay_s[back[back >= 0]].sum()))
-    trips_s, cables = [], _cables(fabric)
+    trips_s, cables = [], wan_cables(fabric)
     for usual, *moved in _tunnels_of(plan, fabric, job):
         before_s = float(delay_s[list(usual)].sum()) + backs_s[0]
         for failed, links_after, back_s in zip(cables, moved, backs_s[1:], strict=True):
@@ -285,74 +229,14 @@ def _round_trips_s(plan: "AdmissionPlan", fabric: Fabric, job: "JobSpec") -> lis
     return trips_s
 
 
-def _check_faults(config: "Scenario") -> Iterator[Mistake]:
-    spec, wan = config.admission, set(_cables(build_fabric(config.fabric)))
-    for number, fault in enumerate(config.faults, 1):
-        text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
-        key = "conditions.trace" if fault.is_traced else f"fault[{number}]"
-        if fault.kind != "link down" or cable(*fault.ends) not in wan:
-            yield Mistake(key, f"{text}; allowed: a WAN link that is down")
-        elif not fault.is_throughout and spec.recovery_s is None:
-            allowed = (
-                'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery'
-            )
-            yield Mistake(key, f"{text}; allowed: {allowed}")
-    if spec.protects and len(config.faults) > 1:
-        yield Mistake(
-            "fault", f'{len(config.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
-        )
-
-
-def _check_ends(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    fabric = build_fabric(config.fabric)
-    sites = [gpu.site for gpu in fabric.gpus]
-    for number, job in transfers:
-        src, dst = job.ranks or (0, 0)
-        if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
-            why = "are in one site" if sites[src] == sites[dst] else "have no WAN path"
-            text = f"ranks {src} and {dst} {why}; allowed: ranks of two sites that the WAN joins"
-            yield Mistake(f"job[{number}].ranks", text)
-
-
-def _check_other_jobs(config: "Scenario", transfers: list[tuple[int, "JobSpec"]]) -> Iterator[Mistake]:
-    """Yield what is wrong with the transfers' class and with other jobs, which may share only WAN links with them."""
-    others = [job for job in config.jobs if job.kind != TRANSFER]
-    priorities = {each.name: each.priority for each in config.classes}
-    ceilings = {each.name: each.ceiling for each in config.classes}
-    first = transfers[0][1].traffic_class
-    for number, job in transfers:
-        if job.traffic_class != first:
-            text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
-            yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
-    if not others:
-        return
-    if config.fabric.grain != "logical":
-        text = f"{config.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
-        yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
-    # A port cannot make up for the time that it loses while it finishes a segment of another class.
-    if first and ceilings.get(first, 1.0) < 1:
-        text = f"{first} has a ceiling of {ceilings[first]:g} in a scenario with transfers and other jobs"
-        yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
-    ends = {rank for _, job in transfers for rank in job.ranks or ()}
-    for job in others:
-        ranks = ends & {*(job.ranks if job.ranks is not None else range(config.gpus))}
-        if ranks:
-            text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
-            yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
-        own, other = priorities.get(first or "", 101), priorities.get(job.traffic_class or "", 102)
-        if first is None or own > other:
-            text = f"{job.name} is served before transfers or together with them"
-            yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")
-
-
-def _total_bytes(job: "JobSpec") -> int:
+def _total_bytes(job: JobSpec) -> int:
     """Return how many bytes a transfer sends in all."""
     if job.rate_bps is None or job.duration_s is None:
         return job.size_bytes or 0
     return max(1, round(job.rate_bps * job.duration_s / 8))
 
 
-def _message_bytes(job: "JobSpec") -> int:
+def _message_bytes(job: JobSpec) -> int:
     """Return the size of a transfer's messages in bytes; the last may be smaller."""
     size = job.chunk_bytes or max(_MIN_MESSAGE_BYTES, -(-_total_bytes(job) // _DEFAULT_MESSAGES))
     if (messages := -(-_total_bytes(job) // size)) > MAX_MESSAGES:
@@ -363,7 +247,7 @@ def _message_bytes(job: "JobSpec") -> int:
 
 
 @lru_cache(maxsize=64)
-def _transfers(plan: AdmissionPlan, jobs: tuple["JobSpec", ...]) -> tuple[Transfer, ...]:
+def _transfers(plan: AdmissionPlan, jobs: tuple[JobSpec, ...]) -> tuple[Transfer, ...]:
     if plan.fabric.routing != ADMITTING_ROUTING:
         return tuple(map(_without_admission, jobs))
     if not jobs:
@@ -436,7 +320,7 @@ def _rates_by_name(fabric: Fabric, tunnels: Sequence[Sequence[int]], bps: Floats
     return rates_bps
 
 
-def _without_admission(job: "JobSpec") -> Transfer:
+def _without_admission(job: JobSpec) -> Transfer:
     """Return a transfer that is sent as requested, all at once, over the paths of the fabric's routing."""
     size, total = _message_bytes(job), _total_bytes(job)
     messages = [(0.0, Flow(0, 1, 0), min(size, total - first)) for first in range(0, total, size)]
@@ -453,12 +337,12 @@ def _without_admission(job: "JobSpec") -> Transfer:
     )
 
 
-def _cables(fabric: Fabric) -> list[Cable]:
+def wan_cables(fabric: Fabric) -> list[Cable]:
     """Return the cables of the WAN; any one of them may fail."""
     return list(dict.fromkeys(cable(a, b) for a, b in fabric.wan.links))
 
 
-def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
+def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: JobSpec) -> Tunnels:
     """Return a transfer's tunnels. A key holds the indices of the links that the tunnel passes without a failure, then
     those that it passes after each failure that promises are protected from; its value lists the channels (modulo the
     number of all channels) that take this tunnel."""
@@ -467,7 +351,7 @@ def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: "JobSpec") -> Tunnels:
     channel = np.arange(paths.width * SUBSTITUTES)
     src, dst = (np.full(channel.size, rank) for rank in job.ranks)
     passed = []
-    for dead in (NO_CABLES, *(frozenset({one}) for one in _cables(fabric) if plan.spec.protects)):
+    for dead in (NO_CABLES, *(frozenset({one}) for one in wan_cables(fabric) if plan.spec.protects)):
         links = paths.links(src, dst, paths.paths(src, dst, channel, failed_links(fabric, dead)), channel)
         passed.append([tuple(int(link) for link in row if link >= 0) for row in links])
     tunnels: Tunnels = {}
@@ -493,7 +377,9 @@ def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) 
     bps[[each.index for each in links_in_grain(fabric).all if each.kind == "wan"]] *= max(
         0.0, min(ceiling, 1.0 - other_shares)
     )
-    return Capacities(bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({each})) for each in _cables(fabric)))
+    return Capacities(
+        bps=bps[None], failures=tuple(_wan_links(fabric, frozenset({each})) for each in wan_cables(fabric))
+    )
 
 
 def _settle(
@@ -515,7 +401,7 @@ def _settle(
 
 
 def _lags_of(
-    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence["JobSpec"], tunnels: Sequence[Tunnels], bps: Floats
+    plan: AdmissionPlan, fabric: Fabric, jobs: Sequence[JobSpec], tunnels: Sequence[Tunnels], bps: Floats
 ) -> Callable[[Calendar | None], Floats]:
     """Return a function from calendars to lags: how long the last byte of each tunnel may take to arrive, in s.
 
@@ -563,7 +449,7 @@ def _links_by_case(requests: Sequence[Request]) -> list[list[tuple[int, ...]]]:
     return [list(chain.from_iterable(of_requests)) for of_requests in zip(*every, strict=True)]
 
 
-def _requested_s(job: "JobSpec") -> float:
+def _requested_s(job: JobSpec) -> float:
     """Return the duration that a transfer requests."""
     return job.duration_s or (job.deadline_s or 0.0) - job.start_s
 
@@ -636,7 +522,7 @@ def _with_lags(request: Request, before_s: float, lags_s: Floats) -> Request:
     return replace(request.until(request.end_s + before_s - least_s), stops_early_s=tuple((lags_s - least_s).tolist()))
 
 
-def _request(job: "JobSpec", of_job: Tunnels, lags_s: Floats) -> Request:
+def _request(job: JobSpec, of_job: Tunnels, lags_s: Floats) -> Request:
     """Return a transfer's request in sending times: data of a tunnel arrives its lag, `lags_s`, later."""
     tunnels, *after_failures = zip(*of_job, strict=True)
     is_rate, lag_s = job.rate_bps is not None, float(lags_s.min())
@@ -655,7 +541,7 @@ def _request(job: "JobSpec", of_job: Tunnels, lags_s: Floats) -> Request:
 
 
 def _paced(
-    job: "JobSpec",
+    job: JobSpec,
     begin_s: float,
     calendar: tuple[Floats, Floats],
     number: npt.NDArray[np.int64],

@@ -12,7 +12,7 @@ from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
 from scenarios.policies.knowledge import LATE, PORTS, PROBED
 from scenarios.policies.policy import Mode
-from scenarios.spec import admission, faults, jobs, program, te
+from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.scenario import MAX_OPTIMUM, RunSpec, Scenario
@@ -303,7 +303,7 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     spec = config.collective
     of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
-    if mistakes := [*of_jobs, *admission.check(config)]:
+    if mistakes := [*of_jobs, *admission_checks.check(config)]:
         yield from mistakes
         return
     try:

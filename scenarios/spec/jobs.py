@@ -1,4 +1,4 @@
-"""Jobs: read from a scenario's [[job]] tables, and the workload of all jobs together.
+"""Jobs: read from a scenario's [[job]] tables. `round_workload` makes the workload of all jobs together.
 
 [[job]]
 name = "training"
@@ -15,18 +15,13 @@ duration = "20 ms"
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hosts.collectives.background import PATTERNS, background
-from hosts.collectives.jobs import Job, combine
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING, Workload
-from hosts.collectives.schedule import ScheduleError
-from scenarios.spec.admission import TRANSFER, AdmissionPlan
-from scenarios.spec.classes import ClassSpec, dscp_of
-from scenarios.spec.collective import CollectiveSpec, workload_of
-from scenarios.spec.training import TrainingPlan, sites_of
+from hosts.collectives.background import PATTERNS
+from hosts.collectives.kinds import ALGORITHMS, MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING
+from scenarios.spec.classes import ClassSpec
+from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.values import (
     DELAY,
     RATE,
@@ -45,7 +40,7 @@ from topologies.errors import Mistake, format_value
 MAX_JOBS = 16
 MAX_COUNT = 1000
 MAX_CHANNELS, MAX_PIECES = 64, 4096
-BACKGROUND = "background"
+BACKGROUND, TRANSFER = "background", "transfer"
 
 _KINDS = (*ALGORITHMS, MESSAGES, TRAINING, TRACE, BACKGROUND, TRANSFER)
 _ALGORITHMS = tuple(dict.fromkeys(name for names in ALGORITHMS.values() for name in names))
@@ -248,76 +243,3 @@ def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[Class
             yield Mistake(f"job[{number}].class", f"{format_value(job.traffic_class)} is not a class; {allowed}")
         if job.ranks is not None and max(job.ranks) >= gpus:
             yield Mistake(f"job[{number}].ranks", f"there is no rank {max(job.ranks)}; allowed: 0 to {gpus - 1}")
-
-
-@lru_cache(maxsize=64)
-def workload_of_jobs(
-    jobs: tuple[JobSpec, ...],
-    default: CollectiveSpec,
-    classes: tuple[ClassSpec, ...],
-    *,
-    sites: tuple[int, ...],
-    seed: int,
-    training: TrainingPlan | None = None,
-    admission: AdmissionPlan | None = None,
-) -> Workload:
-    """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
-
-    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` plans jobs of that
-    kind, and `admission` admits transfers; refused and broken transfers are left out.
-    """
-    placed = []
-    share = {each.name: each.share for each in classes}
-    transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
-    for number, job in enumerate(jobs):
-        if job.name not in transfers:
-            placed_job = _job(job, number, default, sites=sites, seed=seed, training=training)
-        elif (transfer := transfers[job.name]).workload is not None:
-            assert job.ranks is not None
-            placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
-        else:
-            continue
-        assured = share.get(job.traffic_class or "", 0.0)
-        placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), guaranteed_share=assured))
-    if not placed:
-        raise ScheduleError("; ".join(transfer.sentence for transfer in transfers.values()))
-    return combine(placed, sites)
-
-
-def _job(
-    job: JobSpec,
-    number: int,
-    default: CollectiveSpec,
-    *,
-    sites: tuple[int, ...],
-    seed: int,
-    training: TrainingPlan | None,
-) -> Job:
-    ranks = job.ranks or tuple(range(sum(sites)))
-    try:
-        if job.is_background:
-            assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
-            workload = background(
-                job.pattern,
-                places=len(ranks),
-                rate_bps=job.rate_bps,
-                message_bytes=job.chunk_bytes or default.chunk_bytes,
-                duration_s=job.duration_s,
-                seed=(seed, number),
-            )
-        elif (spec := job.collective(default)).kind == TRAINING:
-            assert training is not None
-            workload = training.workload(ranks)
-        else:
-            workload = workload_of(spec, sites_of(ranks, sites))
-    except ScheduleError as error:
-        raise ScheduleError(f"{job.name}: {error}") from None
-    return Job(
-        name=job.name,
-        workload=workload,
-        places=ranks,
-        start_s=job.start_s,
-        count=job.count,
-        is_background=job.is_background,
-        duration_s=job.duration_s if job.is_background else None,
-    )

@@ -24,13 +24,14 @@ from scenarios.policies.decide import (
 )
 from scenarios.policies.policy import MODES, Mode
 from scenarios.spec import faults, te
-from scenarios.spec.admission import TRANSFER, AdmissionPlan, AdmissionSpec, Transfer
+from scenarios.spec.admission import AdmissionPlan, AdmissionSpec, Transfer
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
-from scenarios.spec.jobs import JobSpec, workload_of_jobs
+from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import IN_LABEL, KEYS, OUTERMOST
 from scenarios.spec.program import ProgramSpec
+from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.te import TeSpec
 from scenarios.spec.training import TrainingPlan
 from scenarios.spec.values import (

@@ -14,7 +14,8 @@ from hosts.collectives.schedule_files import is_msccl
 from scenarios.policies.knowledge import ORACLE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import te
-from scenarios.spec.admission import ADMITTING_ROUTING, TRANSFER
+from scenarios.spec.admission import ADMITTING_ROUTING
+from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.keys import KEYS, MAX_CONFIGURATIONS
 from scenarios.spec.scenario import DEFAULTS, Scenario
 from topologies.conditions.sampler import SAMPLERS, delays_s, ranges_bps, sampler

@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 from scenarios.policies.policy import MODES
-from scenarios.spec import ScenarioError, admission, jobs
+from scenarios.spec import ScenarioError, admission, round_workload
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import scenario_of
 from scenarios.spec.scenario import Scenario
@@ -152,7 +152,7 @@ def reserve(*, times: float, lags: bool = True) -> Iterator[None]:
 def forget() -> None:
     """Clear the caches of answers that were given under another reserve."""
     admission._transfers.cache_clear()
-    jobs.workload_of_jobs.cache_clear()
+    round_workload.workload_of_jobs.cache_clear()
 
 
 def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:

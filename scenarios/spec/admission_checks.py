@@ -1,0 +1,123 @@
+"""Checks of a scenario with transfers: what they exclude, and whether TCP can recover in the time that is reserved."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from hosts.collectives.schedule import ScheduleError
+from scenarios.spec.admission import ADMITTING_ROUTING, least_recovery_s, wan_cables
+from scenarios.spec.jobs import TRANSFER, JobSpec
+from scenarios.spec.scenario import Scenario
+from topologies.errors import Mistake
+from topologies.fabric.fabric import build_fabric
+from topologies.fabric.failures import cable
+from topologies.units import format_delay
+
+
+def check(config: Scenario) -> Iterator[Mistake]:
+    """Yield what is wrong with a configuration that has transfers."""
+    transfers = [(number, job) for number, job in enumerate(config.jobs, 1) if job.kind == TRANSFER]
+    if not transfers:
+        return
+    if config.run.is_real or config.transport.queue != "fair":
+        where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
+        yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
+    yield from _check_ends(config, transfers)
+    yield from _check_other_jobs(config, transfers)
+    if config.fabric.routing != ADMITTING_ROUTING:
+        for number, job in transfers:
+            if job.rate_bps is not None:
+                text = f'{job.name} requests a rate, which fabric.routing "{config.fabric.routing}" cannot admit'
+                yield Mistake(
+                    f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITTING_ROUTING}"'
+                )
+        return
+    for mode in (name for name in config.run.modes if config.mode(name).reroutes):
+        text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
+        yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
+    for key, starts in (("line_rate", False), ("slow_start_after_idle", True)):
+        if getattr(config.transport, key) == starts:
+            text = f"{str(starts).lower()} lets flows begin slower than an admitted transfer is promised"
+            yield Mistake(f"transport.{key}", f"{text}; allowed: {str(not starts).lower()}")
+    yield from _check_faults(config)
+    yield from _check_recovery(config, [job for _, job in transfers])
+
+
+def _check_recovery(config: Scenario, jobs: Sequence[JobSpec]) -> Iterator[Mistake]:
+    """Yield a mistake if TCP may need longer than `recovery_s` to recover from the failure of a WAN link."""
+    plan, recovery_s = config.admission_plan, config.admission.recovery_s
+    if plan is None or recovery_s is None or not plan.spec.protects:
+        return
+    connections = 1
+    with suppress(ScheduleError):  # which is reported later
+        connections = len(config.workload.schedule.flows)
+    needed_s = {
+        job: least_recovery_s(plan, job, config.transport, config.control_delays_s, connections=connections)
+        for job in jobs
+        if plan.joins(job)
+    }
+    if needed_s and recovery_s < (least_s := max(needed_s.values())):
+        job = max(needed_s, key=needed_s.__getitem__)
+        rounded_s = math.ceil(least_s * 100) / 100
+        text = f"{format_delay(recovery_s)} is less than TCP may need on the paths of {job.name} if a link fails"
+        yield Mistake("admission.recovery", f"{text}; allowed: {format_delay(rounded_s)} or more")
+
+
+def _check_faults(config: Scenario) -> Iterator[Mistake]:
+    spec, wan = config.admission, set(wan_cables(build_fabric(config.fabric)))
+    for number, fault in enumerate(config.faults, 1):
+        text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
+        key = "conditions.trace" if fault.is_traced else f"fault[{number}]"
+        if fault.kind != "link down" or cable(*fault.ends) not in wan:
+            yield Mistake(key, f"{text}; allowed: a WAN link that is down")
+        elif not fault.is_throughout and spec.recovery_s is None:
+            allowed = (
+                'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery'
+            )
+            yield Mistake(key, f"{text}; allowed: {allowed}")
+    if spec.protects and len(config.faults) > 1:
+        yield Mistake(
+            "fault", f'{len(config.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
+        )
+
+
+def _check_ends(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
+    fabric = build_fabric(config.fabric)
+    sites = [gpu.site for gpu in fabric.gpus]
+    for number, job in transfers:
+        src, dst = job.ranks or (0, 0)
+        if max(src, dst) < len(sites) and not fabric.paths_between.get((sites[src], sites[dst])):
+            why = "are in one site" if sites[src] == sites[dst] else "have no WAN path"
+            text = f"ranks {src} and {dst} {why}; allowed: ranks of two sites that the WAN joins"
+            yield Mistake(f"job[{number}].ranks", text)
+
+
+def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
+    """Yield what is wrong with the transfers' class and with other jobs, which may share only WAN links with them."""
+    others = [job for job in config.jobs if job.kind != TRANSFER]
+    priorities = {each.name: each.priority for each in config.classes}
+    ceilings = {each.name: each.ceiling for each in config.classes}
+    first = transfers[0][1].traffic_class
+    for number, job in transfers:
+        if job.traffic_class != first:
+            text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
+            yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
+    if not others:
+        return
+    if config.fabric.grain != "logical":
+        text = f"{config.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
+        yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
+    # A port cannot make up for the time that it loses while it finishes a segment of another class.
+    if first and ceilings.get(first, 1.0) < 1:
+        text = f"{first} has a ceiling of {ceilings[first]:g} in a scenario with transfers and other jobs"
+        yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
+    ends = {rank for _, job in transfers for rank in job.ranks or ()}
+    for job in others:
+        ranks = ends & {*(job.ranks if job.ranks is not None else range(config.gpus))}
+        if ranks:
+            text = f"{job.name} uses rank {min(ranks)}, which a transfer uses, too"
+            yield Mistake("job", f"{text}; allowed: transfers between GPUs of their own")
+        own, other = priorities.get(first or "", 101), priorities.get(job.traffic_class or "", 102)
+        if first is None or own > other:
+            text = f"{job.name} is served before transfers or together with them"
+            yield Mistake("job", f"{text}; allowed: transfers of a [[class]] of lower priority number than its")

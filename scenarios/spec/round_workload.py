@@ -1,0 +1,87 @@
+"""The workload of a round: what all jobs of a scenario do together."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from hosts.collectives.background import background
+from hosts.collectives.jobs import Job, combine
+from hosts.collectives.kinds import TRAINING, Workload
+from hosts.collectives.schedule import ScheduleError
+from scenarios.spec.admission import AdmissionPlan
+from scenarios.spec.classes import ClassSpec, dscp_of
+from scenarios.spec.collective import CollectiveSpec, workload_of
+from scenarios.spec.jobs import JobSpec
+from scenarios.spec.training import TrainingPlan, sites_of
+
+
+@lru_cache(maxsize=64)
+def workload_of_jobs(
+    jobs: tuple[JobSpec, ...],
+    default: CollectiveSpec,
+    classes: tuple[ClassSpec, ...],
+    *,
+    sites: tuple[int, ...],
+    seed: int,
+    training: TrainingPlan | None = None,
+    admission: AdmissionPlan | None = None,
+) -> Workload:
+    """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
+
+    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` plans jobs of that
+    kind, and `admission` admits transfers; refused and broken transfers are left out.
+    """
+    placed = []
+    share = {each.name: each.share for each in classes}
+    transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
+    for number, job in enumerate(jobs):
+        if job.name not in transfers:
+            placed_job = _job(job, number, default, sites=sites, seed=seed, training=training)
+        elif (transfer := transfers[job.name]).workload is not None:
+            assert job.ranks is not None
+            placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
+        else:
+            continue
+        assured = share.get(job.traffic_class or "", 0.0)
+        placed.append(replace(placed_job, dscp=dscp_of(classes, job.traffic_class), guaranteed_share=assured))
+    if not placed:
+        raise ScheduleError("; ".join(transfer.sentence for transfer in transfers.values()))
+    return combine(placed, sites)
+
+
+def _job(
+    job: JobSpec,
+    number: int,
+    default: CollectiveSpec,
+    *,
+    sites: tuple[int, ...],
+    seed: int,
+    training: TrainingPlan | None,
+) -> Job:
+    ranks = job.ranks or tuple(range(sum(sites)))
+    try:
+        if job.is_background:
+            assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
+            workload = background(
+                job.pattern,
+                places=len(ranks),
+                rate_bps=job.rate_bps,
+                message_bytes=job.chunk_bytes or default.chunk_bytes,
+                duration_s=job.duration_s,
+                seed=(seed, number),
+            )
+        elif (spec := job.collective(default)).kind == TRAINING:
+            assert training is not None
+            workload = training.workload(ranks)
+        else:
+            workload = workload_of(spec, sites_of(ranks, sites))
+    except ScheduleError as error:
+        raise ScheduleError(f"{job.name}: {error}") from None
+    return Job(
+        name=job.name,
+        workload=workload,
+        places=ranks,
+        start_s=job.start_s,
+        count=job.count,
+        is_background=job.is_background,
+        duration_s=job.duration_s if job.is_background else None,
+    )
