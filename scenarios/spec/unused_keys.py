@@ -85,11 +85,16 @@ def _has_blocks(config: Scenario) -> bool:
     return not config.kinds <= {*SELF_SIZED_KINDS}
 
 
-def _has_chunk(config: Scenario) -> bool:
-    """Whether a size is not given by [training] or a file; MSCCL's messages are of chunks without a size."""
+def _reads_msccl(config: Scenario) -> bool:
+    """Whether messages come from a file of MSCCL, which gives their chunks no size."""
     specs = [job.collective(config.collective) for job in config.jobs] or [config.collective]
     files = [spec.schedule for spec in specs if spec.kind == MESSAGES and spec.schedule is not None]
-    return _has_blocks(config) or any(map(is_msccl, files))
+    return any(map(is_msccl, files))
+
+
+def _has_chunk(config: Scenario) -> bool:
+    """Whether a size is not given by [training] or a file."""
+    return _has_blocks(config) or _reads_msccl(config)
 
 
 def _may_choose_rings(config: Scenario) -> bool:
@@ -223,7 +228,7 @@ RULES = (
     Rule(
         _SIZE_KEYS,
         "with a [[job]] that has no size of its own",
-        lambda config: _has_default_size(config) or _has_chunk(config),
+        lambda config: _has_default_size(config) or _reads_msccl(config),
         _KIND_TABLES,
     ),
     Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _may_choose_rings, _MODE_TABLES),

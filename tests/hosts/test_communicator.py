@@ -184,11 +184,6 @@ def test_a_ring_that_does_not_contain_each_rank_once_is_refused(ring: list[int])
         communicator.connect(ring)
 
 
-def test_chunks_too_large_for_sockets_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ValueError, match="a Linux socket takes"):
-        Communicator(FABRIC, host_pids=[1] * 8, workload=allgather(FABRIC, 10**9))
-
-
 def test_a_schedule_for_another_number_of_gpus_is_refused_before_anything_starts() -> None:
     other = workload("allreduce", "tree", sites=(4, 5), size_bytes=1000)
     with pytest.raises(ValueError, match="9 places; allowed: 8"):
