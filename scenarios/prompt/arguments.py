@@ -162,7 +162,7 @@ def unknown_verb(line: str, verbs: Collection[str], nodes: Collection[str], *, i
     """
     first, *rest = line.split()
     if is_program:
-        text = f"{format_value(first)} is no verb but a program, which runs on a node"
+        text = f"{format_value(first)} is a program, not a verb: it runs on a node"
         named = [word for word in rest if word in nodes]
         node = next((name for name in nodes if name not in named), first)
         if rest[:1] == named[:1] and len(named) > 1:

@@ -292,7 +292,7 @@ def _scenario_path(scenario: str) -> Path:
     if path.with_name(f"{path.name}.toml").is_file() if path.name else False:
         hint = f" (did you mean {path.name}.toml?)"
     elif path.is_dir():
-        what = "a folder is no scenario:"
+        what = "a folder is not a scenario:"
     elif path.is_file():
         what = "a scenario's file ends in .toml:"
     allowed = f"a TOML file or one of {', '.join(names)}{hint}"

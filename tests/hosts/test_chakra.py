@@ -418,7 +418,7 @@ def alone(*messages: bytes) -> tuple[bytes, bytes]:
         (alone(node(0, COMP, us=2**64 - 1)), "its duration_micros is 18,446,744,073,709,551,615; allowed: 10,000,000"),
         (alone(node(0, COMP, num_ops=5)), "5 num_ops and no duration_micros; allowed: with collective.tflops"),
         (alone(node(0, COMP, num_ops=-5)), "its num_ops -5; allowed: a whole number from 0"),
-        (alone(node(0, COMP, data=[98])), "node 0: it has the data_dep 98, which is no node of the file"),
+        (alone(node(0, COMP, data=[98])), "node 0: it has the data_dep 98, which names no node of the file"),
         (alone(node(0, COMP, us=1, data=[0])), "node 0: COMP_NODE 'n0' waits for itself"),
         (alone(node(0, COMP, us=1, data=[99]), all_reduce(1, data=[0])), "on rank 0 and 1 on rank 1"),
         (alone(node(0, SEND)), "its comm_dst is missing"),

@@ -211,7 +211,7 @@ def test_what_is_no_scenario_is_named_as_what_it_is(tmp_path: Path, monkeypatch:
         ("mine", "(did you mean mine.toml?)"),
         ("paper.toml", "there is no such file (did you mean paper, the scenario of this name?)"),
         ("mine.json", "a scenario's file ends in .toml"),
-        ("run", "a folder is no scenario"),
+        ("run", "a folder is not a scenario"),
         ("./run", "is a folder; allowed: a TOML file (did you mean run/scenario.toml, or --resume run?)"),
         ("papr", "(did you mean paper?)"),
     ):
