@@ -331,8 +331,9 @@ class FigureGroup:
 
     def key_words(self, key: str) -> str:
         """Return a scenario's key in words; collective.chunk is the chunk size of AllGathers, or a block size."""
-        own_delays = any(entry.delay_s is not None for one in self.configurations for entry in one.conditions.links)
-        if key == "conditions.wan_delay" and own_delays:
+        if key == "conditions.wan_delay" and any(
+            entry.delay_s is not None for one in self.configurations for entry in one.conditions.links
+        ):
             return "delay of WAN links without one of their own"
         is_block = key == "collective.chunk" and any(one.kind != "allgather" for one in self.configurations)
         return "block size" if is_block else _LABELS.get(key, key)

@@ -361,8 +361,8 @@ class _Trace:
             missing = next((one for one in waits if one not in nodes), None)
             if missing is not None:
                 raise ScheduleError(
-                    f"{operation.where}: it has the data_dep {missing}, which names no node of the file, so that Chakra's "
-                    "feeder would never begin it; allowed: data_deps on nodes of the file"
+                    f"{operation.where}: it has the data_dep {missing}, which names no node of the file, so that "
+                    "Chakra's feeder would never begin it; allowed: data_deps on nodes of the file"
                 )
             self._without_node += len(control - nodes.keys())
             operation.requires += [nodes[one] for one in sorted(waits | (control & nodes.keys()))]

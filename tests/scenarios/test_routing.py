@@ -145,7 +145,8 @@ def test_ecmp_and_spraying_avoid_failed_links_and_reconnect_a_restarted_agent(
 ) -> None:
     (tmp_path / "faults.toml").write_text(FAULTS.replace("GRAIN", grain).replace("ROUTING", routing))
     # The collective in which an agent died does not count.
-    answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=4)
+    # The spine that goes down may lose some last acknowledgements.
+    answer = measured(tmp_path / "run", "faults.toml", "--engine", "both", collectives=4, drops=5)
     times = {point["engine"]: point["mean_s"] for point in answer["points"]}
     assert times["model"] == pytest.approx(times["emulation"], rel=0.005)
     setting = load_scenario(str(tmp_path / "faults.toml"))

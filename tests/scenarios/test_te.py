@@ -57,11 +57,11 @@ def test_tunnel_rates_fit_the_link_rates_and_every_flow_has_a_positive_rate(
 
 
 def test_sites_behind_a_very_slow_link_complete_at_its_rate() -> None:
-    text = '"s0b0>s1b0" = { rate = "1 kbit/s" }'
+    text = '"s0b0>s1b0" = { rate = "1 Mbit/s" }'
     setting = scenario(
         ALL, *FLAT, TE, "fabric.gpus=[2, 2, 2]", "fabric.border_routers=1", f"conditions.links={{ {text} }}"
     )
-    assert time_s(setting) == pytest.approx(4 * 8 * setting.workload.largest_message_bytes, rel=1e-6)
+    assert time_s(setting) == pytest.approx(4 * 8 * setting.workload.largest_message_bytes / 1e6, rel=2e-5)
 
 
 def test_te_loads_wan_links_in_proportion_to_their_rates_and_spraying_equally() -> None:

@@ -359,9 +359,9 @@ def test_invalid_link_entries_are_refused_with_the_offending_key(values: object,
 def test_with_a_trace_links_may_set_any_delay_but_only_intra_site_rates(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(HEADER + WAN_ROWS)
     spec = ConditionsSpec(sampler="trace", trace=tmp_path / "t.csv")
-    entries = link_entries(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "77 bit/s"}})
+    entries = link_entries(wan={"delay": "7 ms"}, **{"g0>g1": {"rate": "7777 bit/s"}})
     found = replace(spec, links=entries)
-    assert sampler(TRACED, found, seed=1).rates_bps(0, 1)[0, NAMES.index("g0>g1")] == 77
+    assert sampler(TRACED, found, seed=1).rates_bps(0, 1)[0, NAMES.index("g0>g1")] == 7777
     assert delays_s(TRACED, found)[NAMES.index("s0b0>s1b0")] == 7e-3
     with pytest.raises(ConditionsError, match=r"rates of the trace"):
-        sampler(TRACED, replace(spec, links=link_entries(**{"s0*>s1*": {"rate": "5 bit/s"}})), seed=1)
+        sampler(TRACED, replace(spec, links=link_entries(**{"s0*>s1*": {"rate": "5 kbit/s"}})), seed=1)
