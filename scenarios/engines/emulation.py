@@ -36,7 +36,7 @@ from scenarios.engines.pool import TRIES, Executors, FailedTask, results
 from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs_s, plan_of, round_s
 from scenarios.engines.referees import best_s
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.measured_knowledge import readings
+from scenarios.policies.outcome import readings
 from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad, roughly
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch, own_kernel

@@ -21,6 +21,7 @@ from analysis.model.time_varying import PathChanges, TimeVaryingModel, TransferT
 from analysis.statistics.fairness import Shares, busy_s, shares
 from hosts.collectives.kinds import SELF_SIZED_KINDS, JobSpan, Workload
 from scenarios.policies import cost
+from scenarios.policies.beliefs import Demands, Probed
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.decide import (
     Chooser,
@@ -31,27 +32,22 @@ from scenarios.policies.decide import (
     spreads_over,
     ways_of,
 )
-from scenarios.policies.decision_timelines import new_timeline, timeline_of
-from scenarios.policies.decision_times import DecisionTimeline
-from scenarios.policies.knowledge import ENDS, PROBED
+from scenarios.policies.knowledge import PROBED
 from scenarios.policies.measured_knowledge import (
-    Demands,
-    MeasuredChoices,
-    Readings,
     counted_alone,
     links_by_flow,
     links_passed,
-    measured_demands,
     measured_demands_within,
     predicted_readings,
     probe_takes_s,
     probed_before,
-    rates_from_counters,
-    rates_from_messages,
-    rates_from_probes,
     tunnels_of,
 )
+from scenarios.policies.outcome import Outcome, Readings
+from scenarios.policies.play import play
+from scenarios.policies.players import player_of, timeline_of
 from scenarios.policies.policy import Mode
+from scenarios.policies.situation import Action
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER
@@ -86,18 +82,12 @@ class PointPredictor:
         self._config, self._mode = config, mode
         self._in_force: dict[int, tuple[Fault, ...]] = {}
         self.conditions = conditions_of(config, lambda number: self._in_force.get(number, ()))
-        self._seen: dict[int, Floats] = {}
-        self._choices = None
-        if config.mode(mode).knowledge.is_measured:
-            self._choices = MeasuredChoices(config, mode, self.conditions, lambda number, _: self._seen[number])
-        self._demands: Demands | None = None
-        if config.measures_demands(config.mode(mode)):
-            self._demands = Demands(config.te.collectives, self._seen.__getitem__)
-        self._timeline: DecisionTimeline | None = None
-        if config.faults and config.has_timeline(mode) and not self._choices:
-            believed = self.conditions.believed(config.mode(mode).knowledge)
-            self._timeline = new_timeline(config, mode, believed)
-        self._planned = None if config.faults or self._choices or self._demands else plan_of(config, mode).decisions
+        self._world: ReplayedWorld | None = None
+        self._planned: Decisions | None = None
+        if _needs_outcomes(config, mode) or (config.faults and config.has_timeline(mode)):
+            self._world = ReplayedWorld(config, mode, self.conditions)
+        elif not config.faults:
+            self._planned = plan_of(config, mode).decisions
         self._bound_s = lower_bound(config, self.conditions)
 
     def bound_s(self, collective: int) -> Floats:
@@ -109,7 +99,8 @@ class PointPredictor:
         `read` holds the readings of the tunnels' counters in it, which determine how the tunnels' rates change."""
         self._in_force[collective] = tuple(self._config.faults[index] for index in faults)
         plan = self._plan(collective)
-        if read is not None and self._demands and self._config.te.readings:  # without the reading at the end
+        reads = self._config.measures_demands(self._config.mode(self._mode)) and self._config.te.readings
+        if read is not None and reads:  # without the reading at the end
             read = replace(read, since_s=read.since_s[:-1], until_s=read.until_s[:-1], sent_bytes=read.sent_bytes[:-1])
         else:
             read = None
@@ -138,9 +129,9 @@ class PointPredictor:
         """Record the probes before a collective under these faults; to be called before `of`. Each row is source,
         destination, path, and when the probe was sent and when it had arrived, in ns."""
         self._in_force[collective] = tuple(self._config.faults[index] for index in faults)
-        took_s = (probes[:, 4] - probes[:, 3]) / 1e9
-        sent, size_bytes = probes[:, :3].astype(np.int16), self._config.control.probe_bytes
-        self._seen[collective] = rates_from_probes(self.conditions, collective, sent, took_s, size_bytes)
+        if self._world is not None:
+            took_s = (probes[:, 4] - probes[:, 3]) / 1e9
+            self._world.probes[collective] = probes[:, :3].astype(np.int16), took_s
 
     def observed(self, collective: int, *, sent_s: Floats, arrived_s: Floats, readings: Readings | None = None) -> None:
         """Record what was observed in a collective, as the basis of later choices; to be called after `of`.
@@ -148,14 +139,8 @@ class PointPredictor:
         `sent_s` and `arrived_s`, [T] s, are when each message was handed over and when it had arrived; `readings` are
         those of ports or tunnels, if their counters were read. They are used if knowledge or demands are measured.
         """
-        if readings is not None and self._demands is not None:
-            fabric, workload = self.conditions.fabric, self._config.workload
-            self._seen[collective] = measured_demands(fabric, workload, readings, sample_s=self._config.te.sample_s)
-        elif readings is not None:
-            fair = self._config.fair_links(self._mode) is not None
-            self._seen[collective] = rates_from_counters(readings, links=len(self.conditions.shared.all), fair=fair)
-        elif self._config.mode(self._mode).knowledge.kind == ENDS:
-            self._seen[collective] = self._plan(collective).seen(sent_s=sent_s, arrived_s=arrived_s)
+        if self._world is not None:
+            self._world.seen[collective] = sent_s, arrived_s, readings
 
     def shares(self, collective: int, *, sent_s: Floats, arrived_s: Floats) -> Shares:
         """Compare the rates that a collective's messages got with their fair shares; to be called after `of`. `sent_s`
@@ -182,14 +167,11 @@ class PointPredictor:
 
     def _decisions(self, collective: int) -> Decisions:
         """Return the decisions for a collective, one row, under the faults that were in force."""
-        if self._choices is not None:
-            return self._choices.decisions(collective, 1)
+        if self._world is not None:
+            return self._world.decisions(collective, 1)
         if self._planned is not None:
             return self._planned.row(collective)
-        demands, timeline = self._demands, self._timeline
-        return decisions_of(
-            self._config, self._mode, self.conditions, start=collective, count=1, demands=demands, timeline=timeline
-        )
+        return decisions_of(self._config, self._mode, self.conditions, start=collective, count=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -466,14 +448,6 @@ class Plan:
             serves=[link in wan for link in range(len(self.conditions.shared.all))],
         )
 
-    def seen(self, *, sent_s: Floats, arrived_s: Floats) -> Floats:
-        """Infer link rates, [links] bit/s, from the times of the messages in the plan's one collective.
-
-        `sent_s` and `arrived_s`, [T] s, are when each was handed over and when it had arrived.
-        """
-        (links,), delays_s = self.links(), self.conditions.shared_delays_s
-        return rates_from_messages(self.workload, links, delays_s, sent_s=sent_s, arrived_s=arrived_s)
-
 
 def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
@@ -674,26 +648,14 @@ def plan_of(config: Scenario, mode: str, count: int | None = None) -> Plan:
     return Plan(whole, mode, decisions, conditions)
 
 
-def decisions_of(
-    config: Scenario,
-    mode: str,
-    conditions: Conditions,
-    *,
-    start: int,
-    count: int,
-    demands: Demands | None = None,
-    timeline: DecisionTimeline | None = None,
-) -> Decisions:
+def decisions_of(config: Scenario, mode: str, conditions: Conditions, *, start: int, count: int) -> Decisions:
     """Return the decisions for collectives start .. start+count-1 of a point under these conditions.
 
-    If demands are measured, `demands` supplies them; by default they follow from predicted readings. `timeline`
-    replaces the mode's `timeline_of`, which assumes that no collective is lost.
+    Those of a mode that needs no outcomes are planned for all of them at once, the others played in the `FluidWorld`.
     """
+    if _needs_outcomes(config, mode):
+        return _world_of(config, mode).decisions(start, count)
     chosen_by = config.mode(mode)
-    if config.measures_demands(chosen_by):
-        demands = demands or _predicted_demands(config, mode)
-    if chosen_by.knowledge.is_measured:
-        return _predicted_choices(config, mode).decisions(start, count)
     return decide(
         chooser_of(config, chosen_by, conditions),
         conditions,
@@ -701,48 +663,158 @@ def decisions_of(
         start=start,
         count=count,
         believed=conditions.believed(chosen_by.knowledge).held(config.collectives_per_rates(chosen_by)),
-        timeline=timeline or (timeline_of(config, mode) if config.has_timeline(mode) else None),
-        wanted=demands,
+        timeline=timeline_of(config, mode) if config.has_timeline(mode) else None,
     )
 
 
+def _needs_outcomes(config: Scenario, mode: str) -> bool:
+    """Return whether the choices of a mode depend on what was observed of earlier collectives."""
+    chosen_by = config.mode(mode)
+    return chosen_by.knowledge.is_measured or config.measures_demands(chosen_by)
+
+
+class FluidWorld:
+    """The world of the timing model: collectives take the predicted time, and counters and probes show what they would.
+
+    It plays a mode of a configuration from the first collective on, as far as `decisions` asks for, and keeps the
+    decisions. A `play.World`.
+    """
+
+    def __init__(self, config: Scenario, mode: str, conditions: Conditions) -> None:
+        self._config, self._mode, self._conditions = config, config.mode(mode), conditions
+        self._chooser = chooser_of(config, self._mode, conditions)
+        self._player = player_of(config, mode, conditions)
+        self._demands = Demands(config, conditions) if config.measures_demands(self._mode) else None
+        self._rows: list[Decisions] = []
+
+    def decisions(self, start: int, count: int) -> Decisions:
+        """Return the decisions for collectives start .. start+count-1; raises the errors of `rules.decide`."""
+        for outcome in play(self, self._player, range(len(self._rows), start + count)):
+            if self._demands is not None:
+                self._demands.after(outcome)
+        return Decisions.joined(self._rows[start : start + count])
+
+    def run(self, number: int, decide: Callable[[], Action]) -> Outcome:
+        """As `play.World.run`."""
+        conditions, belief, every = self._conditions, self._player.belief, self._config.collective.reembed_every
+        if isinstance(belief, Probed) and conditions.are_probed(self._mode, number, 1, every)[0]:
+            belief.probed(number, *self._probe(number, self._rows[-1] if self._rows else None))
+        action = decide()
+        decisions = self._decisions(number, action)
+        self._rows.append(decisions)
+        return self._outcome(action, Plan(self._config, self._mode.name, decisions, conditions, number))
+
+    def _decisions(self, number: int, action: Action) -> Decisions:
+        """Return the decisions for a collective, one row, with this action carried out before it."""
+        placement, routing = self._player.in_force.after(action)
+        is_new = np.array([action.placement is not None]), np.array([action.routing is not None])
+        ranks, limits_bps = placement.ranks[None], None
+        if routing is not None:
+            path = routing.path[None]
+        elif self._rows and not is_new[0] and not self._config.faults and self._demands is None:
+            path = self._rows[-1].path  # fixed paths depend on the faults in force
+        else:
+            wanted_bps = [] if self._demands is None else [self._demands.before(number)]
+            path, limits_bps = self._chooser.fixed(ranks, self._player.belief.before(number)[None], wanted_bps)
+        rates_bps = self._conditions.rates_bps(number, 1)
+        return self._chooser.decisions(ranks, path, rates_bps, new=is_new, limits_bps=limits_bps)
+
+    def _probe(self, number: int, before: Decisions | None) -> tuple[npt.NDArray[np.int16], Floats]:
+        """Return the probes before a collective, [P, 3], and their transit times, [P] s."""
+        probes = probed_before(self._config, self._mode, self._conditions, number, before)
+        return probes, probe_takes_s(self._conditions, number, probes, self._config.control.probe_bytes)
+
+    def _outcome(self, action: Action, plan: "Plan") -> Outcome:
+        return PredictedOutcome(action, plan)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedOutcome:
+    """The outcome of a plan's one collective in the timing model, computed when asked for. An `outcome.Outcome`."""
+
+    action: Action
+    plan: "Plan"
+
+    @property
+    def number(self) -> int:
+        """The index of the collective."""
+        return self.plan.start
+
+    @cached_property
+    def links(self) -> npt.NDArray[np.int32]:
+        """The links or ports that flows pass, [F, H]."""
+        return self.plan.links()[0]  # type: ignore[no-any-return]
+
+    @cached_property
+    def _times(self) -> Times:
+        return self.plan.times()
+
+    @property
+    def sent_s(self) -> Floats:
+        """When each message is handed over, [T] s."""
+        return self._times.begins_s[:, 0]
+
+    @property
+    def arrived_s(self) -> Floats:
+        """When each message has arrived, [T] s."""
+        return self._times.arrives_s[:, 0]
+
+    @cached_property
+    def readings(self) -> Readings:
+        """The readings of the tunnels' counters if the mode measures demands, else those of the ports."""
+        config, conditions, mode = self.plan.config, self.plan.conditions, self.plan.chosen_by
+        (rates_bps,) = conditions.shared_bps(self.number, 1)
+        if config.measures_demands(mode):
+            tunnels = tunnels_of(conditions.fabric, config.workload, self.plan.decisions.path[0])
+            link, links, every_s, fair = np.unique(tunnels[tunnels >= 0]), tunnels[:, None], config.te.sample_s, True
+        else:
+            assert mode.measure_every_s is not None
+            link, links, every_s = counted_alone(conditions.fabric, self.links), self.links, mode.measure_every_s
+            fair = config.fair_links(mode.name) is not None
+        return predicted_readings(config.workload, links, rates_bps, link, self._times, every_s=every_s, fair=fair)
+
+
+class ReplayedWorld(FluidWorld):
+    """The world of a recorded run: its collectives showed what `seen` and `probes` hold, by collective.
+
+    Both are filled in while it plays: the probes before a collective's decisions are asked for, `seen` (when messages
+    were sent and had arrived, [T] s, and the counters' readings) before those of the next one.
+    """
+
+    def __init__(self, config: Scenario, mode: str, conditions: Conditions) -> None:
+        super().__init__(config, mode, conditions)
+        self.seen: dict[int, tuple[Floats, Floats, Readings | None]] = {}
+        self.probes: dict[int, tuple[npt.NDArray[np.int16], Floats]] = {}
+
+    def _probe(self, number: int, before: Decisions | None) -> tuple[npt.NDArray[np.int16], Floats]:
+        return self.probes.pop(number)
+
+    def _outcome(self, action: Action, plan: "Plan") -> Outcome:
+        return _ReplayedOutcome(action, plan, self.seen)
+
+
+@dataclass(frozen=True, eq=False)
+class _ReplayedOutcome(PredictedOutcome):
+    """The outcome of a recorded collective, read from `seen` when it is asked for."""
+
+    seen: dict[int, tuple[Floats, Floats, Readings | None]]
+
+    @property
+    def sent_s(self) -> Floats:
+        return self.seen[self.number][0]
+
+    @property
+    def arrived_s(self) -> Floats:
+        return self.seen[self.number][1]
+
+    @property
+    def readings(self) -> Readings:
+        found = self.seen[self.number][2]
+        assert found is not None
+        return found
+
+
 @lru_cache(maxsize=8)
-def _predicted_demands(config: Scenario, mode: str) -> Demands:
-    """Return the demands that follow from predicted readings; cached, so that later calls extend the same object."""
-    conditions = conditions_of(config)
-
-    def seen(number: int) -> Floats:
-        fabric, workload, sample_s = conditions.fabric, config.workload, config.te.sample_s
-        decisions = decisions_of(config, mode, conditions, start=number, count=1)
-        predicted = Plan(config, mode, decisions, conditions, number).times()
-        tunnels = tunnels_of(fabric, workload, decisions.path[0])
-        link = np.unique(tunnels[tunnels >= 0])
-        rates_bps = conditions.shared_bps(number, 1)[0]
-        read = predicted_readings(workload, tunnels[:, None], rates_bps, link, predicted, every_s=sample_s, fair=True)
-        return measured_demands(fabric, workload, read, sample_s=sample_s)
-
-    return Demands(config.te.collectives, seen)
-
-
-@lru_cache(maxsize=8)
-def _predicted_choices(config: Scenario, mode: str) -> MeasuredChoices:
-    """Return the choices of a mode with measured knowledge by predicted observations; cached and extended on demand."""
-    conditions = conditions_of(config)
-
-    def seen(number: int, decisions: Decisions | None) -> Floats:
-        chosen_by, size_bytes = config.mode(mode), config.control.probe_bytes
-        if chosen_by.knowledge.kind == PROBED:
-            probes = probed_before(config, chosen_by, conditions, number, decisions)
-            took_s = probe_takes_s(conditions, number, probes, size_bytes)
-            return rates_from_probes(conditions, number, probes, took_s, size_bytes)
-        assert decisions is not None
-        plan = Plan(config, mode, decisions, conditions, number)
-        predicted, every_s = plan.times(), chosen_by.measure_every_s
-        if every_s is None:
-            return plan.seen(sent_s=predicted.begins_s[:, 0], arrived_s=predicted.arrives_s[:, 0])
-        (links,), (rates_bps,) = plan.links(), conditions.shared_bps(number, 1)
-        link, fair = counted_alone(conditions.fabric, links), config.fair_links(mode) is not None
-        read = predicted_readings(config.workload, links, rates_bps, link, predicted, every_s=every_s, fair=fair)
-        return rates_from_counters(read, links=len(rates_bps), fair=fair)
-
-    return MeasuredChoices(config, mode, conditions, seen)
+def _world_of(config: Scenario, mode: str) -> FluidWorld:
+    """Return the world in which a mode that needs outcomes is played; cached, so that later calls go on with it."""
+    return FluidWorld(config, mode, conditions_of(config))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from controller.routing.multipath import multipath
 from controller.routing.wan_path_choice import Router
 from scenarios.policies.decide import Chooser, rank_order_of
-from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Derived, Knowledge, Seen
+from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Derived, Knowledge
 from scenarios.policies.policy import Mode
 from scenarios.spec.faults import (
     CABLE_KINDS,
@@ -82,17 +82,19 @@ class Conditions:
                 rates_bps[row] = planned_rates_bps(drawn[row], faults, self.fabric)
         return rates_bps
 
-    def believed(self, knowledge: Knowledge, seen: Seen | None = None) -> "Conditions":
-        """Return the conditions as a policy with this knowledge believes them; measured knowledge needs `seen`.
-
-        Faults are known at once, with one exception: measured knowledge includes only failed links and switches, and a
-        slow GPU must be observed.
-        """
+    def believed(self, knowledge: Knowledge) -> "Conditions":
+        """Return the conditions as a policy believes them with knowledge that need not be measured. Faults are known at
+        once."""
         if knowledge == ORACLE:
             return self
         drawn = self.timed if knowledge.kind == LATE and self.timed is not None else self.drawn
-        believed, in_force = replace(self, drawn=knowledge.of(drawn, seen)), self.in_force
-        if in_force is None or not knowledge.is_measured:
+        return replace(self, drawn=knowledge.of(drawn))
+
+    def noting(self, noted: Sampler) -> "Conditions":
+        """Return the conditions with the rates that were measured last. Failed links and switches are known at once; a
+        slow GPU has to be measured."""
+        believed, in_force = replace(self, drawn=noted), self.in_force
+        if in_force is None:
             return believed
         return replace(
             believed, in_force=lambda number: [fault for fault in in_force(number) if fault.kind in CABLE_KINDS]

@@ -1,8 +1,7 @@
 """Decisions: the placement and the WAN paths of every collective in each mode, computed from its conditions.
 
-`decide` plans them in batches. The testbed and the prompt choose placements by the same `Chooser.placements`, at the
-same decision times (`decision_times`) and with the same knowledge; their paths come from the controller, which compares
-them by the same `Router`.
+`decide` plans them in batches. The testbed and the prompt choose placements by the same `Chooser.placements`, when the
+same `play.Player` decides; their paths come from the controller, which compares them by the same `Router`.
 """
 
 from collections import Counter
@@ -24,7 +23,7 @@ from hosts.collectives.schedule import Flow, Stream
 from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
-from scenarios.policies.decision_times import DecisionTimeline, periodic
+from scenarios.policies.play import Given, Player, Timeline, periodic
 from scenarios.policies.policy import Mode
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
@@ -61,6 +60,13 @@ class Decisions:
     rerouted: npt.NDArray[np.bool_]
     spreads: bool = False
     limits_bps: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Decisions"]) -> "Decisions":
+        """Return the decisions of consecutive collectives as one, [K, ...]."""
+        arrays = [entry.name for entry in fields(cls) if entry.name != "spreads"]
+        joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in parts]) for name in arrays}
+        return replace(parts[0], **joined)
 
     def row(self, row: int) -> "Decisions":
         """Return the decisions of one collective."""
@@ -319,7 +325,7 @@ def decide(
     start: int,
     count: int,
     believed: Sampler | None = None,
-    timeline: DecisionTimeline | None = None,
+    timeline: Timeline | None = None,
     wanted: Callable[[int], Floats | None] | None = None,
 ) -> Decisions:
     """Return the decisions for collectives start .. start+count-1.
@@ -336,7 +342,7 @@ def decide(
     if timeline is None and mode.is_periodic:
         moments = periodic(mode, reembed_every, start, count)
     else:
-        timeline = timeline or DecisionTimeline(mode, chooser, known, reembed_every=reembed_every)
+        timeline = timeline or Timeline(Player(mode, chooser, Given(known), reembed_every=reembed_every))
         moments = timeline.moments(start, count)
     rates_bps = conditions.rates_bps(start, count)
     known_bps = rates_bps if believed is None else believed.rates_bps(start, count)

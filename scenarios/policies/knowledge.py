@@ -64,8 +64,8 @@ class Knowledge:
     `ewma A` and `ar P` predict the rates from those of the preceding collectives: an exponentially weighted moving
     average with weight A for the newest, and an autoregression of order P fitted by least squares (`_Autoregression`).
     `measured ends`: rates inferred from the times of the messages that last used each link. `measured ports`: rates
-    inferred from the counters of switch ports. Both are `Measured`. `probed`: rates that probes over the candidate
-    paths measure just before the choice (`Probed`).
+    inferred from the counters of switch ports. `probed`: rates that probes over the candidate paths measure just before
+    the choice. These three have to be measured (`beliefs`).
     """
 
     kind: str = "oracle"
@@ -81,11 +81,8 @@ class Knowledge:
         """Whether the believed rates are observations of used links, and so depend on earlier choices."""
         return self.kind in (ENDS, PORTS, PROBED)
 
-    def of(self, true: Sampler, seen: "Seen | None" = None) -> Sampler:
-        """Return the sampler of believed rates for these true rates; `seen` observes the links for measured kinds."""
-        if self.is_measured:
-            assert seen is not None
-            return Probed(true, seen) if self.kind == PROBED else Measured(true, seen, steps=self.kind == PORTS)
+    def of(self, true: Sampler) -> Sampler:
+        """Return the sampler of believed rates for these true rates, for a kind that need not be measured."""
         return true if self.kind == "oracle" else _MAKERS[self.kind](true, self.number)
 
 
@@ -123,10 +120,6 @@ WORDS = (
 )
 """The allowed values of `knowledge`, for messages and documentation."""
 
-Seen = Callable[[int, Floats], Floats]
-"""Maps a collective's index and the rates believed before it, [links] bit/s, to the rates believed after observing it
-(for probes: after the probes that precede it)."""
-
 
 class Derived:
     """Base of samplers whose rates derive from those of `source`, and whose limit and mean are those of `source`."""
@@ -143,42 +136,6 @@ class Derived:
     def mean_bps(self) -> Floats:
         """Every link's true mean rate in the long run, [links] bit/s."""
         return self.source.mean_bps
-
-
-class Measured(Derived):
-    """A sampler of rates believed from observations of the links; initially every link has its long-run mean rate.
-
-    Callers must request one collective at a time, in ascending order, and for every collective before which something
-    is chosen. Between two choices the same links are used, so the latest collective has the newest observation of every
-    link, and only that one is read. With `steps` every collective is read, because each belief builds on the previous.
-    """
-
-    def __init__(self, true: Sampler, seen: Seen, *, steps: bool) -> None:
-        super().__init__(true)
-        self._seen, self._steps = seen, steps
-        self._number, self._rates_bps = 0, np.array(true.mean_bps)
-
-    def rates_bps(self, start: int, count: int) -> Floats:
-        """Return the rates believed before collective `start`, [1, links] bit/s."""
-        assert count == 1 and start >= self._number
-        for number in range(self._number if self._steps else max(self._number, start - 1), start):
-            self._rates_bps = self._seen(number, self._rates_bps)
-        self._number = start
-        return self._rates_bps[None]
-
-
-class Probed(Derived):
-    """A sampler of rates believed from probes just before each collective; links without a probe have their long-run
-    mean rate."""
-
-    def __init__(self, true: Sampler, seen: Seen) -> None:
-        super().__init__(true)
-        self._seen = seen
-
-    def rates_bps(self, start: int, count: int) -> Floats:
-        """Return the rates believed before collective `start`, [1, links] bit/s."""
-        assert count == 1
-        return self._seen(start, self.source.mean_bps)[None]
 
 
 class _Stale(Derived):

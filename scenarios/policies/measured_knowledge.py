@@ -1,9 +1,9 @@
-"""Measured knowledge: link rates inferred from message times, port counters or probes, and the choices that follow.
-Also the rates of demands, inferred from the counters of tunnels."""
+"""Measured knowledge: link rates inferred from message times, port counters or probes, and the rates of demands,
+inferred from the counters of tunnels. Pure; `beliefs` uses it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from analysis.model.max_plus import Times
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import Stream
-from scenarios.policies.conditions import Conditions, chooser_of
+from scenarios.policies.conditions import Conditions
 from scenarios.policies.decide import (
     Decisions,
     channels,
@@ -24,8 +24,8 @@ from scenarios.policies.decide import (
     rank_order_of,
     traffic,
 )
-from scenarios.policies.decision_timelines import decision_times_of, new_timeline
-from scenarios.policies.knowledge import PORTS, PROBED
+from scenarios.policies.knowledge import PORTS
+from scenarios.policies.outcome import Readings
 from scenarios.policies.policy import Mode
 from scenarios.spec.faults import CABLE_KINDS, Fault, dead_cables, lacks_controller
 from scenarios.spec.scenario import Scenario
@@ -112,29 +112,6 @@ def _busy_rate_bps(messages: Sequence[tuple[float, float, float]]) -> float:
         busy_s += max(0.0, until_s - max(since_s, end_s))
         end_s = max(end_s, until_s)
     return sum(bits for bits, _, _ in messages) / max(busy_s, _MIN_S)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Readings:
-    """S readings of the byte counters of L links or ports: `sent_bytes` [S, L], for the indices `link` [L]. Each value
-    was read at an instant between `since_s` and `until_s` [S, L], seconds from the collective's start."""
-
-    link: npt.NDArray[np.int32]
-    since_s: Floats
-    until_s: Floats
-    sent_bytes: npt.NDArray[np.int64]
-
-
-def readings(counters: npt.NDArray[np.int64]) -> Readings:
-    """Build `Readings` from rows [S * L, 4], link by link: link or port, earliest and latest instant in ns, bytes."""
-    link, first = np.unique(counters[:, 0], return_index=True)
-    _, since_ns, until_ns, sent = counters.reshape(max(1, link.size), -1, 4).transpose(2, 1, 0)
-    return Readings(
-        link=counters[np.sort(first), 0].astype(np.int32),
-        since_s=since_ns / 1e9,
-        until_s=until_ns / 1e9,
-        sent_bytes=sent,
-    )
 
 
 @lru_cache(maxsize=16)
@@ -349,24 +326,6 @@ def measured_demands_within(
     return np.where(np.isnan(wanted_bps), 0.0, np.where(filled, np.nan, np.maximum(wanted_bps, least_bps)))
 
 
-class Demands:
-    """The measured rates that a mode's demands want in each collective, as in `Traffic.with_demands`; None in the
-    first.
-
-    Tunnel rates are kept for `every` collectives, and computed for the maximum demands of the `every` before them.
-    `seen` is called once with the index of each collective, in order, and returns its estimate (`measured_demands`).
-    """
-
-    def __init__(self, every: int, seen: Callable[[int], Floats]) -> None:
-        self._every, self._observe, self._estimates = every, seen, list[Floats]()
-
-    def __call__(self, number: int) -> Floats | None:
-        first = number - number % self._every
-        while len(self._estimates) < first:
-            self._estimates.append(self._observe(len(self._estimates)))
-        return np.fmax.reduce(self._estimates[first - self._every : first]) if first else None
-
-
 def is_observed(faults: Collection[Fault], in_force: Collection[Fault], number: int) -> bool:
     """Return whether observations of a collective are used, in a scenario with `faults` of which some were `in_force`
     when it began. They are not if a cable is cut while it runs, as some messages then took another path; nor without a
@@ -375,61 +334,3 @@ def is_observed(faults: Collection[Fault], in_force: Collection[Fault], number: 
         fault.collective == number and fault.after_s is not None and fault.kind in CABLE_KINDS for fault in faults
     )
     return not is_cut and not lacks_controller(in_force)
-
-
-class MeasuredChoices:
-    """The choices of a mode with measured knowledge, computed collective by collective from the first, on demand.
-
-    `seen` is called with the index of a collective and its decisions, and returns the rates observed in it
-    (`rates_from_messages`, `rates_from_counters`). With probes, it returns the rates observed just before the
-    collective (`rates_from_probes`), and is given the decisions of the previous collective, None before the first.
-    """
-
-    def __init__(
-        self, config: Scenario, mode: str, conditions: Conditions, seen: Callable[[int, Decisions | None], Floats]
-    ) -> None:
-        self._config, self._mode, self._conditions = config, config.mode(mode), conditions
-        self._chooser = chooser_of(config, self._mode, conditions)
-
-        def observe(number: int, before_bps: Floats) -> Floats:
-            if not is_observed(config.faults, conditions.in_force(number) if conditions.in_force else (), number):
-                return before_bps
-            decisions = self.decisions(number, 1)
-            (links,) = links_by_flow(config.workload, decisions, conditions, start=number)
-            return updated_rates(self._mode.knowledge.kind, before_bps, seen(number, decisions), links)
-
-        def probe(number: int, before_bps: Floats) -> Floats:
-            if not conditions.are_probed(self._mode, number, 1, config.collective.reembed_every)[0]:
-                return before_bps
-            seen_bps = seen(number, self.decisions(number - 1, 1) if number else None)
-            return np.where(np.isnan(seen_bps), before_bps, seen_bps)
-
-        believe = probe if self._mode.knowledge.kind == PROBED else observe
-        self._believed = conditions.believed(self._mode.knowledge, believe)
-        self._timeline = new_timeline(config, mode, self._believed) if config.has_timeline(mode) else None
-        self._chosen: list[tuple[Ranks, Ranks, bool, bool]] = []  # placement [n], paths [F], whether each is new
-
-    def decisions(self, start: int, count: int) -> Decisions:
-        """Return the decisions for collectives start .. start+count-1."""
-        while len(self._chosen) < start + count:
-            self._chosen.append(self._next(len(self._chosen)))
-        chosen = self._chosen[start : start + count]
-        placement, path, embeds, routes = (np.stack(part) for part in zip(*chosen, strict=True))
-        return self._chooser.decisions(placement, path, self._conditions.rates_bps(start, count), new=(embeds, routes))
-
-    def _next(self, number: int) -> tuple[Ranks, Ranks, bool, bool]:
-        moments = decision_times_of(self._config, self._mode.name, number, 1, timeline=self._timeline)
-        embeds, routes = bool(moments.embedded[0] == number), bool(moments.routed[0] == number)
-        if number and not embeds and not routes and not self._config.faults:
-            placement, path, _, _ = self._chosen[-1]
-            return placement, path, False, False
-        rates_bps = self._believed.rates_bps(number, 1)
-        if embeds:
-            placement = self._chooser.placements(rates_bps)[0]
-        else:
-            placement = self._chosen[-1][0] if number else self._chooser.in_order
-        if routes or moments.routed[0] < 0:  # fixed paths depend on the faults in force
-            path = self._chooser.paths(placement[None], rates_bps, chosen=routes)[0]
-        else:
-            path = self._chosen[-1][1]
-        return placement, path, embeds, routes

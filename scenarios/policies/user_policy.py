@@ -13,43 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from controller.routing.wan_path_choice import NoPathError
+from scenarios.policies.situation import Situation
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value
-
-Floats = npt.NDArray[np.float64]
-
-
-class Situation:
-    """The argument of a user's policy function: the state before a collective.
-
-    `number` is the index of the collective, from 0 on; `rates_bps`, [links], are the rates of the logical links as the
-    policy believes them; `embedded` and `routed` are the indices of the collectives before which placement and paths
-    were last chosen, -1 for never. The predicted times under these rates (`kept_s` and so on) are computed when read.
-    """
-
-    def __init__(
-        self, number: int, rates_bps: Floats, *, embedded: int, routed: int, seconds: Callable[[str], float]
-    ) -> None:
-        self.number, self.embedded, self.routed = number, embedded, routed
-        self.rates_bps = rates_bps.copy()
-        self._seconds = seconds
-
-    @property
-    def kept_s(self) -> float:
-        """The predicted time of this collective with the placement and paths in force."""
-        return self._seconds("kept")
-
-    @property
-    def rerouted_s(self) -> float:
-        """The predicted time with the placement in force and the best paths for it."""
-        return self._seconds("rerouted")
-
-    @property
-    def anew_s(self) -> float:
-        """The predicted time with a new placement and the best paths for it."""
-        return self._seconds("anew")
 
 
 def split_reference(text: str) -> tuple[Path, str]:

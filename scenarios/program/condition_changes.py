@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.wan_path_choice import Router
-from scenarios.policies import decision_times
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decision_timelines import decision_times_of
+from scenarios.policies.play import Given, Player, Timeline, periodic
 from scenarios.policies.policy import NEVER, Mode, When
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.scenario import Scenario
@@ -43,7 +42,7 @@ def _by_rows(policy: Mode, every_s: float) -> Mode:
 
 
 class Exchange:
-    """The choices of a policy for a program (`decision_times.Choices`): the paths between every two GPUs in two sites.
+    """The choices of a policy for a program (`situation.Choices`): the paths between every two GPUs in two sites.
 
     A choice is rated by the time of an exchange: every GPU sends each GPU of another site a message, all at once.
     """
@@ -87,13 +86,13 @@ class ProgramTimeline:
         self._conditions = conditions_of(config)
         self._believed = self._conditions.believed(self._mode.knowledge)
         self._every_ns = None if config.conditions.every_s is None else round(config.conditions.every_s * 1e9)
-        self._timeline: decision_times.DecisionTimeline | None = None
+        self._timeline: Timeline | None = None
         if not self._mode.is_periodic:
             exchange = Exchange(
                 Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes
             )
-            self._timeline = decision_times.DecisionTimeline(
-                self._mode, exchange, self._believed, reembed_every=config.collective.reembed_every
+            self._timeline = Timeline(
+                Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)
             )
         self._row = self.count = self.rerouted = 0
         self.rates_bps = self._conditions.shaped_bps(0, ())
@@ -128,4 +127,8 @@ class ProgramTimeline:
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
-        return int(decision_times_of(self._config, self._mode.name, self._row, 1, timeline=self._timeline).routed[0])
+        if self._timeline is None:
+            moments = periodic(self._mode, self._config.collective.reembed_every, self._row, 1)
+        else:
+            moments = self._timeline.moments(self._row, 1)
+        return int(moments.routed[0])

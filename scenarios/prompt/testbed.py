@@ -14,7 +14,7 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic
-from scenarios.policies.decision_times import DecisionTimeline
+from scenarios.policies.play import Given, Player
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
 from scenarios.program.guest import Run, fair_links
 from scenarios.program.sockets import set_up_sockets
@@ -79,7 +79,7 @@ class InteractiveTestbed:
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._timeline: DecisionTimeline | None = None  # of a condition-dependent mode, under the rates of `_recorded`
+        self._player: Player | None = None  # of a condition-dependent mode, under the rates of `_recorded`
         self._recorded = RecordedRates()
         self._needs_agents = False  # whether the next collective needs new agents
         self._programs_bps: Floats | None = None  # the rates for which hosts are set up for programs, not for agents
@@ -147,7 +147,7 @@ class InteractiveTestbed:
         except Failure:
             self.testbed.reshape(self.set_bps, delays_s=before)
             raise
-        self._timeline = self._programs_bps = None
+        self._player = self._programs_bps = None
         return self.testbed.platform.late_s / NEGLIGIBLE_DELAY_RATIO
 
     def set_mode(self, name: str) -> None:
@@ -159,12 +159,12 @@ class InteractiveTestbed:
         chooses = mode.is_periodic  # a condition-dependent mode chooses before the next collective
         order = "best" if chooses and mode.reembeds else "rank"
         self._arrange(mode, order, self.collective, best=chooses and mode.reroutes)
-        self.mode, self._since, self._timeline = mode, 0, None
+        self.mode, self._since, self._player = mode, 0, None
 
     def set_ring(self, order: str | Sequence[int]) -> None:
         """Use this ring, the "best" one under the current conditions, or the one in "rank" order."""
         self._arrange(self.mode, order, self.collective, best=self.mode.is_periodic and self.mode.reroutes)
-        self._timeline = None
+        self._player = None
         self._since = 1  # a mode that re-embeds keeps this placement until it is due again
 
     def scenario(self) -> Scenario:
@@ -203,7 +203,7 @@ class InteractiveTestbed:
         sized = replace(self._scenario_collective, chunk_bytes=chunk_bytes, size_bytes=None)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
-        with self._dropping_timeline_on_failure():
+        with self._dropping_player_on_failure():
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
@@ -264,7 +264,7 @@ class InteractiveTestbed:
                 bed.route(config.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
                 record = bed.measure(self.collectives + 1)
             finally:
-                bed.config, bed.placement, self._needs_agents, self._timeline = before, placement, True, None
+                bed.config, bed.placement, self._needs_agents, self._player = before, placement, True, None
         spans = config.workload.jobs
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
@@ -313,39 +313,37 @@ class InteractiveTestbed:
     def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
         """Return `order` and `best` for `_arrange`, as a condition-dependent mode decides.
 
-        Its timeline begins with the current placement, if that fits the collective, and with the fixed paths.
+        Its player begins with the current placement, if that fits the collective, and with the fixed paths.
         """
         fits = self._fits_placement(wanted)
         order: str | Sequence[int] = self.testbed.placement if fits else "rank"
-        begins = self._timeline is None or wanted != self.collective
+        begins = self._player is None or wanted != self.collective
         if begins:
             delays_s = links_in_grain(self.fabric).delays_s(self.testbed.delays_s)
             chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
             placement = np.array(self.testbed.placement, np.int16) if fits else None
             every, self._recorded = self.reembed_every, RecordedRates()
-            self._timeline = DecisionTimeline(
-                self.mode, chooser, self._recorded, reembed_every=every, placement=placement
-            )
-        assert self._timeline is not None
+            self._player = Player(self.mode, chooser, Given(self._recorded), reembed_every=every, placement=placement)
+        assert self._player is not None
         number = len(self._recorded.rows)
         # A failed link counts as 1 bit/s, so that predicted times are finite.
         self._recorded.rows.append(np.maximum(self.state().logical_bps, 1.0))
-        decision_times = self._timeline.moments(number, 1)
-        embeds, routes = decision_times.embedded[0] == number, decision_times.routed[0] == number
-        best: bool | None = None
-        if routes:
+        action = self._player.decide(number)
+        self._player.take(action)
+        embeds, best = action.placement is not None, None
+        if action.routing is not None:
             best = True
         elif begins or embeds:
             best = False
         return "best" if embeds else order, best
 
     @contextmanager
-    def _dropping_timeline_on_failure(self) -> Iterator[None]:
-        """Drop the timeline of a condition-dependent mode if the context fails: its choices may not be in force."""
+    def _dropping_player_on_failure(self) -> Iterator[None]:
+        """Drop the player of a condition-dependent mode if the context fails: its choices may not be in force."""
         try:
             yield
         except BaseException:
-            self._timeline = None
+            self._player = None
             raise
 
     def set_cable(self, a: str, b: str, *, up: bool) -> None:

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.snapshot()})
-            for result in Recovery(PointRun(testbed, config.mode(mode))).run(count=int(count)):
+            for result in Recovery(PointRun(testbed, config.mode(mode))).records(count=int(count)):
                 _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.snapshot()})
             tell("the shutdown of the network")

@@ -6,8 +6,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,27 +17,21 @@ from controller.routing.wan_path_choice import NoPathError
 from hosts.agent.transport import limits
 from hosts.communicator import CollectiveError
 from hosts.monitor import probe
-from scenarios.policies.conditions import Conditions
+from scenarios.policies.beliefs import Demands, Probed
 from scenarios.policies.decide import probes_of, rank_order_of, ways_of
-from scenarios.policies.decision_timelines import decision_times_of, new_timeline
-from scenarios.policies.decision_times import DecisionTimeline, DecisionTimes
 from scenarios.policies.knowledge import PROBED
 from scenarios.policies.measured_knowledge import (
-    Demands,
     counted_alone,
-    is_observed,
     links_passed,
-    measured_demands,
     measured_demands_within,
     ports_of,
-    rates_from_counters,
-    rates_from_messages,
-    rates_from_probes,
-    readings,
     tunnels_of,
-    updated_rates,
 )
-from scenarios.policies.policy import NEVER, Mode
+from scenarios.policies.outcome import Readings, readings
+from scenarios.policies.play import play
+from scenarios.policies.players import player_of
+from scenarios.policies.policy import Mode
+from scenarios.policies.situation import Action
 from scenarios.spec.faults import dead_cables
 from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.port_watch import Counters, PortWatch
@@ -50,39 +44,67 @@ _PROBE_PORTS = 31_000  # the first TCP port of probes: above agents' ports, belo
 Floats = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class MeasuredOutcome:
+    """The outcome of a collective in the testbed, with its record. An `outcome.Outcome`; `readings` are empty if no
+    counters were read."""
+
+    number: int
+    action: Action
+    record: CollectiveRecord
+    readings: Readings
+    passed: Callable[[], npt.NDArray[np.int32]]
+
+    @cached_property
+    def links(self) -> npt.NDArray[np.int32]:
+        """The links or ports that flows passed, [F, H]; -1 for unused entries."""
+        return self.passed()
+
+    @property
+    def sent_s(self) -> Floats:
+        """When each message was handed over, [T] s since the first rank began."""
+        return np.array(self.record.sent_ns) / 1e9
+
+    @property
+    def arrived_s(self) -> Floats:
+        """When each message had arrived, [T] s."""
+        return np.array(self.record.arrived_ns) / 1e9
+
+
 class PointRun:
-    """Runs the collectives of a testbed's configuration in one mode, in the order of their numbers."""
+    """Runs the collectives of a testbed's configuration in one mode, in the order of their numbers. A `play.World`;
+    `player` is the mode's policy."""
 
     def __init__(self, testbed: Testbed, mode: Mode) -> None:
         self.testbed, self._mode = testbed, mode
         self._config, self._fabric, self._conditions = testbed.config, testbed.fabric, testbed.conditions
+        self.player = player_of(self._config, mode.name, self._conditions)
         self._completed_placement: tuple[int, ...] = ()  # the placement of the last completed collective
-        self._chosen_under: dict[int, Floats] = {}  # the rates under which paths were chosen, by collective
-        # With measured knowledge: the number of the last collective, and its update of the rates believed before it.
-        self._learnt: dict[int, Callable[[Floats], Floats]] = {}
-        self._last_belief: tuple[Conditions, DecisionTimeline | None] | None = None  # of `_believed`
-        # With measured demands: the demands seen in each collective.
-        self._demands_seen: dict[int, Floats] = {}
+        self._demands = Demands(self._config, self._conditions) if self._config.measures_demands(mode) else None
         self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.with_demands`
-        self._demands = Demands(self._config.te.collectives, self._demands_seen.__getitem__)
         self._paths: list[tuple[int, ...]] = []  # of the current collective, first and after each change of tunnels
 
-    def run(self, *, count: int) -> Iterator[CollectiveRecord]:
+    def records(self, *, count: int) -> Iterator[CollectiveRecord]:
         """Run the first `count` collectives in order; raises the first failure."""
-        for number in range(count):
-            yield self.collective(number)
+        for outcome in play(self, self.player, range(count)):
+            yield outcome.record
+
+    def run(self, number: int, decide: Callable[[], Action]) -> MeasuredOutcome:
+        """As `play.World.run`, without faults; raises the errors of `collective`."""
+        return self.collective(number, decide)
 
     def collective(
         self,
         number: int,
+        decide: Callable[[], Action],
         *,
         attempt: int = 1,
         in_force: Sequence[int] = (),
         reroute: bool = False,
         on_start: Callable[[int], object] = lambda _: None,
         undisturbed: Callable[[], bool] = lambda: True,
-    ) -> CollectiveRecord:
-        """Run the collective of this number, after all earlier ones.
+    ) -> MeasuredOutcome:
+        """Run the collective of this number, after all earlier ones, with what `decide` chooses before it.
 
         `in_force` are the indices of the faults under which placement and paths are chosen. With `reroute` the
         controller chooses paths even if the mode would not re-route. A lost attempt changes nothing: the next `attempt`
@@ -96,21 +118,17 @@ class PointRun:
         self.testbed.faults_under[number] = self.testbed.faults(in_force)
         if attempt > 1:
             self.testbed.placement = self._completed_placement
-        believed, timeline = self._believed()
         probed_ns, probes = None, tuple[tuple[int, ...], ...]()
         if self._conditions.are_probed(self._mode, number, 1, self._config.collective.reembed_every)[0]:
             probed_ns, probes = self._probe(number, anew=reroute or attempt > 1 or not self.testbed.placement)
-        (rates_bps,) = believed.held(self._config.collectives_per_rates(self._mode)).rates_bps(number, 1)
+        rates_bps = self.player.belief.before(number)
         try:
-            decision_times = decision_times_of(self._config, self._mode.name, number, 1, timeline=timeline)
+            action = decide()
         except NoPathError as error:  # too many cables are down
             raise CollectiveError(f"ring and paths cannot be chosen: {error}") from None
-        change = self._reconfigure(number, rates_bps, decision_times, reroute=reroute, probed_ns=probed_ns)
+        change = self._reconfigure(number, rates_bps, action, reroute=reroute, probed_ns=probed_ns)
         self.testbed.tell(f"collective {number}: the {'jobs' if self._config.jobs else self._config.collective.kind}")
-        is_learnt = self._mode.knowledge.is_measured and is_observed(
-            self._config.faults, self.testbed.faults_under[number], number
-        )
-        watch = self._counter_watch(rates_bps, of_ports=is_learnt)
+        watch = self._counter_watch(rates_bps, of_ports=self.player.belief.observes(number))
         watching = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if self._mode.reroute.within_s is not None else None
         if moved is not None and number == 0:
@@ -138,20 +156,16 @@ class PointRun:
             )
             if watch is not None:
                 watch.end()
-        if self._last_belief is not None:
-            self._last_belief = believed, timeline
-        self._completed_placement, routed = self.testbed.placement, int(decision_times.routed[0])
-        self._chosen_under = {at: rates for at, rates in self._chosen_under.items() if at == routed}
+        self._completed_placement = self.testbed.placement
         if moved is not None:
             before = record.reconfigure_messages or 0
             record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
-        if watch is not None and self._config.measures_demands(self._mode):
-            return self._learn_demands(record, watch)
         if self._mode.knowledge.kind == PROBED:
-            return replace(record, probes=probes)
-        if is_learnt:
-            return self._learn_links(record, watch)
-        return record if self._mode.measure_every_s is None else replace(record, counters=())
+            record = replace(record, probes=probes)
+        outcome = self._outcome(action, record, watch)
+        if self._demands is not None:
+            self._demands.after(outcome)
+        return outcome
 
     def _fill_flow_tables(self, rates_bps: Floats) -> None:
         """Fill the kernel's flow tables for all paths, and for the connections while switches have routes.
@@ -178,7 +192,7 @@ class PointRun:
         these rates of logical links; flows keep their tunnels.
         """
         every_s, every, self._paths = self._mode.measure_every_s, self._config.te.readings, [self.testbed.flow_paths()]
-        if not self._config.measures_demands(self._mode):
+        if self._demands is None:
             if every_s is None or not of_ports:
                 return None
             return PortWatch(self._port_counters, every_s, lambda _: None)
@@ -215,33 +229,33 @@ class PointRun:
                 return None
             raise
 
-    def _learn_demands(self, record: CollectiveRecord, watch: PortWatch) -> CollectiveRecord:
-        """Store the demands seen in a collective; return its record with the counters of the tunnels that it used."""
-        workload, sample_s = self._config.workload, self._config.te.sample_s
-        rows = self._counted(watch)
-        self._demands_seen[record.collective] = measured_demands(
-            self._fabric, workload, readings(rows), sample_s=sample_s
-        )
-        return replace(record, counters=tuple(map(tuple, rows.tolist())), later=tuple(self._paths[1:]) or None)
+    def _outcome(self, action: Action, record: CollectiveRecord, watch: PortWatch | None) -> MeasuredOutcome:
+        """Return the outcome of a collective, with the counters in its record if they were read."""
 
-    def _believed(self) -> tuple[Conditions, DecisionTimeline | None]:
-        """Return the conditions that a mode believes in, from its own measurements, and its timeline, if it has one.
+        @cache
+        def links() -> npt.NDArray[np.int32]:
+            (passed,) = links_passed(
+                self._config.workload,
+                np.array([record.placement], dtype=np.int16),
+                np.array([record.path], dtype=np.int16),
+                self._conditions,
+                start=record.collective,
+                spreads=ways_of(self._fabric, self._mode) is not None,
+            )
+            return passed  # type: ignore[no-any-return]
 
-        Both are in the state after the last completed collective: a lost attempt does not change them.
-        """
-        has_timeline = self._config.has_timeline(self._mode.name)
-        if not has_timeline and not self._mode.knowledge.is_measured:
-            return self._conditions.believed(self._mode.knowledge), None
-        if self._last_belief is None:
-            believed = self._conditions.believed(self._mode.knowledge, self._believed_after)
-            timeline = new_timeline(self._config, self._mode.name, believed) if has_timeline else None
-            self._last_belief = believed, timeline
-        believed, timeline = self._last_belief
-        return believed, timeline and timeline.copy()
-
-    def _believed_after(self, number: int, before_bps: Floats) -> Floats:
-        """Return the believed rates after this collective or its probes; unchanged if it measured nothing."""
-        return self._learnt[number](before_bps) if number in self._learnt else before_bps
+        rows = np.empty((0, 4), dtype=np.int64)
+        if watch is not None and self._demands is not None:
+            rows, later = self._counted(watch), tuple(self._paths[1:]) or None
+            record = replace(record, counters=tuple(map(tuple, rows.tolist())), later=later)
+        elif watch is not None:
+            link = counted_alone(self._fabric, links())
+            ports = {index: ports_of(self._fabric)[index] for index in link.tolist()}
+            counters = watch.rows(ports, control_s=self.testbed.control_delays_s)
+            rows, record = np.array(counters, dtype=np.int64).reshape(-1, 4), replace(record, counters=counters)
+        elif self._mode.measure_every_s is not None:
+            record = replace(record, counters=())
+        return MeasuredOutcome(record.collective, action, record, readings(rows), links)
 
     def _probe(self, number: int, *, anew: bool) -> tuple[int, tuple[tuple[int, ...], ...]]:
         """Probe the candidate paths of the present placement, and store the rates of links that the probes show.
@@ -275,11 +289,9 @@ class PointRun:
             for (src, dst, path, _), (sent_ns, arrived_ns) in zip(probes, times_ns, strict=True)
         ]
         table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-        probed, took_s = table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9
-        seen_bps = rates_from_probes(self._conditions, number, probed, took_s, size_bytes)
-        self._learnt = {
-            number: partial(updated_rates, PROBED, seen_bps=seen_bps, links=np.empty((0, 0), dtype=np.int32))
-        }
+        belief = self.player.belief
+        assert isinstance(belief, Probed)
+        belief.probed(number, table[:, :3].astype(np.int16), (table[:, 4] - table[:, 3]) / 1e9)
         return begun_ns, tuple(rows)
 
     def _probes(self) -> list[Probe]:
@@ -290,33 +302,6 @@ class PointRun:
         first = {pair: paths[0].index for pair, paths in self._fabric.paths_between.items() if paths}
         site = self._fabric.gpu_sites.tolist()
         return [(src, dst, path, _PROBE_PORTS + path - first[site[src], site[dst]]) for src, dst, path in probes]
-
-    def _learn_links(self, record: CollectiveRecord, watch: PortWatch | None) -> CollectiveRecord:
-        """Store the rates of links that a collective shows; return its record, with the counters if they were read."""
-        (links,) = links_passed(
-            self._config.workload,
-            np.array([record.placement], dtype=np.int16),
-            np.array([record.path], dtype=np.int16),
-            self._conditions,
-            start=record.collective,
-            spreads=ways_of(self._fabric, self._mode) is not None,
-        )
-        if watch is None:
-            sent_s, arrived_s = np.array(record.sent_ns) / 1e9, np.array(record.arrived_ns) / 1e9
-            seen_bps = rates_from_messages(
-                self._config.workload, links, self.testbed.delays_s, sent_s=sent_s, arrived_s=arrived_s
-            )
-        else:
-            link = counted_alone(self._fabric, links)
-            ports = {index: ports_of(self._fabric)[index] for index in link.tolist()}
-            record = replace(record, counters=watch.rows(ports, control_s=self.testbed.control_delays_s))
-            assert record.counters is not None
-            rows, fair = np.array(record.counters, dtype=np.int64).reshape(-1, 4), self.testbed.fair_links is not None
-            seen_bps = rates_from_counters(readings(rows), links=len(self.testbed.delays_s), fair=fair)
-        self._learnt = {
-            record.collective: partial(updated_rates, self._mode.knowledge.kind, seen_bps=seen_bps, links=links)
-        }
-        return record
 
     @contextmanager
     def _timed_changes(self, number: int, change: Callable[[int, Floats], object]) -> Iterator[Callable[[int], object]]:
@@ -338,7 +323,7 @@ class PointRun:
         self,
         number: int,
         rates_bps: Floats,
-        decision_times: DecisionTimes,
+        action: Action,
         *,
         reroute: bool,
         probed_ns: int | None,
@@ -347,14 +332,14 @@ class PointRun:
 
         `probed_ns` is the beginning of the probes for these choices, if there were any: the time taken includes them.
         """
-        reembeds, reroutes = bool(decision_times.embedded[0] == number), bool(decision_times.routed[0] == number)
+        reembeds, reroutes = action.placement is not None, action.routing is not None
+        placement, routing = self.player.in_force.after(action)
         self.testbed.tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns() if probed_ns is None else probed_ns
         embeds = reembeds or not self.testbed.placement
         if embeds:
             try:
-                arranging = self._mode if reembeds else replace(self._mode, reembed=NEVER)
-                self.testbed.placement = self.testbed.choose_placement(arranging, rates_bps, self._config.workload)
+                self.testbed.placement = tuple(placement.ranks.tolist())
             except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.testbed.connect()
@@ -365,14 +350,11 @@ class PointRun:
         routes = self.testbed.controller.alive() and due
         if routes:
             self.testbed.tell(f"collective {number}: the controller's paths")
-        self._wanted_bps = self._demands(number) if self._config.measures_demands(self._mode) else None
-        if reroutes:
-            self._chosen_under[number] = rates_bps
-        chosen_bps = self._chosen_under.get(int(decision_times.routed[0]))
+        self._wanted_bps = None if self._demands is None else self._demands.before(number)
         messages = 0
         if routes:
-            best = chosen_bps is not None
-            messages = self._route(rates_bps if chosen_bps is None else chosen_bps, best=best)
+            chosen_bps = rates_bps if routing is None else routing.rates_bps
+            messages = self._route(chosen_bps, best=routing is not None)
         if not embeds and not routes and probed_ns is None:
             return Reconfiguration()
         took_ns = time.monotonic_ns() - begun_ns

@@ -7,16 +7,18 @@ The controller alone routes around failures. All steps are recorded as events, f
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
+from scenarios.policies.play import play
+from scenarios.policies.situation import Action
 from scenarios.spec.faults import CABLE_KINDS, MAX_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
-from scenarios.testbed.point_run import PointRun
+from scenarios.testbed.point_run import MeasuredOutcome, PointRun
 from scenarios.testbed.testbed import CollectiveRecord, Event, WrongDataError
 from topologies.fabric.failures import cable
 
@@ -25,7 +27,7 @@ _UNPREDICTABLE = ("link loss", "controller killed")  # faults whose effect on a 
 
 
 class Recovery:
-    """Runs the collectives of a point, and recovers them from the scenario's faults."""
+    """Runs the collectives of a point, and recovers them from the scenario's faults. A `play.World`."""
 
     def __init__(self, point: PointRun) -> None:
         testbed = point.testbed
@@ -39,15 +41,14 @@ class Recovery:
         self._faults = testbed.config.faults
         self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.host_pids]
 
-    def run(self, *, count: int) -> Iterator[CollectiveRecord | Event]:
+    def records(self, *, count: int) -> Iterator[CollectiveRecord | Event]:
         """Run the first `count` collectives in order; yield the record of each, then the events until its end.
 
         The last event is always "ended". Raises the errors in `testbed.Failure` if a collective cannot be completed.
         """
         try:
-            for number in range(count):
-                self._collective = number
-                yield self._run_collective(number)
+            for outcome in play(self, self._point.player, range(count)):
+                yield outcome.record
                 yield from self._take_events()
         except Exception as error:
             self._record("ended", why=str(error))
@@ -64,11 +65,12 @@ class Recovery:
         events, self._events = self._events, []
         return events
 
-    def _run_collective(self, number: int) -> CollectiveRecord:
-        """Attempt a collective up to MAX_ATTEMPTS times; return its record, or raise the last attempt's error."""
+    def run(self, number: int, decide: Callable[[], Action]) -> MeasuredOutcome:
+        """Attempt a collective up to MAX_ATTEMPTS times; return its outcome, or raise the last attempt's error."""
+        self._collective = number
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return self._attempt(number, attempt)
+                return self._attempt(number, attempt, decide)
             except WrongDataError:
                 raise
             except (CollectiveError, ControllerError) as error:
@@ -82,8 +84,8 @@ class Recovery:
                     raise CollectiveError(f"collective {number} was begun {attempt} times: {error}") from None
         raise AssertionError("the last attempt returns or raises")
 
-    def _attempt(self, number: int, attempt: int) -> CollectiveRecord:
-        """Attempt a collective once and return its record; raises the errors of `PointRun.collective`."""
+    def _attempt(self, number: int, attempt: int, decide: Callable[[], Action]) -> MeasuredOutcome:
+        """Attempt a collective once and return its outcome; raises the errors of `PointRun.collective`."""
         changed, struck, self._began_ns = self._injector.before(number), False, None
         in_force = self._injector.in_force()
         if changed or in_force != self._in_force:  # without `changed`: a fault within a lost attempt
@@ -104,8 +106,9 @@ class Recovery:
 
         self._repair()
         reroute, self._reroute = self._reroute, False
-        record = self._point.collective(
+        outcome = self._point.collective(
             number,
+            decide,
             attempt=attempt,
             in_force=in_force,
             reroute=reroute,
@@ -122,7 +125,10 @@ class Recovery:
                 self._record("retransmitted", retransmitted_bytes=retransmitted_bytes)
             if retransmitted_bytes or struck:
                 self._testbed.disconnect()  # TCP's state after losses must not affect the next collective
-        return replace(record, drops=max(record.drops, self._testbed.lost_packets())) if self._faults else record
+        if not self._faults:
+            return outcome
+        drops = max(outcome.record.drops, self._testbed.lost_packets())
+        return replace(outcome, record=replace(outcome.record, drops=drops))
 
     def _settle(self) -> None:
         """Wait until the controller knows which cables are down, and have the next attempt choose paths again.

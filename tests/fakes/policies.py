@@ -1,6 +1,6 @@
 """Policy functions of a user, for tests."""
 
-from scenarios.policies.user_policy import Situation
+from scenarios.policies.situation import Situation
 
 
 def when_slow(situation: Situation) -> tuple[bool, bool]:

@@ -36,7 +36,8 @@ def ours(scenario: str, python: str) -> None:
         chunk_bytes = testbed.config.collective.chunk_bytes
         for kind in KINDS:
             testbed.renew(CollectiveSpec(kind=kind, chunk_bytes=chunk_bytes))
-            found[kind] = PointRun(testbed, MODES["base"]).collective(0).completion_s
+            (record,) = PointRun(testbed, MODES["base"]).records(count=1)
+            found[kind] = record.completion_s
         hosts = [
             {"pid": pid, "address": gpu.ip, "interface": gpu.interface}
             for gpu, pid in zip(testbed.fabric.gpus, testbed.network.host_pids, strict=True)

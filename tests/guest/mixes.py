@@ -107,7 +107,9 @@ def measured(setting: Scenario) -> dict[str, float]:
     """Run the mix; return when each transfer completed, in s after the round's beginning."""
     with Testbed(setting, fair_links=setting.fair_links("base")) as testbed:
         (record,) = (
-            one for one in Recovery(PointRun(testbed, MODES["base"])).run(count=1) if isinstance(one, CollectiveRecord)
+            one
+            for one in Recovery(PointRun(testbed, MODES["base"])).records(count=1)
+            if isinstance(one, CollectiveRecord)
         )
     assert record.drops == 0 or any(one.after_s is not None for one in setting.faults)
     spans = setting.workload.jobs

@@ -46,7 +46,7 @@ def wan_ports(testbed: Testbed) -> dict[str, str]:
 def watch(testbed: Testbed, mode: str) -> Iterator[Any]:
     ports = wan_ports(testbed)
     before = sent_bytes()
-    for row in PointRun(testbed, MODES[mode]).run(count=COUNT):
+    for row in PointRun(testbed, MODES[mode]).records(count=COUNT):
         after = sent_bytes()
         busy = {link: after[port] - before.get(port, 0) for port, link in ports.items()}
         paths = [testbed.fabric.paths[index] for index in row.path if index >= 0]
@@ -57,7 +57,7 @@ def watch(testbed: Testbed, mode: str) -> Iterator[Any]:
 
 def kill(testbed: Testbed, mode: str, victim: str) -> Iterator[Any]:
     events: list[Event] = []
-    for row in Recovery(PointRun(testbed, MODES[mode])).run(count=COUNT):
+    for row in Recovery(PointRun(testbed, MODES[mode])).records(count=COUNT):
         if not isinstance(row, CollectiveRecord):
             events.append(row)
             if row["event"] == "ended":

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,8 @@ def seen(scenario: str, from_s: float, until_s: float) -> dict[str, Any]:
 
         looks = At(np.linspace(from_s, until_s, LOOKS).tolist(), look)
         point = PointRun(testbed, mode)
-        first = point.collective(0, on_start=looks.begin)
+        first = point.collective(0, partial(point.player.decide, 0), on_start=looks.begin)
+        point.player.learn(first)
         looks.thread.join()
         (begin_ns, (begin, _)), (end_ns, (end, _)) = looks.found[0], looks.found[-1]
         queued = Counter[str]()
@@ -78,14 +80,14 @@ def seen(scenario: str, from_s: float, until_s: float) -> dict[str, Any]:
         before = testbed.status()["flows"]
         others_bps = testbed.conditions.rates_bps(2, 1)[0]
         change = At([(from_s + until_s) / 2], lambda: testbed.route(mode, others_bps, best=False))
-        second = point.collective(1, on_start=change.begin)
+        second = point.collective(1, partial(point.player.decide, 1), on_start=change.begin)
         change.thread.join()
         paths = [{tuple(flow[:3]): flow[3] for flow in flows} for flows in (before, testbed.status()["flows"])]
         return {
             "sent": {name: end[name] - begin[name] for name in used},
             "wanted": {name: rate * (end_ns - begin_ns) / 1e9 for name, rate in used.items()},
             "queued": queued,
-            "drops": [first.drops, second.drops],
+            "drops": [first.record.drops, second.record.drops],
             "moved": sum(paths[0][key] != paths[1][key] for key in paths[0]),
             "flows": len(paths[0]),
         }

@@ -1,6 +1,8 @@
 """Measured knowledge: link rates from message times, port counters and probes, the decisions based on these rates, and
 the replay of every decision from a run folder."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,11 +14,11 @@ from hosts.collectives.kinds import Workload
 from hosts.collectives.rank_programs import moves
 from hosts.collectives.schedule import Flow, Schedule, Transfer
 from scenarios.engines.prediction import Plan, PointPredictor, decisions_of
+from scenarios.policies.beliefs import MeasuredEnds
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.cost import delays_between_s, probing_s
 from scenarios.policies.knowledge import PORTS
 from scenarios.policies.measured_knowledge import (
-    Readings,
     counted_alone,
     is_observed,
     links_by_flow,
@@ -28,9 +30,9 @@ from scenarios.policies.measured_knowledge import (
     rates_from_counters,
     rates_from_messages,
     rates_from_probes,
-    readings,
     updated_rates,
 )
+from scenarios.policies.outcome import Readings, readings
 from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import active
 from scenarios.spec.load import load_scenario, scenario_of
@@ -462,23 +464,30 @@ def test_decisions_under_faults_replay_and_avoid_the_failed_wan_link(grain, mode
 
 def test_a_failed_link_is_known_at_once_and_a_slow_link_after_its_first_measurement():
     (setting,) = scenario_of(STRUCK.format(count=14)).configurations()
-    conditions, seen = conditions_of(setting), dict[int, float]()
+    conditions, mode, seen = conditions_of(setting), setting.mode("greedy"), dict[int, float]()
     names = [link.name for link in conditions.fabric.links]
     wan, slow = names.index("s0b0>s1b0"), names.index("g2>g3")
 
-    def after(number, before_bps):
-        """Measure both links in each collective: the first at 7 Gbit/s, the second at its true rate."""
-        now_bps = before_bps.copy()
-        now_bps[[wan, slow]] = 7e9, conditions.shared_bps(number, 1)[0][slow]
-        return now_bps
+    belief, flow = MeasuredEnds(setting, mode, conditions), {wan: 0, slow: 1}
+    links = np.full((len(setting.workload.schedule.flows), 1), -1, dtype=np.int32)
+    links[[*flow.values()], 0] = [*flow]
 
-    believed = conditions.believed(setting.mode("greedy").knowledge, after)
+    def outcome(number):
+        """Messages over both links: over the first at 7 Gbit/s, over the second at its true rate."""
+        arrived_s = np.zeros(len(setting.workload.schedule.transfers))
+        for link, bps in ((wan, 7e9), (slow, conditions.shared_bps(number, 1)[0][slow])):
+            own = [at for at, one in enumerate(setting.workload.schedule.transfers) if one.flow == flow[link]]
+            bits = np.cumsum([8 * setting.workload.schedule.transfers[at].amount for at in own])
+            arrived_s[own] = conditions.shared_delays_s[link] + bits * setting.workload.slot_bytes / bps
+        return SimpleNamespace(number=number, links=links, sent_s=np.zeros_like(arrived_s), arrived_s=arrived_s)
+
     for k in range(14):
-        (rates_bps,) = believed.rates_bps(k, 1)
+        rates_bps = belief.before(k)
         seen[k] = rates_bps[slow]
         assert rates_bps[wan] == (0 if 3 <= k < 7 else 7e9 if k else conditions.mean_bps[wan])
         if k:
             assert rates_bps[slow] == conditions.shared_bps(k - 1, 1)[0][slow]
+        belief.after(outcome(k))
     (true_bps,) = conditions.drawn.rates_bps(5, 1)
     assert seen[6] == pytest.approx(true_bps[slow] / 10)
 

@@ -13,7 +13,8 @@ from analysis.results import load
 from scenarios.engines.prediction import Plan, decisions_of
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Decisions
-from scenarios.policies.measured_knowledge import HEADROOM, Readings, measured_demands
+from scenarios.policies.measured_knowledge import HEADROOM, measured_demands
+from scenarios.policies.outcome import Readings
 from scenarios.spec.load import ScenarioError, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM

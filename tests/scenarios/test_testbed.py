@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from controller.api.client import RouteReply
 from hosts.communicator import Completed
 from hosts.communicator import Fault as WrongMessage
+from scenarios.policies.play import play
 from scenarios.policies.policy import MODES
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import load_scenario
@@ -51,7 +53,7 @@ def test_reconfiguration_time_and_messages_are_recorded_only_where_routes_change
     monkeypatch.setattr(testbed.time, "monotonic_ns", lambda: next(clock))
     up = bed()
     point = PointRun(up, MODES[mode])
-    found = [point.collective(number).as_json() for number in (0, 1, 10)]
+    found = [outcome.record.as_json() for outcome in play(point, point.player, (0, 1, 10))]
     assert [one.get("reconfigure_messages") for one in found] == messages
     assert [one.get("reconfigure_s") for one in found] == [None if count is None else 250e-9 for count in messages]
 
@@ -67,7 +69,7 @@ def test_retransmitted_bytes_are_recorded_per_collective_in_every_queue(
     found, joined = iter(totals), []
     up._communicator.retransmitted_bytes = lambda: next(found)
     up._communicator.connect = lambda placement, **_: joined.append(placement)
-    records = list(PointRun(up, MODES["base"]).run(count=3))
+    records = list(PointRun(up, MODES["base"]).records(count=3))
     assert [record.retransmitted_bytes for record in records] == [700, 0, 250]
     assert records[2].as_json()["retransmitted_bytes"] == 250
     assert len(joined) == connected
@@ -78,7 +80,8 @@ def test_without_a_controller_the_ring_is_still_chosen_and_paths_are_the_default
     up.config = replace(up.config, faults=(SLOW,) * 3)
     up.controller = SimpleNamespace(alive=lambda: False)
     point = PointRun(up, MODES["joint"])
-    record = point.collective(0, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False)
+    decide = partial(point.player.decide, 0)
+    record = point.collective(0, decide, attempt=2, in_force=(0, 2), reroute=True, undisturbed=lambda: False).record
     assert (record.reembedded, record.rerouted, record.reconfigure_messages) == (True, False, 0)
     assert (record.faults, record.undisturbed) == ((0, 2), False)
     assert {path for path in record.path if path >= 0} <= {up.fabric.paths_between[a, 1 - a][0].index for a in (0, 1)}
@@ -89,7 +92,7 @@ def test_wrong_data_raises_an_error_that_names_collective_transfer_and_byte() ->
     said = "collective 7 delivered wrong data: GPU 5, transfer 3 from GPU 2: byte 9 of slot 1 is wrong"
     point = PointRun(bed(faults=(wrong,)), MODES["base"])
     with pytest.raises(WrongDataError, match=said):
-        point.collective(7)
+        list(play(point, point.player, (7,)))
 
 
 @pytest.mark.parametrize(

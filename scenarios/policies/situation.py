@@ -1,0 +1,266 @@
+"""What a policy sees before a collective, and what it may choose: placements and paths, each computed when first used.
+
+A choice that nobody looks at costs nothing: rules that depend on rates alone never compute the placement that they
+replace, and the testbed leaves paths to the controller, which chooses them under the same rates.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ranks = npt.NDArray[np.int16]
+
+_AHEAD = 16  # collectives for which options with a placement in force are computed: it is often replaced sooner
+
+
+class Choices(Protocol):
+    """Chooses placements and paths and predicts times: for collectives (`decide.Chooser`), or for a program."""
+
+    def placements(self, rates_bps: Floats) -> Ranks:
+        """Return the placement chosen under each row of rates [K, links]: [K, n]."""
+
+    def paths(self, placement: Ranks, rates_bps: Floats, *, chosen: bool) -> Ranks:
+        """Return the path of every flow, [K, F]: the ones chosen under these rates, or the fixed ones."""
+
+    def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
+        """Return the predicted completion times with this placement and these paths under these rates, [K] seconds."""
+
+    @property
+    def in_order(self) -> Ranks:
+        """The default placement, [n], used until one is chosen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A placement, chosen before collective `number` under the believed rates `rates_bps`, [links]; -1: not chosen."""
+
+    number: int
+    rates_bps: Floats | None
+    choose: Callable[[], Ranks]
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The rank at each place of the schedule, [n]; raises ValueError if there is no placement."""
+        return self.choose()
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """Paths for a placement, chosen before collective `number` under the believed rates `rates_bps`, [links]."""
+
+    number: int
+    rates_bps: Floats
+    choose: Callable[[], Ranks]
+
+    @cached_property
+    def path(self) -> Ranks:
+        """The path of every flow, [F]; raises NoPathError for a flow without one."""
+        return self.choose()
+
+
+class Action(NamedTuple):
+    """What a policy chooses before a collective; None leaves the placement, or the paths, as they are."""
+
+    placement: Placement | None = None
+    routing: Routing | None = None
+
+
+class InForce(NamedTuple):
+    """The placement and the paths in force; without a routing, the flows take the fixed paths."""
+
+    placement: Placement
+    routing: Routing | None = None
+
+    def after(self, action: Action) -> "InForce":
+        """Return what is in force once an action is carried out."""
+        if action.placement is None and action.routing is None:
+            return self
+        return InForce(action.placement or self.placement, action.routing or self.routing)
+
+
+class Options:
+    """What could be chosen before collectives under the rates believed before them, and the predicted times with it.
+
+    `believed(number)` returns the rates of logical links believed before a collective and, as far as they are known,
+    before those that follow it: [K, links], K at least 1. Options are asked for one collective after the other, but
+    computed for several, because the cost of a call is nearly the same.
+    """
+
+    def __init__(self, choices: Choices, believed: Callable[[int], Floats], *, reroutes: bool) -> None:
+        self._choices, self._believed, self._reroutes = choices, believed, reroutes
+        self._rows: dict[str, _Rows] = {}
+
+    def believed_bps(self, number: int) -> Floats:
+        """Return the rates believed before a collective, [links] bit/s."""
+        return self._believed(number)[0]  # type: ignore[no-any-return]
+
+    def anew(self, number: int) -> "_Row":
+        """Return the best placement with the best paths for it, or the fixed paths if the policy never re-routes."""
+        return self._row("anew", number, None, lambda rates_bps: _Rows(self._choices, rates_bps, best=self._reroutes))
+
+    def rerouted(self, number: int, placement: Placement) -> "_Row":
+        """Return this placement with the best paths for it."""
+        return self._row(
+            "rerouted",
+            number,
+            placement,
+            lambda rates_bps: _Rows(self._choices, rates_bps[:_AHEAD], placement, best=True),
+        )
+
+    def kept(self, number: int, in_force: InForce) -> "_Row":
+        """Return the placement and the paths in force."""
+        placement, routing = in_force
+        return self._row(
+            "kept",
+            number,
+            in_force,
+            lambda rates_bps: _Rows(self._choices, rates_bps[:_AHEAD], placement, routing, best=False),
+        )
+
+    def _row(self, name: str, number: int, of: object, compute: Callable[[Floats], "_Rows"]) -> "_Row":
+        rows = self._rows.get(name)
+        if rows is None or rows.of is not of or not rows.first <= number < rows.first + len(rows.rates_bps):
+            rows = compute(self._believed(number))
+            rows.first, rows.of = number, of
+            if len(rows.rates_bps) > 1:  # a single row is only for this attempt: in the next, other faults are in force
+                self._rows[name] = rows
+        return _Row(rows, number - rows.first)
+
+
+class _Rows:
+    """Placements, paths and predicted times under K rows of rates, each computed when first used. Without a placement
+    each row has the best one; without a routing the paths are the best or the fixed ones."""
+
+    def __init__(
+        self,
+        choices: Choices,
+        rates_bps: Floats,
+        placement: Placement | None = None,
+        routing: Routing | None = None,
+        *,
+        best: bool,
+    ) -> None:
+        self._choices, self.rates_bps, self._best = choices, rates_bps, best
+        self._placement, self._routing = placement, routing
+        self.first, self.of = 0, object()  # the first row's collective, and what the rows were computed for
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The placements, [K, n]."""
+        if self._placement is None:
+            return self._choices.placements(self.rates_bps)
+        return np.tile(self._placement.ranks, (len(self.rates_bps), 1))
+
+    @cached_property
+    def path(self) -> Ranks:
+        """The paths, [K, F]."""
+        if self._routing is None:
+            return self._choices.paths(self.ranks, self.rates_bps, chosen=self._best)
+        return np.tile(self._routing.path, (len(self.rates_bps), 1))
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """The predicted times, [K] seconds."""
+        return self._choices.seconds(self.ranks, self.path, self.rates_bps)
+
+
+class _Row(NamedTuple):
+    """One row of `_Rows`."""
+
+    rows: _Rows
+    at: int
+
+    @property
+    def ranks(self) -> Ranks:
+        """The placement, [n]."""
+        return self.rows.ranks[self.at]  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> Ranks:
+        """The paths, [F]."""
+        return self.rows.path[self.at]  # type: ignore[no-any-return]
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time."""
+        return float(self.rows.seconds[self.at])
+
+
+class Situation:
+    """The state before a collective, as a policy sees it; also the argument of a user's policy function.
+
+    `number` is the index of the collective, from 0 on. `cables_changed`: the set of failed cables differs from that of
+    the previous collective, so that a policy that re-routes chooses its paths again in any case.
+    """
+
+    def __init__(self, number: int, in_force: InForce, options: Options, *, cables_changed: bool = False) -> None:
+        self.number, self.in_force, self.cables_changed = number, in_force, cables_changed
+        self._options = options
+
+    @cached_property
+    def believed_bps(self) -> Floats:
+        """The believed rates of the logical links, [links] bit/s; 0 for a link that is down."""
+        return self._options.believed_bps(self.number)
+
+    @property
+    def rates_bps(self) -> Floats:
+        """A copy of the believed rates, [links], which the caller may change."""
+        return self.believed_bps.copy()
+
+    @property
+    def embedded(self) -> int:
+        """The index of the collective before which the placement was last chosen; -1 for never."""
+        return self.in_force.placement.number
+
+    @property
+    def routed(self) -> int:
+        """The index of the collective before which the paths were last chosen; -1 for never."""
+        return -1 if self.in_force.routing is None else self.in_force.routing.number
+
+    @property
+    def kept_s(self) -> float:
+        """The predicted time of this collective with the placement and paths in force. If cables have changed, these
+        are the best paths for a policy that re-routes."""
+        return self._over.seconds if self.cables_changed else self._kept.seconds
+
+    @property
+    def rerouted_s(self) -> float:
+        """The predicted time with the placement in force and the best paths for it."""
+        return self._over.seconds
+
+    @property
+    def anew_s(self) -> float:
+        """The predicted time with a new placement and the best paths for it."""
+        return self._anew.seconds
+
+    @property
+    def rerouted(self) -> Routing:
+        """The best paths for the placement in force."""
+        return Routing(self.number, self.believed_bps, lambda: self._over.path)
+
+    @property
+    def placed(self) -> Placement:
+        """The best placement."""
+        return Placement(self.number, self.believed_bps, lambda: self._anew.ranks)
+
+    @property
+    def newly_routed(self) -> Routing:
+        """The best paths for the best placement."""
+        return Routing(self.number, self.believed_bps, lambda: self._anew.path)
+
+    @cached_property
+    def _kept(self) -> _Row:
+        return self._options.kept(self.number, self.in_force)
+
+    @cached_property
+    def _over(self) -> _Row:
+        return self._options.rerouted(self.number, self.in_force.placement)
+
+    @cached_property
+    def _anew(self) -> _Row:
+        return self._options.anew(self.number)
