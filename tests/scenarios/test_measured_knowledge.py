@@ -486,7 +486,7 @@ def test_a_failed_link_is_known_at_once_and_a_slow_link_after_its_first_measurem
         seen[k] = rates_bps[slow]
         assert rates_bps[wan] == (0 if 3 <= k < 7 else 7e9 if k else conditions.mean_bps[wan])
         if k:
-            assert rates_bps[slow] == conditions.shared_bps(k - 1, 1)[0][slow]
+            assert rates_bps[slow] == round(conditions.shared_bps(k - 1, 1)[0][slow])
         belief.after(outcome(k))
     (true_bps,) = conditions.drawn.rates_bps(5, 1)
     assert seen[6] == pytest.approx(true_bps[slow] / 10)

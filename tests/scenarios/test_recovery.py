@@ -4,13 +4,17 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.statistics.fault_outcomes import fault_outcomes
 from controller.api.client import ControllerError
 from hosts.communicator import CollectiveError
+from scenarios.policies.outcome import readings
+from scenarios.policies.situation import Action
 from scenarios.spec.faults import Fault
 from scenarios.testbed import fault_injector, recovery, testbed
+from scenarios.testbed.point_run import MeasuredOutcome
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, WrongDataError
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -32,20 +36,22 @@ class Scripted:
         self._script, self.begun, self.calls = iter(script), list[int](), list[str]()
         self.dead: Iterator[list[list[str]]] = iter(())  # the failed cables in the controller's next answers
         self.last_dead: list[list[str]] = []
+        self.player = SimpleNamespace(decide=lambda _: Action(), learn=lambda _: None)
 
     def collective(
-        self, number: int, *, in_force: Any, reroute: bool, undisturbed: Any, **_: object
-    ) -> CollectiveRecord:
+        self, number: int, decide: Any, *, in_force: Any, reroute: bool, undisturbed: Any, **_: object
+    ) -> MeasuredOutcome:
         self.begun.append(number)
         self.calls += ["reroute"] * reroute
         error = next(self._script)
         if error is not None:
             raise error
-        return CollectiveRecord(
+        record = CollectiveRecord(
             collective=number, placement=(), path=(), reembedded=False, rerouted=False, reconfigure_ns=None,
             reconfigure_messages=None, start_ns=(), sent_ns=(), arrived_ns=(), drops=0, late=False,
             faults=in_force, undisturbed=undisturbed(),
         )  # fmt: skip
+        return MeasuredOutcome(number, decide(), record, readings(np.empty((0, 4), np.int64)), lambda: np.empty((0, 0)))
 
     def retransmitted_bytes(self) -> int:
         return 0
@@ -196,9 +202,9 @@ def test_a_failed_attempt_is_recorded_with_the_time_that_it_took() -> None:
     testbed = Scripted([failed(), None])
     started = iter((1_000_000, 2_000_000))
 
-    def collective(number: int, *, on_start: Any, **arguments: Any) -> CollectiveRecord:
+    def collective(number: int, decide: Any, *, on_start: Any, **arguments: Any) -> MeasuredOutcome:
         on_start(next(started))
-        return Scripted.collective(testbed, number, **arguments)
+        return Scripted.collective(testbed, number, decide, **arguments)
 
     testbed.collective = collective  # type: ignore[method-assign]
     _, events, _ = run(testbed, 1)
