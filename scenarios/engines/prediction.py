@@ -47,6 +47,7 @@ from scenarios.policies.outcome import Outcome, Readings
 from scenarios.policies.play import play
 from scenarios.policies.players import player_of, timeline_of
 from scenarios.policies.policy import Mode
+from scenarios.policies.rules import reacts
 from scenarios.policies.situation import Action
 from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
@@ -366,7 +367,7 @@ class Plan:
         """Return at which of the given changes of conditions the mode re-routes during the plan's one collective, and
         the paths that its flows then get, [changes, F]."""
         decisions, conditions, mode = self.decisions, self.conditions, self.chosen_by
-        changes = [change for change in among if conditions.reroutes_within(mode, self.start, change)]
+        changes = [change for change in among if reacts(mode, conditions.changed(self.start, change))]
         if not changes:
             return [], decisions.path[:0]
         rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, changes)

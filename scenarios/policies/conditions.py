@@ -13,6 +13,7 @@ from controller.routing.wan_path_choice import Router
 from scenarios.policies.decide import Chooser, rank_order_of
 from scenarios.policies.knowledge import LATE, ORACLE, PROBED, Derived, Knowledge
 from scenarios.policies.policy import Mode
+from scenarios.policies.situation import Changed
 from scenarios.spec.faults import (
     CABLE_KINDS,
     Fault,
@@ -124,8 +125,11 @@ class Conditions:
         """Return before which collectives the candidate paths are probed, [count]. That is where a mode with probes
         makes, or may make, a choice, and the controller is running."""
         numbers = np.arange(start, start + count)
-        probes: npt.NDArray[np.bool_] = np.full(count, False) | mode.probes_at(numbers, reembed_every)
-        if mode.knowledge.kind == PROBED and self.in_force is not None:
+        probes = np.full(count, False)
+        if mode.knowledge.kind != PROBED:
+            return probes
+        probes |= mode.may_choose_at(numbers, reembed_every)
+        if self.in_force is not None:
             probes |= self.are_struck(start, count) & mode.reroutes
             probes &= [not lacks_controller(self.in_force(number)) for number in numbers.tolist()]
         return probes
@@ -147,12 +151,10 @@ class Conditions:
         rates_bps: Floats = believed.rates_bps(int(rows[0]), int(rows[-1] - rows[0]) + 1)[rows - rows[0]]
         return rates_bps
 
-    def reroutes_within(self, mode: Mode, number: int, change: int) -> bool:
-        """Return whether a mode re-routes at change `change` (from 0) of the conditions while a collective runs."""
-        if mode.reroute.within_s is None or self.timed is None:
-            return False
-        row = int(self.timed.row(np.array(number))) + 1 + change
-        return row % round(mode.reroute.within_s * 1e9 / self.timed.every_ns) == 0
+    def changed(self, number: int, change: int) -> Changed:
+        """Return the event of change `change` (from 0) of the conditions while a collective runs."""
+        assert self.timed is not None
+        return Changed((int(self.timed.row(np.array(number))) + 1 + change) * self.timed.every_ns)
 
     def _faulty(self, start: int, count: int) -> dict[int, Collection[Fault]]:
         """Return the faults in force by row, only for collectives that have any."""

@@ -12,7 +12,7 @@ from typing import Any
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import knowledge as knowing
 from scenarios.policies import user_policy
-from scenarios.policies.knowledge import ORACLE, PORTS, PROBED, Knowledge
+from scenarios.policies.knowledge import ORACLE, PORTS, Knowledge
 from scenarios.spec.values import NAME, Kind, check_unique, name_of, quantity, read_tables, texts, whole
 from topologies import units
 from topologies.errors import format_value
@@ -134,22 +134,9 @@ class Mode:
         """Whether chosen paths may still be in force after conditions have changed."""
         return self.reroutes and self.reroute != ALWAYS
 
-    def reembeds_at(self, number: Any, every: int) -> Any:
-        """Return whether the placement is re-chosen before collective `number`: a bool, or an array for an array."""
-        return self.reembed.at(number, every)
-
-    def reroutes_at(self, number: Any, every: int) -> Any:
-        """Return whether paths are re-chosen before collective `number`."""
-        return self.reroute.at(number, every) | (self.reroutes & self.reembeds_at(number, every))
-
-    def routes_at(self, number: Any, every: int) -> Any:
-        """Return whether paths, chosen or fixed, are installed: a new placement changes which ranks cross the WAN."""
-        return self.reroutes_at(number, every) | self.reembeds_at(number, every)
-
-    def probes_at(self, number: Any, every: int) -> Any:
-        """Return whether candidate paths are probed before collective `number`, because a choice is, or may be, due."""
-        may_choose = not self.is_periodic or self.reembeds_at(number, every) | self.reroutes_at(number, every)
-        return (self.knowledge.kind == PROBED) & may_choose
+    def may_choose_at(self, number: Any, every: int) -> Any:
+        """Return whether a choice is, or may be, due before collective `number`: a bool, or an array for an array."""
+        return not self.is_periodic or self.reroute.at(number, every) | self.reembed.at(number, every)
 
     def written(self) -> dict[str, Any]:
         """Return the [[policy]] table that declares this policy."""

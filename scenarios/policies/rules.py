@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from scenarios.policies import user_policy
 from scenarios.policies.policy import Mode, When
-from scenarios.policies.situation import Action, Situation
+from scenarios.policies.situation import Action, Changed, Situation
 
 Floats = npt.NDArray[np.float64]
 
@@ -103,3 +103,9 @@ def decide(mode: Mode, now: Situation, *, reembed_every: int, cost_s: Cost = no_
     if embeds:
         return Action(now.placed, now.newly_routed if mode.reroutes else None)
     return Action(routing=now.rerouted) if routes else Action()
+
+
+def reacts(mode: Mode, event: Changed) -> bool:
+    """Return whether a policy chooses paths again when the conditions change while a collective runs (`every TIME`)."""
+    within_s = mode.reroute.within_s
+    return within_s is not None and event.at_ns % round(within_s * 1e9) == 0

@@ -70,6 +70,12 @@ class Action(NamedTuple):
     routing: Routing | None = None
 
 
+class Changed(NamedTuple):
+    """The event that the conditions have changed while a collective runs, `at_ns` after the first ones of the run."""
+
+    at_ns: int
+
+
 class InForce(NamedTuple):
     """The placement and the paths in force; without a routing, the flows take the fixed paths."""
 

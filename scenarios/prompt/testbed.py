@@ -43,22 +43,22 @@ _PATIENT = 1.2  # agents wait for one another this many times the predicted time
 _COPIES = 4  # of each buffer, over all GPUs: the received data, the kept data, and TCP's buffers at both ends
 
 
-class RecordedRates:
-    """A `Sampler` of recorded conditions: the rates of the logical links before each collective, a row each."""
+class RatesNow:
+    """A `Sampler` of the rates of the logical links as they are now, `now_bps` [links], whatever the collective."""
 
     limit = None
 
-    def __init__(self) -> None:
-        self.rows: list[Floats] = []
+    def __init__(self, now_bps: Floats) -> None:
+        self.now_bps = now_bps
 
     @property
     def mean_bps(self) -> Floats:
-        """The mean rates, [links] bit/s."""
-        return np.mean(self.rows, axis=0)  # type: ignore[no-any-return]
+        """The rates as they are now, [links] bit/s."""
+        return self.now_bps
 
     def rates_bps(self, start: int, count: int) -> Floats:
-        """Return the rates before `count` collectives from `start` on, [count, links] bit/s."""
-        return np.array(self.rows[start : start + count])
+        """Return these rates for `count` collectives, [count, links] bit/s."""
+        return np.tile(self.now_bps, (count, 1))
 
 
 class InteractiveTestbed:
@@ -79,8 +79,9 @@ class InteractiveTestbed:
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
         self._since = 0  # collectives since the mode or the placement was set
-        self._player: Player | None = None  # of a condition-dependent mode, under the rates of `_recorded`
-        self._recorded = RecordedRates()
+        self._player: Player | None = None  # of the mode in force, once a collective has run in it
+        self._begun = 0  # its first collective, in the numbers of `_since`
+        self._rates = RatesNow(np.zeros(0))  # that it believes
         self._needs_agents = False  # whether the next collective needs new agents
         self._programs_bps: Floats | None = None  # the rates for which hosts are set up for programs, not for agents
         kinds = [link.kind for link in links_in_grain(self.fabric).all]
@@ -207,14 +208,7 @@ class InteractiveTestbed:
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
-        order: str | Sequence[int]
-        if self.mode.is_periodic:
-            order = self._next_order(sized)
-            routes = self.mode.routes_at(self._since, self.reembed_every) or sized != self.collective
-            routes = routes or self.fabric.spec.routing == "te"  # rates may have changed
-            best = self.mode.reroutes if routes else None
-        else:
-            order, best = self._by_conditions(sized)
+        order, best = self._choose(sized)
         self._arrange(self.mode, order, sized, best=best)
         with self._killing_agents_on_failure():
             # The prediction is for the slots as carried: scaling may round their size.
@@ -298,48 +292,44 @@ class InteractiveTestbed:
         set_up_sockets(self.testbed, self.set_bps)
         self._programs_bps = self.set_bps
 
-    def _next_order(self, wanted: CollectiveSpec) -> str | tuple[int, ...]:
-        """Return the `order` for `_arrange`: "best" if re-embedding is due, else the placement if it fits `wanted`."""
-        if self.mode.reembeds_at(self._since, self.reembed_every):
-            return "best"
-        if self._fits_placement(wanted):
-            return self.testbed.placement
-        return "best" if self.mode.reembeds else "rank"
-
     def _fits_placement(self, wanted: CollectiveSpec) -> bool:
         """Return whether the current placement is for a collective of this kind and algorithm."""
         return (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
 
-    def _by_conditions(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
-        """Return `order` and `best` for `_arrange`, as a condition-dependent mode decides.
+    def _choose(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
+        """Return `order` and `best` for `_arrange`, as the mode in force decides before its next collective.
 
-        Its player begins with the current placement, if that fits the collective, and with the fixed paths.
+        Its player begins with the current placement, if that fits the collective, and with the fixed paths. For another
+        collective a condition-dependent mode begins anew; a periodic one goes on counting, and chooses for it at once.
         """
-        fits = self._fits_placement(wanted)
-        order: str | Sequence[int] = self.testbed.placement if fits else "rank"
-        begins = self._player is None or wanted != self.collective
+        mode, fits, changed = self.mode, self._fits_placement(wanted), wanted != self.collective
+        begins = self._player is None or changed
         if begins:
             delays_s = links_in_grain(self.fabric).delays_s(self.testbed.delays_s)
-            chooser = Chooser(Router(self.fabric, delays_s), self.mode, self._workload(wanted), self.collective.ring)
+            chooser = Chooser(Router(self.fabric, delays_s), mode, self._workload(wanted), self.collective.ring)
             placement = np.array(self.testbed.placement, np.int16) if fits else None
-            every, self._recorded = self.reembed_every, RecordedRates()
-            self._player = Player(self.mode, chooser, Given(self._recorded), reembed_every=every, placement=placement)
+            belief, every = Given(self._rates), self.reembed_every
+            self._player = Player(mode, chooser, belief, reembed_every=every, placement=placement)
+            self._begun = 0 if mode.is_periodic else self._since
         assert self._player is not None
-        number = len(self._recorded.rows)
         # A failed link counts as 1 bit/s, so that predicted times are finite.
-        self._recorded.rows.append(np.maximum(self.state().logical_bps, 1.0))
-        action = self._player.decide(number)
+        self._rates.now_bps = np.maximum(self.state().logical_bps, 1.0)
+        action = self._player.decide(self._since - self._begun)
         self._player.take(action)
-        embeds, best = action.placement is not None, None
-        if action.routing is not None:
-            best = True
-        elif begins or embeds:
-            best = False
-        return "best" if embeds else order, best
+        order: str | Sequence[int] = self.testbed.placement
+        if action.placement is not None or (not fits and mode.is_periodic and mode.reembeds):
+            order = "best"
+        elif not fits:
+            order = "rank"
+        again = mode.is_periodic and (changed or self.fabric.spec.routing == "te")  # whose rates may have changed
+        if action.routing is not None or (again and mode.reroutes):
+            return order, True
+        anew = action.placement is not None or again or (begins and not mode.is_periodic)
+        return order, False if anew else None
 
     @contextmanager
     def _dropping_player_on_failure(self) -> Iterator[None]:
-        """Drop the player of a condition-dependent mode if the context fails: its choices may not be in force."""
+        """Drop the player of the mode if the context fails: its choices may not be in force."""
         try:
             yield
         except BaseException:

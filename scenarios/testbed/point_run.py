@@ -31,6 +31,7 @@ from scenarios.policies.outcome import Readings, readings
 from scenarios.policies.play import play
 from scenarios.policies.players import player_of
 from scenarios.policies.policy import Mode
+from scenarios.policies.rules import reacts
 from scenarios.policies.situation import Action
 from scenarios.spec.faults import dead_cables
 from scenarios.testbed.path_warmup import warm
@@ -138,7 +139,7 @@ class PointRun:
         def apply_change(index: int, rates_bps: Floats) -> None:
             nonlocal messages
             self.testbed.change(rates_bps)
-            if moved is not None and self._conditions.reroutes_within(self._mode, number, index):
+            if moved is not None and reacts(self._mode, self._conditions.changed(number, index)):
                 (believed_bps,) = self._conditions.believed_within_bps(self._mode.knowledge, number, [index])
                 messages += self._route(believed_bps, best=True)
                 moved.append((index, *self.testbed.flow_paths()))
