@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,21 +36,6 @@ class Parameter:
     read: Callable[[str], float] = int
 
 
-KNOWLEDGE: dict[str, Parameter | None] = {
-    "oracle": None,
-    "stale": Parameter(
-        f"the age in collectives, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms", 0, MAX_STALE
-    ),
-    "mean": None,
-    "ewma": Parameter(f"the weight of the newest rate, a number from {MIN_WEIGHT:g} to 1", MIN_WEIGHT, 1, float),
-    "ar": Parameter(f"the order, a whole number from 1 to {MAX_ORDER}", 1, MAX_ORDER),
-    ENDS: None,
-    PORTS: None,
-    PROBED: None,
-    LATE: None,
-}
-"""The kinds of knowledge, each with its parameter if it has one."""
-
 _NEGLIGIBLE = 2.0**-53  # weight below which an old rate has no effect on a moving average
 _FIRST_FIT, _WINDOW = 16, 512  # collectives
 _RIDGE = 1e-9  # keeps the least-squares problem solvable if no link ever changes
@@ -74,51 +60,22 @@ class Knowledge:
     def __str__(self) -> str:
         if self.kind == LATE:
             return f"stale {format_delay(self.number)}"
-        return f"{self.kind} {self.number:g}" if KNOWLEDGE[self.kind] else self.kind
+        return f"{self.kind} {self.number:g}" if KNOWLEDGE[self.kind].parameter else self.kind
 
     @property
     def is_measured(self) -> bool:
         """Whether the believed rates are observations of used links, and so depend on earlier choices."""
-        return self.kind in (ENDS, PORTS, PROBED)
+        return KNOWLEDGE[self.kind].of is None
 
     def of(self, true: Sampler) -> Sampler:
         """Return the sampler of believed rates for these true rates, for a kind that need not be measured."""
-        return true if self.kind == "oracle" else _MAKERS[self.kind](true, self.number)
+        make = KNOWLEDGE[self.kind].of
+        assert make is not None
+        return make(true, self.number)
 
 
 ORACLE = Knowledge()
 """The true rates are known."""
-
-
-def parse(text: str) -> Knowledge:
-    """Parse a knowledge such as "stale 1"; raises ValueError whose message continues a sentence about the value."""
-    if text.strip() in (ENDS, PORTS):
-        return Knowledge(text.strip())
-    kind, _, number = text.strip().partition(" ")
-    if kind == "stale" and number.strip()[-1:] == "s":
-        try:
-            return Knowledge(LATE, parse_delay_s(number))
-        except UnitError as error:
-            raise ValueError(f"has no such time: {error}") from None
-    parameter = KNOWLEDGE.get(kind)
-    if kind not in KNOWLEDGE or bool(number) != bool(parameter):
-        raise ValueError(f"is not known; allowed: {WORDS}")
-    if parameter is None:
-        return Knowledge(kind)
-    try:
-        value = parameter.read(number)
-    except ValueError:
-        raise ValueError(f"has no such number; allowed: {parameter.words}") from None
-    if not parameter.least <= value <= parameter.most:
-        raise ValueError(f"is out of range; allowed: {parameter.words}")
-    return Knowledge(kind, value)
-
-
-WORDS = (
-    "oracle, stale D (collectives old), stale TIME (with conditions.every), mean, ewma A (weight of the newest), "
-    "ar P (order), measured ends, measured ports, probed"
-)
-"""The allowed values of `knowledge`, for messages and documentation."""
 
 
 class Derived:
@@ -262,10 +219,61 @@ def _fit_of(number: int) -> tuple[int, int]:
     return fitted_at, 2 * fitted_at
 
 
-_MAKERS: dict[str, Callable[[Sampler, float], Sampler]] = {
-    "stale": _Stale,
-    LATE: _StaleByTime,
-    "mean": _Mean,
-    "ewma": _MovingAverage,
-    "ar": _Autoregression,
+class Kind(NamedTuple):
+    """A kind of knowledge: its `form` in messages, its parameter if it has one, and the function from the sampler of
+    the true rates and the parameter to that of the believed ones; None if it has to be measured (`beliefs`)."""
+
+    form: str
+    of: Callable[[Sampler, float], Sampler] | None
+    parameter: Parameter | None = None
+
+
+KNOWLEDGE = {
+    "oracle": Kind("oracle", lambda true, _: true),
+    "stale": Kind(
+        "stale D (collectives old)",
+        _Stale,
+        Parameter(
+            f"the age in collectives, a whole number from 0 to {MAX_STALE:,}, or a time such as 100 ms", 0, MAX_STALE
+        ),
+    ),
+    LATE: Kind("stale TIME (with conditions.every)", _StaleByTime),
+    "mean": Kind("mean", _Mean),
+    "ewma": Kind(
+        "ewma A (weight of the newest)",
+        _MovingAverage,
+        Parameter(f"the weight of the newest rate, a number from {MIN_WEIGHT:g} to 1", MIN_WEIGHT, 1, float),
+    ),
+    "ar": Kind(
+        "ar P (order)", _Autoregression, Parameter(f"the order, a whole number from 1 to {MAX_ORDER}", 1, MAX_ORDER)
+    ),
+    ENDS: Kind(ENDS, None),
+    PORTS: Kind(PORTS, None),
+    PROBED: Kind(PROBED, None),
 }
+"""The kinds of knowledge by name."""
+
+WORDS = ", ".join(kind.form for kind in KNOWLEDGE.values())
+"""The allowed values of `knowledge`, for messages and documentation."""
+
+
+def parse(text: str) -> Knowledge:
+    """Parse a knowledge such as "stale 1"; raises ValueError whose message continues a sentence about the value."""
+    if (words := text.strip()) in KNOWLEDGE and words != LATE and KNOWLEDGE[words].parameter is None:
+        return Knowledge(words)
+    kind, _, number = words.partition(" ")
+    if kind == "stale" and number.strip()[-1:] == "s":
+        try:
+            return Knowledge(LATE, parse_delay_s(number))
+        except UnitError as error:
+            raise ValueError(f"has no such time: {error}") from None
+    parameter = KNOWLEDGE[kind].parameter if kind in KNOWLEDGE else None
+    if parameter is None or not number:
+        raise ValueError(f"is not known; allowed: {WORDS}")
+    try:
+        value = parameter.read(number)
+    except ValueError:
+        raise ValueError(f"has no such number; allowed: {parameter.words}") from None
+    if not parameter.least <= value <= parameter.most:
+        raise ValueError(f"is out of range; allowed: {parameter.words}")
+    return Knowledge(kind, value)
