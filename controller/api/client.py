@@ -96,12 +96,13 @@ class Controller:
         stay: bool = False,
         kept: Iterable[float] = (),
         probes: Iterable[tuple[int, int, int, int]] = (),
+        given: Iterable[tuple[int, int, int]] = (),
     ) -> RouteReply:
         """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default path.
 
         `rates_bps` and `delays_s`, [links], are the current conditions. With `best` a crossing takes the path of least
         cost for a chunk of `chunk_bytes`, otherwise the fixed path. `flows` (rank, rank, channel, TCP source port) are
-        routed by the fabric's routing, if that is not "single"; `asks`, `stay`, `kept` and `probes` are as in
+        routed by the fabric's routing, if that is not "single"; `asks`, `stay`, `kept`, `probes` and `given` are as in
         `RouteRequest`. Returns when every switch has confirmed.
         """
         request = {
@@ -116,6 +117,7 @@ class Controller:
             "asks": [[index, None if math.isinf(rate) else rate] for index, rate in asks],
             "kept": list(kept),
             "probes": [[int(number) for number in probe] for probe in probes],
+            "given": [[int(number) for number in one] for one in given],
         }
         reply = self._ask(request, deadline_s=self._deadline_s)
         return RouteReply(

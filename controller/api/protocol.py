@@ -45,7 +45,7 @@ class RouteRequest:
     take its path. With traffic engineering `asks` has for each flow the index of its class in service order and the
     rate that it wants, bit/s; `kept` is the share of each link that every class keeps; with `stay` flows remain in
     their current tunnels, so that only rates change. `probes`, (rank, rank, path index, TCP source port) each, take
-    that path in any case.
+    that path in any case. `given`, (rank, rank, path index) each, are crossings that take this path while it is whole.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -58,6 +58,7 @@ class RouteRequest:
     kept: tuple[float, ...] = ()
     stay: bool = False
     probes: tuple[tuple[int, int, int, int], ...] = ()
+    given: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def line_limit_bytes(fabric: Fabric) -> int:
     """
     flows = MAX_FLOWS if multipath(fabric) is not None else 0
     crossings, probes = _most_crossings(fabric), _most_probes(fabric)
-    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + crossings + flows + probes)
+    return 4096 + 64 * (len(fabric.links) + len(fabric.gpus) + len(fabric.switches) + 2 * crossings + flows + probes)
 
 
 def _most_probes(fabric: Fabric) -> int:
@@ -192,8 +193,9 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
     _check(allowed, "chunk_bytes", chunk_bytes, f"a whole number from 1 to {_MAX_BYTES}")
     for name, value in (("best", best), ("stay", stay)):
         _check(isinstance(value, bool), name, value, "true or false")
+    crossings = _crossings(message["crossings"], fabric)
     return RouteRequest(
-        crossings=_crossings(message["crossings"], fabric),
+        crossings=crossings,
         rates_bps=_per_link("rates_bps", message["rates_bps"], fabric, low=1, high=_MAX_BPS),
         delays_s=_per_link("delays_s", message["delays_s"], fabric, low=0, high=_MAX_S),
         chunk_bytes=chunk_bytes,
@@ -203,7 +205,24 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         kept=kept,
         stay=stay,
         probes=probes,
+        given=_given(message.get("given", []), crossings, fabric),
     )
+
+
+def _given(value: Any, crossings: Sequence[tuple[int, int]], fabric: Fabric) -> tuple[tuple[int, int, int], ...]:
+    """Parse the crossings whose path is given: source, destination, and the index of a candidate path of theirs."""
+    _check(
+        isinstance(value, list) and len(value) <= len(crossings), "given", value, f"at most {len(crossings)} triples"
+    )
+    requested = set(crossings)
+    for index, triple in enumerate(value):
+        name, allowed = f"given[{index}]", "two ranks of a requested crossing and the index of one of its paths"
+        _check(isinstance(triple, list) and len(triple) == 3 and all(map(_is_int, triple)), name, triple, allowed)
+        src, dst, path = triple
+        _check((src, dst) in requested, name, triple, allowed)
+        between = fabric.paths_between[fabric.gpus[src].site, fabric.gpus[dst].site]
+        _check(path in {one.index for one in between}, name, triple, allowed)
+    return tuple((src, dst, path) for src, dst, path in value)
 
 
 def _asks(

@@ -126,7 +126,8 @@ def choose(fabric: Fabric, request: RouteRequest, dead: Cables) -> list[int]:
     router = Router(fabric, np.array(request.delays_s))
     ends = rates_bps[None], src[None], dst[None]
     routes = router.choose_jointly(*ends, chunk_bytes=request.chunk_bytes) if request.best else router.fixed(*ends)
-    return [int(path) for path in routes.path[0]]
+    path = router.redirected(routes.path[0], src, dst, {(a, b): index for a, b, index in request.given}, rates_bps)
+    return [int(index) for index in path]
 
 
 Limits = list[list[float]]

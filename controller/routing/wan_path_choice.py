@@ -10,7 +10,7 @@ each 1/n of its rate. This is a bottleneck routing game, in which best responses
 "Bottleneck Routing Games in Communication Networks", IEEE JSAC 25(6), 2007), but not always if paths differ in delay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -87,6 +87,17 @@ class Router:
             rate_bps[here] = rates[np.arange(here.size)[:, None, None], links].min(axis=2)
             delay_s[here] = self.delay_s(path[here], a, b)
         return Routes(path=path, delay_s=delay_s, rate_bps=rate_bps)
+
+    def redirected(
+        self, path: Indices, src: Ranks, dst: Ranks, given: Mapping[tuple[int, int], int], rates_bps: Floats
+    ) -> Indices:
+        """Return the paths of crossings, [C], with those in `given`, by pair of ranks, in place of the chosen ones,
+        except for given paths with a link whose rate, [links], is 0."""
+        redirected = np.array(path)
+        for crossing, pair in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+            if pair in given and min(rates_bps[list(self.fabric.edge_links(*pair, given[pair]))]) > 0:
+                redirected[crossing] = given[pair]
+        return redirected
 
     def is_exact(self, src: Ranks, dst: Ranks) -> bool:
         """Return whether `choose_jointly` compares all combinations of paths of these crossings, [C] ranks each."""

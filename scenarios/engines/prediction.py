@@ -85,7 +85,7 @@ class PointPredictor:
         self.conditions = conditions_of(config, lambda number: self._in_force.get(number, ()))
         self._world: ReplayedWorld | None = None
         self._planned: Decisions | None = None
-        if _needs_outcomes(config, mode) or (config.faults and config.has_timeline(mode)):
+        if _is_played(config, mode) or (config.faults and config.has_timeline(mode)):
             self._world = ReplayedWorld(config, mode, self.conditions)
         elif not config.faults:
             self._planned = plan_of(config, mode).decisions
@@ -654,7 +654,7 @@ def decisions_of(config: Scenario, mode: str, conditions: Conditions, *, start: 
 
     Those of a mode that needs no outcomes are planned for all of them at once, the others played in the `FluidWorld`.
     """
-    if _needs_outcomes(config, mode):
+    if _is_played(config, mode):
         return _world_of(config, mode).decisions(start, count)
     chosen_by = config.mode(mode)
     return decide(
@@ -668,10 +668,11 @@ def decisions_of(config: Scenario, mode: str, conditions: Conditions, *, start: 
     )
 
 
-def _needs_outcomes(config: Scenario, mode: str) -> bool:
-    """Return whether the choices of a mode depend on what was observed of earlier collectives."""
+def _is_played(config: Scenario, mode: str) -> bool:
+    """Return whether the choices of a mode have to be played: they depend on what was observed of earlier collectives,
+    or a user's function makes them."""
     chosen_by = config.mode(mode)
-    return chosen_by.knowledge.is_measured or config.measures_demands(chosen_by)
+    return chosen_by.knowledge.is_measured or config.measures_demands(chosen_by) or chosen_by.function is not None
 
 
 class FluidWorld:

@@ -5,7 +5,7 @@ same `play.Player` decides; their paths come from the controller, which compares
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import pairwise, permutations
@@ -306,6 +306,52 @@ class Chooser:
             spreads=ways_of(self.router.fabric, self.mode) is not None,
             limits_bps=np.zeros((0, 0)) if limits_bps is None else limits_bps,
         )
+
+    @property
+    def fabric(self) -> Fabric:
+        """The fabric of the placements and paths."""
+        return self.router.fabric
+
+    def crossings(self, placement: Ranks) -> dict[tuple[int, int], int]:
+        """Return the pairs of ranks in two sites between which a placement [n] sends, each with one of its flows."""
+        src, dst = (placement[list(places)] for places in self.workload.schedule.ends)
+        crosses = self.fabric.gpu_sites[src] != self.fabric.gpu_sites[dst]
+        return {(int(src[flow]), int(dst[flow])): flow for flow in np.flatnonzero(crosses).tolist()}
+
+    def placed(self, ranks: Sequence[int]) -> Ranks:
+        """Return a placement that a user's policy gives; raises ValueError with what is allowed instead.
+
+        Each rank stays in a site of its place. A ring may take the sites in any order that it could choose itself.
+        """
+        found, sites = np.array(ranks), self.fabric.gpu_sites
+        if sorted(found.tolist()) != list(range(sites.size)):
+            raise ValueError(f"each of the ranks 0 to {sites.size - 1} once")
+        orders = _placement_per_site_order(self.fabric, self.workload, self.mode)
+        if not any((sites[found] == sites[order]).all() for order in orders):
+            by_site = " or ".join(str(sites[order].tolist()) for order in orders)
+            raise ValueError(f"ranks at places of their sites, {by_site}")
+        free = {place for group in self.workload.groups or () for place in group}
+        fixed = [place for place in range(sites.size) if self.workload.groups is not None and place not in free]
+        fixed += [0] if self.workload.is_rooted and self.workload.groups is None else []
+        if (found[fixed] != self.in_order[fixed]).any():
+            raise ValueError(f"a placement that leaves the places {', '.join(map(str, fixed))} as they are")
+        return found.astype(np.int16)
+
+    def routed(self, placement: Ranks, given: Mapping[tuple[int, int], int], rates_bps: Floats) -> Ranks:
+        """Return the best paths, [F], of a placement [n] under rates [links], except for crossings whose path a user's
+        policy has given. Raises ValueError with what is allowed for a path that a crossing cannot take."""
+        sites, between = self.fabric.gpu_sites.tolist(), self.fabric.paths_between
+        for pair, index in given.items():
+            if pair not in self.crossings(placement):
+                raise ValueError(f"pairs of ranks that send over the WAN, which {pair} does not")
+            paths = [path.index for path in between[sites[pair[0]], sites[pair[1]]]]
+            if index not in paths:
+                raise ValueError(f"for {pair} the paths {', '.join(map(str, paths))}")
+        (path,) = self.paths(placement[None], rates_bps[None], chosen=True)
+        flows = np.flatnonzero(path >= 0)
+        src, dst = (placement[list(places)][flows] for places in self.workload.schedule.ends)
+        path[flows] = self.router.redirected(path[flows], src, dst, given, rates_bps)
+        return path  # type: ignore[no-any-return]
 
     @property
     def _routing(self) -> Multipath | None:

@@ -77,29 +77,27 @@ def decide(mode: Mode, now: Situation, *, reembed_every: int, cost_s: Cost = no_
     if a user's function fails, NoPathError or ValueError if a choice that is compared does not exist.
     """
     if mode.function is not None:
-        routes, embeds = user_policy.ask(mode.function, now)
-        routes = routes or now.cables_changed
-    else:
-        placement, routing = now.in_force
-        horizon = reembed_every if mode.horizon is None else mode.horizon
+        return user_policy.ask(mode.function, now)
+    placement, routing = now.in_force
+    horizon = reembed_every if mode.horizon is None else mode.horizon
 
-        def is_due(when: When, then_bps: Floats | None, before: _Seconds, after: _Seconds, cost: _Seconds) -> bool:
-            return RULES[when.kind](when, Question(now, reembed_every, then_bps, before, after, cost, horizon))
+    def is_due(when: When, then_bps: Floats | None, before: _Seconds, after: _Seconds, cost: _Seconds) -> bool:
+        return RULES[when.kind](when, Question(now, reembed_every, then_bps, before, after, cost, horizon))
 
-        routes = now.cables_changed or is_due(
-            mode.reroute,
-            None if routing is None else routing.rates_bps,
-            lambda: now.kept_s,
-            lambda: now.rerouted_s,
-            lambda: cost_s(False, True),
-        )
-        embeds = is_due(
-            mode.reembed,
-            placement.rates_bps,
-            lambda: now.rerouted_s if routes else now.kept_s,
-            lambda: now.anew_s,
-            lambda: cost_s(True, mode.reroutes) - (cost_s(False, True) if routes else 0.0),
-        )
+    routes = now.cables_changed or is_due(
+        mode.reroute,
+        None if routing is None else routing.rates_bps,
+        lambda: now.kept_s,
+        lambda: now.rerouted_s,
+        lambda: cost_s(False, True),
+    )
+    embeds = is_due(
+        mode.reembed,
+        placement.rates_bps,
+        lambda: now.rerouted_s if routes else now.kept_s,
+        lambda: now.anew_s,
+        lambda: cost_s(True, mode.reroutes) - (cost_s(False, True) if routes else 0.0),
+    )
     if embeds:
         return Action(now.placed, now.newly_routed if mode.reroutes else None)
     return Action(routing=now.rerouted) if routes else Action()

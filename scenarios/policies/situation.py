@@ -4,16 +4,22 @@ A choice that nobody looks at costs nothing: rules that depend on rates alone ne
 replace, and the testbed leaves paths to the controller, which chooses them under the same rates.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from topologies.fabric.fabric import Fabric
+
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
+
+NO_PATHS: Mapping[tuple[int, int], int] = MappingProxyType({})
+"""No path is given for any crossing, a pair of ranks."""
 
 _AHEAD = 16  # collectives for which options with a placement in force are computed: it is often replaced sooner
 
@@ -34,6 +40,20 @@ class Choices(Protocol):
     def in_order(self) -> Ranks:
         """The default placement, [n], used until one is chosen."""
 
+    @property
+    def fabric(self) -> Fabric:
+        """The fabric of the placements and paths."""
+
+    def crossings(self, placement: Ranks) -> dict[tuple[int, int], int]:
+        """Return the pairs of ranks in two sites between which a placement [n] sends, each with one of its flows."""
+
+    def placed(self, ranks: Sequence[int]) -> Ranks:
+        """Return a placement that a user's policy gives, [n]; raises ValueError with what is allowed instead."""
+
+    def routed(self, placement: Ranks, given: Mapping[tuple[int, int], int], rates_bps: Floats) -> Ranks:
+        """Return the best paths, [F], of a placement [n] under rates [links], with those that a user's policy gives in
+        their place; raises ValueError with what is allowed instead."""
+
 
 @dataclass(frozen=True, eq=False)
 class Placement:
@@ -51,11 +71,13 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Paths for a placement, chosen before collective `number` under the believed rates `rates_bps`, [links]."""
+    """Paths for a placement, chosen before collective `number` under the believed rates `rates_bps`, [links]. They are
+    the best ones, except for crossings, pairs of ranks, whose path is `given`."""
 
     number: int
     rates_bps: Floats
     choose: Callable[[], Ranks]
+    given: Mapping[tuple[int, int], int] = field(default_factory=lambda: NO_PATHS)
 
     @cached_property
     def path(self) -> Ranks:
@@ -104,6 +126,27 @@ class Options:
     def believed_bps(self, number: int) -> Floats:
         """Return the rates believed before a collective, [links] bit/s."""
         return self._believed(number)[0]  # type: ignore[no-any-return]
+
+    @property
+    def fabric(self) -> Fabric:
+        """The fabric of the placements and paths."""
+        return self._choices.fabric
+
+    def paths_in_force(self, number: int, in_force: InForce) -> dict[tuple[int, int], int]:
+        """Return the path of every crossing, a pair of ranks in two sites, before a collective."""
+        path = self.kept(number, in_force).path
+        return {pair: int(path[flow]) for pair, flow in self._choices.crossings(in_force.placement.ranks).items()}
+
+    def placed(self, number: int, ranks: Sequence[int]) -> Placement:
+        """Return a placement that a user's policy gives; raises ValueError with what is allowed instead."""
+        found = self._choices.placed(ranks)
+        return Placement(number, self.believed_bps(number), lambda: found)
+
+    def routed(self, number: int, placement: Placement, given: Mapping[tuple[int, int], int]) -> Routing:
+        """Return the paths for a placement, of which a user's policy gives some; raises ValueError as `placed` does."""
+        rates_bps = self.believed_bps(number)
+        path = self._choices.routed(placement.ranks, given, rates_bps)
+        return Routing(number, rates_bps, lambda: path, MappingProxyType(dict(given)))
 
     def anew(self, number: int) -> "_Row":
         """Return the best placement with the best paths for it, or the fixed paths if the policy never re-routes."""
@@ -217,6 +260,29 @@ class Situation:
     def rates_bps(self) -> Floats:
         """A copy of the believed rates, [links], which the caller may change."""
         return self.believed_bps.copy()
+
+    @property
+    def fabric(self) -> Fabric:
+        """The fabric: `gpu_sites`, the `links` of `rates_bps`, and the candidate `paths_between` two sites."""
+        return self._options.fabric
+
+    @property
+    def placement(self) -> list[int]:
+        """The placement in force: the rank at each place of the schedule."""
+        return self.in_force.placement.ranks.tolist()  # type: ignore[no-any-return]
+
+    @property
+    def paths(self) -> dict[tuple[int, int], int]:
+        """The paths in force: by source and destination rank in two sites, the index in `fabric.paths`."""
+        return self._options.paths_in_force(self.number, self.in_force)
+
+    def place(self, ranks: Sequence[int]) -> Placement:
+        """Return this placement as a choice; raises ValueError with what is allowed instead."""
+        return self._options.placed(self.number, ranks)
+
+    def route(self, placement: Placement, paths: Mapping[tuple[int, int], int]) -> Routing:
+        """Return the best paths for a placement as a choice, with these in their place; raises ValueError as above."""
+        return self._options.routed(self.number, placement, paths)
 
     @property
     def embedded(self) -> int:

@@ -1,12 +1,13 @@
-"""User-defined policies: a Python function that decides before every collective which choices are made again.
+"""User-defined policies: a Python function that decides before every collective what is chosen again, or chooses it.
 
-It is called with a `Situation` and returns two booleans: whether to choose paths, and whether to choose the placement.
+It is called with a `Situation` and returns two things: whether to choose paths, or the paths of some pairs of ranks;
+and whether to choose the placement, or the placement itself.
 """
 
 import runpy
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from controller.routing.wan_path_choice import NoPathError
-from scenarios.policies.situation import Situation
+from scenarios.policies.situation import Action, Situation
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 
 
@@ -47,10 +48,9 @@ def load(text: str) -> Callable[[Situation], Any]:
     return policy  # type: ignore[no-any-return]
 
 
-def ask(text: str, situation: Situation) -> tuple[bool, bool]:
-    """Ask the function "FILE:NAME" whether to choose paths and whether to choose the placement. Raises SpecError if the
-    function fails or returns something else, NoPathError if it reads a time that does not exist because failed cables
-    leave a flow without a path."""
+def ask(text: str, situation: Situation) -> Action:
+    """Ask the function "FILE:NAME" what to choose. Raises SpecError if the function fails or returns something else,
+    NoPathError if it reads a time that does not exist because failed cables leave a flow without a path."""
     try:
         with redirect_stdout(sys.stderr):
             choices = load(text)(situation)
@@ -62,10 +62,48 @@ def ask(text: str, situation: Situation) -> tuple[bool, bool]:
         line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
         raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
     is_pair = isinstance(choices, tuple) and len(choices) == 2
-    if not (is_pair and all(isinstance(choice, bool | np.bool_) for choice in choices)):
-        allowed = "a tuple of two booleans: whether to choose paths, and whether to choose the placement"
-        raise _error(text, situation, f"it returned {format_value(choices)}; allowed: {allowed}")
-    return bool(choices[0]), bool(choices[1])
+    if not (is_pair and _is_choice(choices[0], _are_paths) and _is_choice(choices[1], _are_ranks)):
+        allowed = "two booleans, whether to choose paths and the placement, or paths by pair of ranks and a placement"
+        raise _error(text, situation, f"it returned {format_value(choices)}; allowed: a tuple of {allowed}")
+    try:
+        return _action(situation, *choices)
+    except NoPathError:
+        raise
+    except ValueError as error:
+        raise _error(text, situation, f"it returned {format_value(choices)}; allowed: {error}") from None
+
+
+def _is_choice(value: Any, is_given: Callable[[Any], bool]) -> bool:
+    return isinstance(value, bool | np.bool_) or is_given(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _are_ranks(value: Any) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and all(map(_is_whole, value))
+
+
+def _are_paths(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_whole, (*pair, path)))
+        for pair, path in value.items()
+    )
+
+
+def _action(now: Situation, routes: Any, embeds: Any) -> Action:
+    """Return the action that two results of a function ask for: booleans, or the paths and the placement themselves."""
+    is_given = not isinstance(embeds, bool | np.bool_)
+    placement = now.place(embeds) if is_given else now.placed if embeds else None
+    if isinstance(routes, Mapping):
+        given = {(int(src), int(dst)): int(index) for (src, dst), index in routes.items()}
+        return Action(placement, now.route(placement or now.in_force.placement, given))
+    if is_given and placement is not None:
+        return Action(placement, now.route(placement, {}))
+    if placement is not None:
+        return Action(placement, now.newly_routed)
+    return Action(routing=now.rerouted) if routes or now.cables_changed else Action()
 
 
 def _error(text: str, situation: Situation, why: str) -> SpecError:

@@ -1,5 +1,6 @@
 """The conditions and the WAN paths of a program's run over time: when they change, and which paths are chosen then."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from scenarios.policies.policy import NEVER, Mode, When
 from scenarios.spec.collective import CollectiveSpec
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
+from topologies.fabric.fabric import Fabric
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -52,6 +54,23 @@ class Exchange:
         self._router, self._message_bytes = router, message_bytes
         self._src, self._dst = np.nonzero(sites[:, None] != sites)
         self.in_order: Ranks = np.arange(len(sites), dtype=np.int16)
+
+    @property
+    def fabric(self) -> Fabric:
+        """The fabric of the paths."""
+        return self._router.fabric
+
+    def crossings(self, placement: Ranks) -> dict[tuple[int, int], int]:
+        """Return every two GPUs in two sites, with the index of their flow."""
+        return {pair: flow for flow, pair in enumerate(zip(self._src.tolist(), self._dst.tolist(), strict=True))}
+
+    def placed(self, ranks: Sequence[int]) -> Ranks:
+        """Raise ValueError: the ranks of a program do not move."""
+        raise ValueError("True or False for the placement, as the ranks of a program do not move")
+
+    def routed(self, placement: Ranks, given: Mapping[tuple[int, int], int], rates_bps: Floats) -> Ranks:
+        """Raise ValueError: the paths of a program cannot be given."""
+        raise ValueError("True or False for the paths of a program")
 
     def placements(self, rates_bps: Floats) -> Ranks:
         """Return ranks in order, [K, n], as ranks do not move."""

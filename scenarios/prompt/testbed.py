@@ -16,6 +16,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic
 from scenarios.policies.play import Given, Player
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
+from scenarios.policies.situation import NO_PATHS
 from scenarios.program.guest import Run, fair_links
 from scenarios.program.sockets import set_up_sockets
 from scenarios.prompt import text
@@ -208,8 +209,8 @@ class InteractiveTestbed:
             return self._run(sized)
 
     def _run(self, sized: CollectiveSpec) -> tuple[CollectiveRecord, float]:
-        order, best = self._choose(sized)
-        self._arrange(self.mode, order, sized, best=best)
+        order, best, given = self._choose(sized)
+        self._arrange(self.mode, order, sized, best=best, given=given)
         with self._killing_agents_on_failure():
             # The prediction is for the slots as carried: scaling may round their size.
             slot_bytes = scaled_workload(self.testbed.config.workload, self.scale).slot_bytes * self.scale.divisor
@@ -296,8 +297,8 @@ class InteractiveTestbed:
         """Return whether the current placement is for a collective of this kind and algorithm."""
         return (wanted.kind, wanted.algorithm) == (self.collective.kind, self.collective.algorithm)
 
-    def _choose(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None]:
-        """Return `order` and `best` for `_arrange`, as the mode in force decides before its next collective.
+    def _choose(self, wanted: CollectiveSpec) -> tuple[str | Sequence[int], bool | None, Mapping[tuple[int, int], int]]:
+        """Return `order`, `best` and `given` for `_arrange`, as the mode in force decides before its next collective.
 
         Its player begins with the current placement, if that fits the collective, and with the fixed paths. For another
         collective a condition-dependent mode begins anew; a periodic one goes on counting, and chooses for it at once.
@@ -319,13 +320,15 @@ class InteractiveTestbed:
         order: str | Sequence[int] = self.testbed.placement
         if action.placement is not None or (not fits and mode.is_periodic and mode.reembeds):
             order = "best"
+            if action.placement is not None and mode.function is not None:  # which may have given a placement
+                order = tuple(action.placement.ranks.tolist())
         elif not fits:
             order = "rank"
         again = mode.is_periodic and (changed or self.fabric.spec.routing == "te")  # whose rates may have changed
         if action.routing is not None or (again and mode.reroutes):
-            return order, True
+            return order, True, action.routing.given if action.routing is not None else NO_PATHS
         anew = action.placement is not None or again or (begins and not mode.is_periodic)
-        return order, False if anew else None
+        return order, False if anew else None, NO_PATHS
 
     @contextmanager
     def _dropping_player_on_failure(self) -> Iterator[None]:
@@ -399,11 +402,19 @@ class InteractiveTestbed:
         if reason := text.unreachable(self.fabric, flows, state.dead):
             raise PromptError(reason)
 
-    def _arrange(self, mode: Mode, order: str | Sequence[int], wanted: CollectiveSpec, *, best: bool | None) -> None:
+    def _arrange(
+        self,
+        mode: Mode,
+        order: str | Sequence[int],
+        wanted: CollectiveSpec,
+        *,
+        best: bool | None,
+        given: Mapping[tuple[int, int], int] = NO_PATHS,
+    ) -> None:
         """Place and connect the GPUs for the collective `wanted`.
 
         `order` is the placement, or "rank" for ranks in order, or "best" for the mode's best one. `best` selects the
-        best paths (True), the fixed ones (False), or those in force (None).
+        best paths (True), the fixed ones (False), or those in force (None); `given` are the paths of some crossings.
 
         Raises PromptError, and changes nothing, if the failed cables leave a flow without a path, or no placement.
         """
@@ -434,10 +445,10 @@ class InteractiveTestbed:
                 self._needs_agents = False
             self.testbed.connect()
             if best is not None or self.testbed.lacks_flow_paths(mode):
-                self._route(mode, best=mode.reroutes if best is None else best)
+                self._route(mode, best=mode.reroutes if best is None else best, given=given)
 
-    def _route(self, mode: Mode, *, best: bool) -> None:
-        self.testbed.route(mode, links_in_grain(self.fabric).slowest_bps(self.set_bps), best=best)
+    def _route(self, mode: Mode, *, best: bool, given: Mapping[tuple[int, int], int] = NO_PATHS) -> None:
+        self.testbed.route(mode, links_in_grain(self.fabric).slowest_bps(self.set_bps), best=best, given=given)
 
     def _wait_for(self, seconds: float) -> None:
         """Raise the agents' deadline for a collective of so many seconds; raises PromptError above MAX_SECONDS."""

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -32,7 +32,7 @@ from scenarios.policies.play import play
 from scenarios.policies.players import player_of
 from scenarios.policies.policy import Mode
 from scenarios.policies.rules import reacts
-from scenarios.policies.situation import Action
+from scenarios.policies.situation import NO_PATHS, Action
 from scenarios.spec.faults import dead_cables
 from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.port_watch import Counters, PortWatch
@@ -354,16 +354,25 @@ class PointRun:
         self._wanted_bps = None if self._demands is None else self._demands.before(number)
         messages = 0
         if routes:
-            chosen_bps = rates_bps if routing is None else routing.rates_bps
-            messages = self._route(chosen_bps, best=routing is not None)
+            if routing is None:
+                messages = self._route(rates_bps, best=False)
+            else:
+                messages = self._route(routing.rates_bps, best=True, given=routing.given)
         if not embeds and not routes and probed_ns is None:
             return Reconfiguration()
         took_ns = time.monotonic_ns() - begun_ns
         return Reconfiguration(reembeds, reroutes and routes, took_ns, messages)
 
-    def _route(self, rates_bps: Floats, *, best: bool, stay: bool = False) -> int:
+    def _route(
+        self,
+        rates_bps: Floats,
+        *,
+        best: bool,
+        stay: bool = False,
+        given: Mapping[tuple[int, int], int] = NO_PATHS,
+    ) -> int:
         """Let the controller choose and install paths (`Testbed.route`), with the demands and probes of the mode."""
         probes = self._probes() if self._mode.knowledge.kind == PROBED and self._mode.reroutes else ()
         return self.testbed.route(
-            self._mode, rates_bps, best=best, stay=stay, wanted_bps=self._wanted_bps, probes=probes
+            self._mode, rates_bps, best=best, stay=stay, wanted_bps=self._wanted_bps, probes=probes, given=given
         )

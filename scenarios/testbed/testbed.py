@@ -44,6 +44,7 @@ from scenarios.policies.decide import (
     ways_of,
 )
 from scenarios.policies.policy import Mode
+from scenarios.policies.situation import NO_PATHS
 from scenarios.spec.classes import services
 from scenarios.spec.collective import CollectiveSpec, scaled_workload
 from scenarios.spec.faults import Fault
@@ -693,17 +694,19 @@ class Testbed:
         stay: bool = False,
         wanted_bps: Floats | None = None,
         probes: Sequence[Probe] = (),
+        given: Mapping[tuple[int, int], int] = NO_PATHS,
     ) -> int:
         """Let the controller choose and install the paths of the crossings; return the number of OpenFlow messages.
 
         With `best` they are the best paths under these rates of logical links, otherwise the fixed ones. If the mode
         leaves paths to the fabric's routing, that routing chooses them, and with `stay` flows keep their paths;
         `wanted_bps` are the demands if they are measured (`Traffic.with_demands`). `probes` get paths of their own.
+        `given` are the paths of some crossings, by ranks.
         """
         flows = self._flows() if ways_of(self.fabric, mode) is not None else {}
         crossings = self._crossings() if spreads_over(self.fabric, mode) is None else []
         return self._route(
-            crossings, rates_bps, best=best, flows=flows, stay=stay, wanted_bps=wanted_bps, probes=probes
+            crossings, rates_bps, best=best, flows=flows, stay=stay, wanted_bps=wanted_bps, probes=probes, given=given
         )
 
     def route_probes(self, rates_bps: Floats, probes: Sequence[Probe]) -> None:
@@ -736,6 +739,7 @@ class Testbed:
         stay: bool = False,
         wanted_bps: Floats | None = None,
         probes: Sequence[Probe] = (),
+        given: Mapping[tuple[int, int], int] = NO_PATHS,
     ) -> int:
         demands = traffic(self.config.workload) if self.tunnels and flows else Traffic(priority=(), wanted_bps=())
         if demands.priority and wanted_bps is not None:
@@ -752,6 +756,7 @@ class Testbed:
             stay=stay,
             kept=demands.kept,
             probes=probes,
+            given=[(*pair, path) for pair, path in given.items()],
         )
         self._limit(reply.limits_bps)
         self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.flow_paths, strict=True)}

@@ -140,3 +140,54 @@ def test_a_run_folder_keeps_its_policy_file_and_resumes_only_with_that_file(tmp_
     kept.write_text("def mine(now):\n    return True, False")
     with pytest.raises(ResultsError, match=f"{kept} has changed since the run began"):
         recorded(tmp_path / "run")
+
+
+OWN = """
+def own(now):
+    sites, turn = now.fabric.gpu_sites.tolist(), 1 if now.number % 2 else -1
+    ring = sorted(range(len(sites)), key=lambda rank: (sites[rank], turn * rank))
+    paths = {}
+    for pair in zip(ring, ring[1:] + ring[:1]):
+        between = now.fabric.paths_between.get((sites[pair[0]], sites[pair[1]]))
+        if sites[pair[0]] != sites[pair[1]]:
+            paths[pair] = between[now.number % len(between)].index
+    return paths, ring
+"""
+
+
+def test_a_policy_may_give_the_placement_and_the_paths_themselves_in_both_engines(tmp_path):
+    """Its ring is reversed in turns, and crossings take each path in turn, whatever is best."""
+    (tmp_path / "own.py").write_text(OWN)
+    wanted = ("--modes", "own", "--collectives", "4", "--engine", "both", "--no-report")
+    measured(tmp_path / "run", "--policy", "own.py:own", *wanted, p99=0.002)
+    found = rows(tmp_path / "run")
+    for _, here in found.groupby("engine"):
+        rings = [[3, 2, 1, 0, 7, 6, 5, 4], [*range(8)]]
+        assert [[*map(int, ring)] for ring in here.ring] == [rings[number % 2] for number in range(4)]
+        crossed = [sorted(int(path) for path in paths if path >= 0) for paths in here.paths]
+        assert len({tuple(paths) for paths in crossed}) == 4  # four candidate paths a direction, a turn each
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("(False, [0, 1, 2])", "allowed: each of the ranks 0 to 7 once"),
+        ("(False, [4, 5, 6, 7, 0, 1, 2, 3])", r"allowed: ranks at places of their sites, \[0, 0, 0, 0, 1, 1, 1, 1\]"),
+        ("({(0, 1): 0}, False)", r"allowed: pairs of ranks that send over the WAN, which \(0, 1\) does not"),
+        ("({(3, 4): 7}, False)", r"allowed: for \(3, 4\) the paths 0, 1, 2, 3"),
+        ('({(3, 4): "a"}, False)', "allowed: a tuple of two booleans"),
+        ('(True, "01234567")', "allowed: a tuple of two booleans"),
+    ],
+)
+def test_a_placement_or_paths_that_a_policy_may_not_give_are_named_with_what_it_may(tmp_path, result, said):
+    with pytest.raises(SpecError, match=said):
+        decisions_by(tmp_path, f"def mine(now):\n    return {result}")
+
+
+def test_a_path_that_a_policy_gives_is_not_taken_while_a_cable_of_it_is_down(tmp_path):
+    (tmp_path / "mine.py").write_text("def mine(now):\n    return {(3, 4): 0}, False")
+    text = '[collective]\ncount = 3\n[[policy]]\nname = "mine"\nfunction = "mine.py:mine"\n'
+    text += '[[fault]]\nat = "collective 1"\nwhat = "link s0b0-s1b0 down"\nfor = "1 collectives"\n'
+    (setting,) = scenario_of(text, path=tmp_path / "scenario.toml").configurations()
+    path = decisions_of(setting, "mine", conditions_of(setting), start=0, count=3).path[:, 3]
+    assert (path[0], path[2]) == (0, 0) and path[1] != 0
