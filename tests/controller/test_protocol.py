@@ -52,6 +52,10 @@ def test_a_route_request_is_parsed_and_refused_if_a_key_is_missing() -> None:
         ("chunk_bytes", 1.5, "1.5"),
         ("chunk_bytes", 0, "0"),
         ("best", 1, '"best" is 1'),
+        ("given", [[3, 4, 99]], "two ranks of a requested crossing and the index of one of its paths"),
+        ("given", [[4, 3, 0]], "two ranks of a requested crossing and the index of one of its paths"),
+        ("given", [[3, 4]], "[3, 4]"),
+        ("given", {"3": 4}, "at most 2 triples"),
     ],
 )
 def test_an_invalid_request_is_refused_with_the_offending_value(key: str, value: Any, shown: str) -> None:
