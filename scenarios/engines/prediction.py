@@ -685,30 +685,32 @@ class FluidWorld:
     def __init__(self, config: Scenario, mode: str, conditions: Conditions) -> None:
         self._config, self._mode, self._conditions = config, config.mode(mode), conditions
         self._chooser = chooser_of(config, self._mode, conditions)
-        self._player = player_of(config, mode, conditions)
+        self.player = player_of(config, mode, conditions)
         self._demands = Demands(config, conditions) if config.measures_demands(self._mode) else None
         self._rows: list[Decisions] = []
 
     def decisions(self, start: int, count: int) -> Decisions:
         """Return the decisions for collectives start .. start+count-1; raises the errors of `rules.decide`."""
-        for outcome in play(self, self._player, range(len(self._rows), start + count)):
-            if self._demands is not None:
-                self._demands.after(outcome)
+        for _ in play(self, self.player, range(len(self._rows), start + count)):
+            pass
         return Decisions.joined(self._rows[start : start + count])
 
     def run(self, number: int, decide: Callable[[], Action]) -> Outcome:
         """As `play.World.run`."""
-        conditions, belief, every = self._conditions, self._player.belief, self._config.collective.reembed_every
+        conditions, belief, every = self._conditions, self.player.belief, self._config.collective.reembed_every
         if isinstance(belief, Probed) and conditions.are_probed(self._mode, number, 1, every)[0]:
             belief.probed(number, *self._probe(number, self._rows[-1] if self._rows else None))
         action = decide()
         decisions = self._decisions(number, action)
         self._rows.append(decisions)
-        return self._outcome(action, Plan(self._config, self._mode.name, decisions, conditions, number))
+        outcome = self._outcome(action, Plan(self._config, self._mode.name, decisions, conditions, number))
+        if self._demands is not None:
+            self._demands.after(outcome)
+        return outcome
 
     def _decisions(self, number: int, action: Action) -> Decisions:
         """Return the decisions for a collective, one row, with this action carried out before it."""
-        placement, routing = self._player.in_force.after(action)
+        placement, routing = self.player.in_force.after(action)
         is_new = np.array([action.placement is not None]), np.array([action.routing is not None])
         ranks, limits_bps = placement.ranks[None], None
         if routing is not None:
@@ -717,7 +719,7 @@ class FluidWorld:
             path = self._rows[-1].path  # fixed paths depend on the faults in force
         else:
             wanted_bps = [] if self._demands is None else [self._demands.before(number)]
-            path, limits_bps = self._chooser.fixed(ranks, self._player.belief.before(number)[None], wanted_bps)
+            path, limits_bps = self._chooser.fixed(ranks, self.player.belief.before(number)[None], wanted_bps)
         rates_bps = self._conditions.rates_bps(number, 1)
         return self._chooser.decisions(ranks, path, rates_bps, new=is_new, limits_bps=limits_bps)
 
@@ -741,6 +743,16 @@ class PredictedOutcome:
     def number(self) -> int:
         """The index of the collective."""
         return self.plan.start
+
+    @property
+    def placement(self) -> npt.NDArray[np.int16]:
+        """The rank at each place, [n]."""
+        return self.plan.decisions.placement[0]  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> npt.NDArray[np.int16]:
+        """The WAN path of each flow, [F]; -1 within a site."""
+        return self.plan.decisions.path[0]  # type: ignore[no-any-return]
 
     @cached_property
     def links(self) -> npt.NDArray[np.int32]:

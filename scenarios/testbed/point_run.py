@@ -56,6 +56,16 @@ class MeasuredOutcome:
     readings: Readings
     passed: Callable[[], npt.NDArray[np.int32]]
 
+    @property
+    def placement(self) -> npt.NDArray[np.int16]:
+        """The rank at each place, [n]."""
+        return np.array(self.record.placement, dtype=np.int16)
+
+    @property
+    def path(self) -> npt.NDArray[np.int16]:
+        """The WAN path of each flow, [F]; -1 within a site."""
+        return np.array(self.record.path, dtype=np.int16)
+
     @cached_property
     def links(self) -> npt.NDArray[np.int32]:
         """The links or ports that flows passed, [F, H]; -1 for unused entries."""
