@@ -1,6 +1,7 @@
 """The contract between worlds and policies: the same cases in the timing model, in the testbed, and on a fake."""
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 
 from scenarios.engines.prediction import FluidWorld
-from scenarios.policies.conditions import conditions_of
+from scenarios.policies.conditions import chooser_of, conditions_of
 from scenarios.policies.play import Given, Player, play
+from scenarios.policies.players import player_of
 from scenarios.policies.policy import Mode, When, when
 from scenarios.spec.load import scenario_of
 from scenarios.spec.scenario import Scenario
-from tests.conftest import VM
+from tests.conftest import PROJECT, VM
 from tests.fakes.contract import CASES, MODE, shown
 from tests.fakes.worlds import FakeChoices, FakeWorld
 
@@ -154,3 +156,17 @@ def test_an_action_counts_only_once_it_was_carried_out() -> None:
 
     list(play(SimpleNamespace(run=asked_thrice), player, range(5)))  # type: ignore[arg-type]
     assert [path for _, path in fake.done] == [[0], [0], [1], [1], [0]]
+
+
+def test_the_documented_world_bounds_every_collective_from_above() -> None:
+    """The worked example of docs/design.md, as it stands there."""
+    (text,) = re.findall(r"```python\n(# one_by_one\.py\n.*?)```", (PROJECT / "docs" / "design.md").read_text(), re.S)
+    names: dict[str, Any] = {"np": np, "SimpleNamespace": SimpleNamespace, "chooser_of": chooser_of}
+    exec(text, names)
+    (setting,) = scenario_of("[collective]\ncount = 20").configurations()
+    conditions = conditions_of(setting)
+    player = player_of(setting, "joint", conditions)
+    bounded = [max(one.arrived_s) for one in play(names["OneByOne"](setting, conditions, player), player, range(20))]
+    world = FluidWorld(setting, "joint", conditions)
+    taken = [one.arrived_s.max() for one in play(world, world.player, range(20))]
+    assert all(most > took for most, took in zip(bounded, taken, strict=True))
