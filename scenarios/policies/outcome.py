@@ -37,10 +37,10 @@ def readings(counters: npt.NDArray[np.int64]) -> Readings:
 class Outcome(Protocol):
     """What was observed of collective `number`, before which `action` was carried out.
 
-    `placement` [n] is the rank at each place, and `path` [F] the WAN path of each flow, -1 within a site. `links` [F, H]
-    are the links or ports that flows passed, -1 for unused entries. `sent_s` and `arrived_s`, [T] s, are when each
-    message was handed over and had arrived. `readings` are those of the counters that the policy has read. A world may
-    compute all of them when they are asked for.
+    `placement` [n] is the rank at each place, and `path` [F] the WAN path of each flow, -1 within a site. `links`,
+    [F, H], are the links or ports that flows passed, -1 for unused entries. `sent_s` and `arrived_s`, [T] s, are when
+    each message was handed over and had arrived. `readings` are those of the counters that the policy has read. A world
+    may compute all of them when they are asked for.
     """
 
     @property
