@@ -26,16 +26,15 @@ from hosts.agent.rank_program import Program
 from hosts.agent.transport import Transport, limits, segment_bytes
 from hosts.collectives.kinds import Workload
 from hosts.collectives.rank_programs import (
+    Extent,
     Move,
-    flow_bytes,
-    flow_messages,
+    extent,
     has_sums,
     message_bytes,
     moves,
     programs,
-    windows,
 )
-from hosts.collectives.schedule import Flow, Stream
+from hosts.collectives.schedule import Flow
 from topologies.fabric.fabric import Fabric
 
 _PROJECT = Path(__file__).parent.parent
@@ -98,7 +97,8 @@ class Completed:
 class Communicator:
     """The agents of a fabric's GPUs; a GPU's host is the network namespace of a process, `host_pids` by rank.
 
-    Every collective executes `workload`. An agent waits for another at most `deadline_s` plus the time of all
+    Every collective executes `workload`, or another one of the same flows (`set_workload`), of which `most` is the
+    extent of all. An agent waits for another at most `deadline_s` plus the time of all
     computations, by the VM's clock. `lead_s` is the time between the command to begin a collective and its start.
     `epoch` counts how often connections have been made; a communicator that replaces another continues from its epoch,
     so that old connections cannot be mistaken for new ones. With `fastest_bps`, the rate of the fastest link, TCP's
@@ -113,6 +113,7 @@ class Communicator:
         *,
         host_pids: Sequence[int],
         workload: Workload,
+        most: Extent | None = None,
         transport: Transport | None = None,
         deadline_s: float = 60.0,
         lead_s: float = LEAD_S,
@@ -125,22 +126,21 @@ class Communicator:
             raise ValueError(
                 f"a schedule of {workload.schedule.places} places; allowed: {len(self._gpus)}, as many as GPUs"
             )
-        schedule = workload.schedule
-        deadline_s += sum(task.size for task in schedule.transfers if isinstance(schedule.flows[task.flow], Stream))
+        most = most or extent([workload])
+        deadline_s += most.computing_s
         self._deadline_s, self._lead_ns = deadline_s, round(lead_s * 1e9)
         transport = transport or Transport()
-        count, window_bytes = windows(workload)
         job = Job(
             slot_bytes=workload.largest_slot_bytes,
-            windows=count,
-            window_bytes=window_bytes,
+            windows=most.windows,
+            window_bytes=most.window_bytes,
             sums=has_sums(workload),
             channels=_channels(workload),
             dscp=_dscp_of_channels(workload),
             deadline_s=deadline_s,
             token=os.urandom(messages.TOKEN_BYTES).hex(),  # a new one for every communicator
             transport=transport,
-            limits=limits(transport, flow_bytes=flow_bytes(workload), flow_messages=flow_messages(workload)),
+            limits=limits(transport, flow_bytes=most.flow_bytes, flow_messages=most.flow_messages),
         )
         self.epoch, self._collective = epoch, 0
         self._moves: dict[int, Move] = {}
@@ -167,6 +167,11 @@ class Communicator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def set_workload(self, workload: Workload) -> None:
+        """Execute another workload from the next `connect` on: of the same flows, and within the extent `most`."""
+        assert workload.schedule.flows == self._workload.schedule.flows
+        self._workload, self._moves = workload, {}
 
     def connect(self, placement: Sequence[int], *, rto_min_s: float | None = None) -> None:
         """Replace all connections by those that the schedule needs with rank `placement[p]` at place p.
@@ -308,7 +313,7 @@ def _joined(ranks: Sequence[int]) -> str:
 
 def _channels(workload: Workload) -> int:
     """Return the number of channels of a workload's flows."""
-    return 1 + max(flow.channel for flow, _ in workload.schedule.sends())
+    return 1 + max(flow.channel for flow in workload.schedule.flows if isinstance(flow, Flow))
 
 
 def _dscp_of_channels(workload: Workload) -> tuple[int, ...]:

@@ -206,7 +206,7 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
     """Return collective `number` of a configuration in every mode that has it: measured if it was, otherwise predicted.
 
     Returns none if no mode has it, or if its conditions are neither stored nor can be drawn again. Raises FigureError
-    if the stored fabric cannot be built, or the stored schedule does not fit it.
+    if the stored fabric cannot be built, if the stored schedule does not fit it, or if it is that of another round.
     """
     rows_by_mode = []
     for mode in MODE_STYLES:
@@ -218,6 +218,8 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
                 break
     if not rows_by_mode:
         return []
+    if configuration.rounds_differ and number:
+        raise FigureError(f"{run.path} has the background messages of collective 0 only, not of {number}; allowed: 0")
     try:
         schedule = schedule_of(configuration, len(configuration.fabric.gpus))
         conditions = _conditions(run, configuration, number)

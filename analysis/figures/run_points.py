@@ -125,7 +125,8 @@ class Configuration:
     share. `schedule` is the schedule as stored in settings.json, None in runs of early versions, which only had the
     ring AllGather. `classes` are the classes of flows in the order in which WAN links serve them, if any. `admission`
     has the outcomes of its transfers (`scenarios.spec.admission`). `jobs` has the name and the start of each job, and
-    for a training job the range of its transfers, its positions and what each of them computes.
+    for a training job the range of its transfers, its positions and what each of them computes. `rounds_differ`:
+    background traffic was drawn for every round, and `schedule` is that of the first; earlier versions drew it once.
     """
 
     index: int
@@ -137,6 +138,7 @@ class Configuration:
     classes: Mapping[str, Any] | None = None
     admission: Sequence[Mapping[str, Any]] = ()
     jobs: Sequence[Mapping[str, Any]] = ()
+    rounds_differ: bool = False
 
     def value(self, key: str) -> Any:
         """Return the value of a scenario's key."""
@@ -153,6 +155,11 @@ class Configuration:
         if self.values.get("job"):
             return "jobs"
         return str(self.values.get("collective.kind", "allgather"))
+
+    @property
+    def has_background(self) -> bool:
+        """Whether any job is background traffic."""
+        return any(job.get("kind") == "background" for job in self.values.get("job") or ())
 
     @property
     def has_blocks(self) -> bool:
@@ -239,6 +246,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         label = re.sub(r"(?<=\d )us\b", "µs", str(stored["label"]))
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
+        about["rounds_differ"] = stored.get("rounds_differ") is True
         configurations.append(Configuration(index=index, label=label, **about))
     return configurations
 
@@ -275,7 +283,7 @@ class PointRows:
     def series(self) -> Series:
         """The completion times as a series, from which intervals are computed."""
         chosen: Any = {name: np.asarray(self.rows[name], dtype=bool) for name in ("reembedded", "rerouted")}
-        chosen["one_draw"] = any(job.get("kind") == "background" for job in self.configuration.values.get("job") or ())
+        chosen["one_draw"] = self.configuration.has_background and not self.configuration.rounds_differ
         return series_of(self.number, self.completion_s, self.configuration.conditions, **chosen)
 
     def among(self, number: Numbers) -> Series:

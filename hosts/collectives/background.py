@@ -1,6 +1,7 @@
 """Background traffic: messages that GPUs send each other at predetermined times (open loop)."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import permutations
 
 import numpy as np
 
@@ -28,8 +29,9 @@ def background(
         on-off        bursts of evenly spaced messages of `message_bytes`, each burst to a random other place at twice
                       the rate; bursts and the silences between them last exponential times (mean: 8 messages' time)
 
-    The result depends on the arguments alone. Raises ScheduleError for an unknown pattern, for fewer than two places,
-    and if there would be no message or more than MAX_MESSAGES.
+    The result depends on the arguments alone, and its flows only on `places`: one between any two of them, so that all
+    draws of the same traffic have the same flows. Raises ScheduleError for an unknown pattern, for fewer than two
+    places, and for less than one message on average or more than MAX_MESSAGES. A draw may have none.
     """
     if pattern not in PATTERNS or places < 2:
         raise ScheduleError(
@@ -42,6 +44,11 @@ def background(
             f"background traffic of about {expected:,.0f} messages; allowed: {MAX_MESSAGES:,}, so a lower rate, a "
             "shorter duration or larger messages"
         )
+    if expected < 1:
+        raise ScheduleError(
+            f"background traffic of {expected:.2g} messages on average; allowed: one at least, so a higher rate, a "
+            "longer duration or smaller messages"
+        )
     messages: list[tuple[float, Flow, int]] = []
     partner = _cycle(np.random.default_rng(seed), places)
     for place in range(places):
@@ -51,20 +58,25 @@ def background(
                 break
             dst = partner[place] if choice < 0 else others[choice % len(others)]
             messages.append((at_s, Flow(place, dst), size))
-    if not messages:
-        raise ScheduleError(
-            f"background traffic of a message every {gap_s:g} s for {duration_s:g} s; allowed: one message at least"
-        )
-    return timed(messages, places=places, algorithm=pattern)
+    streams = [Stream(place) for place in range(places)]
+    pairs = [Flow(src, dst) for src, dst in permutations(range(places), 2)]
+    return timed(messages, places=places, algorithm=pattern, among=(*streams, *pairs))
 
 
-def timed(messages: Iterable[tuple[float, Flow, int]], *, places: int, algorithm: str) -> Workload:
-    """Return a workload of timed messages: (time in s, flow, bytes), with ascending times for each source place.
+def timed(
+    messages: Iterable[tuple[float, Flow, int]],
+    *,
+    places: int,
+    algorithm: str,
+    among: Iterable[Flow | Stream] = (),
+) -> Workload:
+    """Return a workload of timed messages: (time in s, flow, bytes), with ascending times for each source place. Its
+    flows begin with those in `among`, whether or not they have a message.
 
     A place's computation stream is its clock: each message depends on a computation that ends at the message's time,
     and is sent after the earlier messages on its flow.
     """
-    flows: dict[Flow | Stream, int] = {}
+    flows: dict[Flow | Stream, int] = {flow: index for index, flow in enumerate(among)}
     transfers: list[Transfer] = []
     now_ns = [0] * places
     for at_s, flow, size in messages:

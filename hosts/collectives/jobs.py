@@ -7,7 +7,6 @@ on each connection waits for the gate. So a place begins a collective once it ha
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,8 +24,7 @@ class Job:
 
     Place i of the job's workload is `places[i]` of the union. A round does not wait for a background job, and the
     places of a background job keep their ranks. The job's packets carry `dscp`, and their class is guaranteed the
-    fraction `guaranteed_share` of a WAN link. With `duration_s` (timed traffic) its demand is its mean rate over that
-    time.
+    fraction `guaranteed_share` of a WAN link. `demand_bps` is the rate that each of its flows wants, if it is limited.
     """
 
     name: str
@@ -37,7 +35,7 @@ class Job:
     is_background: bool = False
     dscp: int = 0
     guaranteed_share: float = 0.0
-    duration_s: float | None = None
+    demand_bps: float = math.inf
 
 
 def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
@@ -145,12 +143,7 @@ class _Union:
         new_flows = range(len(self.dscp), len(self._flows))
         self.dscp += [job.dscp] * len(new_flows)
         self.guaranteed_share += [job.guaranteed_share] * len(new_flows)
-        self.demand_bps += [math.inf] * len(new_flows)
-        if job.duration_s is not None:
-            sent: defaultdict[int, float] = defaultdict(float)
-            for transfer in self._transfers[first:]:
-                sent[transfer.flow] += transfer.size
-            self.demand_bps[new_flows.start :] = [8 * sent[flow] / job.duration_s for flow in new_flows]
+        self.demand_bps += [job.demand_bps] * len(new_flows)
         return JobSpan(
             name=job.name,
             transfers=range(first, len(self._transfers)),

@@ -20,6 +20,7 @@ from hosts.collectives import algorithms
 from hosts.collectives.schedule import (
     MAX_PROVEN,
     Contents,
+    Flow,
     Schedule,
     ScheduleError,
     Transfer,
@@ -205,8 +206,10 @@ class Workload:
 
     @property
     def largest_message_bytes(self) -> int:
-        """The bytes of the largest message, for which paths are compared."""
-        return max(1, round(max(task.amount for _, task in self.schedule.sends()) * self.slot_bytes))
+        """The bytes of the largest message, for which paths are compared; background traffic does not count."""
+        flows = self.schedule.flows
+        sent = [one.amount for one in self.foreground_transfers if isinstance(flows[one.flow], Flow)]
+        return max(1, round(max(sent) * self.slot_bytes))
 
     def owner(self, transfer: Transfer) -> int:
         """Return the place whose block is first in a transfer; -1 if messages have no blocks or all the same one."""

@@ -3,13 +3,14 @@ terms that verify every message."""
 
 import hashlib
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hosts.agent.messages import LABEL_BYTES
 from hosts.agent.rank_program import Computation, Program, Receive, Send, Term, Use
 from hosts.collectives.kinds import MESSAGES, Workload
-from hosts.collectives.schedule import Flow, ScheduleError, Transfer, check_placement
+from hosts.collectives.schedule import Flow, ScheduleError, Stream, Transfer, check_placement
 
 _WORD = 1 << 32
 
@@ -190,6 +191,33 @@ def flow_bytes(workload: Workload) -> int:
 def flow_messages(workload: Workload) -> int:
     """Return the largest number of messages of one flow in a collective."""
     return max(Counter(flow for flow, _ in workload.schedule.sends()).values())
+
+
+class Extent(NamedTuple):
+    """The most that any of several workloads needs: the bytes and the messages of its busiest flow, its windows and the
+    bytes of the largest one, the bytes of its largest message and of all its messages, and its computations in s."""
+
+    flow_bytes: int
+    flow_messages: int
+    windows: int
+    window_bytes: int
+    message_bytes: int
+    total_bytes: int
+    computing_s: float
+
+
+def extent(workloads: Iterable[Workload]) -> Extent:
+    """Return the extent of workloads, at least one."""
+    return Extent(*map(max, zip(*map(_extent, workloads), strict=True)))
+
+
+def _extent(workload: Workload) -> Extent:
+    schedule = workload.schedule
+    sent = [message_bytes(workload, task) for _, task in schedule.sends()]
+    computing_s = sum(task.size for task in schedule.transfers if isinstance(schedule.flows[task.flow], Stream))
+    return Extent(
+        flow_bytes(workload), flow_messages(workload), *windows(workload), max(sent), sum(sent), float(computing_s)
+    )
 
 
 def peak_usage(workload: Workload, of_ranks: Sequence[Program], *, slow: int = -1) -> tuple[list[int], int]:

@@ -362,13 +362,14 @@ class Reader:
         read = None if counters is None else readings(counters)
         expected = self._predictor.of(k, faults, read)
         self._check_plan(row, expected)
+        config = self._task.config.of_round(k)
         transfers = [
             (k, move.step, move.src, move.dst, move.chunk, row["sent_ns"][move.task], row["arrived_ns"][move.task])
-            for move in moves(self._task.config.carried_workload, row["placement"])
+            for move in moves(config.carried_workload, row["placement"])
         ]
         sent_s, arrived_s = (np.array(row[name]) / 1e9 for name in ("sent_ns", "arrived_ns"))
         completion_s, job_completion_s = np.array([row["completion_s"]], dtype=np.float64), None
-        if spans := self._task.config.workload.jobs:
+        if spans := config.workload.jobs:
             completion_s = round_s(spans, arrived_s[:, None])
             job_completion_s = jobs_s(spans, arrived_s[:, None])
         self._predictor.observed(k, sent_s=sent_s, arrived_s=arrived_s, readings=read)

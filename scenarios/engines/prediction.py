@@ -196,8 +196,17 @@ class Plan:
 
     @cached_property
     def workload(self) -> Workload:
-        """The workload of every collective, or of every round of jobs."""
-        return self.config.workload
+        """The workload of every collective, or of the first round of jobs. Later rounds have the same flows."""
+        return self.config.of_round(self.start).workload
+
+    @property
+    def _differs_by_round(self) -> bool:
+        """Whether rounds have different messages, so that each needs a plan of its own."""
+        return self.config.has_background and len(self.decisions.path) > 1
+
+    def _each(self) -> "Iterator[Plan]":
+        """Yield the plan of each collective."""
+        return (self.row(row) for row in range(len(self.decisions.path)))
 
     @cached_property
     def chooser(self) -> Chooser:
@@ -223,6 +232,10 @@ class Plan:
         collective before the first one of this plan, by default the planned ones.
         """
         config, decisions, conditions, start = self.config, self.decisions, self.conditions, self.start
+        if self._differs_by_round:
+            earlier = [before, *(self.decisions.row(row) for row in range(len(decisions.path) - 1))]
+            pairs = zip(self._each(), earlier, strict=True)
+            return np.concatenate([plan.reconfiguring_s(last) for plan, last in pairs])
         if start:
             before = before or decisions_of(config, self.mode, conditions, start=start - 1, count=1)
             last = before.placement, before.path
@@ -233,7 +246,8 @@ class Plan:
         is_probed = conditions.are_probed(chosen_by, start, numbers.size, config.collective.reembed_every)
         fabric, router, dead = conditions.fabric, self.chooser.router, conditions.dead(start, numbers.size)
         routed, spread = spreads_over(fabric, chosen_by) is None, ways_of(fabric, chosen_by) is not None
-        reconnects, is_probing = config.transport.buffer_bytes is not None, chosen_by.knowledge.kind == PROBED
+        reconnects = config.transport.buffer_bytes is not None or config.has_background
+        is_probing = chosen_by.knowledge.kind == PROBED
         waits_s = cost.reconfiguring_s(
             router,
             self.workload,
@@ -273,6 +287,9 @@ class Plan:
         spans = self.workload.jobs
         if not spans:
             return self._without_jobs_s(read), None
+        if self._differs_by_round:
+            by_round, by_job = zip(*(plan.with_jobs_s(read) for plan in self._each()), strict=True)
+            return np.concatenate(by_round), np.concatenate(by_job)
         rounds, jobs = [], []
         step = max(1, _TIMES_AT_ONCE // len(self.workload.schedule.transfers))
         for first in range(0, len(self.decisions.path), step):
@@ -460,7 +477,11 @@ def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
 def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
     """Return each job's completion time, from its start to its last arrival, [K, J] seconds; arguments as `round_s`."""
     return np.stack(
-        [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) - span.start_s for span in spans], axis=1
+        [
+            arrives_s[span.transfers.start : span.transfers.stop].max(axis=0, initial=span.start_s) - span.start_s
+            for span in spans  # a draw of background traffic may have no message
+        ],
+        axis=1,
     )
 
 
@@ -567,15 +588,17 @@ def critical_path(config: Scenario, mode: str, count: int) -> dict[str, float]:
     Returns mean seconds by link ("g0>g4") or, for computations, by GPU, in descending order."""
     plan = plan_of(config, mode, count)
     conditions, decisions, transfers = plan.conditions, plan.decisions, plan.workload.foreground_transfers
-    predicted, links = plan.times(), plan.links()
+    links = plan.links()
     names = [link.name for link in conditions.shared.all]
     if decisions.limits_bps.size:  # a tunnel's limit is reported under the tunnel's first link
         first_links = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
         names += first_links * (decisions.limits_bps.shape[1] // len(first_links))
     mean_s: defaultdict[str, float] = defaultdict(float)
+    whole = None if config.has_background else plan.times()
     for row in range(count):
-        hops, limits = _hops(plan.row(row), links[row]), fluid.bottleneck_names(predicted, names, row)
-        critical = path_of(transfers, predicted, row)
+        predicted, at = (plan.row(row).times(), 0) if whole is None else (whole, row)
+        hops, limits = _hops(plan.row(row), links[row]), fluid.bottleneck_names(predicted, names, at)
+        critical = path_of(transfers, predicted, at)
         for name, share in seconds_by_link(transfers, critical, hops, limits).items():
             mean_s[name] += share.seconds / count
     return dict(sorted(mean_s.items(), key=lambda item: -item[1]))

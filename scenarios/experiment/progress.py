@@ -100,7 +100,7 @@ class Progress:
         parts = (arrays for _, arrays in sorted(point.parts.items()))
         times_s, reembedded, rerouted = map(np.concatenate, zip(*parts, strict=True))
         config = self.configs[index]
-        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted, "one_draw": config.has_background}
+        chosen: Any = {"reembedded": reembedded, "rerouted": rerouted}
         series = series_of(np.arange(point.count), times_s, config.conditions, **chosen)
         if mode == "base":
             self._base[index] = series

@@ -46,6 +46,8 @@ _PACKAGES = ("longhaul", "numpy", "pyarrow", "pandas", "matplotlib", "os-ken", "
 _GIT_TIMEOUT_S = 20
 
 
+_OF_JOBS = ("name", "background", "start_s")
+
 POLICIES = "policies"
 """The folder with copies of the files of the user's own policies."""
 
@@ -110,7 +112,8 @@ def _read_settings(path: Path, scenario: Scenario) -> list[dict[str, Any]]:
 
     def columns(of: list[dict[str, Any]]) -> list[Any]:
         of_jobs = (
-            [[job[name] for name in ("name", "background", "start_s")] for job in each.get("jobs", [])] for each in of
+            [each.get("rounds_differ"), *([job[name] for name in _OF_JOBS] for job in each.get("jobs", []))]
+            for each in of
         )
         return [(reader.point_columns(of, Point("", index, "")), jobs) for index, jobs in enumerate(of_jobs)]
 

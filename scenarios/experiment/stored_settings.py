@@ -11,8 +11,8 @@ from topologies.fabric.fabric import Fabric, build_fabric
 
 def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
     """Return every configuration as stored in settings.json: the swept values, the value of every key, the fabric that
-    the result rows refer to, the schedule, traffic classes and jobs if it has any, and for each mode the shared
-    links."""
+    the result rows refer to, the schedule, traffic classes and jobs if it has any, and for each mode the shared links.
+    With background traffic the schedule is that of round 0."""
     return [
         {
             "setting": index,
@@ -27,6 +27,7 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
                 {"name": one.name, "start_s": one.start_s, "background": one.is_background} | _works_as_json(one)
                 for one in config.workload.jobs
             ],
+            **({"rounds_differ": True} if config.has_background else {}),
             "shared_links": {mode: list(config.shared_links(mode)) for mode in config.run.modes},
             **_admission_as_json(config),
         }

@@ -248,7 +248,6 @@ def _result(
     for mode, rows in stored.items():
         chosen: Any = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         times_s = rows["completion_s"].to_numpy()
-        chosen |= {"one_draw": config.has_background}
         series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, **chosen)
     points = tuple(
         replace(

@@ -84,7 +84,11 @@ class MeasuredEnds(_Measuring):
         if (last := self._last) is not None:
             delays_s = self._true.shared_delays_s
             seen_bps = rates_from_messages(
-                self._config.workload, last.links, delays_s, sent_s=last.sent_s, arrived_s=last.arrived_s
+                self._config.of_round(last.number).workload,
+                last.links,
+                delays_s,
+                sent_s=last.sent_s,
+                arrived_s=last.arrived_s,
             )
             self._noted.noted_bps = updated_rates(ENDS, self._noted.noted_bps, seen_bps, last.links)
             self._last = None

@@ -1,5 +1,6 @@
 """The workload of a round: what all jobs of a scenario do together."""
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -24,18 +25,19 @@ def workload_of_jobs(
     seed: int,
     training: TrainingPlan | None = None,
     admission: AdmissionPlan | None = None,
+    number: int = 0,
 ) -> Workload:
     """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
 
-    `default` is the scenario's [collective], `seed` is the seed of background traffic, `training` plans jobs of that
-    kind, and `admission` admits transfers; refused and broken transfers are left out.
+    `default` is the scenario's [collective], `training` plans jobs of that kind, and `admission` admits transfers;
+    refused and broken transfers are left out. Background traffic is drawn from `seed` for the round of this number.
     """
     placed = []
     share = {each.name: each.share for each in classes}
     transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
-    for number, job in enumerate(jobs):
+    for place, job in enumerate(jobs):
         if job.name not in transfers:
-            placed_job = _job(job, number, default, sites=sites, seed=seed, training=training)
+            placed_job = _job(job, default, sites=sites, seed=(seed, place, number), training=training)
         elif (transfer := transfers[job.name]).workload is not None:
             assert job.ranks is not None
             placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
@@ -50,11 +52,10 @@ def workload_of_jobs(
 
 def _job(
     job: JobSpec,
-    number: int,
     default: CollectiveSpec,
     *,
     sites: tuple[int, ...],
-    seed: int,
+    seed: tuple[int, ...],
     training: TrainingPlan | None,
 ) -> Job:
     ranks = job.ranks or tuple(range(sum(sites)))
@@ -67,7 +68,7 @@ def _job(
                 rate_bps=job.rate_bps,
                 message_bytes=job.chunk_bytes or default.chunk_bytes,
                 duration_s=job.duration_s,
-                seed=(seed, number),
+                seed=seed,
             )
         elif (spec := job.collective(default)).kind == TRAINING:
             assert training is not None
@@ -83,5 +84,5 @@ def _job(
         start_s=job.start_s,
         count=job.count,
         is_background=job.is_background,
-        duration_s=job.duration_s if job.is_background else None,
+        demand_bps=math.inf if not job.is_background else (job.rate_bps or 0) / (len(ranks) - 1),
     )

@@ -94,7 +94,7 @@ class Scenario:
     """One experiment: every mode of its run, in every configuration that its sweep spans.
 
     In a configuration, which is one point of the sweep, `at` holds the swept keys with their values. `notes` tell how
-    values were rounded when they were read.
+    values were rounded when they were read. `round_number` is the round whose background traffic `workload` has.
     """
 
     name: str = "scenario"
@@ -113,6 +113,7 @@ class Scenario:
     classes: tuple[ClassSpec, ...] = ()
     policies: tuple[Mode, ...] = ()
     sweep: tuple[Axis, ...] = ()
+    round_number: int = 0
     at: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
@@ -134,6 +135,7 @@ class Scenario:
                 seed=seed,
                 training=self.training_plan,
                 admission=self.admission_plan,
+                number=self.round_number,
             )
         elif self.training_plan is not None:
             workload = self.training_plan.workload(range(self.gpus))
@@ -163,8 +165,12 @@ class Scenario:
 
     @property
     def has_background(self) -> bool:
-        """Whether any job is background traffic, which is drawn once and is the same in every round."""
+        """Whether any job is background traffic, which is drawn for every round."""
         return any(job.is_background for job in self.jobs)
+
+    def of_round(self, number: int) -> "Scenario":
+        """Return the configuration with the workload of a round: the same flows, but other background messages."""
+        return replace(self, round_number=number) if self.has_background else self
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:

@@ -126,6 +126,7 @@ class PointRun:
         """
         self.testbed.tell(f"collective {number}: the shaping of the links")
         self.testbed.shape(number, in_force)
+        self.testbed.set_round(number)
         self.testbed.faults_under[number] = self.testbed.faults(in_force)
         if attempt > 1:
             self.testbed.placement = self._completed_placement

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from hosts.agent.transport import (
     set_queued_bytes,
 )
 from hosts.collectives.kinds import Workload
-from hosts.collectives.rank_programs import flow_bytes, message_bytes, moves
+from hosts.collectives.rank_programs import Extent, extent, moves
 from hosts.communicator import CollectiveError, Communicator
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
@@ -65,6 +66,7 @@ from topologies.mininet_nodes import NetworkError
 from topologies.shaping.classes import FRAME_BYTES, SEGMENT_BYTES, Buffer, Shaping, Tunnel
 from topologies.shaping.host_ports import HostPorts, port_rates_bps
 from topologies.shaping.netlink import RtNetlink
+from topologies.shaping.rate_scale import RateScale
 from topologies.shaping.tc import DropCounter, Shaper, TcError
 
 _READY_S = 60.0
@@ -338,18 +340,24 @@ class Testbed:
         deadline_s = max(self.deadline_s, _PATIENT * self._longest_silence_s(workload))
         if self.config.transport.buffer_bytes is not None:
             # Long enough for a message whose every frame is lost and retransmitted after a timeout.
-            frames = self.config.carried_workload.largest_message_bytes / frame_segment_bytes()
+            frames = self._most.message_bytes / frame_segment_bytes()
             deadline_s += self.config.transport.rto_min_s * frames
         return Communicator(
             self.fabric,
             host_pids=self.network.host_pids,
             workload=workload,
+            most=self._most,
             transport=self.config.transport,
             deadline_s=deadline_s,
             lead_s=self.platform.lead_s,
             epoch=epoch,
             fastest_bps=self._fastest_bps if self._has_own_segments else None,
         )
+
+    @property
+    def _most(self) -> Extent:
+        """The extent of what the agents carry: of the collective, or of all rounds if they differ."""
+        return _extent_of(self.config.of_round(0), self.platform.scale)
 
     @property
     def _has_own_segments(self) -> bool:
@@ -391,7 +399,7 @@ class Testbed:
     def _windows(self, shared: Collection[str]) -> FairShareLimits:
         """Return windows with which connections queue so little that flows get fair shares."""
         return fair_share_limits(
-            message_bytes=self.config.carried_workload.largest_message_bytes,
+            message_bytes=self._most.message_bytes,
             shared_links=most_shared(self.fabric, shared),
             fastest_bps=self._fastest_bps,
             steady=self.conditions.timed is None,
@@ -509,7 +517,7 @@ class Testbed:
     def _longest_silence_s(self, workload: Workload) -> float:
         """Return the longest time in which an agent may receive nothing, in s, though nothing fails: all messages pass
         the slowest link, and those that wait for one another pass paths of the longest delays."""
-        total = sum(message_bytes(workload, task) for _, task in workload.schedule.sends())
+        total = self._most.total_bytes
         slowest_bps = float(self.platform.scale.rates_bps(np.array(self._slowest_bps)))
         silence_s, delay_s = 8 * total / slowest_bps, float(np.sort(self.delays_s)[-_LONG_LINKS:].sum())
         if delay_s > _SHORT_S:  # otherwise they pass within the usual deadline
@@ -524,12 +532,19 @@ class Testbed:
         if self.config.transport.buffer_bytes is not None:
             return 0
         if self.fair_links is None and not self.config.run.is_real and self.config.transport.queue == "fair":
-            return flow_bytes(workload)  # no link is shared: acknowledgements wait behind one flow's messages
+            return self._most.flow_bytes  # no link is shared: acknowledgements wait behind one flow's messages
         if self.fair_links is None or (self._loses_nothing and (self.config.classes or self.tunnels)):
-            return sum(message_bytes(workload, task) for _, task in workload.schedule.sends())  # behind all messages
+            return self._most.total_bytes  # behind all messages
         # At each link behind what every other flow has queued.
         flows = {task.flow for _, task in workload.schedule.sends()}
         return len(flows) * self._windows(self.fair_links).queued_bytes * most_shared(self.fabric, self.fair_links)
+
+    def set_round(self, number: int) -> None:
+        """Have the agents run the messages of a round, if rounds differ; they then need new connections."""
+        if self.config.has_background:
+            self.config = self.config.of_round(number)
+            self._communicator.set_workload(scaled_workload(self.config.workload, self.platform.scale))
+            self.disconnect()
 
     def disconnect(self) -> None:
         """Require new connections at the next `connect`."""
@@ -801,3 +816,10 @@ class Testbed:
         paths = {(a, b): between[gpus[a].site, gpus[b].site][0].index for a, b in self._crossings()}
         paths |= self._crossing_paths
         return tuple(self._spread_paths.get(index, paths.get(edge, -1)) for index, edge in enumerate(self._edges()))
+
+
+@lru_cache(maxsize=4)
+def _extent_of(config: Scenario, scale: RateScale) -> Extent:
+    """Return the extent of a configuration's workload, scaled, or of those of all its rounds."""
+    rounds = range(config.collective.count if config.has_background else 1)
+    return extent(scaled_workload(config.of_round(number).workload, scale) for number in rounds)

@@ -227,7 +227,7 @@ def test_permutation_traffic_has_one_destination_per_rank_and_other_patterns_hav
 
 
 def test_background_traffic_too_slow_for_a_single_message_is_refused():
-    with pytest.raises(ScheduleError, match="one message at least"):
+    with pytest.raises(ScheduleError, match="2.5e-10 messages on average; allowed: one at least"):
         background("poisson", places=2, rate_bps=1, message_bytes=10**6, duration_s=1e-3, seed=(1, 0))
 
 
@@ -272,7 +272,22 @@ def test_background_traffic_slows_a_round_down_but_the_round_does_not_wait_for_i
     quiet_s, _ = modelled(setting(TENANTS[0]))
     noisy = setting(TENANTS[0], {**NOISE, "rate": "20 Gbit/s", "duration": "200 ms"})
     noisy_s, jobs_s = modelled(noisy)
-    assert (noisy_s > quiet_s * (1 + 1e-9)).all() and (jobs_s[:, 1] > 0.19).all() and (noisy_s < jobs_s[:, 1]).all()
+    assert (noisy_s >= quiet_s * (1 - 1e-9)).all() and (noisy_s > quiet_s * 1.01).sum() > 15
+    assert (jobs_s[:, 1] > 0.19).all() and (noisy_s < jobs_s[:, 1]).all()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_round_has_its_own_draw_of_background_traffic_over_the_same_flows(pattern):
+    noisy = setting(TENANTS[0], {**NOISE, "pattern": pattern})
+    rounds = [noisy.of_round(number).workload for number in range(4)]
+    assert len({one.schedule.flows for one in rounds}) == 1
+    assert len({one.schedule.transfers[one.jobs[1].transfers.start :] for one in rounds}) == 4
+    assert len({one.foreground_transfers for one in rounds}) == 1
+    whole_s, _ = modelled(noisy)
+    conditions = conditions_of(noisy)
+    for number in (3, 11):  # alone, in another batch
+        decisions = decisions_of(noisy, "base", conditions, start=number, count=1)
+        assert Plan(noisy, "base", decisions, conditions, number).completion_s()[0] == whole_s[number]
 
 
 def test_reembedding_exchanges_gpus_only_between_ranks_of_the_same_site_and_jobs():
