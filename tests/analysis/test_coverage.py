@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.intervals import HEAVY, ONE_DRAW, Interval, Series, gain, series_of, summarise
+from hosts.collectives.background import PATTERNS
 from scenarios.engines.model import Model
 from scenarios.spec.scenario import Scenario
 from tests.fakes.commands import scenario
@@ -164,6 +165,21 @@ def test_intervals_under_a_wide_range_of_rates_hold_or_are_missing(gbps: float) 
             for has_one, held in covered(config, times, mode, count):
                 draws = has_one * 600 * 100 / count
                 assert draws < 20 or abs(held - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / draws), (mode, count, draws, held)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_intervals_hold_with_background_traffic(pattern: str) -> None:
+    """Over 300 draws of 60 rounds on four GPUs; within three standard errors."""
+    noise = {"name": "noise", "kind": "background", "pattern": pattern, "rate": "4 Gbit/s", "duration": "2 ms"}
+    jobs = [{"name": "train"}, {**noise, "chunk": "200 kB"}]
+    values = {"collective.count": 300 * 60, "collective.size": "4 MB", "fabric.gpus": 4, "job": jobs}
+    (config,) = scenario(**values, **{"run.modes": ["base", "joint"]}).configurations()
+    times = simulated(config)
+    for mode in times:
+        for has_one, held in covered(config, times, mode, 60):
+            assert has_one > 0.8, mode
+            assert abs(held - 0.95) <= 3 * math.sqrt(0.95 * 0.05 / (has_one * 300)), (mode, held)
 
 
 def test_a_repeated_draw_of_background_traffic_has_no_interval() -> None:

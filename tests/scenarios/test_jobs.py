@@ -227,7 +227,7 @@ def test_permutation_traffic_has_one_destination_per_rank_and_other_patterns_hav
 
 
 def test_background_traffic_too_slow_for_a_single_message_is_refused():
-    with pytest.raises(ScheduleError, match="2.5e-10 messages on average; allowed: one at least"):
+    with pytest.raises(ScheduleError, match=r"2\.5e-10 messages on average; allowed: one at least"):
         background("poisson", places=2, rate_bps=1, message_bytes=10**6, duration_s=1e-3, seed=(1, 0))
 
 
