@@ -77,12 +77,26 @@ class Network(Mininet):
         """The pid of a process in each GPU's network namespace, by rank."""
         return tuple(host.pid for host in self.hosts)
 
-    def addLink(self, *ends: Any, cls: Any = None, **params: Any) -> Any:
-        """Add a link: before `build`, one that `build` makes together with all others; afterwards as Mininet does."""
-        if not self.built:
-            number = 2 * len(self.links)
-            params |= {"addr1": _mac(number), "addr2": _mac(number + 1)}
-        return super().addLink(*ends, cls=cls if self.built else PlannedLink, **params)
+    def addHost(self, *arguments: Any, **params: Any) -> Any:
+        """Add a host that `build` makes together with all others; raises NetworkError afterwards."""
+        self._check_unbuilt("host")
+        return super().addHost(*arguments, **params)
+
+    def addSwitch(self, *arguments: Any, **params: Any) -> Any:
+        """Add a switch that `build` makes together with all others; raises NetworkError afterwards."""
+        self._check_unbuilt("switch")
+        return super().addSwitch(*arguments, **params)
+
+    def addLink(self, *ends: Any, **params: Any) -> Any:
+        """Add a link that `build` makes together with all others; raises NetworkError afterwards."""
+        self._check_unbuilt("link")
+        number = 2 * len(self.links)
+        return super().addLink(*ends, **(params | {"addr1": _mac(number), "addr2": _mac(number + 1)}))
+
+    def _check_unbuilt(self, what: str) -> None:
+        if self.built:
+            reason = "the controller and the shaping of links know the declared ones only"
+            raise NetworkError(f"no {what} can be added to a running network, as {reason}: declare another fabric")
 
     def build(self) -> None:
         """Make hosts and cables, bring all interfaces up and set their addresses."""
