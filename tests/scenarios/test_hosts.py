@@ -30,15 +30,21 @@ def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_command
         f"run g0,g2: {PYTHON} {isolation.SCRIPT}",
         *isolation.commands_of(("g0", "g2"), ("10.0.0.1", "10.1.0.1")),
         "g0 cat",
+        "sh sh counters.sh >/run/counters 2>&1 &",
         "allgather 8 MB",  # by agents, whose buffers are others
         "g0 cat /proc/sys/net/ipv4/tcp_wmem",
         "g0 read line; echo read $?",
-        "g0 X=here",
+        "g0 X=here; sleep 1",
+        "sh cat /run/counters",
         "g0 bash -c 'trap \"\" INT; while :; do sleep 1; done'",
         "sh sleep 100",
         "g0 echo $X$((6 * 7)) in $(hostname) as $(ps -C ip -o pid=)",
         "py net.addHost('h9')",
         "py g0.popen('sleep 1000')",  # still runs when the session ends
+    )
+    switches = " ".join(f"s{site}b{number}" for site in (0, 1) for number in (0, 1))
+    (vm.folder / "counters.sh").write_text(
+        f"sleep 0.5; for switch in {switches}; do ovs-ofctl -O OpenFlow13 dump-flows $switch; done"
     )
     asked = ("--cli", "--gpus", "4", "--set", 'program.deadline="30 s"')
     ended = vm.run(*asked, program=[RUN], input="\n".join(lines).encode(), timeout=400)
@@ -46,6 +52,8 @@ def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_command
     of_ranks, of_nodes = isolation.results(ended.out)
     isolation.check(of_ranks, shared=isolation.SHARED)
     isolation.check(of_nodes, shared=isolation.OF_NODES)
+    # Two crossings of the ring carry three blocks each, through two routers.
+    assert sum(map(int, re.findall(r"n_bytes=(\d+)", ended.out))) == pytest.approx(2 * 3 * 2 * 8e6, rel=0.05)
     assert "4096\t16384\t4194304" in ended.out
     assert "read 1\r\n" in ended.out
     assert "no host can be added to a running network, as " in ended.out
