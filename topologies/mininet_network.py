@@ -28,7 +28,7 @@ from topologies.mininet_topo import PREFIX_LENGTH, LonghaulTopo
 from topologies.shaping.classes import MTU_BYTES, SEGMENT_BYTES
 from topologies.shaping.netlink import RtNetlink
 
-_CACHE_IDLE_MS = 86_400_000  # a day: the cache is to be revalidated when rules change, not during a collective
+_DAY_MS = 86_400_000
 _BACKLOG_PACKETS = 1_000_000  # capacity of the kernel's queue between the ends of a cable; further packets are dropped
 
 
@@ -38,6 +38,9 @@ class Network(Mininet):
     Its switches connect to `controller_port` at 127.0.0.1, or at their addresses in `controller_at` (by switch name).
     Open vSwitch must be running, and this process must be root in the network namespace for the switches. Entering
     raises NetworkError if a part of the network cannot be made, after removing all other parts.
+
+    Rules count packets when Open vSwitch revalidates the kernel's flows: when rules change, and every `counted_ms` if
+    it is given. It is not for experiments, as a change of rules waits for up to 5 ms after a revalidation.
     """
 
     hosts: list[Any]
@@ -45,8 +48,15 @@ class Network(Mininet):
     controllers: list[Any]
     links: list[Any]
 
-    def __init__(self, fabric: Fabric, *, controller_port: int, controller_at: Mapping[str, str] | None = None) -> None:
-        self.fabric, self._controller_at = fabric, controller_at or {}
+    def __init__(
+        self,
+        fabric: Fabric,
+        *,
+        controller_port: int,
+        controller_at: Mapping[str, str] | None = None,
+        counted_ms: int | None = None,
+    ) -> None:
+        self.fabric, self._controller_at, self._counted_ms = fabric, controller_at or {}, counted_ms or _DAY_MS
         Mininet.inited = True  # so that it does not start a program per system limit; `build` sets the one needed
         super().__init__(
             topo=LonghaulTopo(fabric=fabric),
@@ -77,12 +87,26 @@ class Network(Mininet):
         """The pid of a process in each GPU's network namespace, by rank."""
         return tuple(host.pid for host in self.hosts)
 
-    def addLink(self, *ends: Any, cls: Any = None, **params: Any) -> Any:
-        """Add a link: before `build`, one that `build` makes together with all others; afterwards as Mininet does."""
-        if not self.built:
-            number = 2 * len(self.links)
-            params |= {"addr1": _mac(number), "addr2": _mac(number + 1)}
-        return super().addLink(*ends, cls=cls if self.built else PlannedLink, **params)
+    def addHost(self, *arguments: Any, **params: Any) -> Any:
+        """Add a host that `build` makes together with all others; raises NetworkError afterwards."""
+        self._check_unbuilt("host")
+        return super().addHost(*arguments, **params)
+
+    def addSwitch(self, *arguments: Any, **params: Any) -> Any:
+        """Add a switch that `build` makes together with all others; raises NetworkError afterwards."""
+        self._check_unbuilt("switch")
+        return super().addSwitch(*arguments, **params)
+
+    def addLink(self, *ends: Any, **params: Any) -> Any:
+        """Add a link that `build` makes together with all others; raises NetworkError afterwards."""
+        self._check_unbuilt("link")
+        number = 2 * len(self.links)
+        return super().addLink(*ends, **(params | {"addr1": _mac(number), "addr2": _mac(number + 1)}))
+
+    def _check_unbuilt(self, what: str) -> None:
+        if self.built:
+            reason = "the controller and the shaping of links know the declared ones only"
+            raise NetworkError(f"no {what} can be added to a running network, as {reason}: declare another fabric")
 
     def build(self) -> None:
         """Make hosts and cables, bring all interfaces up and set their addresses."""
@@ -113,7 +137,7 @@ class Network(Mininet):
 
     def start(self) -> None:
         """Build the network if it is not built yet, and start its switches; raises NetworkError."""
-        cache = [f"other_config:{key}={_CACHE_IDLE_MS}" for key in ("max-idle", "max-revalidator")]
+        cache = [f"other_config:max-idle={_DAY_MS}", f"other_config:max-revalidator={self._counted_ms}"]
         try:  # without a timeout, ovs-vsctl would wait for ever if its database is down
             run_program(["ovs-vsctl", "--timeout=10", "--no-wait", "set", "Open_vSwitch", ".", *cache])
         except NetworkError as error:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mininet.link import TCIntf
-from mininet.node import Host
 from mininet.topo import Topo
 from mininet.util import splitArgs
 
@@ -30,6 +29,7 @@ if "__file__" not in globals():  # mn executes the file without __file__ and wit
 from topologies.errors import FabricError, Mistake, did_you_mean, format_value
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
+from topologies.mininet_nodes import GpuHost
 from topologies.shaping.classes import MTU_BYTES
 
 PREFIX_LENGTH = 8
@@ -41,8 +41,15 @@ _links, _switches, _controllers = ("default", "tc", "tcu"), ("default", "ovs", "
 _addresses = "the controller's rules have the addresses of the fabric's own GPUs"
 
 
-class NeighbourlyHost(Host):
-    """A host that knows the MAC addresses of all others, as with mn's --arp: the switches forward no broadcasts."""
+class NeighbourlyHost(GpuHost):
+    """A GPU's host for a network that Mininet builds by itself. It knows the MAC addresses of all others, as with mn's
+    --arp: the switches forward no broadcasts."""
+
+    def startShell(self, mnopts: str | None = None) -> None:
+        """Make the host's namespaces, and allow commands at once; raises NetworkError."""
+        super().startShell(mnopts)
+        self.await_namespaces(self.params["ip"].partition("/")[0])
+        self.ready()
 
     def config(self, neighbours: tuple[Gpu, ...] = (), **params: object) -> object:
         """Configure the host as Mininet does, and enter these GPUs as permanent neighbours."""
@@ -80,8 +87,13 @@ class LonghaulTopo(Topo):
         mtu = (
             {"ifconfig": ["mtu", str(MTU_BYTES)]} if alone else {}
         )  # for both ends, whatever class mn's --link chooses
+        hosts = {gpu.name for gpu in fabric.gpus}
         for cable in fabric.cables:
-            self.addLink(cable.a, cable.b, port1=cable.a_port, port2=cable.b_port, **mtu)
+            ends = [(cable.a, cable.a_port), (cable.b, cable.b_port)]
+            if alone:  # Mininet makes a cable in its first node, which must know the number of a process of the other
+                ends.sort(key=lambda end: end[0] in hosts)
+            (a, a_port), (b, b_port) = ends
+            self.addLink(a, b, port1=a_port, port2=b_port, **mtu)
 
 
 topos = {"longhaul": LonghaulTopo}

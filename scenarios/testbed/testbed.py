@@ -74,6 +74,9 @@ NOTICED_S = 10.0  # the controller notices a failure in a fraction of a second, 
 _LOOK_AGAIN_S = 0.05
 _FOLLOW_S = 0.0005
 _IN_FORCE_S = 0.02  # until switches follow only the new rules: Open vSwitch revalidates its cache every 5 ms
+_COUNTED_MS = {False: 100, True: 500}
+"""How often rules count packets at a prompt, where a user's programs may read them, by `is_real`: each takes some 2 ms
+of the processor, which in real time collectives need."""
 _DEADLINE_S = 60.0
 _DOZE_S = 0.01  # a busy machine may leave a packet at a switch for so long
 _PATIENT = 1.2  # agents wait for one another this many times the longest silence, or _DEADLINE_S if that is longer
@@ -198,6 +201,7 @@ class Testbed:
         self.is_lossless = fair_links is not None and not config.faults
         is_unlimited = config.transport.buffer_bytes is None and not config.run.is_real
         self._loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
+        self._at_prompt = at_prompt
         self.keeps_fixed_paths = has_agents and not config.faults
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
@@ -239,7 +243,12 @@ class Testbed:
             )
             self.tell(f"{len(self.fabric.gpus)} hosts and {len(self.fabric.switches)} switches")
             self.network = stack.enter_context(
-                Network(self.fabric, controller_port=PORT, controller_at=self.controller_at)
+                Network(
+                    self.fabric,
+                    controller_port=PORT,
+                    controller_at=self.controller_at,
+                    counted_ms=_COUNTED_MS[self.platform.is_real] if self._at_prompt else None,
+                )
             )
             self.tell("the shaping of the links")
             self._shaper = self._shape(self.conditions.shaped_bps(0, ()))

@@ -139,8 +139,8 @@ def count_packets(switch: str) -> None:
     """Have the rules of all switches count every packet that was forwarded before. `switch` is any of them.
 
     The kernel counts the packets of its flows, and ovs-vswitchd adds them to its rules only when it revalidates these
-    flows: here when rules or ports change, not by time (`topologies.mininet_network`). A change of a setting that only
-    switches with learnt addresses heed makes it revalidate. Raises VMError.
+    flows: when rules or ports change, and at a prompt by time (`topologies.mininet_network`). A change of a setting
+    that only switches with learnt addresses heed makes it revalidate. Raises VMError.
     """
     key = "other_config:forward-bpdu"
     is_on = subprocess.run(

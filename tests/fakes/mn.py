@@ -1,13 +1,15 @@
 """Runs Mininet's own command, as its users run it, with a controller in the VM."""
 
+from collections.abc import Sequence
+
 from tests.conftest import PROJECT, VM
 
 CUSTOM = PROJECT / "topologies" / "mininet_topo.py"
 
 
-def run_mn(vm: VM, controller: str, topology: str, *, look: str, options: str = "") -> str:
-    """Have mn, with these further options, run pingall on a fabric while this controller runs, and inspect the host
-    `look`; return all output.
+def run_mn(vm: VM, controller: str, topology: str, *, look: str, options: str = "", lines: Sequence[str] = ()) -> str:
+    """Have mn, with these further options, run pingall on a fabric while this controller runs, inspect the host `look`,
+    and run these lines at its prompt; return all output.
 
     Fails if mn fails, if the controller ends before it is stopped, or if mn leaves a bridge or a cable behind.
     """
@@ -15,7 +17,7 @@ def run_mn(vm: VM, controller: str, topology: str, *, look: str, options: str = 
     commands.write_text(
         f"sh ovs-vsctl get bridge s1b0 datapath_id\n{look} ip -br addr show dev {look}-eth0\n"
         f"{look} cat /sys/class/net/{look}-eth0/mtu\n{look} tc qdisc show dev {look}-eth0\n"
-        f"{look} tc class show dev {look}-eth0\n"
+        f"{look} tc class show dev {look}-eth0\n" + "".join(f"{line}\n" for line in lines)
     )
     commands.chmod(0o644)
     mn = f"mn --custom {CUSTOM} --topo longhaul,{topology} --controller remote --switch ovs,protocols=OpenFlow13"

@@ -10,17 +10,24 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 PORT, KEY, NUMBER, SECRET = 7700, 0x4C48, 4242, b"the secret of rank 0"
 FOLDERS = {"/tmp": Path("/tmp"), "/dev/shm": Path("/dev/shm"), "the working directory": Path()}
 PIDS = range(1, 3000)
+SCRIPT = Path(__file__)
+NOT_IN_KERNEL = {"key", "process_vm_readv"}
+SHARED = {f"{what} in the working directory" for what in ("socket", "pipe", "mapped file", "lock")}
+"""The ways from one rank of a program to another."""
+OF_NODES = SHARED | {f"{what} in /tmp" for what in ("socket", "pipe", "mapped file", "lock")} | {"terminal"}
+"""The ways from one of Mininet's nodes to another."""
 _IPC_CREAT, _IPC_NOWAIT, _IPC_RMID, _GETVAL, _SETVAL = 0o1000, 0o4000, 0, 12, 16
 _PTRACE_SEIZE, _ADD_KEY, _REQUEST_KEY, _USER_KEYRING = 0x4206, 248, 249, -4
 
@@ -258,15 +265,38 @@ def offered(server: socket.socket) -> dict[str, bool]:
         offer.close()
 
 
+def commands_of(nodes: Sequence[str], addresses: Sequence[str]) -> list[str]:
+    """Return the lines for Mininet's prompt that run this on two nodes with these addresses, and print the results."""
+    program = f'env LONGHAUL_HOSTS="{" ".join(addresses)}" RANK={{}} {sys.executable} {SCRIPT}'
+    return [
+        f"{nodes[0]} {program.format(0)} >/run/found 2>&1 &",
+        f"{nodes[1]} {program.format(1)}",
+        "sh sleep 1",
+        "sh cat /run/found",
+    ]
+
+
+def results(output: str) -> list[dict[str, dict[str, bool]]]:
+    """Return what each pair of hosts found, from an output that has it."""
+    return [json.loads(found) for found in re.findall(r'\{"within".*\}\}', output)]
+
+
+def check(found: dict[str, dict[str, bool]], *, shared: set[str]) -> None:
+    """Fail unless every way that exists is found within a host, and none but `shared` across."""
+    within, across = ({way for way, leads in found[where].items() if leads} for where in ("within", "across"))
+    assert (missed := {*found["within"]} - within) <= NOT_IN_KERNEL, missed
+    assert across == shared, across ^ shared
+
+
 def main() -> None:
     rank, hosts = int(os.environ["RANK"]), os.environ["LONGHAUL_HOSTS"].split()
     if rank == 1:
         take(hosts[0])
     elif sys.argv[1:] != [MARKER]:  # with the marker in the command line, by which others may know this process
-        os.execv(sys.executable, [sys.executable, __file__, MARKER])
+        os.execv(sys.executable, [sys.executable, SCRIPT, MARKER])
     else:
         with socket.create_server(("", PORT)) as server:
-            local = os.posix_spawn(sys.executable, [sys.executable, __file__], {**os.environ, "RANK": "1"})
+            local = os.posix_spawn(sys.executable, [sys.executable, SCRIPT], {**os.environ, "RANK": "1"})
             within = offered(server)
             os.waitpid(local, 0)
             print(json.dumps({"within": within, "across": offered(server)}))

@@ -15,47 +15,48 @@ from hypothesis import strategies as st
 
 from hosts.agent.transport import Transport
 from scenarios.program.sockets import held_bytes, initial_segments, socket_limits
-from tests.conftest import PROJECT, VM
+from tests.conftest import VM
+from tests.guest import isolation
 from tests.scenarios.test_program import program
 from tests.scenarios.test_prompt import RUN
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 
 PYTHON = sys.executable
-ISOLATION = PROJECT / "tests" / "guest" / "isolation.py"
-NOT_IN_KERNEL = {"key", "process_vm_readv"}
-SHARED = {f"{what} in the working directory" for what in ("socket", "pipe", "mapped file", "lock")}
-OF_NODES = {f"{what} in /tmp" for what in ("socket", "pipe", "mapped file", "lock")} | {"terminal"}
 
 
 def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_commands_end(vm: VM) -> None:
     """Every way that exists is found within a host, and none but files across."""
-    rank = f'env LONGHAUL_HOSTS="10.0.0.1 10.1.0.1" RANK={{}} {PYTHON} {ISOLATION}'
     lines = (
-        f"run g0,g2: {PYTHON} {ISOLATION}",
-        f"g0 {rank.format(0)} >/run/found 2>&1 &",
-        f"g2 {rank.format(1)}",
-        "wait 1 s",
-        "sh cat /run/found",
+        f"run g0,g2: {PYTHON} {isolation.SCRIPT}",
+        *isolation.commands_of(("g0", "g2"), ("10.0.0.1", "10.1.0.1")),
         "g0 cat",
+        "sh sh counters.sh >/run/counters 2>&1 &",
         "allgather 8 MB",  # by agents, whose buffers are others
         "g0 cat /proc/sys/net/ipv4/tcp_wmem",
         "g0 read line; echo read $?",
-        "g0 X=here",
+        "g0 X=here; sleep 1",
+        "sh cat /run/counters",
         "g0 bash -c 'trap \"\" INT; while :; do sleep 1; done'",
         "sh sleep 100",
         "g0 echo $X$((6 * 7)) in $(hostname) as $(ps -C ip -o pid=)",
+        "py net.addHost('h9')",
         "py g0.popen('sleep 1000')",  # still runs when the session ends
+    )
+    switches = " ".join(f"s{site}b{number}" for site in (0, 1) for number in (0, 1))
+    (vm.folder / "counters.sh").write_text(
+        f"sleep 0.5; for switch in {switches}; do ovs-ofctl -O OpenFlow13 dump-flows $switch; done"
     )
     asked = ("--cli", "--gpus", "4", "--set", 'program.deadline="30 s"')
     ended = vm.run(*asked, program=[RUN], input="\n".join(lines).encode(), timeout=400)
     assert ended.status == 1, ended.err  # two commands were ended
-    of_ranks, of_nodes = (json.loads(found) for found in re.findall(r'\{"within".*\}\}', ended.out))
-    for found, shared in ((of_ranks, SHARED), (of_nodes, SHARED | OF_NODES)):
-        within, across = ({way for way, leads in found[where].items() if leads} for where in ("within", "across"))
-        assert {*found["within"]} - within <= NOT_IN_KERNEL
-        assert across == shared
+    of_ranks, of_nodes = isolation.results(ended.out)
+    isolation.check(of_ranks, shared=isolation.SHARED)
+    isolation.check(of_nodes, shared=isolation.OF_NODES)
+    # Two crossings of the ring carry three blocks each, through two routers.
+    assert sum(map(int, re.findall(r"n_bytes=(\d+)", ended.out))) == pytest.approx(2 * 3 * 2 * 8e6, rel=0.05)
     assert "4096\t16384\t4194304" in ended.out
     assert "read 1\r\n" in ended.out
+    assert "no host can be added to a running network, as " in ended.out
     assert ended.out.count("the command was ended after 30 s (program.deadline)") == 2
     assert re.search(r"here42 in g0 as +1\r\n", ended.out)
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import PROJECT, VM
 from tests.fakes.mn import run_mn
+from tests.guest import isolation
 from tests.guest.network import CHUNK_BYTES, MANY
 from tests.guest.network import UNEQUAL as UNEQUAL_SPEC
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -248,8 +249,12 @@ def test_more_rates_than_one_netlink_message_holds_are_all_set(report: Report) -
 
 
 def test_mn_pingall_reaches_every_gpu_with_the_controller(vm: VM) -> None:
+    """And its hosts share nothing but files, as the prompt's."""
     controller = f"{sys.executable} -m controller --gpus 4 --leaves 1 --spines 1"
-    ended = run_mn(vm, controller, "gpus=4,leaves=1,spines=1", look="g3")
+    lines = isolation.commands_of(("g0", "g3"), ("10.0.0.1", "10.1.0.2"))
+    ended = run_mn(vm, controller, "gpus=4,leaves=1,spines=1", look="g3", lines=lines)
+    (found,) = isolation.results(ended)
+    isolation.check(found, shared=isolation.OF_NODES)
     assert "*** Results: 0% dropped (12/12 received)" in ended
     assert '"0000000300010000"' in ended and "10.1.0.2/8" in ended and "\n9000" in ended, ended
 
