@@ -5,10 +5,12 @@
     rows = run(scenario("fig4a", {"collective.count": 1000}), out="results/mine")
     compare(rows, baseline="wan")  # or compare("results/mine", baseline="wan")
 
-Every failure is an exception whose text is a sentence. `analysis.results` reads run folders.
+Every failure is an exception whose text is a sentence, and what `run.py` would say of a scenario on stderr is a
+`ScenarioWarning`. `analysis.results` reads run folders.
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -47,7 +49,20 @@ if TYPE_CHECKING:
     from analysis.figures.run_points import Configuration, PointRows
     from scenarios.experiment.runner import Part
 
-__all__ = ["CannotRunError", "ResultsError", "RunError", "ScenarioError", "compare", "run", "scenario"]
+__all__ = [
+    "CannotRunError",
+    "ResultsError",
+    "RunError",
+    "ScenarioError",
+    "ScenarioWarning",
+    "compare",
+    "run",
+    "scenario",
+]
+
+
+class ScenarioWarning(UserWarning):
+    """What a user should know of a scenario that can be run, such as a key without effect; one sentence."""
 
 
 class RunError(RuntimeError):
@@ -59,12 +74,15 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
 
     The keys of `values` are dotted, their values as in TOML: {"collective.chunk": "64 MB", "fabric.gpus": [3, 5]};
     "sweep.KEY" takes the list of values to sweep. Raises ScenarioError (a ValueError) with every mistake, one line
-    each.
+    each; warns (ScenarioWarning) of values that are rounded and of keys that have no effect.
     """
     if not isinstance(values, Mapping | None) or not all(isinstance(key, str) for key in values or ()):
         raise ValueError(f"{format_value(values)} is not a mapping; allowed: a mapping of dotted keys to values")
     overrides = [Override(key, value, key) for key, value in (values or {}).items()]
-    return load_scenario(str(source), overrides)
+    found = load_scenario(str(source), overrides)
+    for note in found.notes:
+        warnings.warn(note, ScenarioWarning, stacklevel=2)
+    return found
 
 
 def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | Path | None = None) -> "pd.DataFrame":

@@ -146,7 +146,7 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
     option_for = {"fabric.gpus": "--gpus", "fabric.grain": "--grains", "run.modes": "--mode"}
     for override in (assignment(text) for text in options.set):
         if override.key in option_for:
-            raise ValueError(f"{override.where}: does nothing here; allowed: {option_for[override.key]}")
+            raise ValueError(f"{override.where}: is set for every row; allowed: {option_for[override.key]}")
     overrides = [
         Override("collective.kind", kind, "--kinds"),
         Override("collective.algorithm", algorithm, "--algorithms"),

@@ -51,10 +51,10 @@ def run(arguments: Sequence[str]) -> int:
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    if request.export is not None and not request.dry_run:
-        return _export(request.scenario, *request.export)
     configs = request.scenario.configurations()
     _tell(file_notes.notes_on(configs))
+    if request.export is not None and not request.dry_run:
+        return _export(request.scenario, *request.export)
     if request.scenario.program.command is not None and not request.dry_run:
         _tell(physical_limits.notes_on(configs))
         return _program(request, arguments)

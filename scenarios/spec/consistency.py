@@ -15,13 +15,13 @@ from scenarios.policies.policy import Mode
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.keys import MAX_CONFIGURATIONS
-from scenarios.spec.scenario import MAX_OPTIMUM, RunSpec, Scenario
+from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import ConditionsSpec
 from topologies.errors import Mistake, SpecError, conflicts, did_you_mean, format_value
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.shaping.rate_scale import FULL_SCALE, ScaleError
+from topologies.shaping.rate_scale import ScaleError
 
 MAX_PROBES = 400  # their connections are open at the same time
 MIN_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
@@ -49,9 +49,6 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
         for conditions in dict.fromkeys(config.conditions for config in configs):
             with _collect(mistakes):
                 sampler.check(conditions)
-    if not unread & {"run", "collective"}:
-        for run in dict.fromkeys(config.run for config in configs):
-            mistakes += _check_scale(run)
     if not mistakes and not unread:
         for config in configs:
             with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
@@ -99,12 +96,6 @@ def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
         elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
             text = f"{name} uses {scenario.mode(name).knowledge}, which the wall clock does not provide"
             yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
-
-
-def _check_scale(run: RunSpec) -> Iterator[Mistake]:
-    """Check that rates are scaled on the wall clock only: virtual time needs no scale and would not show it."""
-    if not run.is_real and run.scale != FULL_SCALE:
-        yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
 
 
 def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
@@ -250,8 +241,6 @@ def _check_classes(config: Scenario) -> Iterator[Mistake]:
     if config.run.is_real or config.transport.queue != "fair":
         where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
         yield Mistake("class", f"classes {where}; allowed: fair queues in virtual time")
-    if not config.jobs:
-        yield Mistake("class", "classes without a [[job]] that has one; allowed: both or none")
 
 
 def _check_te(config: Scenario) -> Iterator[Mistake]:
@@ -291,9 +280,6 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
         yield Mistake("transport.rto_min", f"{text}; allowed: {units.format_delay(Transport.rto_min_s)} there")
     if threshold is not None:
         key, text = "transport.ecn_threshold", units.format_size(threshold)
-        if transport.congestion_control != "dctcp":
-            name = transport.congestion_control
-            yield Mistake(key, f'{text} cannot be combined with the congestion control {name}; allowed: "dctcp"')
         if size is None or threshold >= size:
             below = f"is not below the {units.format_size(size)} of" if size is not None else "needs a"
             yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
@@ -301,8 +287,7 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
 
 def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
-    spec = config.collective
-    of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
+    of_jobs = jobs.check(config.jobs, config.gpus, config.classes)
     if mistakes := [*of_jobs, *admission_checks.check(config)]:
         yield from mistakes
         return

@@ -107,14 +107,6 @@ def test_settings_incompatible_with_changing_rates_are_refused(values: tuple[str
         scenario("conditions.every=2 ms", *values)
 
 
-def test_an_interval_without_every_and_an_interval_with_a_trace_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"conditions.interval: is given without conditions.every"):
-        scenario("conditions.interval=2 ms")
-    trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}"
-    with pytest.raises(ScenarioError, match=r"conditions.interval: does nothing here; allowed: with the sampler"):
-        scenario("conditions.every=2 ms", "conditions.interval=2 ms", *trace)
-
-
 def test_rates_of_a_trace_change_within_collectives(tmp_path: Path) -> None:
     """All WAN links have 1 Gbit/s until 0.3 s, and then 4 Gbit/s: the slowest flow has sent 0.3 Gbit by then."""
     names = [link.name for link in conditions_of(scenario()).fabric.links if link.kind == "wan"]

@@ -66,7 +66,6 @@ def test_a_declared_fault_survives_reading_and_writing(
         ({"what": "switch s9b9 down"}, "what", "s9b9 is not a switch; allowed: s0l0"),
         ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8; allowed: 0 to 7"),
         ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
-        ({"what": "agent 1 killed"}, "for", "does nothing"),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
     ],

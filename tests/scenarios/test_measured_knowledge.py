@@ -179,7 +179,6 @@ def test_before_any_measurement_every_link_is_believed_to_have_its_mean_rate():
             'knowledge = "measured ports"\nmeasure_every = "99 us"',
             '"99 us" is too small: a delay must be between 100 us',
         ),
-        ('knowledge = "mean"\nmeasure_every = "1 ms"', "measure_every: has no effect with this knowledge"),
         ('knowledge = "measured ports"\n[run]\nmodes = ["p"]\nclock = "wall"', "which the wall clock does not provide"),
     ],
 )

@@ -329,17 +329,12 @@ def test_te_keys_survive_storing_and_invalid_combinations_are_refused() -> None:
         "transport.queue=fifo": 'te cannot be combined with transport.queue "fifo"',
         "control.counted=true": "te cannot be combined with control.counted",
         "conditions.every=5 ms": "te cannot be combined with conditions.every",
-        'class=[{name="a", priority=0, ceiling=0.5}]': "a has a ceiling of 0.5, which te does not support; allowed: 1",
     }
     for value, said in refused.items():
         with pytest.raises(ScenarioError, match=said):
             scenario(TE, value)
-    for value in ("te.every=2", "te.pieces=8", "te.demand=measured", "te.sample=5 ms"):
-        with pytest.raises(ScenarioError, match=r'does nothing here; allowed: with fabric\.routing = "te"'):
-            scenario(value)
-    with pytest.raises(ScenarioError, match=r'te\.sample: does nothing here; allowed: with te\.demand = "measured"'):
-        scenario(TE, "te.sample=5 ms")
-    assert scenario("te.every=1").te == scenario().te  # a stored run has this key
+    with pytest.raises(ScenarioError, match="a has a ceiling of 0.5, which te does not support; allowed: 1"):
+        scenario(TE, 'class=[{name="a", priority=0, ceiling=0.5}]', 'job=[{class="a"}]')
 
 
 def test_emulated_te_times_match_the_model_under_link_failures(tmp_path: Path) -> None:
