@@ -378,15 +378,6 @@ def test_an_invalid_class_is_refused_in_one_sentence_with_its_key(tables, place,
     assert re.match(f"{place}: .*{words}", line), line
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [({"transport__queue": "fifo"}, "fair queues in virtual time"), ({"run__clock": "wall"}, "on the wall clock")],
-)
-def test_classes_are_refused_with_fifo_queues_and_on_the_wall_clock(values, words):
-    with pytest.raises(ScenarioError, match=words):
-        scenario({"class": "gold"}, **{"class": [GOLD]}, **values)
-
-
 def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_classes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command.run(["tenants", "--engine", "model", "--collectives", "20", "--modes", "base", "--out", "it"]) == 0

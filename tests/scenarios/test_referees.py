@@ -234,8 +234,6 @@ def test_without_requested_referees_a_run_has_no_best_times_and_no_referee_figur
             "the best schedule of 301 collectives; allowed: collective.count up to 300",
         ),
         ({"collective.count": 9, "run.search": 0}, "0 is too small"),
-        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "combined with jobs, of which no best is known"),
-        ({"collective.count": 9, "collective.kind": "training"}, "combined with training, of which no best is known"),
     ],
 )
 def test_referees_for_unsupported_workloads_or_too_many_collectives_are_refused(
