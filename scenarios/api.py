@@ -39,6 +39,7 @@ from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.notes import notes_on
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
 from topologies.errors import format_value
@@ -91,7 +92,8 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     With `out`, a new or an empty folder, everything is stored there as run.py stores it, report included; otherwise
     nothing is. The columns are those of collectives.parquet. The emulation measures the first `collective.emulated`
     collectives of each point; the engine "both" also predicts all of them. `jobs` is the number of parallel processes
-    or VMs: at most as many VMs as fit in memory, and one on the wall clock.
+    or VMs: at most as many VMs as fit in memory, and one on the wall clock. Warns (ScenarioWarning) of what was assumed
+    of files, and of physical limits that the scenario is beyond.
 
     Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
     cannot run the VM, RunError if a point fails; the rows of the other points are then in the folder.
@@ -99,6 +101,9 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     parts = [engine_for(scenario, name, jobs=jobs) for name in ENGINES[engine]]
+    for note in notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine]):
+        if note not in scenario.notes:  # which `scenario` has told
+            warnings.warn(note, ScenarioWarning, stacklevel=2)
     return _in_memory(scenario, parts) if out is None else _stored(scenario, parts, Path(out))
 
 

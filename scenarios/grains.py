@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, progress: Callable[[int, int], None]) -> li
     options, RunError if a point fails, VMError if the VM cannot run.
     """
     scenarios = [(key, _scenario(options, *key)) for key in _keys(options)]
-    study_command.warn("grains.py", [scenario for _, scenario in scenarios])
+    study_command.warn("grains.py", [one for _, one in scenarios], emulates=options.engine != "model")
     points: dict[tuple[str, str, str], dict[int, _Point]] = {}
     for done, (key, scenario) in enumerate(scenarios):
         progress(done, len(scenarios))
