@@ -5,10 +5,12 @@
     rows = run(scenario("fig4a", {"collective.count": 1000}), out="results/mine")
     compare(rows, baseline="wan")  # or compare("results/mine", baseline="wan")
 
-Every failure is an exception whose text is a sentence. `analysis.results` reads run folders.
+Every failure is an exception whose text is a sentence, and what `run.py` would say of a scenario on stderr is a
+`ScenarioWarning`. `analysis.results` reads run folders.
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -37,6 +39,7 @@ from scenarios.experiment.run_folder import RunFolder
 from scenarios.experiment.stored_settings import settings_as_json
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, load_scenario
+from scenarios.spec.notes import notes_on
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError
 from topologies.errors import format_value
@@ -47,7 +50,20 @@ if TYPE_CHECKING:
     from analysis.figures.run_points import Configuration, PointRows
     from scenarios.experiment.runner import Part
 
-__all__ = ["CannotRunError", "ResultsError", "RunError", "ScenarioError", "compare", "run", "scenario"]
+__all__ = [
+    "CannotRunError",
+    "ResultsError",
+    "RunError",
+    "ScenarioError",
+    "ScenarioWarning",
+    "compare",
+    "run",
+    "scenario",
+]
+
+
+class ScenarioWarning(UserWarning):
+    """What a user should know of a scenario that can be run, such as a key without effect; one sentence."""
 
 
 class RunError(RuntimeError):
@@ -59,12 +75,15 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
 
     The keys of `values` are dotted, their values as in TOML: {"collective.chunk": "64 MB", "fabric.gpus": [3, 5]};
     "sweep.KEY" takes the list of values to sweep. Raises ScenarioError (a ValueError) with every mistake, one line
-    each.
+    each; warns (ScenarioWarning) of values that are rounded and of keys that have no effect.
     """
     if not isinstance(values, Mapping | None) or not all(isinstance(key, str) for key in values or ()):
         raise ValueError(f"{format_value(values)} is not a mapping; allowed: a mapping of dotted keys to values")
     overrides = [Override(key, value, key) for key, value in (values or {}).items()]
-    return load_scenario(str(source), overrides)
+    found = load_scenario(str(source), overrides)
+    for note in found.notes:
+        warnings.warn(note, ScenarioWarning, stacklevel=2)
+    return found
 
 
 def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | Path | None = None) -> "pd.DataFrame":
@@ -73,7 +92,8 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     With `out`, a new or an empty folder, everything is stored there as run.py stores it, report included; otherwise
     nothing is. The columns are those of collectives.parquet. The emulation measures the first `collective.emulated`
     collectives of each point; the engine "both" also predicts all of them. `jobs` is the number of parallel processes
-    or VMs: at most as many VMs as fit in memory, and one on the wall clock.
+    or VMs: at most as many VMs as fit in memory, and one on the wall clock. Warns (ScenarioWarning) of what was assumed
+    of files, and of physical limits that the scenario is beyond.
 
     Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
     cannot run the VM, RunError if a point fails; the rows of the other points are then in the folder.
@@ -81,6 +101,9 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
     parts = [engine_for(scenario, name, jobs=jobs) for name in ENGINES[engine]]
+    for note in notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine]):
+        if note not in scenario.notes:  # which `scenario` has told
+            warnings.warn(note, ScenarioWarning, stacklevel=2)
     return _in_memory(scenario, parts) if out is None else _stored(scenario, parts, Path(out))
 
 

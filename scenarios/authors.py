@@ -82,7 +82,7 @@ def _check(options: argparse.Namespace) -> float:
     study_command.check(options, 0, 2**63 - 1, "seed")
     if options.out is not None:
         check(options.out)
-    return study_command.quantity("--wan-delay", options.wan_delay, parse_delay_s)
+    return study_command.quantity("run.py authors", "--wan-delay", options.wan_delay, parse_delay_s)
 
 
 def _shares(options: argparse.Namespace) -> "Floats":

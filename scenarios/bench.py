@@ -71,7 +71,7 @@ def ends_s(
     from scenarios.tools import study_command
 
     scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
-    study_command.warn("bench.py", [scenario])
+    study_command.warn("bench.py", [scenario], emulates=engine != "model")
     configs = scenario.configurations()
     start, ends = clock(), []
     for event in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(configs):

@@ -74,7 +74,7 @@ def _study(options: argparse.Namespace) -> int:
     from scenarios.vm import CannotRunError
 
     scenario, failures, rows_by_engine = _scenario(options), list[str](), {}
-    study_command.warn("collectives.py", [scenario])
+    study_command.warn("collectives.py", [scenario], emulates=options.engine != "model")
     unmeasured: CannotRunError | None = None
     for engine in ("model", "emulation") if options.engine == "both" else (options.engine,):
         try:
@@ -115,8 +115,8 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
         raise ValueError(f"--kind: {format_value(options.kind)} has no sizes; allowed: {', '.join(ALGORITHMS)}{near}")
     study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
     study_command.check(options, 1, MAX_JOBS, "jobs")
-    least = study_command.quantity("--from", options.least, parse_size_bytes)
-    most = study_command.quantity("--to", options.most, parse_size_bytes)
+    least = study_command.quantity("collectives.py", "--from", options.least, parse_size_bytes)
+    most = study_command.quantity("collectives.py", "--to", options.most, parse_size_bytes)
     sizes = list(_sizes(least, most, options.factor))
     overrides = [
         Override("collective.kind", options.kind, "--kind"),

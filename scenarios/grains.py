@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, progress: Callable[[int, int], None]) -> li
     options, RunError if a point fails, VMError if the VM cannot run.
     """
     scenarios = [(key, _scenario(options, *key)) for key in _keys(options)]
-    study_command.warn("grains.py", [scenario for _, scenario in scenarios])
+    study_command.warn("grains.py", [one for _, one in scenarios], emulates=options.engine != "model")
     points: dict[tuple[str, str, str], dict[int, _Point]] = {}
     for done, (key, scenario) in enumerate(scenarios):
         progress(done, len(scenarios))
@@ -146,7 +146,7 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
     option_for = {"fabric.gpus": "--gpus", "fabric.grain": "--grains", "run.modes": "--mode"}
     for override in (assignment(text) for text in options.set):
         if override.key in option_for:
-            raise ValueError(f"{override.where}: does nothing here; allowed: {option_for[override.key]}")
+            raise ValueError(f"{override.where}: is set for every row; allowed: {option_for[override.key]}")
     overrides = [
         Override("collective.kind", kind, "--kinds"),
         Override("collective.algorithm", algorithm, "--algorithms"),

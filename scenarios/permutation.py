@@ -428,11 +428,11 @@ def _experiment(options: argparse.Namespace) -> Experiment:
     if spines > _MAX_SWITCHES:  # a default, for many hosts on few leaves
         allowed = f"{-(-each // _MAX_SWITCHES)} to {_MAX_SWITCHES}, or fewer with --spines"
         raise ValueError(f"--leaves: {leaves} would need {spines} spines; allowed: {allowed}")
+    given = {name: getattr(options, name) for name in ("rate", "fabric_rate", "wan_rate")}
     rates_bps = {
-        name: study_command.quantity(
-            f"--{name.replace('_', '-')}", getattr(options, name) or options.rate, parse_rate_bps
-        )
-        for name in ("rate", "fabric_rate", "wan_rate")
+        name: study_command.quantity("permutation.py", f"--{name.replace('_', '-')}", text, parse_rate_bps)
+        for name, text in given.items()
+        if text is not None
     }
     return Experiment(
         hosts=options.hosts,
@@ -440,10 +440,10 @@ def _experiment(options: argparse.Namespace) -> Experiment:
         leaves=leaves,
         spines=spines,
         border_routers=options.border_routers or 2,
-        size=study_command.quantity("--size", options.size, parse_size_bytes),
+        size=study_command.quantity("permutation.py", "--size", options.size, parse_size_bytes),
         rate_bps=rates_bps["rate"],
-        fabric_rate_bps=rates_bps["fabric_rate"],
-        wan_rate_bps=rates_bps["wan_rate"],
+        fabric_rate_bps=rates_bps.get("fabric_rate", rates_bps["rate"]),
+        wan_rate_bps=rates_bps.get("wan_rate", rates_bps["rate"]),
         draws=options.draws,
         seed=options.seed,
     )

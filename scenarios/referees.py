@@ -57,6 +57,7 @@ def _study(options: argparse.Namespace) -> int:
     from scenarios.engines.referees import totals
 
     scenario = _scenario(options)
+    study_command.warn("run.py referees", [scenario], emulates=False)
     lines, totals_of = [], []
     without = list[str]()
     with study_command.progress("run.py referees") as show:

@@ -7,7 +7,7 @@ same for its two models, so that differences then show the effect of the change.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ def parser() -> CommandParser:
 def _datacenter(options: argparse.Namespace) -> "Datacenter":
     """Return the datacenter given by the options; raises ValueError."""
     from analysis.sizing import Datacenter
-    from topologies.units import parse_rate_bps, parse_size_bytes
+    from topologies.units import parse_size_bytes
 
     for option, most in (
         ("budget", _MAX_MONEY),
@@ -102,12 +102,10 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
         "racks": options.racks,
         "gpus_per_rack": options.gpus_per_rack,
         "rack_flops": None if options.rack_pflops is None else options.rack_pflops * 1e15,
-        "rack_memory_bytes": None
-        if options.rack_memory is None
-        else quantity("--rack-memory", options.rack_memory, parse_size_bytes),
+        "rack_memory_bytes": _quantity("--rack-memory", options.rack_memory, parse_size_bytes),
         "rack_power_w": None if options.rack_power is None else options.rack_power * 1e3,
-        "nvlink_bytes_s": None if options.nvlink is None else quantity("--nvlink", options.nvlink, parse_rate_bps) / 8,
-        "nic_bytes_s": None if options.nic is None else quantity("--nic", options.nic, parse_rate_bps) / 8,
+        "nvlink_bytes_s": _bytes_s("--nvlink", options.nvlink),
+        "nic_bytes_s": _bytes_s("--nic", options.nic),
     }
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if {"budget", "compute_share", "rack_price"} & set(changed):
@@ -117,6 +115,17 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
         bought = f"{datacenter.affordable_racks:,} racks for {datacenter.budget:g} dollars"
         raise ValueError(f"--budget: {bought}; allowed: 1 to {_MAX_WHOLE:,}")
     return datacenter
+
+
+def _quantity(option: str, text: str | None, parse: Callable[[str], int]) -> int | None:
+    return None if text is None else quantity("run.py sizing", option, text, parse)
+
+
+def _bytes_s(option: str, text: str | None) -> float | None:
+    from topologies.units import parse_rate_bps
+
+    rate_bps = _quantity(option, text, parse_rate_bps)
+    return None if rate_bps is None else rate_bps / 8
 
 
 def _models(options: argparse.Namespace) -> "Sequence[Model]":

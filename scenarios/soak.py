@@ -150,7 +150,7 @@ def soak(collectives: int) -> int:
 
     given = {"collective.chunk": "100 kB", "collective.count": collectives, "collective.emulated": collectives}
     scenario = load_scenario("paper", [Override(key, value, "soak") for key, value in given.items()])
-    study_command.warn("soak.py", [scenario])
+    study_command.warn("soak.py", [scenario], emulates=True)
     reader = _Reader()
     status = vm.run(
         [sys.executable, "-m", "scenarios.soak", "--inside", to_json(scenario), "--collectives", str(collectives)],

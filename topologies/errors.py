@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _MAX_LINE = 500  # most characters of a text that `one_line` puts into a message
@@ -33,13 +33,6 @@ class FabricError(SpecError):
 
 class ConditionsError(SpecError):
     """Raised for conditions that cannot be sampled."""
-
-
-def conflicts(key: str, text: str, others: Mapping[str, object]) -> Iterator[Mistake]:
-    """Yield a mistake for every key in `others` whose value is true: it and `text` exclude each other."""
-    for other, is_there in others.items():
-        if is_there:
-            yield Mistake(key, f"{text} cannot be combined with {other}; allowed: one of the two")
 
 
 def list_first(names: Sequence[str], most: int, separator: str = ", ") -> str:

@@ -28,8 +28,9 @@ from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.signals import OutputError
-from scenarios.spec import ScenarioError, file_notes, physical_limits
+from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
+from scenarios.spec.notes import notes_on
 from scenarios.spec.scenario import Scenario
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import list_first
@@ -51,16 +52,19 @@ def run(arguments: Sequence[str]) -> int:
     except ScenarioError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
-    if request.export is not None and not request.dry_run:
-        return _export(request.scenario, *request.export)
     configs = request.scenario.configurations()
-    _tell(file_notes.notes_on(configs))
+    if request.export is not None and not request.dry_run:
+        _tell(file_notes.notes_on(configs))
+        return _export(request.scenario, *request.export)
+    runs_engines = not (request.cli or request.dry_run or request.scenario.program.command is not None)
+    emulates = runs_engines and "emulation" in request.engines
+    _tell(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
     if request.scenario.program.command is not None and not request.dry_run:
-        _tell(physical_limits.notes_on(configs))
         return _program(request, arguments)
-    _tell(_prompt_notes(configs[0]) if request.cli else _notes(configs, searches))
     if request.cli:
+        _tell(_path_notes(configs[0]))
         return _prompt(request)
+    _tell(_notes(configs, searches))
     if request.dry_run:
         plans = [(engine.name, configs) for engine, configs in _parts(request)]
         print(plan_as_json(plans) if request.json else _plan(request.scenario, plans))
@@ -75,7 +79,7 @@ def _tell(notes: Iterable[str]) -> None:
 
 
 def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str]:
-    """Yield notes for users on these configurations before they run; `searches` are the notes on best schedules."""
+    """Yield notes on what the modes will do, before they run; `searches` are the notes on best schedules."""
     yield from notes([(one.label, {mode: one.shared_links(mode) for mode in one.run.modes}) for one in configs])
     greedy = [(one.label, [mode for mode in one.run.modes if one.routes_greedily(mode)]) for one in configs]
     yield from greedy_notes(greedy, most=MAX_COMBINATIONS)
@@ -84,15 +88,8 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     )
     yield from _ring_search_notes(configs)
     yield from searches
-    yield from physical_limits.notes_on(configs)
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
-
-
-def _prompt_notes(config: Scenario) -> Iterator[str]:
-    """Yield notes for a prompt: on physical limits, and on its WAN paths."""
-    yield from physical_limits.notes_on([config])
-    yield from _path_notes(config)
 
 
 def _path_notes(config: Scenario) -> Iterator[str]:

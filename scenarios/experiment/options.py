@@ -328,7 +328,8 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
     given = [text.partition("=")[::2] for text in options.set]
     clocks = [value.strip(" \"'") for key, value in given if key.strip() == "run.clock"]
     clock = options.clock or [*clocks, "virtual"][0]  # for a prompt, which does not use the scenario's clock
-    overrides = [Override("run.rate_scale", PROMPT_SCALE if clock == "wall" else "1", "--cli")] if options.cli else []
+    is_scaled = options.cli and clock == "wall"
+    overrides = [Override("run.rate_scale", PROMPT_SCALE, "--cli")] if is_scaled else []
     for option, keys in _KEYS.items():
         text = getattr(options, option)
         if text is None:

@@ -252,12 +252,12 @@ class RunFiles:
         files = cls(folder, provenance, _read_settings(folder.path, scenario))
         for half in folder.path.rglob(".*.new"):
             half.unlink(missing_ok=True)  # files that were being written when the run ended
-        if files.complete:
-            shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
-            return files
         if (folder.path / reader.FAULTS).exists():
             for record in reader.table_in(folder.path / reader.FAULTS, schema.FAULTS).to_pylist():
                 files._note_fault(record)
+        if files.complete:
+            shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
+            return files
         provenance["resumed"].append({"started": now(), "command": list(command), **circumstances()})
         provenance["failed"] = []
         files._write_provenance()
@@ -286,10 +286,15 @@ class RunFiles:
         if snapshot.moment == "after":
             self._write_provenance()
 
+    @property
+    def faults(self) -> list[Mapping[str, Any]]:
+        """The outcomes of faults so far, as rows of faults.parquet."""
+        return list(self._faults.values())
+
     def record_fault(self, engine: str, outcome: FaultOutcome) -> None:
         """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
         self._note_fault({"engine": engine, "setting": outcome.setting, "mode": outcome.mode, **outcome.account})
-        write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(list(self._faults.values()))])
+        write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(self.faults)])
         self.log(f"fault: {outcome.mode}, {outcome.account['what']}: {outcome.account['outcome']}")
 
     def _note_fault(self, record: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ from scenarios.experiment.summary import (
     as_sentence,
     as_text,
     collectives_by_point,
+    faults_by_point,
     firsts_of,
     jobs_by_point,
     measured_of,
@@ -122,12 +123,14 @@ def _results(
 ) -> tuple[list[ConfigResult], Fidelity | None]:
     """Return the results of these rows of a run, and their fidelity; `tables` as for `open_run`."""
     stored = {} if rows is None else collectives_by_point(rows)
-    of_jobs, firsts = jobs_by_point(jobs), dict[Point, First]()
+    of_jobs, struck, firsts = jobs_by_point(jobs), faults_by_point(files.faults), dict[Point, First]()
     if stored and any(config.training_plan is not None for _, configs in run.parts for config in configs):
         opened = open_run(files.path, tables)
         firsts = firsts_of(opened.collectives, opened.transfers)
     results = [
-        result for engine, configs in run.parts for result in results_of(stored, engine.name, configs, of_jobs, firsts)
+        result
+        for engine, configs in run.parts
+        for result in results_of(stored, engine.name, configs, jobs=of_jobs, firsts=firsts, faults=struck)
     ]
     lossy = any(config.transport.wan_loss for config in run.scenario.configurations())
     is_real = run.scenario.run.is_real

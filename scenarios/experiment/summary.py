@@ -7,9 +7,9 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,8 +104,28 @@ class JobResult:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields, including those of `training`."""
-        fields = asdict(self)
-        return fields | (fields.pop("training") or {})
+        values = asdict(self)
+        return values | (values.pop("training") or {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultResult:
+    """A fault of a measured point: what it was, in which collective, how it ended, after how long it was detected and
+    recovered from, and what it cost; s, None for never or not known."""
+
+    what: str
+    at_collective: int
+    outcome: str
+    detected_s: float | None
+    recovered_s: float | None
+    cost_s: float | None
+
+    @property
+    def words(self) -> str:
+        """The fault in words, such as "agent 1 killed in collective 2: recovered after 12.000 ms, cost 10.500 ms"."""
+        after = "" if self.recovered_s is None else f" after {_ms_of(self.recovered_s)} ms"
+        cost = "" if self.cost_s is None else f", cost {_ms_of(self.cost_s)} ms"
+        return f"{self.what} in collective {self.at_collective:,}: {self.outcome}{after}{cost}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +149,9 @@ class PointResult:
 
     `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
     `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
-    the jobs of its rounds. `training` describes the iterations if the collective is training, and `budget` compares the
-    times with the budget if there is one. `referees_s` are the means of the references in `run.referees`, by column.
+    the jobs of its rounds, and `faults` the faults that were injected. `training` describes the iterations if the
+    collective is training, and `budget` compares the times with the budget if there is one. `referees_s` are the means
+    of the references in `run.referees`, by column.
     """
 
     mode: str
@@ -139,6 +160,7 @@ class PointResult:
     bound_s: float | None = None
     reconfigure_s: float | None = None
     jobs: tuple[JobResult, ...] = ()
+    faults: tuple[FaultResult, ...] = ()
     fifo: Fifo | None = None
     training: TrainingResult | None = None
     budget: BudgetResult | None = None
@@ -182,6 +204,17 @@ def jobs_by_point(jobs: "pd.DataFrame") -> dict[Point, tuple[JobResult, ...]]:
     return results
 
 
+def faults_by_point(records: Iterable[Mapping[str, Any]]) -> dict[Point, tuple[FaultResult, ...]]:
+    """Return the faults of each point, in the order in which they took effect; `records` have the columns of FAULTS."""
+    names, found = [each.name for each in fields(FaultResult)], dict[Point, tuple[FaultResult, ...]]()
+    for record in records:
+        point = Point(record["engine"], record["setting"], record["mode"])
+        values: dict[str, Any] = {name: record[name] for name in names}
+        values |= {name: None for name in names[3:] if values[name] is not None and math.isnan(values[name])}
+        found[point] = (*found.get(point, ()), FaultResult(**values))
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class First:
     """The first collective of a measured point: the rank at each place, and its messages as they are stored."""
@@ -209,8 +242,10 @@ def results_of(
     stored: Mapping[Point, "pd.DataFrame"],
     engine: str,
     configs: Sequence[Scenario],
+    *,
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
+    faults: Mapping[Point, tuple[FaultResult, ...]],
 ) -> Iterator[ConfigResult]:
     """Yield the result of each configuration that has modes with all their collectives stored, over these modes.
     `firsts` are the first collectives of measured training points."""
@@ -222,7 +257,10 @@ def results_of(
             points = {mode: Point(engine, index, mode) for mode in finished}
             jobs_by_mode = {mode: jobs.get(point, ()) for mode, point in points.items()}
             firsts_by_mode = {mode: firsts[point] for mode, point in points.items() if point in firsts}
-            yield _result(engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode)
+            faults_by_mode = {mode: faults.get(point, ()) for mode, point in points.items()}
+            yield _result(
+                engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode, faults=faults_by_mode
+            )
 
 
 def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
@@ -238,6 +276,7 @@ def _result(
     *,
     jobs: Mapping[str, tuple[JobResult, ...]],
     firsts: Mapping[str, First],
+    faults: Mapping[str, tuple[FaultResult, ...]],
 ) -> ConfigResult:
     series, arrived = {}, {}
     for mode, first in firsts.items():
@@ -258,6 +297,7 @@ def _result(
                 replace(job, training=_training(config, mode, job.mean_s, arrived.get(mode), job.name))
                 for job in jobs[mode]
             ),
+            faults=faults[mode],
             fifo=fifo_of([stored[mode][stored[mode]["undisturbed"]]]),
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
@@ -328,6 +368,7 @@ def as_json(
         _point_as_json(result, point)
         | _job_fields(result.config, point)
         | _transfer_fields(result.config, point)
+        | ({"faults": [asdict(fault) for fault in point.faults]} if point.faults else {})
         | _training_fields(point)
         | ({} if point.training is None else {"link_bytes": link_bytes(result.config, point.mode)})
         | {"critical_path": critical_path(result.config, point.mode, 1)}
@@ -470,8 +511,8 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
     """Return the points as CSV with the values of the JSON; null is an empty cell.
 
     The columns of a job NAME are "job.NAME.mean_s", "job.NAME.mean_predicted_s" and, for training, such as
-    "job.NAME.bubble_ratio"; the columns of a training run are such as "training.bubble_ratio". Values by stage are
-    separated by spaces.
+    "job.NAME.bubble_ratio"; the columns of a training run are such as "training.bubble_ratio", and those of a point's
+    faults, in order from 0, such as "fault.0.cost_s". Values by stage are separated by spaces.
     """
     rows = [
         {"setting": result.index}
@@ -481,6 +522,11 @@ def summary_csv(results: Sequence[ConfigResult]) -> str:
             for job in point.jobs
             for name, value in job.as_json().items()
             if name not in ("name", "background")
+        }
+        | {
+            f"fault.{number}.{name}": "" if value is None else value
+            for number, fault in enumerate(point.faults)
+            for name, value in asdict(fault).items()
         }
         | {f"training.{name}": value for name, value in _training_fields(point).get("training", {}).items()}
         for result in results
@@ -541,6 +587,7 @@ def as_text(results: Sequence[ConfigResult]) -> str:
         *_interval_lines(results),
         *_job_lines(results),
         *_transfer_lines(results),
+        *_fault_lines(results),
         *_training_lines(results),
         *_order_lines(results),
     )
@@ -584,6 +631,16 @@ def _transfer_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
         yield f"{result.engine}, {result.config.label}, {point.mode}:"
         for transfer in _transfer_fields(result.config, point)["transfers"]:
             yield f"  {transfer['sentence']}{_delivery(transfer)}"
+
+
+def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield the outcome of every fault, if there are any."""
+    points = [(result, point) for result in results for point in result.points if point.faults]
+    if points:
+        yield from ("", "faults, how long it took to recover, and by how much the collectives that they hit were late")
+    for result, point in points:
+        yield f"{result.engine}, {result.config.label}, {point.mode}:"
+        yield from (f"  {fault.words}" for fault in point.faults)
 
 
 def _delivery(transfer: Mapping[str, Any]) -> str:

@@ -222,10 +222,6 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
     every_s = values.pop("measure_every", MEASURE_EVERY_S)
     if values.get("knowledge", ORACLE).kind == PORTS:
         values["measure_every_s"] = every_s
-    if "measure_every" in table and str(table.get("knowledge")).strip() != PORTS:
-        yield ".measure_every", f"has no effect with this knowledge; allowed: {KINDS['measure_every'].allowed}"
-    if "ring" in table and "function" not in table and str(table.get("reembed", NEVER)).strip() == str(NEVER):
-        yield ".ring", f"has no effect with reembed = never; allowed: {KINDS['ring'].allowed}"
     for key in ("reroute", "reembed", "horizon"):
         if key in table and "function" in table:
             yield f".{key}", "cannot be combined with function; allowed: one of the two"

@@ -57,14 +57,11 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     folder cannot be made, and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.run_folder import RunFolder
-    from scenarios.spec import physical_limits
     from scenarios.testbed import own_kernel
     from scenarios.vm import terminal
 
     configurations = scenario.configurations()
     config, count = configurations[0], len(configurations)
-    for note in list(physical_limits.notes_on([config])):
-        print(f"longhaul: {note}", file=sys.stderr)
     virtual = not config.run.is_real
     lacks = [] if virtual else own_kernel.lacking()
     memory_bytes = _memory_bytes(config) if virtual else _VM_BYTES

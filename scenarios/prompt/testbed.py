@@ -24,6 +24,7 @@ from scenarios.prompt.arguments import MAX_SECONDS, PromptError
 from scenarios.prompt.state import State, dead_cables, pairs
 from scenarios.spec import admission_checks
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
+from scenarios.spec.exclusions import exclusions
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec
 from scenarios.spec.program import check
@@ -233,7 +234,7 @@ class InteractiveTestbed:
         config = self.scenario()
         config = replace(config, jobs=(*config.jobs, *more), run=replace(config.run, modes=("base",)))
         try:
-            mistakes = [*admission_checks.check(config)] if config.jobs else []
+            mistakes = [*exclusions(config), *admission_checks.check(config)] if config.jobs else []
             if config.jobs and not mistakes:
                 _ = config.transfers  # plans the transfers, which may fail
         except ScheduleError as error:
@@ -272,7 +273,7 @@ class InteractiveTestbed:
         """
         bed = self.testbed
         program = replace(bed.config.program, command=command, ranks=tuple(ranks), capture=())
-        for mistake in check(program, self.mode, self.fabric):
+        for mistake in check(program, self.fabric):
             raise PromptError(f"{mistake.key}: {mistake.text}")
         if not bed.config.run.is_real:
             bed.keeps_fixed_paths = False

@@ -1,16 +1,15 @@
-"""Checks of a scenario with transfers: what they exclude, and whether TCP can recover in the time that is reserved."""
+"""Checks of a scenario's transfers: their ends, jobs beside them, and whether TCP recovers in the reserved time."""
 
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from hosts.collectives.schedule import ScheduleError
-from scenarios.spec.admission import ADMITTING_ROUTING, least_recovery_s, wan_cables
+from scenarios.spec.admission import ADMITTING_ROUTING, least_recovery_s
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake
 from topologies.fabric.fabric import build_fabric
-from topologies.fabric.failures import cable
 from topologies.units import format_delay
 
 
@@ -19,26 +18,10 @@ def check(config: Scenario) -> Iterator[Mistake]:
     transfers = [(number, job) for number, job in enumerate(config.jobs, 1) if job.kind == TRANSFER]
     if not transfers:
         return
-    if config.run.is_real or config.transport.queue != "fair":
-        where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
-        yield Mistake("job", f"transfers {where}; allowed: fair queues in virtual time")
     yield from _check_ends(config, transfers)
     yield from _check_other_jobs(config, transfers)
     if config.fabric.routing != ADMITTING_ROUTING:
-        for number, job in transfers:
-            if job.rate_bps is not None:
-                text = f'{job.name} requests a rate, which fabric.routing "{config.fabric.routing}" cannot admit'
-                yield Mistake(
-                    f"job[{number}].rate", f'{text}; allowed: a size and a deadline, or "{ADMITTING_ROUTING}"'
-                )
         return
-    for mode in (name for name in config.run.modes if config.mode(name).reroutes):
-        text = f"{mode} chooses WAN paths, but an admitted transfer has its own tunnels"
-        yield Mistake("run.modes", f"{text}; allowed: modes that do not, such as base, or another fabric.routing")
-    for key, starts in (("line_rate", False), ("slow_start_after_idle", True)):
-        if getattr(config.transport, key) == starts:
-            text = f"{str(starts).lower()} lets flows begin slower than an admitted transfer is promised"
-            yield Mistake(f"transport.{key}", f"{text}; allowed: {str(not starts).lower()}")
     yield from _check_faults(config)
     yield from _check_recovery(config, [job for _, job in transfers])
 
@@ -64,18 +47,7 @@ def _check_recovery(config: Scenario, jobs: Sequence[JobSpec]) -> Iterator[Mista
 
 
 def _check_faults(config: Scenario) -> Iterator[Mistake]:
-    spec, wan = config.admission, set(wan_cables(build_fabric(config.fabric)))
-    for number, fault in enumerate(config.faults, 1):
-        text = f"{fault.what} at {fault.at} cannot be combined with an admitted transfer"
-        key = "conditions.trace" if fault.is_traced else f"fault[{number}]"
-        if fault.kind != "link down" or cable(*fault.ends) not in wan:
-            yield Mistake(key, f"{text}; allowed: a WAN link that is down")
-        elif not fault.is_throughout and spec.recovery_s is None:
-            allowed = (
-                'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery'
-            )
-            yield Mistake(key, f"{text}; allowed: {allowed}")
-    if spec.protects and len(config.faults) > 1:
+    if config.admission.protects and len(config.faults) > 1:
         yield Mistake(
             "fault", f'{len(config.faults)} links fail, but admission.protect "link" protects from one; allowed: one'
         )
@@ -96,7 +68,6 @@ def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) ->
     """Yield what is wrong with the transfers' class and with other jobs, which may share only WAN links with them."""
     others = [job for job in config.jobs if job.kind != TRANSFER]
     priorities = {each.name: each.priority for each in config.classes}
-    ceilings = {each.name: each.ceiling for each in config.classes}
     first = transfers[0][1].traffic_class
     for number, job in transfers:
         if job.traffic_class != first:
@@ -104,13 +75,6 @@ def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) ->
             yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
     if not others:
         return
-    if config.fabric.grain != "logical":
-        text = f"{config.fabric.grain} cannot be combined with transfers and other jobs, which share ports within sites"
-        yield Mistake("fabric.grain", f"{text}; allowed: transfers alone, or logical")
-    # A port cannot make up for the time that it loses while it finishes a segment of another class.
-    if first and ceilings.get(first, 1.0) < 1:
-        text = f"{first} has a ceiling of {ceilings[first]:g} in a scenario with transfers and other jobs"
-        yield Mistake("class", f"{text}; allowed: transfers alone, or a ceiling of 1")
     ends = {rank for _, job in transfers for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(config.gpus))}

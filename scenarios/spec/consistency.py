@@ -6,22 +6,22 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
-from hosts.agent.transport import Transport
-from hosts.collectives.kinds import ALGORITHMS, MESSAGES, TRAINING
+from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
-from scenarios.policies.knowledge import LATE, PORTS, PROBED
+from scenarios.policies.knowledge import LATE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
+from scenarios.spec.exclusions import exclusions
 from scenarios.spec.keys import MAX_CONFIGURATIONS
-from scenarios.spec.scenario import MAX_OPTIMUM, RunSpec, Scenario
+from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.errors import Mistake, SpecError, conflicts, did_you_mean, format_value
+from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
-from topologies.shaping.rate_scale import FULL_SCALE, ScaleError
+from topologies.shaping.rate_scale import ScaleError
 
 MAX_PROBES = 400  # their connections are open at the same time
 MIN_CHANGE_S = 0.005  # Open vSwitch's interval for revalidating kernel flows (`scenarios.vm.openvswitch`)
@@ -49,22 +49,20 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
         for conditions in dict.fromkeys(config.conditions for config in configs):
             with _collect(mistakes):
                 sampler.check(conditions)
-    if not unread & {"run", "collective"}:
-        for run in dict.fromkeys(config.run for config in configs):
-            mistakes += _check_scale(run)
     if not mistakes and not unread:
         for config in configs:
             with _collect(mistakes):  # planning a training draws conditions, whose trace may be missing
+                excluded = list(exclusions(config))
                 mistakes += [
+                    *excluded,
                     *_check_program(config, fabrics[config.fabric]),
-                    *_check_workload(config, fabrics[config.fabric], at_prompt=at_prompt),
+                    *([] if excluded else _check_workload(config, fabrics[config.fabric], at_prompt=at_prompt)),
                     *_check_queue(config),
-                    *_check_classes(config),
                     *_check_changing_conditions(config),
                     *_check_control(config),
                     *_check_probes(config),
                     *_check_referees(config),
-                    *_check_te(config),
+                    *te.check(config.te, config.fabric.routing),
                 ]
         mistakes += [] if mistakes else _check_bests(scenario)
         for spec, struck, count in dict.fromkeys(
@@ -91,58 +89,29 @@ def _collect(mistakes: list[Mistake]) -> Iterator[None]:
 
 
 def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
-    """Check that the modes to compare exist and that their knowledge is available."""
+    """Check that the modes to compare exist."""
     for name in scenario.run.modes:
         if name not in scenario.modes:
             allowed = f"{', '.join(scenario.modes)}{did_you_mean(name, scenario.modes)}"
             yield Mistake("run.modes", f"{format_value(name)} is not known; allowed: {allowed}")
-        elif scenario.run.is_real and scenario.mode(name).knowledge.kind in (PORTS, PROBED):
-            text = f"{name} uses {scenario.mode(name).knowledge}, which the wall clock does not provide"
-            yield Mistake("run.modes", f"{text}; allowed: the virtual clock, or any other knowledge")
-
-
-def _check_scale(run: RunSpec) -> Iterator[Mistake]:
-    """Check that rates are scaled on the wall clock only: virtual time needs no scale and would not show it."""
-    if not run.is_real and run.scale != FULL_SCALE:
-        yield Mistake("run.rate_scale", f"{run.scale} is for the wall clock; allowed: 1 with the virtual clock")
 
 
 def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
     if config.program.command is None:
         return
-    yield from program.check(config.program, config.mode(config.run.modes[0]), fabric)
-    if config.fabric.routing != "single":
-        yield Mistake("fabric.routing", f"{config.fabric.routing} cannot be combined with a program; allowed: single")
-    if config.fabric.has_planes:
-        yield Mistake(
-            "fabric.rails", f"{config.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
-        )
+    yield from program.check(config.program, fabric)
     for fault in config.faults:
         if fault.is_traced and fault.collective == 0:
             text = f"the rate of {fault.target} is 0 at the beginning; allowed with a program: a rate above 0"
             yield Mistake("conditions.trace", text)
-    if config.control.counted:
-        yield Mistake(
-            "control.counted",
-            "true cannot be combined with a program, which waits for no reconfiguration; allowed: false",
-        )
 
 
 def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
-    """Check conditions that change by time, which need fair queues in virtual time, without faults and classes."""
+    """Check policies that act by time."""
     for number, one in enumerate(config.policies, 1):
         for key, text in _check_policy_times(config, one):
             yield Mistake(f"policy[{number}].{key}", text)
-    if config.conditions.every_s is None:
-        return
-    others = {
-        "the wall clock": config.run.is_real,
-        "faults": config.faults,
-        "classes": config.classes,
-        "control.counted": config.control.counted,  # conditions would not change during a reconfiguration
-    }
-    yield from conflicts("conditions.every", "a time", others)
 
 
 def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
@@ -163,8 +132,6 @@ def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, s
         yield "reroute", f"{text} is not a multiple of conditions.every; allowed: every {every}, twice that, and so on"
     if policy.knowledge.kind not in ("oracle", LATE):
         yield "knowledge", f"{knowledge} cannot be combined with reroute {text}; allowed: oracle, stale TIME"
-    if config.transport.queue != "fair":
-        yield "reroute", f'{text} cannot be combined with transport.queue "{config.transport.queue}"; allowed: "fair"'
     if trip_s >= every_s:
         trip = f"{text} needs a shorter round trip to the switches than {units.format_delay(trip_s)}"
         yield "reroute", f"{trip}; allowed: less than conditions.every"
@@ -173,35 +140,23 @@ def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, s
     if min(gaps_s) < MIN_CHANGE_S * (1 - 1e-9):
         least = units.format_delay(MIN_CHANGE_S)
         yield "reroute", f"{text} makes switches change less than {least} apart; allowed: {least} apart, or at once"
-    if "policy" in config.run.referees:
-        yield "reroute", f"{text} cannot be combined with the best policy, which keeps paths; allowed: one of the two"
 
 
 def _check_control(config: Scenario) -> Iterator[Mistake]:
-    """Check the delays of the controller: one for each site, and in virtual time only."""
+    """Check the delays of the controller: one for each site."""
     delays_s, sites = config.control.delay_s, len(config.fabric.gpus_per_site)
     if isinstance(delays_s, tuple) and len(delays_s) != sites:
         yield Mistake(
             "control.delay",
             f"{len(delays_s)} delay{'s' * (len(delays_s) != 1)} for {sites} sites; allowed: one for each",
         )
-    if delays_s is not None and config.run.is_real:
-        yield Mistake("control.delay", "cannot be combined with the wall clock; allowed: virtual")
 
 
 def _check_probes(config: Scenario) -> Iterator[Mistake]:
-    """Check what probes need: a probe is a separate message, sent at line rate over the path of its two ranks."""
+    """Check that probes, whose connections are open at the same time, are not too many."""
     probing = [name for name in config.run.modes if config.modes[name].knowledge.kind == PROBED]
     if not probing:
         return
-    transport, routing = config.transport, config.fabric.routing
-    others = {
-        f'fabric.routing "{routing}"': routing != "single",
-        "fabric.rails": config.fabric.has_planes,
-        "transport.line_rate false": not transport.line_rate,
-        "fabric.buffer": transport.buffer_bytes is not None,
-    }
-    yield from conflicts("run.modes", f"{probing[0]}, which probes,", others)
     if config.program.command is not None:
         return  # a program with such a mode is reported elsewhere, and has no collective
     fabric = build_fabric(config.fabric)
@@ -213,20 +168,8 @@ def _check_probes(config: Scenario) -> Iterator[Mistake]:
 
 
 def _check_referees(config: Scenario) -> Iterator[Mistake]:
-    """Check that references are known: for collectives without faults, best schedules and policies for some hundred."""
-    if not config.run.referees:
-        return
-    kind, count = config.collective.kind, config.collective.count
-    traced = all(fault.is_traced for fault in config.faults)
-    others = {
-        "jobs": config.jobs,
-        "outages in the trace" if traced else "faults": config.faults,
-        "a program": config.program.command,
-        kind: kind in (MESSAGES, TRAINING),
-    }
-    for other in (name for name, is_there in others.items() if is_there):
-        text = f"cannot be combined with {other}, of which no best is known"
-        yield Mistake("run.referees", f"{text}; allowed: one of the two")
+    """Check that best schedules and policies are of some hundred collectives."""
+    count = config.collective.count
     for what in ("schedule", "policy"):
         if what in config.run.referees and count > MAX_OPTIMUM:
             text = f"the best {what} of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
@@ -243,57 +186,14 @@ def _check_bests(scenario: Scenario) -> Iterator[Mistake]:
         yield Mistake("run.referees", text)
 
 
-def _check_classes(config: Scenario) -> Iterator[Mistake]:
-    """Check what classes need: fair queues in virtual time, and jobs."""
-    if not config.classes:
-        return
-    if config.run.is_real or config.transport.queue != "fair":
-        where = "on the wall clock" if config.run.is_real else f'with transport.queue "{config.transport.queue}"'
-        yield Mistake("class", f"classes {where}; allowed: fair queues in virtual time")
-    if not config.jobs:
-        yield Mistake("class", "classes without a [[job]] that has one; allowed: both or none")
-
-
-def _check_te(config: Scenario) -> Iterator[Mistake]:
-    """Check what traffic engineering needs: fair queues in virtual time, and constant conditions in a collective."""
-    if config.fabric.routing != te.ROUTING:
-        return
-    others = {
-        "the wall clock": config.run.is_real,
-        'transport.queue "fifo"': config.transport.queue != "fair",
-        "conditions.every": config.conditions.every_s is not None,
-        "control.counted": config.control.counted,
-        "fabric.rails": config.fabric.has_planes,
-    }
-    yield from te.check(config.te, {name: config.mode(name) for name in config.run.modes}, config.classes, others)
-
-
 def _check_queue(config: Scenario) -> Iterator[Mistake]:
-    """Check finite queues, which need fifo links and virtual time, and ECN marks, which only dctcp reacts to; and the
-    bound of the retransmission timeout, which not every machine's kernel can set."""
-    transport, key = config.transport, "fabric.buffer"
+    """Check what loss and ECN marks need of queues."""
+    transport = config.transport
     size, threshold = transport.buffer_bytes, transport.ecn_threshold_bytes
-    if size is not None:
-        text = f"{units.format_size(size)} cannot be combined with"
-        if transport.queue != "fifo":
-            yield Mistake(key, f'{text} transport.queue "{transport.queue}"; allowed: "fifo"')
-        if config.run.is_real:
-            yield Mistake(key, f"{text} the wall clock, whose timers overrun a queue; allowed: virtual")
-        if config.fabric.has_planes and any(config.mode(name).keeps_paths for name in config.run.modes):
-            why = "as each collective has new connections; allowed: reroute never and every 1"
-            yield Mistake(key, f"{text} rails and a mode that keeps paths, {why}")
-        if any(fault.kind == "link loss" for fault in config.faults):
-            yield Mistake(key, f"{text} a link loss, which takes the queue's place; allowed: one of the two")
     if transport.wan_loss and size is None:
         yield Mistake("fabric.wan_loss", f"{transport.wan_loss:g} needs a fabric.buffer; allowed: both or 0")
-    if config.run.is_real and transport.rto_min_s != Transport.rto_min_s:
-        text = f"{units.format_delay(transport.rto_min_s)} is on the wall clock"
-        yield Mistake("transport.rto_min", f"{text}; allowed: {units.format_delay(Transport.rto_min_s)} there")
     if threshold is not None:
         key, text = "transport.ecn_threshold", units.format_size(threshold)
-        if transport.congestion_control != "dctcp":
-            name = transport.congestion_control
-            yield Mistake(key, f'{text} cannot be combined with the congestion control {name}; allowed: "dctcp"')
         if size is None or threshold >= size:
             below = f"is not below the {units.format_size(size)} of" if size is not None else "needs a"
             yield Mistake(key, f"{text} {below} fabric.buffer; allowed: a threshold below a buffer")
@@ -301,8 +201,7 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
 
 def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
-    spec = config.collective
-    of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
+    of_jobs = jobs.check(config.jobs, config.gpus, config.classes)
     if mistakes := [*of_jobs, *admission_checks.check(config)]:
         yield from mistakes
         return

@@ -171,14 +171,14 @@ KEYS = {
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """Return the faults that a scenario's tables declare; raises SpecError with mistakes such as "fault[1].at"."""
-    values = read_tables("fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"), check=_check)
+    values = read_tables("fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"))
     return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
 
 
-def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Check the values of one table against each other, for `read_tables`."""
-    if values.get("what", {}).get("kind") == "agent killed" and "for" in table:
-        yield ".for", "does nothing: a killed agent is restarted once it is missed; leave it out"
+def unused(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a [[fault]] table that have no effect because of its others, with the reason."""
+    if KEYS["what"].read(table["what"])["kind"] == "agent killed":
+        yield "for", "a killed agent is restarted once it is missed"
 
 
 def check(faults: Collection[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:

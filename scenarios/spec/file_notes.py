@@ -1,4 +1,4 @@
-"""What was assumed of the files that a scenario names, and what was left out of them, in words."""
+"""What was assumed of a scenario's file and of those that it names, and what was left out of them, in words."""
 
 from collections.abc import Iterator, Sequence
 

@@ -177,42 +177,41 @@ def read(tables: list[object]) -> tuple[JobSpec, ...]:
     return jobs
 
 
+def unused(table: Mapping[str, object], default: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys that a [[job]] table of its kind, or else of the kind `default`, does not use, with the reason."""
+    kind = table.get("kind", default)
+    if kind == TRANSFER:
+        keys = ("pattern", *(key for key in _COLLECTIVE_KEYS if key != "size"))
+        yield from ((key, f"the kind is {TRANSFER}") for key in keys)
+        return
+    yield from ((key, f"the kind is not {TRANSFER}") for key in _TRANSFER_KEYS)
+    if kind == BACKGROUND:
+        yield from ((key, f"the kind is {BACKGROUND}") for key in _COLLECTIVE_KEYS)
+        return
+    yield from ((key, f"the kind is neither {BACKGROUND} nor {TRANSFER}") for key in _BACKGROUND_KEYS)
+    if kind == TRAINING:
+        keys = ("algorithm", "channels", "pieces", "schedule", "chunk", "size")
+        yield from ((key, f"the kind is {TRAINING}, which [{TRAINING}] describes") for key in keys)
+    elif kind in SELF_SIZED_KINDS:
+        chunks = "; MSCCL's chunks have collective.chunk" * (kind == MESSAGES)
+        yield from ((key, f"the file of the kind {kind} has the sizes{chunks}") for key in ("chunk", "size"))
+
+
 def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Check the keys and values of one table against each other, for `read_tables`."""
-    return _check_transfer(table, values) if table.get("kind") == TRANSFER else _check_kind(table)
-
-
-def _check_kind(table: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that a table of this kind, not a transfer, lacks or must not have, for `read_tables`."""
-    for key in (key for key in _TRANSFER_KEYS if key in table):
-        yield f".{key}", f"does nothing here; allowed: only with the kind {TRANSFER}"
-    is_background = table.get("kind") == BACKGROUND
-    for key in _COLLECTIVE_KEYS if is_background else _BACKGROUND_KEYS:
-        if key in table:
-            of = "collectives" if is_background else f"the kind {BACKGROUND}"
-            yield f".{key}", f"does nothing here; allowed: only with {of}"
-    if is_background:
+    if table.get("kind") == TRANSFER:
+        yield from _check_transfer(table, values)
+        return
+    if table.get("kind") == BACKGROUND:
         for key in _BACKGROUND_KEYS:
             if key not in table:
                 yield f".{key}", f"is missing; allowed: {KEYS[key].kind.allowed}"
-    idle = ("algorithm", "channels", "pieces", "schedule") if table.get("kind") == TRAINING else ()
-    for key in (key for key in idle if key in table):
-        yield f".{key}", f"does nothing here; allowed: what [{TRAINING}] has"
-    sizes = [key for key in ("chunk", "size") if key in table]
-    if (kind := table.get("kind")) in SELF_SIZED_KINDS:
-        where = f"[{TRAINING}] has" if kind == TRAINING else "its file has"
-        where += ", or collective.chunk for MSCCL's chunks" * (kind == MESSAGES)
-        for key in sizes:
-            yield f".{key}", f"does nothing here; allowed: the sizes that {where}"
-    elif len(sizes) > 1:
+    elif table.get("kind") not in SELF_SIZED_KINDS and {"chunk", "size"} <= {*table}:
         yield ".size", "is given together with chunk; allowed: one of the two"
 
 
 def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with the table of a transfer, for `read_tables`; `values` are its valid values."""
-    for key in ("pattern", *_COLLECTIVE_KEYS):
-        if key in table and key != "size":
-            yield f".{key}", f"does nothing in a {TRANSFER}; allowed: one without it"
     of_bytes, of_rate = ("size", "deadline"), ("rate", "duration")
     given = of_rate if {*of_rate} & {*table} else of_bytes
     for key in ("ranks", *given):
@@ -231,13 +230,10 @@ def _check_transfer(table: dict[str, Any], values: Mapping[str, Any]) -> Iterato
             yield f".{key}", f"{format_value(table[key])} is not after the {before}; allowed: a later time"
 
 
-def check(jobs: Iterable[JobSpec], kind: str, gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
-    """Yield what is wrong with jobs on this number of GPUs with these classes; jobs without a kind have `kind`."""
+def check(jobs: Iterable[JobSpec], gpus: int, classes: Sequence[ClassSpec]) -> Iterator[Mistake]:
+    """Yield what is wrong with jobs on this number of GPUs with these classes."""
     names = [each.name for each in classes]
     for number, job in enumerate(jobs, 1):
-        if job.kind is None:
-            for key, text in _check_kind({"kind": kind} | job.written()):
-                yield Mistake(f"job[{number}]{key}", text)
         if job.traffic_class is not None and job.traffic_class not in names:
             allowed = f"allowed: the name of a [[class]]: {', '.join(names) or 'there is none'}"
             yield Mistake(f"job[{number}].class", f"{format_value(job.traffic_class)} is not a class; {allowed}")

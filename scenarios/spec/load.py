@@ -18,7 +18,7 @@ from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, SWEPT
 from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario
-from scenarios.spec.unused_keys import UnusedKey, is_default, unused_keys
+from scenarios.spec.unused_keys import unused_keys
 from scenarios.spec.values import unique
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value, one_line
 from topologies.fabric.maps import GRAPHML
@@ -33,6 +33,7 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 
 
 _ONLY_OPTIONS = ("jobs", "engine", "out", "dask", "json", "exec", "resume")  # of run.py, and no keys
+_LISTS = {f"{prefix}{name}" for name in ("job", "class", "policy", "fault") for prefix in ("", "sweep.")}
 _MAX_TYPED = 80  # characters of an option that a message repeats
 _REPLACES = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
 """The keys that each of these keys replaces."""
@@ -102,8 +103,9 @@ def toml_or_text(text: str) -> object:
 def load_scenario(scenario: str, overrides: Sequence[Override] = (), *, at_prompt: bool = False) -> Scenario:
     """Load the scenario with this name or file; values of `overrides` replace its own (the last one wins).
 
-    If an override makes other keys of the file useless, such as those of another sampler, they are dropped. With
-    `at_prompt` every mode may be run, whatever run.modes lists.
+    A key without effect is dropped, and the scenario's `notes` tell why; if an override makes keys of the file useless,
+    such as those of another sampler, they are dropped without a note. With `at_prompt` every mode may be run, whatever
+    run.modes lists.
 
     Raises ScenarioError with every mistake, one line each: ``location: what is wrong, what is allowed``, where the
     location is ``file: key`` or the option that the value came from.
@@ -129,8 +131,8 @@ def scenario_of(
     """Return the scenario in a TOML file's text, as `load_scenario`; messages call the file `label` (default: `path`).
 
     Relative paths in the text are relative to the file's folder, those in options to the working directory. With
-    `is_stored` the text was stored by a run, and keys without effect are dropped, because earlier versions accepted
-    them.
+    `is_stored` the text was stored by a run, and no note tells of its keys without effect, because earlier versions
+    stored them.
     """
     label = label or one_line(str(path))
     try:
@@ -142,25 +144,9 @@ def scenario_of(
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}{hint}"]) from None
 
     def checked(options: Sequence[Override]) -> _Draft:
-        draft = _draft(document, options, path, label)
-        unused = draft.unused_keys(at_prompt=at_prompt)
-        of_file = unused
-        if options and unused:
-            of_file = _draft(document, (), path, label).unused_keys(at_prompt=at_prompt)
-        refused, dropped = list[Mistake](), list[str]()
-        for key, (sentence, always) in unused.items():
-            if (given := _given_key(key, draft.given)) is None or given not in _KNOWN:
-                continue
-            if (is_stored or key not in of_file) and not draft.given[given].by_option:
-                dropped.append(key)  # the option replaced the value that this key belongs to
-            elif always or not is_default(draft.scenario, key):
-                refused.append(Mistake(key, sentence))
-        if dropped:
-            draft = _draft(document, options, path, label, without=dropped)
-        return replace(
-            draft,
-            mistakes=(*draft.mistakes, *refused, *inconsistencies(draft.scenario, draft.unread, at_prompt=at_prompt)),
-        )
+        draft = _without_unused(document, options, path, label, is_stored=is_stored, at_prompt=at_prompt)
+        others = inconsistencies(draft.scenario, draft.unread, at_prompt=at_prompt)
+        return replace(draft, mistakes=(*draft.mistakes, *others))
 
     draft = checked(overrides)
     if draft.mistakes:
@@ -181,13 +167,57 @@ class _Draft:
     unread: Set[str]
     label: str
 
-    def unused_keys(self, *, at_prompt: bool) -> dict[str, UnusedKey]:
-        """Return the keys without effect; at a prompt any mode and program may run later, so theirs have one."""
+    def unused_keys(self, *, at_prompt: bool) -> dict[str, str]:
+        """Return why given keys have no effect; at a prompt any mode and program may run later, so theirs have one."""
         scenario = self.scenario
         if at_prompt:
             program = replace(scenario.program, command=scenario.program.command or "")
             scenario = replace(scenario, run=replace(scenario.run, modes=tuple(scenario.modes)), program=program)
-        return unused_keys(scenario, self.unread)
+        found = unused_keys(scenario, self.unread, _tables_in(self.given))
+        return {key: why for key, why in found.items() if _given_key(key, self.given) in _KNOWN}
+
+    def place(self, key: str) -> str:
+        """Return the location of a key, which is given: its option, or the file and the key."""
+        given = _given_key(key, self.given)
+        if given is None:
+            return f"{self.label}: {one_line(key)}"
+        part = key.removeprefix("sweep.").removeprefix(given.removeprefix("sweep."))
+        where = self.given[given].where
+        if where.startswith("--policy "):  # names its policy already, so without the policy's index
+            part = f": {part.partition('].')[2]}"
+        return where + one_line(part)
+
+    def is_by_option(self, key: str) -> bool:
+        """Return whether an option gave a key."""
+        given = _given_key(key, self.given)
+        return given is not None and self.given[given].by_option
+
+
+def _without_unused(
+    document: Mapping[str, object],
+    options: Sequence[Override],
+    path: Path,
+    label: str,
+    *,
+    is_stored: bool,
+    at_prompt: bool,
+) -> _Draft:
+    """Return the draft of a document and options without the keys that have no effect, with a note on each of them.
+
+    Keys of the file that an option makes useless, by replacing the value that they belong to, are dropped without a
+    note, and so are those of a stored file.
+    """
+    draft, without, notes = _draft(document, options, path, label), dict[str, str](), list[str]()
+    while unused := draft.unused_keys(at_prompt=at_prompt):  # without some keys, others may be unused
+        useless: Collection[str] = unused
+        if options:
+            useless = _draft(document, (), path, label, without=without).unused_keys(at_prompt=at_prompt)
+        for key, why in unused.items():
+            if draft.is_by_option(key) or (key in useless and not is_stored):
+                notes.append(f"{draft.place(key)}: unused: {why}")
+        without |= unused
+        draft = _draft(document, options, path, label, without=without)
+    return replace(draft, scenario=replace(draft.scenario, notes=(*draft.scenario.notes, *notes)))
 
 
 def _draft(
@@ -195,7 +225,11 @@ def _draft(
 ) -> _Draft:
     """Return the scenario of a document and options, `without` some given keys, not yet checked as a whole."""
     given, mistakes = _given_values(document, path, label, overrides)
-    given = {key: one for key, one in given.items() if key.removeprefix("sweep.") not in without}
+    given = {
+        key: replace(one, value=_without_parts(key, one.value, without)) if key in _LISTS else one
+        for key, one in given.items()
+        if key.removeprefix("sweep.") not in without
+    }
     values, axes, wrong = _read_values(given)
     if "run.modes" not in given and (policies := values.get("policy")):
         values["run.modes"] = (*MODES, *(one.name for one in policies))
@@ -206,6 +240,30 @@ def _draft(
     notes = tuple(note for one in given.values() for note in _rounding_notes(one.where, one.value))
     scenario = replace(DEFAULTS.with_values(values), sweep=axes, notes=notes)
     return _Draft(scenario, given, (*mistakes, *wrong), unread, label)
+
+
+def _tables_in(given: Mapping[str, "_GivenValue"]) -> Mapping[str, Sequence[Sequence[Mapping[str, object]]]]:
+    """Return the given lists of tables by key: the one list, or those of an axis of the sweep."""
+    lists = dict[str, list[Any]]()
+    for key in _LISTS & {*given}:
+        value: Any = given[key].value
+        lists[key.removeprefix("sweep.")] = value if key.startswith("sweep.") else [value]
+    return lists
+
+
+def _without_parts(key: str, value: Any, without: Collection[str]) -> Any:
+    """Return a given list of tables, or the lists of an axis, without the tables and keys that `without` names, such as
+    "class[1]" and "job[2].start"."""
+    name = key.removeprefix("sweep.")
+    if name != key and isinstance(value, list):
+        return [_without_parts(name, one, without) for one in value]
+    if not any(one.startswith(f"{name}[") for one in without) or not isinstance(value, list):
+        return value
+    return [
+        {part: kept for part, kept in table.items() if f"{name}[{number}].{part}" not in without}
+        for number, table in enumerate(value, 1)
+        if f"{name}[{number}]" not in without
+    ]
 
 
 def _blamed_locations(
@@ -219,16 +277,10 @@ def _blamed_locations(
     others = [[*overrides[:index], *overrides[index + 1 :]] for index in range(len(overrides))]
     mistakes_without: list[tuple[Mistake, ...]] | None = None
     for mistake in draft.mistakes:
-        location = f"{draft.label}: {one_line(mistake.key)}"
-        if (key := _given_key(mistake.key, draft.given)) is not None:
-            part = mistake.key.removeprefix("sweep.").removeprefix(key.removeprefix("sweep."))
-            where = draft.given[key].where
-            if where.startswith("--policy "):  # names its policy already, so without the policy's index
-                part = f": {part.partition('].')[2]}"
-            location = where + one_line(part)
-            if draft.given[key].by_option:
-                yield location
-                continue
+        location = draft.place(mistake.key)
+        if draft.is_by_option(mistake.key):
+            yield location
+            continue
         if mistakes_without is None:
             mistakes_without = [checked(options).mistakes for options in others]
         guilty = [

@@ -1,7 +1,7 @@
 """The physical limits: where real TCP and queues differ from the timing model, as known before a run. Pure.
 
 This is the one list of them. A limit has a condition of a configuration, a sentence for users, and the source of the
-limit. Every command prints the sentences before it runs (`notes`).
+limit. Users are told the sentences before a run (`scenarios.spec.notes`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -131,10 +131,11 @@ class ScenarioLoad:
 @dataclass(frozen=True)
 class Limit:
     """A physical limit: what it `rests_on` (its source), and `sentence`, which returns why a configuration is beyond
-    it, None if it is not."""
+    it, None if it is not. The emulation refuses to run beyond a limit that `is_refused`."""
 
     rests_on: str
     sentence: Callable[[Load], str | None]
+    is_refused: bool = False
 
 
 def small_message_error(message_bytes: int, slowest_bps: float) -> float:
@@ -211,18 +212,19 @@ LIMITS: Sequence[Limit] = (
     Limit("frames and labels on the wire, and HTB's bursts (topologies/shaping/classes.py)", _small),
     Limit("psched_ratecfg_precompute and l2t_ns in Linux: whole ns per packet (docs/validation.md)", _fast),
     Limit("measured (docs/validation.md, conditions that change by time)", _restless),
-    Limit("TCP_RTO_MAX in Linux", _waiting),
+    Limit("TCP_RTO_MAX in Linux", _waiting, is_refused=True),
 )
 """Every physical limit."""
 
 
-def notes(loads: Sequence[tuple[str, Load]]) -> Iterator[str]:
-    """Yield a sentence for each limit that loads are beyond, with their labels unless it is all of them."""
-    for limit in LIMITS:
+def notes(loads: Sequence[tuple[str, Load]], *, emulates: bool = False) -> Iterator[str]:
+    """Yield a sentence for each limit that loads are beyond, with their labels unless it is all of them; with
+    `emulates` only for those with which the emulation runs."""
+    for limit in (one for one in LIMITS if not (emulates and one.is_refused)):
         found = [(label, limit.sentence(load)) for label, load in loads]
         yield from by_sentence([(label, [sentence] if sentence else []) for label, sentence in found])
 
 
-def notes_on(configs: Sequence[Scenario]) -> Iterator[str]:
+def notes_on(configs: Sequence[Scenario], *, emulates: bool) -> Iterator[str]:
     """Yield the `notes` on configurations, by their labels."""
-    yield from notes([(config.label, ScenarioLoad(config)) for config in configs])
+    yield from notes([(config.label, ScenarioLoad(config)) for config in configs], emulates=emulates)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.policies.policy import Mode
 from scenarios.spec.values import Kind, fitting, texts, whole
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
@@ -121,8 +120,8 @@ def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
     }
 
 
-def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]:
-    """Yield what is wrong with a program on a fabric whose WAN paths are chosen by this mode."""
+def check(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
+    """Yield what is wrong with a program on a fabric."""
     gpus = len(fabric.gpus)
     if program.ranks is not None and max(program.ranks) >= gpus:
         yield Mistake("program.ranks", f"there is no rank {max(program.ranks)}; allowed: 0 to {gpus - 1}")
@@ -139,6 +138,3 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
         if name not in names:
             allowed = f"{list_first(names, _MAX_NAMES)}{did_you_mean(name, names)}"
             yield Mistake("program.capture", f"{format_value(name)} is not a link; allowed: {allowed}")
-    if mode.knowledge.is_measured:
-        text = f"{mode.name} uses {mode.knowledge}, which a program does not provide; allowed: unmeasured knowledge"
-        yield Mistake("run.modes", text)

@@ -3,7 +3,7 @@
 import sys
 
 from scenarios.policies import policy
-from scenarios.spec import classes, faults, jobs
+from scenarios.spec import classes, exclusions, faults, jobs
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
 from scenarios.spec.scenario import DEFAULTS
 from topologies.conditions.sampler import SAMPLERS
@@ -11,7 +11,8 @@ from topologies.errors import list_all
 
 
 def reference() -> str:
-    """Return tables of all keys: meaning, unit, allowed values and default; then those of [[job]] to [[fault]]."""
+    """Return tables of all keys: meaning, unit, allowed values and default; then those of [[job]] to [[fault]]; then
+    what excludes each other."""
     rows = [_row(key) for key in KEYS.values()]
     of_faults, of_classes, of_policies = (
         [f"| `{name}` | {kind.allowed} |" for name, kind in kinds.items()]
@@ -51,6 +52,12 @@ def reference() -> str:
             "| key | allowed |",
             "| --- | --- |",
             *of_faults,
+            "",
+            "These exclude each other in one configuration:",
+            "",
+            "| one | other | why |",
+            "| --- | --- | --- |",
+            *(f"| {one} | {other} | {why} |" for one, other, why in exclusions.rows()),
             "",
         ]
     )

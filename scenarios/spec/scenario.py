@@ -94,7 +94,8 @@ class Scenario:
     """One experiment: every mode of its run, in every configuration that its sweep spans.
 
     In a configuration, which is one point of the sweep, `at` holds the swept keys with their values. `notes` tell how
-    values were rounded when they were read. `round_number` is the round whose background traffic `workload` has.
+    values were rounded when they were read, and which keys had no effect. `round_number` is the round whose background
+    traffic `workload` has.
     """
 
     name: str = "scenario"
@@ -222,10 +223,18 @@ class Scenario:
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
             config = replace(plain.with_values(at), at=tuple(at.items()))
             config = replace(config, collective=config.collective.with_chunk(config.gpus))
-            if config.conditions.sampler != "trace":
-                config = replace(config, conditions=replace(config.conditions, trace=None))
-            configs.append(config._with_outages())
+            configs.append(config._without_unused()._with_outages())
         return tuple(configs)
+
+    def _without_unused(self) -> "Scenario":
+        """Return the configuration without values that only other configurations of its sweep use, where they would
+        have an effect."""
+        config = self
+        if config.conditions.sampler != "trace":
+            config = replace(config, conditions=replace(config.conditions, trace=None))
+        if config.transport.congestion_control != "dctcp":
+            config = replace(config, transport=replace(config.transport, ecn_threshold_bytes=None))
+        return config if config.jobs else replace(config, classes=())
 
     @property
     def trace(self) -> Trace | None:

@@ -1,14 +1,12 @@
-"""Traffic engineering: the [te] table, and what it cannot be combined with. Pure.
+"""Traffic engineering: the [te] table. Pure.
 
 `te.pieces` is a field of the fabric, since it determines the paths of flows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scenarios.policies.policy import Mode
-from scenarios.spec.classes import ClassSpec
-from topologies.errors import Mistake, conflicts
+from topologies.errors import Mistake
 from topologies.units import format_delay
 
 ROUTING, MEASURED = "te", "measured"
@@ -39,25 +37,8 @@ class TeSpec:
         return 0 if isinstance(self.every, int) else round(self.every / self.sample_s)
 
 
-def check(
-    spec: TeSpec, modes: Mapping[str, Mode], classes: tuple[ClassSpec, ...], others: Mapping[str, object]
-) -> Iterator[Mistake]:
-    """Yield what is wrong with traffic engineering for these modes and classes; `others` maps what it cannot be
-    combined with to whether the scenario has it."""
-    if isinstance(spec.every, float):
+def check(spec: TeSpec, routing: str) -> Iterator[Mistake]:
+    """Yield a mistake if tunnel rates are computed at times that are not those of readings."""
+    if routing == ROUTING and isinstance(spec.every, float) and round(spec.every * 1e9) % round(spec.sample_s * 1e9):
         every, sample = format_delay(spec.every), format_delay(spec.sample_s)
-        if spec.demand != MEASURED:
-            text = f"{every} cannot be combined with te.demand {spec.demand}, which is constant within a collective"
-            yield Mistake("te.every", f'{text}; allowed: a number of collectives, or te.demand "{MEASURED}"')
-        elif round(spec.every * 1e9) % round(spec.sample_s * 1e9):
-            yield Mistake("te.every", f"{every} is not a multiple of te.sample, {sample}; allowed: a multiple of it")
-    yield from conflicts("fabric.routing", "te", others)
-    for name, mode in modes.items():
-        if not mode.reroutes and (mode.knowledge.is_measured or not mode.is_periodic):
-            text = f"te cannot be combined with {name}; allowed: modes that choose rings never or every K, unmeasured"
-            yield Mistake("fabric.routing", text)
-    for one in classes:
-        if one.ceiling < 1:
-            yield Mistake(
-                "class", f"{one.name} has a ceiling of {one.ceiling:g}, which te does not support; allowed: 1"
-            )
+        yield Mistake("te.every", f"{every} is not a multiple of te.sample, {sample}; allowed: a multiple of it")

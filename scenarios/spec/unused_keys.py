@@ -1,64 +1,60 @@
 """Keys without effect, by rules that define which configurations use a key.
 
-A key that no configuration of a scenario uses is refused if it is given, and left out when a scenario is written.
+A key that no configuration of a scenario uses is told to the user if it is given, and left out when a scenario is
+written.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hosts.collectives.kinds import MESSAGES, SELF_SIZED_KINDS, TRACE, TRAINING
 from hosts.collectives.schedule import ScheduleError
 from hosts.collectives.schedule_files import is_msccl
-from scenarios.policies.knowledge import ORACLE, PROBED
-from scenarios.policies.policy import Mode
-from scenarios.spec import te
+from scenarios.policies.knowledge import ORACLE, PORTS, PROBED
+from scenarios.policies.policy import Mode, When
+from scenarios.spec import faults, jobs, te
 from scenarios.spec.admission import ADMITTING_ROUTING
 from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.keys import KEYS, MAX_CONFIGURATIONS
-from scenarios.spec.scenario import DEFAULTS, Scenario
+from scenarios.spec.scenario import Scenario
 from topologies.conditions.sampler import SAMPLERS, delays_s, ranges_bps, sampler
 from topologies.fabric.fabric import build_fabric
 
+Tables = Mapping[str, Sequence[Sequence[Mapping[str, object]]]]
+"""The lists of tables that a user gave, by key: the one list of "job", or a list for each value of its axis."""
+
 
 class Rule(NamedTuple):
-    """Which configurations use some keys: decided by `applies` from the tables `rests_on`, described in `allowed`.
-
-    A key that has its default value is normally not refused, because nothing is lost and files of earlier versions
-    contain such keys; it is refused if `always` is true.
-    """
+    """Which configurations use some keys: decided by `applies` from the tables `rests_on`. `why` says what is missing
+    where a key is unused, and names the key or the choice that would give it a meaning."""
 
     keys: tuple[str, ...]
-    allowed: str
+    why: str
     applies: Callable[[Scenario], bool]
     rests_on: tuple[str, ...]
-    always: bool = False
 
 
-class UnusedKey(NamedTuple):
-    """Why a key has no effect, and whether it is refused even if it has its default value."""
+def unused_keys(
+    scenario: Scenario, unread: Set[str] = frozenset(), tables: Tables = MappingProxyType({})
+) -> dict[str, str]:
+    """Return why keys are used by no configuration, by key: "te.every", "job[1].pattern", and "class[1]" for a table.
 
-    text: str
-    always: bool
-
-
-def unused_keys(scenario: Scenario, unread: Set[str] = frozenset()) -> dict[str, UnusedKey]:
-    """Return the keys that no configuration of a scenario uses, with reasons; a whole table is named as "class[1]".
-
-    Keys whose rules depend on tables that are `unread`, because a value in them is wrong, are left out.
+    `tables` are the given ones; without them their keys are not looked at. Keys whose rules depend on tables that are
+    `unread`, because a value in them is wrong, are left out.
     """
     if math.prod(len(axis.values) for axis in scenario.sweep) > MAX_CONFIGURATIONS:
         return {}  # too many configurations to look at, which is a mistake of its own
-    unused: dict[str, UnusedKey] = {}
+    unused: dict[str, str] = {}
     for rule in RULES:
         if not any(table.startswith(rule.rests_on) for table in unread) and not _has_effect(rule, scenario):
             for key in rule.keys:
-                unused.setdefault(key, UnusedKey(f"does nothing here; allowed: {rule.allowed}", rule.always))
-    if not any(table.startswith(("class", "job", "policy", "fabric")) for table in unread):
-        unused |= {
-            key: UnusedKey(text, always=True) for key, text in (*_unused_classes(scenario), *_unused_policies(scenario))
-        }
+                unused.setdefault(key, rule.why)
+    if not any(table.startswith(("class", "job", "policy", "fault", "fabric", "collective")) for table in unread):
+        unused |= _unused_classes(scenario)
+        unused |= _unused_in_tables(scenario, tables)
     return unused
 
 
@@ -102,15 +98,22 @@ def _may_choose_rings(config: Scenario) -> bool:
     return bool(config.run.referees) or any(mode.reembeds for mode in _modes_of(config))
 
 
-def _uses_reembed_every(config: Scenario) -> bool:
+def _has_open_period(config: Scenario) -> bool:
     """Whether a mode uses `collective.reembed_every`, as its period or as the horizon over which a gain is weighed."""
     modes = _modes_of(config)
     if any(mode.reroute.kind == "every" and mode.reroute.number is None for mode in modes):
         return True
     if any("gain" in (mode.reroute.kind, mode.reembed.kind) and mode.horizon is None for mode in modes):
         return True
-    moves = _has_blocks(config) or config.workload.groups != ()
-    return moves and any(mode.reembed.kind == "every" and mode.reembed.number is None for mode in modes)
+    return any(mode.reembed.kind == "every" and mode.reembed.number is None for mode in modes)
+
+
+def _may_move(config: Scenario) -> bool:
+    """Whether a period of `collective.reembed_every` matters: not if only placements have it, and none can change."""
+    for mode in _modes_of(config):
+        if "gain" in (mode.reroute.kind, mode.reembed.kind) or mode.reroute == When("every"):
+            return True
+    return _has_blocks(config) or config.workload.groups != ()
 
 
 def _describes_a_job(config: Scenario) -> bool:
@@ -155,6 +158,11 @@ def _doubled(range_bps: tuple[int, int]) -> tuple[int, int]:
     return 2 * range_bps[0], 2 * range_bps[1]
 
 
+def _any_of(names: Collection[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 _TRAINING_KEYS = tuple(key for key in KEYS if key.startswith("training."))
 _REPLICA_KEYS = ("training.gradients", "training.gradient_size", "training.buckets", "training.across")
 _PROGRAM_KEYS = tuple(key for key in KEYS if key.startswith("program.") and key != "program.command")
@@ -164,197 +172,234 @@ _TE_KEYS = ("te.every", "te.demand", "te.sample")
 _SIZE_KEYS = ("collective.chunk", "collective.size")
 _SCHEDULE_KEYS = ("collective.algorithm", "collective.channels", "collective.pieces", "collective.schedule")
 _LINK_TABLES, _KIND_TABLES, _MODE_TABLES = ("conditions", "fabric"), ("collective", "job"), ("run", "policy")
+_WAN_KEYS = (
+    *("fabric.border_routers", "fabric.wan", "fabric.sites", "fabric.paths", "fabric.wan_loss"),
+    *("conditions.wan_rate", "conditions.wan_delay"),
+)
 
 RULES = (
     *(
         Rule(
             tuple(key.name for key in KEYS.values() if key.samplers == samplers),
-            f"with the sampler {' or '.join(samplers)}",
+            f"conditions.sampler is not {_any_of(samplers)}",
             _uses_sampler(samplers),
             ("conditions",),
-            always=True,
         )
         for samplers in _SAMPLER_SETS
     ),
     Rule(
-        _TRAINING_KEYS,
-        f'with the kind "{TRAINING}" of the collective or of a job',
-        _has_kind(TRAINING),
-        _KIND_TABLES,
-        always=True,
+        ("conditions.interval",),
+        "conditions.every is not given",
+        lambda config: config.conditions.every_s is not None,
+        ("conditions",),
+    ),
+    Rule(
+        _TRAINING_KEYS, f"neither the collective nor a job has the kind {TRAINING}", _has_kind(TRAINING), _KIND_TABLES
     ),
     Rule(
         ("training.weights",),
-        'with training.pipeline = "zero-bubble"',
+        "training.pipeline is not zero-bubble",
         lambda config: config.training.pipeline == "zero-bubble",
         ("training",),
-        always=True,
     ),
     Rule(
         _REPLICA_KEYS,
-        "with training.replicas of 2 or more",
+        "training.replicas is 1",
         lambda config: config.training.replicas > 1,
         ("training", *_KIND_TABLES),
     ),
     Rule(
         ("training.held",),
-        "with training.memory",
+        "training.memory is not given",
         lambda config: config.training.memory_bytes is not None,
         ("training",),
     ),
     Rule(
         ("collective.tflops",),
-        f'with the kind "{TRACE}" of the collective or of a job',
+        f"neither the collective nor a job has the kind {TRACE}",
         _has_kind(TRACE),
         _KIND_TABLES,
-        always=True,
     ),
-    Rule(("collective.chunk",), "the sizes given by [training] or by a file", _has_chunk, _KIND_TABLES, always=True),
-    Rule(("collective.size",), "the sizes given by [training] or by a file", _has_blocks, _KIND_TABLES, always=True),
+    Rule(("collective.chunk",), f"every size is given by [{TRAINING}] or by a file", _has_chunk, _KIND_TABLES),
+    Rule(("collective.size",), f"every size is given by [{TRAINING}] or by a file", _has_blocks, _KIND_TABLES),
     Rule(
         ("collective.ring",),
-        f"with a kind other than {MESSAGES}, {TRACE} and {TRAINING}",
+        f"collective.kind is {MESSAGES}, {TRACE} or {TRAINING}, which have no ring to choose",
         _has_blocks,
         _KIND_TABLES,
-        always=True,
     ),
-    Rule(_SCHEDULE_KEYS, "with a kind other than training", lambda config: config.kinds != {TRAINING}, _KIND_TABLES),
     Rule(
-        ("collective.kind", *_SCHEDULE_KEYS),
-        "with a [[job]] that has no kind, or this one",
-        _describes_a_job,
+        _SCHEDULE_KEYS,
+        f"collective.kind is {TRAINING}, whose schedule follows from [{TRAINING}]",
+        lambda config: config.kinds != {TRAINING},
         _KIND_TABLES,
     ),
+    Rule(("collective.kind", *_SCHEDULE_KEYS), "every [[job]] has another kind", _describes_a_job, _KIND_TABLES),
     Rule(
         _SIZE_KEYS,
-        "with a [[job]] that has no size of its own",
+        "every [[job]] has a size of its own",
         lambda config: _has_default_size(config) or _reads_msccl(config),
         _KIND_TABLES,
     ),
-    Rule(("collective.ring",), "with a mode that chooses rings, or run.referees", _may_choose_rings, _MODE_TABLES),
+    Rule(
+        ("collective.ring",),
+        "no mode chooses rings, and run.referees is empty",
+        _may_choose_rings,
+        _MODE_TABLES,
+    ),
     Rule(
         ("collective.reembed_every",),
-        'with a mode whose "every" is without a number, or "gain" without a horizon, and a placement that may change',
-        _uses_reembed_every,
+        'no mode has "every" without a number, or "gain" without a horizon',
+        _has_open_period,
+        _MODE_TABLES,
+    ),
+    Rule(
+        ("collective.reembed_every",),
+        "no GPU of this collective.kind can take another's place",
+        _may_move,
         (*_MODE_TABLES, *_KIND_TABLES, "training"),
     ),
     Rule(
         ("conditions.wan_delay",),
-        "with WAN links that have neither a length nor a delay of their own",
+        "every WAN link has a length or a delay of its own",
         _has_influence("wan_delay_s", lambda delay_s: delay_s + 1),
         _LINK_TABLES,
-        always=True,
     ),
     Rule(
         ("conditions.intra_delay",),
-        "with links within sites that have no delay of their own",
+        "every link within sites has a delay of its own",
         _has_influence("intra_delay_s", lambda delay_s: delay_s + 1),
         _LINK_TABLES,
     ),
     Rule(
         ("conditions.wan_rate",),
-        "with WAN links that have no rate of their own",
+        "every WAN link has a rate of its own",
         _has_influence("wan_rate_bps", _doubled),
         _LINK_TABLES,
     ),
     Rule(
         ("conditions.intra_rate",),
-        "with links within sites that have no rate of their own",
+        "every link within sites has a rate of its own",
         _has_influence("intra_rate_bps", _doubled),
         _LINK_TABLES,
     ),
-    Rule(
-        (
-            "fabric.border_routers",
-            "fabric.wan",
-            "fabric.sites",
-            "fabric.paths",
-            "fabric.wan_loss",
-            "conditions.wan_rate",
-            "conditions.wan_delay",
-        ),
-        "with two sites or more",
-        lambda config: len(config.fabric.gpus_per_site) > 1,
-        ("fabric",),
-    ),
+    Rule(_WAN_KEYS, "fabric.gpus has one site", lambda config: len(config.fabric.gpus_per_site) > 1, ("fabric",)),
     Rule(
         ("fabric.hash_seed",),
-        'with fabric.routing = "ecmp"',
+        "fabric.routing is not ecmp",
         lambda config: config.fabric.routing == "ecmp",
         ("fabric",),
     ),
     Rule(
         (*_TE_KEYS, "te.pieces"),
-        f'with fabric.routing = "{te.ROUTING}"',
+        f"fabric.routing is not {te.ROUTING}",
         lambda config: config.fabric.routing == te.ROUTING,
         ("fabric",),
     ),
-    Rule(_TE_KEYS, "with a mode that does not choose WAN paths", _uses_tunnels, _MODE_TABLES),
-    Rule(("te.sample",), f'with te.demand = "{te.MEASURED}"', lambda config: config.te.demand == te.MEASURED, ("te",)),
+    Rule(_TE_KEYS, "every mode chooses WAN paths itself", _uses_tunnels, _MODE_TABLES),
+    Rule(("te.sample",), f"te.demand is not {te.MEASURED}", lambda config: config.te.demand == te.MEASURED, ("te",)),
     Rule(
         ("admission.protect",),
-        f'with a [[job]] of the kind "{TRANSFER}" and fabric.routing = "{ADMITTING_ROUTING}"',
+        f"there is no [[job]] of the kind {TRANSFER} with fabric.routing {ADMITTING_ROUTING}",
         lambda config: config.fabric.routing == ADMITTING_ROUTING and any(job.kind == TRANSFER for job in config.jobs),
         ("job", "fabric"),
     ),
     Rule(
         ("admission.recovery",),
-        'with admission.protect = "link"',
+        "admission.protect is not link",
         lambda config: config.admission.protects,
         ("admission",),
     ),
     Rule(
         ("control.probe",),
-        "with a mode whose knowledge is probed",
+        f"no mode has the knowledge {PROBED}",
         lambda config: any(mode.knowledge.kind == PROBED for mode in _modes_of(config)),
         _MODE_TABLES,
     ),
     Rule(
         tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
-        "with --exec or program.command, or --cli",
+        "there is no program.command (or --exec), and no prompt (--cli)",
         lambda config: config.program.command is not None,
         ("program",),
     ),
     Rule(
-        _PROGRAM_RUN_KEYS, "with --exec or program.command", lambda config: bool(config.program.command), ("program",)
-    ),
-    Rule(
-        ("program.capture",),
-        "with --exec or program.command; at a prompt (--cli) the verb capture does it",
+        _PROGRAM_RUN_KEYS,
+        "there is no program.command (or --exec)",
         lambda config: bool(config.program.command),
         ("program",),
     ),
-    Rule(("run.search",), '"schedule" in run.referees', lambda config: "schedule" in config.run.referees, ("run",)),
+    Rule(
+        ("program.capture",),
+        "there is no program.command (or --exec); at a prompt (--cli) the verb capture does it",
+        lambda config: bool(config.program.command),
+        ("program",),
+    ),
+    Rule(
+        ("run.search",),
+        "run.referees does not list schedule",
+        lambda config: "schedule" in config.run.referees,
+        ("run",),
+    ),
+    Rule(("run.rate_scale",), "run.clock is not wall", lambda config: config.run.is_real, ("run",)),
+    Rule(
+        ("transport.ecn_threshold",),
+        "transport.congestion_control is not dctcp",
+        lambda config: config.transport.congestion_control == "dctcp",
+        ("transport",),
+    ),
 )
 
 
-def _unused_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield the classes that no job has, if there are jobs; one with a share affects admission in any case."""
-    configs = [config for config in scenario.configurations() if config.jobs]
+def _unused_classes(scenario: Scenario) -> dict[str, str]:
+    """Return the classes that no job has; one with a share affects admission in any case."""
+    configs = scenario.configurations()
     used = {job.traffic_class for config in configs for job in config.jobs}
     if used - {None, *(each.name for config in configs for each in config.classes)}:
-        return  # a job names a class that does not exist, which is a mistake of its own
+        return {}  # a job names a class that does not exist, which is a mistake of its own
     for config in configs:
         if any(job.kind == TRANSFER for job in config.jobs):
             used |= {each.name for each in config.classes if each.share}
-    for classes in dict.fromkeys(config.classes for config in configs):
-        for number, each in enumerate(classes, 1):
-            if each.name not in used:
-                yield f"class[{number}]", f"{each.name} does nothing: no job has it; allowed: a [[job]] of it"
+    swept = [axis.values for axis in scenario.sweep if axis.key == "class"]
+    return {
+        f"class[{number}]": f"no [[job]] has the class {each.name}"
+        for classes in (swept[0] if swept else [scenario.classes])
+        for number, each in enumerate(classes, 1)
+        if each.name not in used
+    }
 
 
-def _unused_policies(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield the keys of policies that have no effect because of the policy's other values."""
-    has_tunnels = any(config.fabric.routing == te.ROUTING for config in scenario.configurations())
-    for number, policy in enumerate(scenario.policies, 1):
-        if policy.horizon is not None and "gain" not in (policy.reroute.kind, policy.reembed.kind):
-            yield f"policy[{number}].horizon", f'{policy.horizon:,} does nothing here; allowed: with "gain"'
-        chooses = policy.reroutes or policy.reembeds or has_tunnels  # rates of tunnels depend on knowledge, too
-        if policy.knowledge != ORACLE and not chooses:
-            text = f"{policy.knowledge} does nothing here; allowed: with reroute or reembed other than never"
-            yield f"policy[{number}].knowledge", text
+def _unused_in_tables(scenario: Scenario, tables: Tables) -> dict[str, str]:
+    """Return the keys within [[job]], [[policy]] and [[fault]] tables that have no effect because of others.
+
+    With a sweep, a key has none if it has none in any of the lists of tables and of the configurations.
+    """
+    configs = scenario.configurations()
+    kinds = {config.collective.kind for config in configs}
+    engineers = any(config.fabric.routing == te.ROUTING for config in configs)
+    found: dict[str, list[str | None]] = {}
+
+    def look(name: str, unused: Callable[[int, Mapping[str, object]], Iterator[tuple[str, str]]]) -> None:
+        for of_axis in tables.get(name, ()):
+            for number, table in enumerate(of_axis, 1):
+                reasons = dict(unused(number, table))
+                for key in table:
+                    found.setdefault(f"{name}[{number}].{key}", []).append(reasons.get(key))
+
+    for kind in kinds:
+        look("job", lambda _, table, kind=kind: jobs.unused(table, kind))  # type: ignore[misc]
+    look("policy", lambda number, _: _unused_in_policy(scenario.policies[number - 1], engineers=engineers))
+    look("fault", lambda _, table: faults.unused(table))
+    return {key: first for key, (first, *others) in found.items() if first is not None and None not in others}
 
 
-def is_default(scenario: Scenario, key: str) -> bool:
-    """Return whether a key has its default value in all configurations."""
-    return key in KEYS and all(config.value(key) == DEFAULTS.value(key) for config in scenario.configurations())
+def _unused_in_policy(mode: Mode, *, engineers: bool) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a [[policy]] table that have no effect because of its others; `engineers` tells whether rates
+    of tunnels depend on knowledge, too."""
+    if "gain" not in (mode.reroute.kind, mode.reembed.kind):
+        yield "horizon", 'neither reroute nor reembed is "gain"'
+    if mode.knowledge != ORACLE and not (mode.reroutes or mode.reembeds or engineers):
+        yield "knowledge", "reroute and reembed are never"
+    if not mode.reembeds:
+        yield "ring", "reembed is never"
+    if mode.knowledge.kind != PORTS:
+        yield "measure_every", f"knowledge is not {PORTS}"

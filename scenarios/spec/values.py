@@ -5,7 +5,7 @@ allowed raises ValueError with a sentence that names the value and what is allow
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from pathlib import Path
@@ -191,7 +191,7 @@ def read_tables(
     *,
     most: int,
     required: Collection[str] = (),
-    check: Callable[[dict[str, Any], dict[str, Any]], Iterator[tuple[str, str]]],
+    check: Callable[[dict[str, Any], dict[str, Any]], Iterable[tuple[str, str]]] = lambda table, values: (),
 ) -> list[dict[str, Any]]:
     """Return the values of each of a scenario's [[name]] tables by key; `kinds` are the kinds of the keys.
 

@@ -261,7 +261,7 @@ def main() -> int:
         scenarios = [
             random_scenario(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)
         ]
-        study_command.warn("campaign.py", [scenario_of(each.text) for each in scenarios])
+        study_command.warn("campaign.py", [scenario_of(each.text) for each in scenarios], emulates=True)
         outcomes = campaign(scenarios, options.jobs, options.patience)
     except vm.CannotRunError as error:
         print(f"campaign.py: {error}", file=sys.stderr)

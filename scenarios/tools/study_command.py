@@ -6,6 +6,7 @@ Slow modules are imported only when they are needed, so that --help is quick.
 import argparse
 import errno
 import sys
+import warnings
 from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, CANNOT, FAILED
+from topologies.errors import format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +33,7 @@ def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
     be written, as `signals.guarded` reports.
     """
     try:
-        from scenarios.api import RunError  # with numpy and much else
+        from scenarios.api import RunError, ScenarioWarning  # with numpy and much else
         from scenarios.experiment.run_folder import check_figure
         from scenarios.vm import VMError
     except ModuleNotFoundError as missing:
@@ -39,7 +41,9 @@ def run(name: str, study: Callable[[], int], figure: Path | None) -> int:
         return CANNOT
     try:
         check_figure(figure)
-        return study()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ScenarioWarning)  # a study prints notes itself (`warn`)
+            return study()
     except VMError as error:
         status, why = CANNOT, str(error)
     except RunError as error:
@@ -67,21 +71,26 @@ def progress(name: str) -> Generator[Callable[[str], None], None, None]:
         yield show
 
 
-def quantity(option: str, text: str, parse: Callable[[str], Value]) -> Value:
-    """Parse the value of an option; raises ValueError with the option in front of what is wrong."""
+def quantity(name: str, option: str, text: str, parse: Callable[[str], Value]) -> Value:
+    """Parse the value of an option, and tell on stderr, after the command's name, if it is rounded; raises ValueError
+    with the option in front of what is wrong."""
+    from topologies.units import RATE, SIZE, rounding
+
     try:
-        return parse(text)
+        value = parse(text)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
+    for rounded in filter(None, (rounding(text, kind) for kind in (RATE, SIZE))):
+        print(f"{name}: {option}: {format_value(text)} is rounded {rounded}", file=sys.stderr)
+    return value
 
 
-def warn(name: str, scenarios: "Iterable[Scenario]") -> None:
-    """Print on stderr, after the command's name, what was assumed of scenarios' files and which physical limits the
-    scenarios are beyond, as run.py does."""
-    from scenarios.spec import file_notes, physical_limits
+def warn(name: str, scenarios: "Iterable[Scenario]", *, emulates: bool) -> None:
+    """Print the notes on scenarios (`scenarios.spec.notes`) on stderr, after the command's name, as run.py does."""
+    from scenarios.spec.notes import notes_on
 
     configs = [config for scenario in scenarios for config in scenario.configurations()]
-    for note in [*file_notes.notes_on(configs), *physical_limits.notes_on(configs)]:
+    for note in notes_on(configs, emulates=emulates):
         print(f"{name}: {note}", file=sys.stderr)
 
 

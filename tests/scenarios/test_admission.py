@@ -300,41 +300,16 @@ def test_without_admission_transfers_use_the_paths_of_the_mode_and_any_fault_is_
         ([COPY | {"ranks": [0, 9]}], HEAD, "there is no rank 9"),
         ([COPY | {"rate": "1 Gbit/s"}], HEAD, "duration: is missing"),
         ([{key: COPY[key] for key in ("kind", "ranks", "size")}], HEAD, "deadline: is missing"),
-        ([COPY | {"pattern": "poisson"}], HEAD, "pattern: does nothing in a transfer"),
         ([COPY | {"start": "20 ms"}], HEAD, "is not after the start"),
         ([COPY | {"latest": "10 ms"}], HEAD, "is not after the deadline"),
         ([STREAM | {"latest": "6 ms"}], HEAD, "is not after the end of its duration"),
         ([COPY | {"chunk": "1 B"}], HEAD, "4,000,000 messages; allowed: 20,000"),
         ([COPY | {"size": "1000 TB"}], HEAD, "copy is refused"),
         ([COPY | {"deadline": "1 us"}], HEAD, "copy is refused: nothing by 1 us"),
-        ([{"deadline": "1 ms"}], HEAD, "deadline: does nothing here; allowed: only with the kind transfer"),
-        ([STREAM], HEAD.replace("spray", "ecmp"), 'stream requests a rate, which fabric.routing "ecmp" cannot admit'),
-        ([COPY], HEAD.replace('"base"', '"wan"'), "run.modes: wan chooses WAN paths"),
         ([COPY, {"ranks": [1, 5]}], HEAD, "is served before transfers or together with them"),
-        (
-            [COPY | {"class": "gold"}, {"ranks": [1, 5]}],
-            HEAD + '[[class]]\nname = "gold"\npriority = 0\nceiling = 0.7',
-            "gold has a ceiling of 0.7 in a scenario with transfers and other jobs",
-        ),
         ([COPY, {}], HEAD, "uses rank 0, which a transfer uses, too"),
         ([COPY], HEAD + '[admission]\nprotect = "all"', "allowed: none, link"),
-        ([{}], HEAD + '[admission]\nprotect = "link"', "protect: does nothing here"),
         ([COPY | {"deadline": "1 ns"}], HEAD, "copy is refused: nothing by 1 ns"),
-        (
-            [COPY],
-            HEAD + '[[fault]]\nat = "collective 0"\nwhat = "agent 0 killed"',
-            "allowed: a WAN link that is down",
-        ),
-        (
-            [COPY],
-            HEAD
-            + '[admission]\nprotect = "link"\n[[fault]]\nat = "1 ms into collective 0"\nwhat = "link s0b0-s1b0 down"',
-            "down at 1 ms into collective 0 cannot be combined with an admitted transfer; allowed: a WAN link that "
-            'is down from collective 0 to the end, or admission.protect "link" with a recovery',
-        ),
-        ([COPY], HEAD + '[admission]\nrecovery = "1 s"', "recovery: does nothing here"),
-        ([COPY], HEAD + "[transport]\nline_rate = false", "transport.line_rate: false lets flows begin slower than"),
-        ([COPY], HEAD + "[transport]\nslow_start_after_idle = true", "transport.slow_start_after_idle: true lets"),
     ],
 )
 def test_an_impossible_transfer_or_admission_table_is_refused_with_the_reason(jobs, head, says):

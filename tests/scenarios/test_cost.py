@@ -239,7 +239,6 @@ def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_cha
     [
         ('delay = ["1 ms"]', "control.delay: 1 delay for 2 sites; allowed: one for each"),
         ('delay = "2 s"', '"2 s" is too large: a delay must be between 1 ns and 1 s'),
-        ('delay = "1 ms"\n[run]\nclock = "wall"', "control.delay: cannot be combined with the wall clock"),
     ],
 )
 def test_invalid_controller_delays_are_refused(control, says):

@@ -93,28 +93,6 @@ def test_the_last_arrival_of_all_transfers_is_the_completion_time() -> None:
     assert (found.begins_s <= found.leaves_s).all() and (found.leaves_s <= found.arrives_s).all()
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (("run.clock=wall",), "combined with the wall clock"),
-        (('class=[{name = "gold", priority = 0}]', 'job=[{class = "gold"}]'), "combined with classes"),
-        (('fault=[{at = "collective 1", what = "agent 1 slow 10x"}]',), "combined with faults"),
-        (("conditions.every=10 ns",), '"10 ns" is too small'),
-    ],
-)
-def test_settings_incompatible_with_changing_rates_are_refused(values: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ScenarioError, match=says):
-        scenario("conditions.every=2 ms", *values)
-
-
-def test_an_interval_without_every_and_an_interval_with_a_trace_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"conditions.interval: is given without conditions.every"):
-        scenario("conditions.interval=2 ms")
-    trace = "conditions.sampler=trace", f"conditions.trace={tmp_path / 't.csv'}"
-    with pytest.raises(ScenarioError, match=r"conditions.interval: does nothing here; allowed: with the sampler"):
-        scenario("conditions.every=2 ms", "conditions.interval=2 ms", *trace)
-
-
 def test_rates_of_a_trace_change_within_collectives(tmp_path: Path) -> None:
     """All WAN links have 1 Gbit/s until 0.3 s, and then 4 Gbit/s: the slowest flow has sent 0.3 Gbit by then."""
     names = [link.name for link in conditions_of(scenario()).fabric.links if link.kind == "wan"]
@@ -209,11 +187,6 @@ def test_flows_move_to_new_paths_when_the_switches_of_their_senders_site_hear_of
         ("4 ms", (), '"every 4 ms" is given as a time; allowed: only with conditions.every'),
         ("5 ms", ("conditions.every=2 ms",), "not a multiple of conditions.every; allowed: every 2 ms, twice that"),
         ("1 ms", ("conditions.every=2 ms",), "not a multiple of conditions.every"),
-        (
-            "4 ms",
-            ("conditions.every=2 ms", "transport.queue=fifo"),
-            'combined with transport.queue "fifo"; allowed: "fair"',
-        ),
         (
             "4 ms",
             ("conditions.every=2 ms", "control.delay=1 ms"),

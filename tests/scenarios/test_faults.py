@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
-from tests.fakes.runs import answer
+from tests.fakes.runs import answer, ended
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
 FABRIC = build_fabric(FabricSpec())
@@ -66,7 +67,6 @@ def test_a_declared_fault_survives_reading_and_writing(
         ({"what": "switch s9b9 down"}, "what", "s9b9 is not a switch; allowed: s0l0"),
         ({"what": "agent 8 slow 2x"}, "what", "there is no agent 8; allowed: 0 to 7"),
         ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
-        ({"what": "agent 1 killed"}, "for", "does nothing"),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
     ],
@@ -279,8 +279,8 @@ for = "1 collective"
 
 def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path: Path) -> None:
     (tmp_path / "struck.toml").write_text(SCENARIO)
-    fidelity = answer(tmp_path / "out", "struck.toml", "--engine", "emulation", report=True)["fidelity"]
-    found = open_run(tmp_path / "out")
+    told = answer(tmp_path / "out", "struck.toml", "--engine", "emulation", report=True)
+    fidelity, found = told["fidelity"], open_run(tmp_path / "out")
     rows, struck = found.collectives, found.faults
     assert len(rows) == 24 and len(struck) == 12
     assert set(struck.outcome) == {"recovered", "masked"}
@@ -315,6 +315,17 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
     assert of_switch.cost_s["base"] == pytest.approx(lost_s, rel=1e-9) and lost_s > of_switch.recovered_s["base"]
     agent = by_what["agent 3 killed"].set_index("mode").cost_s["base"]
     assert agent > times_s[5] - without[5] - 1e-9  # the failed attempt took time, too
+    # The summary has the same, in all its forms.
+    again, _ = ended("--resume", "out", cwd=tmp_path)
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("mode")
+    for point in told["points"]:
+        stored = struck[struck["mode"] == point["mode"]]
+        for name in ("what", "outcome", "at_collective", "detected_s", "recovered_s", "cost_s"):
+            inside = [summary[f"fault.{number}.{name}"][point["mode"]] for number in range(6)]
+            for shown in ([one[name] for one in point["faults"]], inside):
+                assert pd.Series(shown).fillna(-1).to_list() == pytest.approx(stored[name].fillna(-1).to_list())
+    recovered = f"recovered after {of_switch.recovered_s['base'] * 1e3:,.3f} ms, cost {lost_s * 1e3:,.3f} ms"
+    assert f"  switch s0b0 down in collective 2: {recovered}" in again.splitlines()
     # Nor does the critical path of the struck collective blame a link that was down.
     (configuration,) = configurations_of(found)
     for one in collectives_of(found, points_of(found, [configuration]), configuration, number=2):

@@ -120,7 +120,7 @@ def test_both_grains_are_measured_as_predicted(capsys: pytest.CaptureFixture[str
         (["--jobs", "0"], "--jobs: 0"),
         (["--set", "fabric.spines=0"], "fabric.spines"),
         (["--set", "sweep.run.seed=[1, 2]"], "sweep of run.seed"),
-        (["--set", "fabric.grain=logical"], "--set fabric.grain: does nothing here; allowed: --grains"),
+        (["--set", "fabric.grain=logical"], "--set fabric.grain: is set for every row; allowed: --grains"),
         (["--set", "job=[{}]"], "paper has jobs, which have algorithms of their own; allowed: none"),
         (["--figure", "/no/such/folder/x"], "/no/such/folder"),
         (["--figure", "/proc/x"], "--figure: /proc cannot be written to"),

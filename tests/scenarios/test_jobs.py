@@ -108,9 +108,6 @@ def test_keys_that_a_job_leaves_out_come_from_the_collective_table(job, spec):
         ({"name": "a b"}, ".name", "is not allowed; allowed: 1 to 32 letters"),
         ({"name": "a"}, ".name", "is that of another job"),
         ({"chunk": "1 MB", "size": "1 MB"}, ".size", "is given together with chunk"),
-        ({"kind": "messages", "chunk": "1 MB"}, ".chunk", "does nothing here; allowed: the sizes"),
-        ({"pattern": "poisson"}, ".pattern", "does nothing here; allowed: only with the kind background"),
-        ({**NOISE, "count": 2}, ".count", "does nothing here; allowed: only with collectives"),
         ({"kind": "background", "pattern": "poisson", "rate": "1 Gbit/s"}, ".duration", "is missing; allowed: text"),
         ({**NOISE, "pattern": "storm"}, ".pattern", "allowed: permutation, poisson, on-off"),
         ({**NOISE, "duration": "900 s"}, "", "job2: background traffic of about .* messages; allowed: 20,000"),
@@ -394,15 +391,6 @@ def test_an_invalid_class_is_refused_in_one_sentence_with_its_key(tables, place,
         scenario({"class": "gold"}, **{"class": tables})
     (line,) = refusal.value.mistakes
     assert re.match(f"{place}: .*{words}", line), line
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [({"transport__queue": "fifo"}, "fair queues in virtual time"), ({"run__clock": "wall"}, "on the wall clock")],
-)
-def test_classes_are_refused_with_fifo_queues_and_on_the_wall_clock(values, words):
-    with pytest.raises(ScenarioError, match=words):
-        scenario({"class": "gold"}, **{"class": [GOLD]}, **values)
 
 
 def test_the_gold_tenant_completes_as_if_alone_only_in_the_configuration_with_classes(tmp_path, capsys, monkeypatch):

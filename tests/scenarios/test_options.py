@@ -47,7 +47,6 @@ def test_a_prompt_runs_in_virtual_time_unless_the_wall_clock_is_requested() -> N
         "--dask somewhere --jobs 2",
         "--cli --json",
         "--cli --dry-run",
-        "--cli --rate-scale 1/50",
         "--clock wall --jobs 2",
         "--collectives 10,20",
         "--clock virtual,wall",

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from scenarios import collectives, grains, permutation
+from scenarios import api, collectives, grains, permutation, sizing
 from scenarios.experiment import command
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.physical_limits import LIMITS, notes_on, small_message_error
@@ -16,9 +16,8 @@ FAR = {"conditions.wan_rate": "200 Gbit/s", "conditions.wan_delay": "300 ms", "f
 
 def told(**given):
     keys = {key.replace("__", "."): value for key, value in given.items()}
-    return [
-        *notes_on(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).configurations())
-    ]
+    configs = load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]).configurations()
+    return [*notes_on(configs, emulates=False)]
 
 
 def test_the_paper_s_configurations_are_within_every_limit():
@@ -74,6 +73,34 @@ def test_run_and_every_study_print_the_same_note_before_they_run(capsys):
     assert f"grains.py: {words}" in capsys.readouterr().err
     assert permutation.main(["--hosts", "16", "--draws", "1", "--size", "1 kB"]) == 0
     assert f"permutation.py: {words}" in capsys.readouterr().err
+
+
+def test_what_the_emulation_refuses_is_not_told_in_addition(capsys):
+    words, options = "TCP resends what waits for more than", ("--modes", "base", "--collectives", "1", "--no-report")
+    slow = ["--set", "conditions.wan_rate=1 Mbit/s", *options]
+    assert command.run(["--engine", "emulation", *slow]) == 2
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if words in one]
+    assert "allowed: 9.9 MB on a connection, or faster links" in line
+    assert command.run(["--dry-run", *slow]) == 0
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if words in one.replace("about ", "")]
+    assert line.endswith("measured times will be longer than predicted")
+
+
+def test_the_api_warns_of_each_limit_once_and_a_study_that_uses_it_prints_it_once(recwarn, capsys):
+    small = api.scenario("paper", {"collective.chunk": "1.5 kB", "collective.count": 1, "run.modes": ["base"]})
+    assert not recwarn.list
+    api.run(small)
+    (warned,) = [str(one.message) for one in recwarn.list if one.category is api.ScenarioWarning]
+    assert warned.startswith("messages of 1.5 kB are so small")
+    few = ("--gpus", "8", "--collectives", "2", "--kinds", "allgather", "--algorithms", "ring")
+    assert grains.main(["--size", "8 kB", "--grains", "logical", *few]) == 0
+    assert capsys.readouterr().err.count("are so small") == 1 and len(recwarn.list) == 1
+
+
+def test_the_options_of_studies_tell_that_a_quantity_is_rounded(capsys):
+    assert sizing.main(["--nic", "1000000000.4 bit/s"]) == 0
+    said = 'run.py sizing: --nic: "1000000000.4 bit/s" is rounded to whole bit/s'
+    assert said in capsys.readouterr().err.splitlines()
 
 
 def test_a_study_warns_of_measured_times_that_are_not_the_model_s(capsys):

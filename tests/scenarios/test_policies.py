@@ -353,7 +353,6 @@ def refused(table: str) -> list[str]:
         ('name = "a"\nknowledge = "ewma 0"', "policy[1].knowledge: «ewma 0» is out of range"),
         ('name = "a"\nhorizon = 0', "policy[1].horizon: 0 is too small"),
         ('name = "a"\nreembed = "every"\nring = "least"', "policy[1].ring: «least» is not known; allowed: if the"),
-        ('name = "a"\nring = "sum"', "policy[1].ring: has no effect with reembed = never; allowed: if the policy"),
         ('name = "a"\nrereoute = "never"', "policy[1].rereoute: unknown key of a policy"),
         ('name = "a"\n[[policy]]\nname = "a"', "policy[2].name: «a» is that of another policy"),
         (

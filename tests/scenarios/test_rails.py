@@ -125,10 +125,6 @@ def test_rails_survive_storing_appear_in_labels_and_replace_leaves_and_spines() 
         (["fabric.oversubscription=nan"], "not finite; allowed: a number from 0.01 to 1,000"),
         (["fabric.oversubscription=[1, 2, 3]"], "has 3 numbers; allowed: a number"),
         (["fabric.oversubscription=[1, true]"], "true is a boolean; allowed: a number"),
-        (
-            ["fabric.rails=2", 'program.command="true"'],
-            "2 rails cannot be combined with a program; allowed: 1, or none",
-        ),
     ],
 )
 def test_invalid_rails_or_oversubscription_are_refused_in_one_sentence(values: "list[str]", says: str) -> None:

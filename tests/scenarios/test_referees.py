@@ -233,10 +233,7 @@ def test_without_requested_referees_a_run_has_no_best_times_and_no_referee_figur
             {"collective.count": 301, "run.referees": ["schedule"]},
             "the best schedule of 301 collectives; allowed: collective.count up to 300",
         ),
-        ({"collective.count": 9, "run.search": 3}, 'search: does nothing here; allowed: "schedule" in run.ref'),
         ({"collective.count": 9, "run.search": 0}, "0 is too small"),
-        ({"collective.count": 9, "job": [{"ranks": [0, 4]}]}, "combined with jobs, of which no best is known"),
-        ({"collective.count": 9, "collective.kind": "training"}, "combined with training, of which no best is known"),
     ],
 )
 def test_referees_for_unsupported_workloads_or_too_many_collectives_are_refused(

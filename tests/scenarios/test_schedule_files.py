@@ -94,7 +94,6 @@ def test_the_collectives_size_is_divided_over_the_slots_of_the_schedule_file(tmp
         ('schedule = "GOAL"', 8, "asked for as allgather between 8; allowed: the kind messages"),
         ('kind = "messages"\nschedule = "GOAL"\nalgorithm = "ring"', 8, "has its own algorithm, channels and pieces"),
         ('kind = "messages"\nschedule = "GOAL"\npieces = 2', 8, "has its own algorithm, channels and pieces"),
-        ('kind = "messages"\nschedule = "GOAL"\nsize = "1 MB"', 8, r"the sizes given by \[training\] or by a file"),
         ('kind = "trace"', 8, "trace needs Chakra's files, and none is given"),
         ('kind = "trace"\nschedule = "GOAL"', 8, r"allowed: a name with one \* for the rank"),
         (
@@ -107,7 +106,6 @@ def test_the_collectives_size_is_divided_over_the_slots_of_the_schedule_file(tmp
             4,
             "allowed: a trace with an algorithm",
         ),
-        ('kind = "trace"\nschedule = "TRACE"\nsize = "8 MB"', 4, r"the sizes given by \[training\] or by a file"),
         ('schedule = "TRACE"', 4, "which the kind allgather cannot read; allowed: trace"),
     ],
 )
@@ -233,11 +231,6 @@ def test_a_file_of_each_format_takes_the_predicted_time_in_the_emulation_and_say
     ]
     assert "one-pass.xml: its steps are proven to do its allreduce, but its messages are carried without" in said
     assert "custom.xml: its messages carry no contents, and what they do (coll 'custom') is not proven" in said
-
-
-def test_tflops_without_a_trace_is_refused(tmp_path):
-    with pytest.raises(ScenarioError, match='tflops: does nothing here; allowed: with the kind "trace" of'):
-        scenario(tmp_path, "tflops = 5")
 
 
 @pytest.mark.parametrize("form", ["goal", "msccl"])

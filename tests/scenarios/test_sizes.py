@@ -192,10 +192,7 @@ def test_a_prompt_and_a_program_may_use_sites_in_a_line(tmp_path: Path) -> None:
     assert load_scenario(str(file)).program.command == "true"
 
 
-def test_keys_of_the_wan_do_nothing_in_one_site() -> None:
-    for key, value in (("border_routers", 3), ("wan", "five-router"), ("paths", 2)):
-        with pytest.raises(ScenarioError, match=rf"fabric.{key}: does nothing here; allowed: with two sites or more"):
-            scenario("paper", {"fabric.gpus": [4], f"fabric.{key}": value})
+def test_a_single_site_has_no_second_tier_to_oversubscribe() -> None:
     with pytest.raises(ScenarioError, match="2 for the switches below border routers, which a single site lacks"):
         scenario("paper", {"fabric.gpus": [4], "fabric.grain": "physical", "fabric.oversubscription": [1, 2]})
 

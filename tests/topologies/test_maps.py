@@ -120,7 +120,6 @@ def test_a_resolved_scenario_with_a_map_loads_without_topohub(monkeypatch: pytes
         ({}, "fabric.sites: is missing; allowed: a node of nobel-us"),
         ({"fabric.sites": ["Palo Alto", 3]}, "3 is an integer"),
         ({"fabric.sites": ["Palo Alto", "palo-alto"]}, '"palo-alto" is the node of two sites'),
-        ({"fabric.sites": ["Boulder", "Lincoln"], "conditions.wan_delay": "1 ms"}, "wan_delay: does nothing"),
         (
             {"fabric.sites": ["Boulder", "Lincoln"], "fabric.border_routers": 8, "fabric.paths": 20},
             "more than 1024 loop-free.*fabric.paths",

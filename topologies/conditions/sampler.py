@@ -240,5 +240,3 @@ def _time_mistakes(spec: ConditionsSpec) -> Iterator[Mistake]:
     for key, seconds in (("every", spec.every_s), ("interval", spec.interval_s)):
         if seconds is not None and not MIN_EVERY_S <= seconds <= 1e3:
             yield Mistake(f"conditions.{key}", f"{seconds} s is out of range; allowed: 1 us to 1,000 s")
-    if spec.every_s is None and spec.interval_s is not None:
-        yield Mistake("conditions.interval", "is given without conditions.every; allowed: both, or neither")

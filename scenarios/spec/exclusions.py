@@ -1,0 +1,304 @@
+"""What cannot be combined: one table of pairs of features, each with its reason. Pure.
+
+A feature is what a configuration asks for under a key. Two features of one configuration that exclude each other are a
+mistake at the key of the first. The reference of all keys lists the pairs (`rows`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from hosts.agent.transport import Transport
+from hosts.collectives.kinds import MESSAGES, TRAINING
+from scenarios.policies.knowledge import PORTS, PROBED
+from scenarios.policies.policy import Mode
+from scenarios.spec import te
+from scenarios.spec.admission import ADMITTING_ROUTING, wan_cables
+from scenarios.spec.faults import Fault
+from scenarios.spec.jobs import TRANSFER, JobSpec
+from scenarios.spec.keys import KEYS
+from scenarios.spec.scenario import Scenario
+from topologies.errors import Mistake, format_value
+from topologies.fabric.fabric import build_fabric
+from topologies.fabric.failures import cable
+
+Found = Iterable[tuple[str, str]]
+"""Where a configuration has a feature: each key with the value in words."""
+ONE_OF_TWO = "one of the two"
+
+
+class Feature(NamedTuple):
+    """A feature: its name, and where a configuration has it."""
+
+    name: str
+    found: Callable[[Scenario], Found]
+
+
+class Exclusion(NamedTuple):
+    """Two features that exclude each other, `why`, and what is `allowed` in their place."""
+
+    one: Feature
+    other: Feature
+    why: str
+    allowed: str = ONE_OF_TWO
+
+
+def exclusions(config: Scenario) -> Iterator[Mistake]:
+    """Yield a mistake for every pair of features of a configuration that exclude each other."""
+    for row in TABLE:
+        if any(row.other.found(config)):
+            for key, words in row.one.found(config):
+                text = f"{words} cannot be combined with {row.other.name}: {row.why}"
+                yield Mistake(key, f"{text}; allowed: {row.allowed}")
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """Yield the pairs of features that exclude each other with the reasons, for the documentation."""
+    for row in TABLE:
+        yield row.one.name, row.other.name, row.why
+
+
+def _is_given(key: str, has: Callable[[Scenario], object], name: str | None = None) -> Feature:
+    """Return the feature of a key's value, where `has` is true; its default name is the key."""
+
+    def found(config: Scenario) -> Found:
+        if has(config):
+            written = KEYS[key].kind.write(config.value(key))
+            yield key, written if isinstance(written, str) else format_value(written)
+
+    return Feature(name or key, found)
+
+
+def _is_value(key: str, value: object) -> Feature:
+    """Return the feature of a key that has this value."""
+    return _is_given(key, lambda config: config.value(key) == value, f"{key} {format_value(value)}")
+
+
+def _has(name: str, key: str, has: Callable[[Scenario], object]) -> Feature:
+    """Return the feature of configurations for which `has` is true, which messages call by its name."""
+    return Feature(name, lambda config: [(key, name)] if has(config) else [])
+
+
+def _mode(name: str, has: Callable[[Mode], object], what: Callable[[Mode], str]) -> Feature:
+    """Return the feature of modes to compare for which `has` is true; `what` describes one in messages."""
+
+    def found(config: Scenario) -> Found:
+        modes = [config.mode(one) for one in config.run.modes]
+        return [("run.modes", f"{mode.name}, which {what(mode)},") for mode in modes if has(mode)]
+
+    return Feature(name, found)
+
+
+def _fault(name: str, has: Callable[[Scenario, Fault], object]) -> Feature:
+    """Return the feature of faults for which `has` is true."""
+
+    def found(config: Scenario) -> Found:
+        for number, fault in enumerate(config.faults, 1):
+            if has(config, fault):
+                key = "conditions.trace" if fault.is_traced else f"fault[{number}]"
+                yield key, f"{fault.what} at {fault.at}"
+
+    return Feature(name, found)
+
+
+def _transfers(config: Scenario) -> list[tuple[int, JobSpec]]:
+    return [(number, job) for number, job in enumerate(config.jobs, 1) if job.kind == TRANSFER]
+
+
+def _are_mixed(config: Scenario) -> bool:
+    return 0 < len(_transfers(config)) < len(config.jobs)
+
+
+def _rates(config: Scenario) -> Found:
+    requested = [(number, job.rate_bps) for number, job in _transfers(config) if job.rate_bps is not None]
+    return [(f"job[{number}].rate", f"a rate of {rate:,} bit/s") for number, rate in requested]
+
+
+def _ceilings(config: Scenario) -> Found:
+    return [("class", f"the ceiling {one.ceiling:g} of {one.name}") for one in config.classes if one.ceiling < 1]
+
+
+def _ceilings_of_transfers(config: Scenario) -> Found:
+    name = next((job.traffic_class for _, job in _transfers(config)), None)
+    own = tuple(one for one in config.classes if one.name == name)
+    return _ceilings(replace(config, classes=own)) if _are_mixed(config) else []
+
+
+def _rerouted_by_time(config: Scenario) -> Found:
+    for number, one in enumerate(config.policies, 1):
+        if one.reroute.within_s is not None:
+            yield f"policy[{number}].reroute", format_value(str(one.reroute))
+
+
+def _measured_by_program(config: Scenario) -> Found:
+    mode = config.mode(config.run.modes[0])
+    return [("run.modes", f"{mode.name}, which knows {mode.knowledge},")] if mode.knowledge.is_measured else []
+
+
+def _is_down_wan_link(config: Scenario, fault: Fault) -> bool:
+    return fault.kind == "link down" and cable(*fault.ends) in wan_cables(build_fabric(config.fabric))
+
+
+def _is_later(config: Scenario, fault: Fault) -> bool:
+    return _is_down_wan_link(config, fault) and not fault.is_throughout and config.admission.recovery_s is None
+
+
+_WALL = _has("the wall clock", "run.clock", lambda config: config.run.is_real)
+_FIFO, _FAIR = _is_value("transport.queue", "fifo"), _is_value("transport.queue", "fair")
+_BUFFER = _is_given("fabric.buffer", lambda config: config.transport.buffer_bytes is not None)
+_RAILS = _is_given("fabric.rails", lambda config: config.fabric.has_planes)
+_BUFFER_ON_RAILS = _is_given(
+    "fabric.buffer",
+    lambda config: config.transport.buffer_bytes is not None and config.fabric.has_planes,
+    "fabric.buffer with fabric.rails",
+)
+_SLOW_START = _is_value("transport.line_rate", value=False)
+_IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
+_RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
+_ROUTED = _is_given("fabric.routing", lambda config: config.fabric.routing != "single", "another fabric.routing")
+_ECMP, _SPRAY, _TE = (_is_value("fabric.routing", name) for name in ("ecmp", ADMITTING_ROUTING, te.ROUTING))
+_UNADMITTED = _is_given(
+    "fabric.routing",
+    lambda config: config.fabric.routing != ADMITTING_ROUTING,
+    f"a fabric.routing other than {ADMITTING_ROUTING}",
+)
+_PHYSICAL = _is_value("fabric.grain", "physical")
+_TIMED = _is_given("conditions.every", lambda config: config.conditions.every_s is not None)
+_COUNTED = _is_value("control.counted", value=True)
+_CONTROL_DELAY = _is_given("control.delay", lambda config: config.control.delay_s is not None)
+_TE_TIME = _is_given(
+    "te.every",
+    lambda config: config.fabric.routing == te.ROUTING and isinstance(config.te.every, float),
+    "te.every as a time",
+)
+_REQUESTED = _is_value("te.demand", "requested")
+_CLASSES = _has("classes", "class", lambda config: config.classes)
+_CEILING = Feature("a class with a ceiling below 1", _ceilings)
+_JOBS = _has("jobs", "job", lambda config: config.jobs)
+_TRANSFERS = _has("transfers", "job", _transfers)
+_MIXED = _has("transfers together with other jobs", "job", _are_mixed)
+_MIXED_CEILING = Feature("a ceiling below 1 of the transfers' class", _ceilings_of_transfers)
+_RATES = Feature("a transfer that requests a rate", _rates)
+_ADMITTED = _has(
+    "an admitted transfer",
+    "job",
+    lambda config: config.fabric.routing == ADMITTING_ROUTING and _transfers(config),
+)
+_FAULTS = _has("faults", "fault", lambda config: config.faults)
+_DECLARED = _has("faults", "fault", lambda config: not all(one.is_traced for one in config.faults))
+_OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(one.is_traced for one in config.faults))
+_LINK_LOSS = _fault("a link loss", lambda _, fault: fault.kind == "link loss")
+_OTHER_FAULT = _fault("a fault other than a WAN link that is down", lambda *each: not _is_down_wan_link(*each))
+_LATER_FAULT = _fault("a WAN link that goes down later, without admission.recovery", _is_later)
+_PROBING = _mode("a mode that probes", lambda mode: mode.knowledge.kind == PROBED, lambda _: "probes")
+_READING = _mode(
+    "a mode with measured ports", lambda mode: mode.knowledge.kind == PORTS, lambda mode: f"knows {mode.knowledge}"
+)
+_REROUTING = _mode("a mode that chooses WAN paths", lambda mode: mode.reroutes, lambda _: "chooses WAN paths")
+_KEEPING = _mode("a mode that keeps WAN paths", lambda mode: mode.keeps_paths, lambda _: "keeps WAN paths")
+_NOT_PERIODIC = _mode(
+    "a mode that chooses rings alone, by drift or gain",
+    lambda mode: not mode.reroutes and not mode.is_periodic,
+    lambda _: "does not choose rings by their number alone",
+)
+_MEASURING = _mode(
+    "a mode that chooses rings alone, by measured rates",
+    lambda mode: not mode.reroutes and mode.knowledge.is_measured,
+    lambda mode: f"knows {mode.knowledge}",
+)
+_REROUTED_BY_TIME = Feature("a policy that re-routes by time", _rerouted_by_time)
+_MEASURED_BY_PROGRAM = Feature("a mode with measured knowledge", _measured_by_program)
+_REFEREES = _is_given("run.referees", lambda config: config.run.referees)
+_BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
+_KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
+_PROGRAM = _has("a program", "program.command", lambda config: config.program.command is not None)
+
+_LATE = "its timers are later than a packet takes, so links have fifo queues"
+_ONE_ORDER = "a fifo queue serves all packets in one order"
+_NO_BEST = "no best is known there"
+_FAIR_VIRTUAL = "fair queues in virtual time"
+_PROBE = "not modelled yet: a probe is one message at line rate over the path of its two ranks"
+
+TABLE = (
+    Exclusion(_BUFFER, _FAIR, "only a fifo queue has a size", 'transport.queue "fifo"'),
+    Exclusion(_BUFFER, _WALL, "late timers overrun a queue", "the virtual clock"),
+    Exclusion(
+        _BUFFER_ON_RAILS,
+        _KEEPING,
+        "each collective has new connections there",
+        "reroute never and every 1",
+    ),
+    Exclusion(_BUFFER, _LINK_LOSS, "a link's loss takes the place of its queue"),
+    Exclusion(_RTO_MIN, _WALL, "not every machine's kernel can set it", "the default, or the virtual clock"),
+    Exclusion(_CONTROL_DELAY, _WALL, "it is a delay of virtual time", "the virtual clock"),
+    Exclusion(_READING, _WALL, "counters are read at exact times", "the virtual clock, or other knowledge"),
+    Exclusion(_PROBING, _WALL, "a probe is timed to the nanosecond", "the virtual clock, or other knowledge"),
+    Exclusion(_PROBING, _ECMP, _PROBE),
+    Exclusion(_PROBING, _SPRAY, _PROBE),
+    Exclusion(_PROBING, _TE, _PROBE),
+    Exclusion(_PROBING, _RAILS, _PROBE),
+    Exclusion(_PROBING, _SLOW_START, "the time of a probe in slow start does not show a rate"),
+    Exclusion(_PROBING, _BUFFER, "the time of a probe that loses packets does not show a rate"),
+    Exclusion(_TIMED, _WALL, "rates change at exact times, which are virtual"),
+    Exclusion(_TIMED, _FAULTS, "not modelled yet: rates that change and links that fail within one collective"),
+    Exclusion(_TIMED, _CLASSES, "not modelled yet: classes whose rates change within a collective"),
+    Exclusion(_TIMED, _COUNTED, "not modelled yet: conditions would stand still during a reconfiguration"),
+    Exclusion(_REROUTED_BY_TIME, _FIFO, "not modelled yet: packets that wait in queues of the path before", _FAIR.name),
+    Exclusion(_REROUTED_BY_TIME, _BEST_POLICY, "the best policy keeps paths for a whole collective"),
+    Exclusion(_CLASSES, _WALL, _LATE, _FAIR_VIRTUAL),
+    Exclusion(_CLASSES, _FIFO, _ONE_ORDER, _FAIR_VIRTUAL),
+    Exclusion(_TRANSFERS, _WALL, _LATE, _FAIR_VIRTUAL),
+    Exclusion(_TRANSFERS, _FIFO, _ONE_ORDER, _FAIR_VIRTUAL),
+    Exclusion(
+        _RATES, _UNADMITTED, "only admission keeps a rate for it", f'a size and a deadline, or "{ADMITTING_ROUTING}"'
+    ),
+    Exclusion(_REROUTING, _ADMITTED, "it has its own tunnels", "modes such as base, or another fabric.routing"),
+    Exclusion(_SLOW_START, _ADMITTED, "flows begin slower than it is promised", "true"),
+    Exclusion(_IDLE_SLOW_START, _ADMITTED, "flows begin slower than it is promised", "false"),
+    Exclusion(_OTHER_FAULT, _ADMITTED, "it is promised for failures of WAN links alone", "a WAN link that is down"),
+    Exclusion(
+        _LATER_FAULT,
+        _ADMITTED,
+        "it is promised without a failure",
+        'a WAN link that is down from collective 0 to the end, or admission.protect "link" with a recovery',
+    ),
+    Exclusion(_PHYSICAL, _MIXED, "they share ports within sites, which have no classes", "transfers alone, or logical"),
+    Exclusion(
+        _MIXED_CEILING,
+        _MIXED,
+        "a port cannot make up for the time in which it finishes a segment of another class",
+        "transfers alone, or a ceiling of 1",
+    ),
+    Exclusion(_TE, _WALL, _LATE),
+    Exclusion(_TE, _FIFO, "each tunnel has a queue of its own rate"),
+    Exclusion(_TE, _TIMED, "not modelled yet: tunnels' rates for conditions that change within a collective"),
+    Exclusion(_TE, _COUNTED, "not modelled yet: the time to set tunnels' rates"),
+    Exclusion(_TE, _RAILS, "not modelled yet: tunnels on each of several planes"),
+    Exclusion(_TE, _CEILING, "not modelled yet: tunnels' rates that know of ceilings", "a ceiling of 1"),
+    Exclusion(
+        _NOT_PERIODIC,
+        _TE,
+        "not modelled yet: rates of tunnels before such a choice is known",
+        "reembed never or every K",
+    ),
+    Exclusion(_MEASURING, _TE, "not modelled yet: rates of links measured through tunnels", "unmeasured knowledge"),
+    Exclusion(
+        _TE_TIME,
+        _REQUESTED,
+        "what is requested is constant within a collective",
+        f'a number of collectives, or te.demand "{te.MEASURED}"',
+    ),
+    Exclusion(_REFEREES, _JOBS, _NO_BEST),
+    Exclusion(_REFEREES, _DECLARED, _NO_BEST),
+    Exclusion(_REFEREES, _OUTAGES, _NO_BEST),
+    Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
+    *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
+    Exclusion(_ROUTED, _PROGRAM, "not modelled yet: its connections are known as pairs of GPUs", "single"),
+    Exclusion(_RAILS, _PROGRAM, "not modelled yet: its connections are known as pairs of GPUs", "1, or none"),
+    Exclusion(_COUNTED, _PROGRAM, "a program waits for no reconfiguration", "false"),
+    Exclusion(
+        _MEASURED_BY_PROGRAM, _PROGRAM, "not modelled yet: it has no collectives to measure", "unmeasured knowledge"
+    ),
+)
+"""Every pair of features that exclude each other. Pairs of values under one key, and values that need another one, are
+checked in `consistency`."""

@@ -1,0 +1,183 @@
+"""Features that exclude each other: each alone can be run, and a scenario with both is refused in one sentence."""
+
+from typing import Any
+
+import pytest
+import tomli_w
+
+from scenarios.spec import ScenarioError
+from scenarios.spec.exclusions import TABLE, rows
+from scenarios.spec.load import scenario_of
+
+Part = dict[str, Any]
+WALL: Part = {"run": {"clock": "wall"}}
+FIFO: Part = {"transport": {"queue": "fifo"}}
+BUFFER: Part = {"transport": {"queue": "fifo"}, "fabric": {"buffer": "500 kB"}}
+RAILS: Part = {"fabric": {"grain": "physical", "rails": 2}}
+TE, ECMP, SPRAY = ({"fabric": {"routing": name}} for name in ("te", "ecmp", "spray"))
+TIMED: Part = {"conditions": {"every": "2 ms"}}
+COUNTED: Part = {"control": {"counted": True}}
+PROGRAM: Part = {"program": {"command": "true"}}
+JOB: Part = {"ranks": [1, 5]}
+CLASSES: Part = {"class": [{"name": "gold", "priority": 1}], "job": [JOB | {"class": "gold"}]}
+CEILING: Part = {"class": [{"name": "gold", "priority": 1, "ceiling": 0.5}], "job": [JOB | {"class": "gold"}]}
+FAULT: Part = {"fault": [{"at": "collective 1", "what": "link s0b0-s1b0 down"}]}
+COPY: Part = {"kind": "transfer", "ranks": [0, 4], "size": "1 MB", "deadline": "2 s"}
+TRANSFER: Part = {"run": {"modes": ["base"]}, "job": [COPY]}
+STREAM: Part = TRANSFER | {"job": [COPY | {"size": None, "deadline": None, "rate": "1 Mbit/s", "duration": "1 s"}]}
+ADMITTED: Part = TRANSFER | SPRAY
+MIXED: Part = ADMITTED | {"job": [COPY | {"class": "gold"}, JOB], "class": [{"name": "gold", "priority": 0}]}
+
+
+def mode(**keys: object) -> Part:
+    return {"run": {"modes": ["mine"]}, "policy": [{"name": "mine", **keys}]}
+
+
+def referees(*names: str) -> Part:
+    return {"run": {"referees": [*names]}, "collective": {"count": 9, "emulated": 9}}
+
+
+PROBES, READS = mode(reroute="every", knowledge="probed"), mode(reroute="every", knowledge="measured ports")
+BY_TIME = TIMED | mode(reroute="every 10 ms")
+PAIRS: list[tuple[Part, Part, str]] = [
+    (BUFFER, WALL, "fabric.buffer: 500 kB cannot be combined with the wall clock"),
+    (
+        BUFFER,
+        RAILS | mode(reroute="every 2"),
+        "fabric.buffer: 500 kB cannot be combined with a mode that keeps WAN paths",
+    ),
+    (
+        BUFFER,
+        {"fault": [{"at": "collective 1", "what": "link s0b0-s1b0 loss 1 %"}]},
+        "fabric.buffer: 500 kB cannot be combined with a link loss",
+    ),
+    ({"transport": {"rto_min": "5 ms"}}, WALL, "transport.rto_min: 5 ms cannot be combined with the wall clock"),
+    ({"control": {"delay": "1 ms"}}, WALL, "control.delay: 1 ms cannot be combined with the wall clock"),
+    (READS, WALL, "run.modes: mine, which knows measured ports, cannot be combined with the wall clock"),
+    (PROBES, WALL, "run.modes: mine, which probes, cannot be combined with the wall clock"),
+    (PROBES, ECMP, 'run.modes: mine, which probes, cannot be combined with fabric.routing "ecmp"'),
+    (PROBES, SPRAY, 'run.modes: mine, which probes, cannot be combined with fabric.routing "spray"'),
+    (PROBES, TE, 'run.modes: mine, which probes, cannot be combined with fabric.routing "te"'),
+    (PROBES, RAILS, "run.modes: mine, which probes, cannot be combined with fabric.rails"),
+    (
+        PROBES,
+        {"transport": {"line_rate": False}},
+        "run.modes: mine, which probes, cannot be combined with transport.line_rate false",
+    ),
+    (PROBES, BUFFER, "run.modes: mine, which probes, cannot be combined with fabric.buffer"),
+    (TIMED, WALL, "conditions.every: 2 ms cannot be combined with the wall clock"),
+    (TIMED, FAULT, "conditions.every: 2 ms cannot be combined with faults"),
+    (TIMED, CLASSES, "conditions.every: 2 ms cannot be combined with classes"),
+    (TIMED, COUNTED, "conditions.every: 2 ms cannot be combined with control.counted true"),
+    (BY_TIME, FIFO, 'policy[1].reroute: "every 10 ms" cannot be combined with transport.queue "fifo"'),
+    (
+        BY_TIME,
+        referees("policy"),
+        'policy[1].reroute: "every 10 ms" cannot be combined with the best policy in run.referees',
+    ),
+    (CLASSES, WALL, "class: classes cannot be combined with the wall clock"),
+    (CLASSES, FIFO, 'class: classes cannot be combined with transport.queue "fifo"'),
+    (TRANSFER, WALL, "job: transfers cannot be combined with the wall clock"),
+    (TRANSFER, FIFO, 'job: transfers cannot be combined with transport.queue "fifo"'),
+    (
+        STREAM | SPRAY,
+        {"fabric": {"routing": "ecmp"}},
+        "job[1].rate: a rate of 1,000,000 bit/s cannot be combined with a",
+    ),
+    (ADMITTED, {"run": {"modes": ["wan"]}}, "run.modes: wan, which chooses WAN paths, cannot be combined with an adm"),
+    (
+        ADMITTED,
+        {"transport": {"line_rate": False}},
+        "transport.line_rate: false cannot be combined with an admitted transfer",
+    ),
+    (
+        ADMITTED,
+        {"transport": {"slow_start_after_idle": True}},
+        "transport.slow_start_after_idle: true cannot be combined with an admitted transfer",
+    ),
+    (
+        ADMITTED,
+        {"fault": [{"at": "collective 0", "what": "agent 0 killed"}]},
+        "fault[1]: agent 0 killed at collective 0 cannot be combined with an admitted transfer",
+    ),
+    (ADMITTED, FAULT, "fault[1]: link s0b0-s1b0 down at collective 1 cannot be combined with an admitted transfer"),
+    (
+        MIXED,
+        {"fabric": {"grain": "physical"}},
+        "fabric.grain: physical cannot be combined with transfers together with other jobs",
+    ),
+    (
+        MIXED,
+        {"class": [{"name": "gold", "priority": 0, "ceiling": 0.7}]},
+        "class: the ceiling 0.7 of gold cannot be combined with transfers together with other jobs",
+    ),
+    (TE, WALL, "fabric.routing: te cannot be combined with the wall clock"),
+    (TE, FIFO, 'fabric.routing: te cannot be combined with transport.queue "fifo"'),
+    (TE, TIMED, "fabric.routing: te cannot be combined with conditions.every"),
+    (TE, COUNTED, "fabric.routing: te cannot be combined with control.counted true"),
+    (TE, RAILS, "fabric.routing: te cannot be combined with fabric.rails"),
+    (TE, CEILING, "fabric.routing: te cannot be combined with a class with a ceiling below 1"),
+    (TE, mode(reembed="drift 0.1"), "run.modes: mine, which does not choose rings by their number alone, cannot be"),
+    (TE, mode(reembed="every", knowledge="measured ends"), "run.modes: mine, which knows measured ends, cannot be"),
+    (
+        TE | {"te": {"every": "100 ms", "demand": "measured"}},
+        {"te": {"demand": "requested"}},
+        'te.every: 100 ms cannot be combined with te.demand "requested"',
+    ),
+    (referees("policy"), {"job": [JOB]}, 'run.referees: ["policy"] cannot be combined with jobs'),
+    (referees("policy"), FAULT, 'run.referees: ["policy"] cannot be combined with faults'),
+    (
+        referees("policy"),
+        {"collective": {"kind": "training"}},
+        'run.referees: ["policy"] cannot be combined with collective.kind "training"',
+    ),
+    (ECMP, PROGRAM, "fabric.routing: ecmp cannot be combined with a program"),
+    (RAILS, PROGRAM, "fabric.rails: 2 cannot be combined with a program"),
+    (COUNTED, PROGRAM, "control.counted: true cannot be combined with a program"),
+    (READS, PROGRAM, "run.modes: mine, which knows measured ports, cannot be combined with a program"),
+    (referees("policy"), PROGRAM, 'run.referees: ["policy"] cannot be combined with a program'),
+]
+NEEDED = {  # pairs of which one is not possible without the other's opposite, or which need a file
+    ("fabric.buffer", 'transport.queue "fair"'): "test_spec",
+    ("run.referees", "outages in the trace"): "test_outages",
+    ("run.referees", 'collective.kind "messages"'): "needs a file",
+}
+
+
+def joined(one: Part, other: Part) -> Part:
+    """Return both parts; of a key that both give the value of `other`, as it replaces what makes `one` possible."""
+    both = dict(one)
+    for key, value in other.items():
+        mixed = isinstance(value, dict) and isinstance(both.get(key), dict)
+        both[key] = joined(both[key], value) if mixed else value
+    return both
+
+
+def text(part: Part) -> str:
+    plain = {key: value for key, value in part.items() if value is not None}
+    plain["job"] = [{key: value for key, value in job.items() if value is not None} for job in part.get("job", [])]
+    return tomli_w.dumps(plain if plain["job"] else {key: value for key, value in plain.items() if key != "job"})
+
+
+@pytest.mark.parametrize(("one", "other", "says"), PAIRS)
+def test_features_that_exclude_each_other_are_refused_in_one_sentence_and_each_alone_is_not(
+    one: Part, other: Part, says: str
+) -> None:
+    scenario_of(text(one))
+    if "te" not in other:  # whose key has no effect alone
+        assert not scenario_of(text(other)).notes or "class" in other
+    with pytest.raises(ScenarioError) as refused:
+        scenario_of(text(joined(one, other)), label="my.toml")
+    (line,) = refused.value.mistakes
+    assert line.startswith(f"my.toml: {says}") and "; allowed: " in line
+
+
+def test_every_row_of_the_table_is_met_by_a_pair_and_has_its_reason() -> None:
+    met = set()
+    for one, other, _ in PAIRS:
+        with pytest.raises(ScenarioError) as refused:
+            scenario_of(text(joined(one, other)))
+        (line,) = refused.value.mistakes
+        met |= {(a, b) for a, b, why in rows() if f"cannot be combined with {b}: {why};" in line}
+    assert {(a, b) for a, b, _ in rows()} - met == set(NEEDED)
+    assert all(row.why and row.allowed for row in TABLE) and len({*rows()}) == len(TABLE)
