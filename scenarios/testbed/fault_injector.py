@@ -140,6 +140,8 @@ class FaultInjector:
         if cables:
             lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
             run_program(["ip", "-batch", "-"], lines)
+            if state == "up":
+                self._testbed.restore_links()
 
     def _lose(self, fault: Fault, share: float) -> None:
         """Make a cable lose this share (0 to 1) of the packets that switches send over it, in both directions."""

@@ -666,6 +666,12 @@ class Testbed:
         """Make a switch's port lose this share (0 to 1) of the packets that it sends."""
         self._shaper.lose(interface, share)
 
+    def restore_links(self) -> None:
+        """Shape links again as they were, after some were down; to be called once they are up. Raises VMError and
+        TcError."""
+        openvswitch.await_reconfigured()
+        self._shaper.redirect_again()
+
     def carried_bps(self) -> float:
         """Measure the total rate at which hosts can send while no link is shaped; raises OSError."""
         self._shaper.close()

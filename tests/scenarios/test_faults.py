@@ -323,3 +323,31 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()
+
+
+AGAIN = """
+name = "again"
+fault = [
+    { at = "collective 1", what = "link s0b0-s1b0 down", for = "1 collective" },
+    { at = "collective 3", what = "switch s1b0 down", for = "1 collective" },
+]
+[fabric]
+gpus = [2, 2]
+[conditions]
+links = { wan.delay = "5 ms", "s*b0>s*b0".delay = "3 ms" }
+[collective]
+kind = "alltoall"
+count = 5
+[run]
+modes = ["base"]
+"""
+
+
+def test_links_that_are_up_again_have_their_delays_as_before(tmp_path: Path) -> None:
+    """Where flows share links, filters apply the delays at ports that receive, and Open vSwitch removes those filters
+    from a port whose link goes down."""
+    (tmp_path / "again.toml").write_text(AGAIN)
+    answer(tmp_path / "out", "again.toml", "--engine", "emulation")
+    rows = open_run(tmp_path / "out").collectives
+    assert rows.undisturbed.all()
+    assert rows.completion_s.to_list() == pytest.approx(rows.predicted_s.to_list(), rel=1e-3)
