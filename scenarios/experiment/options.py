@@ -276,13 +276,11 @@ def _program_clashes(
         yield f"{what}: {len(scenario.configurations())} configurations, but a program runs in one; allowed: 1"
     if options.modes is not None and len(scenario.run.modes) > 1:
         yield f"--modes: {len(scenario.run.modes)} modes, but a program runs in one; allowed: 1"
-    elsewhere = {"faults": ", and at a prompt (--cli) the verb link takes cables down", "jobs": ""}
-    for name, more in elsewhere.items():
-        if getattr(scenario, name):
-            yield (
-                f"{what}: the scenario has {name}, which only apply to collectives; allowed: none with a program "
-                f"(run.py without {what} runs them{more})"
-            )
+    if scenario.jobs:
+        yield (
+            f"{what}: the scenario has jobs, which only apply to collectives; allowed: none with a program "
+            f"(run.py without {what} runs them)"
+        )
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:

@@ -109,6 +109,7 @@ def _check_scale(run: RunSpec) -> Iterator[Mistake]:
 
 def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
+    yield from faults.check_times(config.faults, of_program=config.program.command is not None)
     if config.program.command is None:
         return
     yield from program.check(config.program, config.mode(config.run.modes[0]), fabric)
@@ -118,10 +119,11 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         yield Mistake(
             "fabric.rails", f"{config.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
         )
-    for fault in config.faults:
-        if fault.is_traced and fault.collective == 0:
-            text = f"the rate of {fault.target} is 0 at the beginning; allowed with a program: a rate above 0"
-            yield Mistake("conditions.trace", text)
+    ranks = config.program.ranks_of(config.gpus)
+    for number, fault in enumerate(config.faults, 1):
+        if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
+            allowed = f"allowed: the GPUs of program.ranks, {', '.join(map(str, ranks))}"
+            yield Mistake(f"fault[{number}].what", f"the program has no rank on GPU {fault.target}; {allowed}")
     if config.control.counted:
         yield Mistake(
             "control.counted",
@@ -138,7 +140,7 @@ def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
         return
     others = {
         "the wall clock": config.run.is_real,
-        "faults": config.faults,
+        "faults": config.faults and config.program.command is None,
         "classes": config.classes,
         "control.counted": config.control.counted,  # conditions would not change during a reconfiguration
     }

@@ -57,7 +57,7 @@ from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import waking_vswitchd
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, cable
+from topologies.fabric.failures import NO_CABLES, Cables, cable, reachable
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
@@ -716,11 +716,12 @@ class Testbed:
         """Install the paths of probes alone; crossings return to the fixed paths."""
         self._route([], rates_bps, best=False, flows={}, probes=probes)
 
-    def route_all(self, rates_bps: Floats, *, best: bool) -> int:
-        """As `route`, but for every two GPUs in different sites that a WAN path joins."""
+    def route_all(self, rates_bps: Floats, *, best: bool, dead: Cables = NO_CABLES) -> int:
+        """As `route`, but for every two GPUs in different sites that a WAN path joins, except those that the failed
+        cables `dead` cut off from each other."""
         site, between = [gpu.site for gpu in self.fabric.gpus], self.fabric.paths_between
-        ranks = range(len(site))
-        crossings = [(a, b) for a in ranks for b in ranks if between.get((site[a], site[b]))]
+        ranks, reach = range(len(site)), reachable(self.fabric, dead)
+        crossings = [(a, b) for a in ranks for b in ranks if between.get((site[a], site[b])) and reach[a, b]]
         return self._route(crossings, rates_bps, best=best, flows={})
 
     def apply_rules_together(self) -> None:

@@ -56,6 +56,19 @@ def test_a_declared_fault_survives_reading_and_writing(
     assert load(dict(fault.written())) == (fault,)
 
 
+@given(st.integers(0, 10**12), kinds, st.none() | st.integers(1, 10**12))
+def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str, lasts_ns: int | None) -> None:
+    table = {"at": f"{at_ns} ns", "what": what} | ({} if lasts_ns is None else {"for": f"{lasts_ns} ns"})
+    (fault,) = faults.read([table])
+    assert fault.begins_ns == at_ns
+    assert fault.ends_ns == (None if lasts_ns is None else at_ns + lasts_ns)
+    assert faults.read([fault.written()]) == (fault,)
+    during = [at_ns] if lasts_ns is None else [at_ns, at_ns + lasts_ns - 1]
+    assert all(faults.active_at([fault], instant) for instant in during)
+    assert not faults.active_at([fault], at_ns - 1)
+    assert lasts_ns is None or not faults.active_at([fault], at_ns + lasts_ns)
+
+
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [
@@ -69,6 +82,9 @@ def test_a_declared_fault_survives_reading_and_writing(
         ({"what": "agent 1 killed"}, "for", "does nothing"),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
+        ({"at": "20 ms"}, "for", '"3 collectives" does not fit a fault at a time; allowed: a time, such as "30 ms"'),
+        ({"for": "30 ms"}, "for", '"30 ms" does not fit a fault at a collective; allowed: "3 collectives"'),
+        ({"at": "20 ms", "for": "5 ms"}, "at", '"20 ms" is a time of a program, and none runs; allowed: "20 ms into'),
     ],
 )
 def test_an_invalid_fault_is_refused_with_its_file_and_key(

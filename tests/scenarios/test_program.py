@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,12 @@ from analysis.results.reader import ResultsError, load
 from controller.routing.wan_path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
+from scenarios.program.condition_changes import ProgramTimeline
+from scenarios.program.rows import rows_as_collectives
 from scenarios.program.session import RunState, progress_table
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
+from scenarios.spec.faults import active_at
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
@@ -34,6 +37,7 @@ from tests.fakes.commands import scenario
 from tests.fakes.processes import await_that
 from tests.fakes.runs import ended, started
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import NO_CABLES, Cables, cables_of
 from topologies.fabric.ports import links_in_grain
 
 GUEST = PROJECT / "tests" / "guest"
@@ -167,6 +171,64 @@ def test_rerouting_busy_connections_loses_and_retransmits_nothing_and_is_reprodu
     assert (tmp_path / "again/links.csv").read_bytes() == (tmp_path / "run/links.csv").read_bytes()
 
 
+FAULTS = """
+name = "struck"
+fault = [
+    { at = "20 ms", what = "link s0b0-s1b0 down", for = "30 ms" },
+    { at = "70 ms", what = "agent 2 slow 1000x", for = "10 ms" },
+    { at = "100 ms", what = "controller killed", for = "40 ms" },
+    { at = "110 ms", what = "link s0b0-s1b0 down", for = "15 ms" },
+    { at = "200 ms", what = "link s0b0-s1b0 loss 100 %", for = "5 ms" },
+    { at = "300 ms", what = "agent 3 killed" },
+    { at = "9 s", what = "switch s0b0 down" },
+]
+[fabric]
+gpus = [2, 2]
+[conditions]
+wan_rate = "10 Gbit/s"
+intra_rate = "50 Gbit/s"
+[conditions.links]
+wan.delay = "5 ms"
+"s1b0>s0b0".delay = "3 ms"
+[run]
+modes = ["base"]
+[program]
+ranks = [0, 2, 3]
+capture = ["s1b0>s0b1"]
+"""
+
+
+def test_faults_strike_a_program_at_their_times_and_the_controller_moves_its_packets(tmp_path: Path) -> None:
+    """Rank 1 sends a datagram each ms. It takes the delay of its path, and waits only for a host that is too slow."""
+    (tmp_path / "struck.toml").write_text(FAULTS)
+    command = f"{PYTHON} {GUEST / 'pulses.py'} 400"
+    for run in ("run", "again"):
+        out, said = ended("struck.toml", "--out", run, "--json", "--exec", command, cwd=tmp_path)
+        assert "fault[7] did not begin: the program had ended before 9 s" in said
+    found = json.loads(out)
+    for name in ("output/0.stdout", "faults.csv", "links.csv", "ranks.csv"):  # two boots
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
+    took_ms = {int(sent) // 1_000_000: int(took) / 1e6 for sent, took in map(str.split, lines)}
+    # Without a controller, nobody leads packets around the link that is down.
+    lost = {*range(111, 126), *range(201, 206)}
+    assert set(range(400)) - set(took_ms) == lost and found["drops"] == len(lost)
+    slow_ms = 8 * (8000 + 42) / (50e9 * HEADERS) * 1000 * 1e3  # of a frame at a thousandth of the rate
+    for sent, took in took_ms.items():
+        delay_ms = 5 if 20 < sent <= 50 else 3
+        waits_ms = min((sent - 71) * (slow_ms - 1), 80 - sent) if 70 < sent < 80 else 0.0  # at 80 ms the queue empties
+        assert took == pytest.approx(delay_ms + waits_ms, abs=0.02), sent
+    (captured,) = found["captures"]
+    assert (captured["packets"], captured["lost"]) == (30, 0)  # those on the detour
+    assert [one["status"] for one in found["ranks"]] == [0, 0, -9]
+    assert found["ranks"][2]["end_s"] == pytest.approx(0.3, abs=1e-5)
+    with (tmp_path / "run/faults.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["began_s"]) for row in rows] == pytest.approx([0.02, 0.07, 0.1, 0.11, 0.2, 0.3], abs=1e-5)
+    assert [row["outcome"] for row in rows] == ["recovered", "masked", "masked", "masked", "masked", "rank 2 ended"]
+    assert float(rows[0]["over_s"]) == pytest.approx(0.05, abs=1e-5) and float(rows[0]["recovered_s"]) < 0.01
+
+
 def pcap_lengths(data: bytes) -> list[int]:
     """Return the lengths on the wire of the packets in a pcap file."""
     found, at = [], 24
@@ -183,12 +245,14 @@ class Network:
     def __init__(self) -> None:
         self.changed: list[np.ndarray] = []
         self.routed: list[tuple[np.ndarray, bool]] = []
+        self.avoided: list[Cables] = []
 
     def change(self, rates_bps: np.ndarray) -> None:
         self.changed.append(rates_bps)
 
-    def route_all(self, rates_bps: np.ndarray, *, best: bool) -> int:
+    def route_all(self, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
         self.routed.append((rates_bps, best))
+        self.avoided.append(dead)
         return 2
 
     def settle(self) -> None:
@@ -266,6 +330,49 @@ def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
     asked = [*first, *((rates, True) for rates in believed)]
     assert [(rates.tolist(), is_best) for rates, is_best in network.routed] == [(r.tolist(), one) for r, one in asked]
     assert (timeline.rerouted, timeline.messages) == (len(asked) - 1, 2 * len(asked))
+
+
+def test_paths_are_chosen_under_the_faults_that_are_in_force_then() -> None:
+    """Each millisecond, the controller is told which links have failed and which hosts are slow. A leaf that is down
+    cuts GPUs off, which no choice avoids: they are left out of the request, and put back once it is up."""
+    tables = [
+        {"at": "1500 us", "what": "link s0b0-s1b0 down", "for": "2 ms"},
+        {"at": "4500 us", "what": "agent 1 slow 4x", "for": "1 ms"},
+        {"at": "6500 us", "what": "switch s1l0 down", "for": "1 ms"},
+    ]
+    keys = {"run.modes": ["wan"], "conditions.every": "1 ms", "program.command": "true", "fault": tables}
+    setting = rows_as_collectives(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
+    network, count = Network(), 9
+    timeline = ProgramTimeline(network, setting)  # type: ignore[arg-type]
+    for number in range(1, count):
+        at_ns = number * 1_000_000
+        timeline.advance(at_ns, active_at(setting.faults, at_ns))
+        if number in (6, 7):  # the leaf fails, and is back
+            timeline.struck(active_at(setting.faults, at_ns + 500_000), routes=True, anew=False)
+    fabric = conditions_of(replace(setting, faults=())).fabric
+    plain = conditions_of(replace(setting, faults=())).rates_bps(0, count)
+    down = [link.index for link in fabric.links if {link.src, link.dst} == {"s0b0", "s1b0"}]
+    slow = [link.index for link in fabric.links if link.src == "g1"]
+    plain[2:4, down] = 0.0
+    plain[5, slow] /= 4
+    told = np.array([rates for rates, _ in network.routed])
+    assert np.array_equal(told, plain[[0, 1, 2, 3, 4, 5, 6, 7, 7, 8]])
+    leaf = cables_of(fabric, "s1l0")
+    assert network.avoided == [NO_CABLES] * 7 + [leaf] + [NO_CABLES] * 2
+    assert np.array_equal(network.changed[4][slow], network.changed[4][slow]) and timeline.rerouted == 8
+
+
+def test_a_link_whose_rate_is_0_at_the_beginning_of_a_trace_is_down_for_a_program(tmp_path: Path) -> None:
+    links = [f"s{a}b{x}>s{1 - a}b{y}" for a in (0, 1) for x in (0, 1) for y in (0, 1)]
+    rates = {"s0b0>s1b0": 0} | dict.fromkeys(links[1:], 10**10)
+    lines = ["time_s,link,rate_bps", *(f"0,{link},{rate}" for link, rate in rates.items()), "1,s0b1>s1b0,0"]
+    (tmp_path / "wan.csv").write_text("\n".join([*lines, "2,s0b1>s1b0,1e10"]) + "\n")
+    setting = scenario(
+        "program.command=sleep 1", "conditions.sampler=trace", f"conditions.trace={tmp_path / 'wan.csv'}"
+    )
+    (configuration,) = setting.configurations()
+    found = [(one.what, one.at, one.lasts_s) for one in rows_as_collectives(configuration).faults]
+    assert found == [("link s0b0-s1b0 down", "0 s", None)]
 
 
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:
@@ -381,6 +488,14 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--set", "program.memory='2 MB'"], 'program.memory: "2 MB" is too little for the ranks'),
         (["--exec", "true", "--set", "program.memory='7999999 B'"], 'allowed: "8 MB" or more'),
         (["--sweep", "program.deadline=1 s,2 s"], "cannot be swept"),
+        (
+            ["--exec", "true", "--set", 'fault=[{at="1 ms into collective 1",what="controller killed"}]'],
+            "fault[1].at: a program has no collective 1; allowed with a program: a time since the ranks' start",
+        ),
+        (
+            ["--exec", "true", "--set", 'fault=[{at="0 s",what="agent 3 killed"}]', "--set", "program.ranks=[0, 4]"],
+            "fault[1].what: the program has no rank on GPU 3; allowed: the GPUs of program.ranks, 0, 4",
+        ),
     ],
 )
 def test_invalid_program_options_are_refused_before_the_run(
