@@ -107,7 +107,9 @@ class ProgramTimeline:
         self._drawn_bps = drawn_bps
         self._shape(faults)
         if self._routed_row() > before:
-            self._chosen_bps, self._best = self._believed.known_bps(self._row, self._known(faults)), True
+            # Without what is down: the controller knows that by itself, and when it is up again.
+            slow = [fault for fault in faults if fault.kind not in CABLE_KINDS]
+            self._chosen_bps, self._best = self._believed.known_bps(self._row, slow), True
             if routes:
                 self.rerouted += self._route() > 0
 
@@ -137,14 +139,12 @@ class ProgramTimeline:
         return messages
 
     def _planned(self, faults: Collection[Fault], row: int) -> Collection[Fault]:
-        """Return the faults of which a rule knows at a row of conditions."""
-        return self._known(active_at(faults, row * (self._every_ns or 0)))
-
-    def _known(self, faults: Collection[Fault]) -> Collection[Fault]:
-        """Return the faults under which paths are chosen: without those that cut GPUs off, which no choice avoids."""
-        if not self._cuts_off(dead_cables(faults, self._conditions.fabric)):
-            return faults
-        return [fault for fault in faults if fault.kind not in CABLE_KINDS]
+        """Return the faults of which a rule knows at a row of conditions. Cables whose failure cuts GPUs off are left
+        out: no choice avoids them."""
+        in_force = active_at(faults, row * (self._every_ns or 0))
+        if not self._cuts_off(dead_cables(in_force, self._conditions.fabric)):
+            return in_force
+        return [fault for fault in in_force if fault.kind not in CABLE_KINDS]
 
     def _cuts_off(self, dead: Cables) -> bool:
         """Return whether these failed cables leave a pair of GPUs without a path that it has otherwise."""
