@@ -191,13 +191,13 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     """Run the user's program and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
-    (config,) = request.scenario.configurations()
-    for note in _path_notes(config):
-        print(f"run.py: {note}", file=sys.stderr)
+    configs = request.scenario.configurations()
+    _tell(dict.fromkeys(note for config in configs for note in _path_notes(config)))
     try:
-        if config.run.is_real:
+        if request.scenario.run.is_real:
             with heartbeat(lambda: "measuring the capacity of the VM"):
-                check_program(config)
+                for config in configs:
+                    check_program(config)
         folder = _run_folder(request)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
@@ -205,7 +205,7 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     except FolderError as error:
         print(_unmade_folder(request, error), file=sys.stderr)
         return BAD_USAGE
-    return run_program(config, folder, ["run.py", *arguments], as_json=request.json)
+    return run_program(request.scenario, folder, ["run.py", *arguments], as_json=request.json)
 
 
 def _unmade_folder(request: Request, error: FolderError) -> str:
@@ -336,8 +336,11 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
             lines.append(f"{engine}, {config.label}: {count:,} collective{'s' * (count > 1)} in {of}")
             total += len(modes) * count
     if scenario.program.command is not None:
-        ranks = len(scenario.program.ranks_of(scenario.gpus))
-        lines = [f"the program on {ranks} GPUs, with the WAN paths of {modes[0]}"]
+        lines = [
+            f"the program on {len(config.program.ranks_of(config.gpus))} GPUs, with the WAN paths of {modes[0]}"
+            f"{f': {config.label}' if len(plans[0][1]) > 1 else ''}"
+            for config in plans[0][1]
+        ]
     for links, indices in links_of(plans[0][1]).items():
         lines += _link_lines(links, plans[0][1][indices[0]].label)
     lines.append(

@@ -272,8 +272,6 @@ def _program_clashes(
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
-    if len(scenario.configurations()) > 1:
-        yield f"{what}: {len(scenario.configurations())} configurations, but a program runs in one; allowed: 1"
     if options.modes is not None and len(scenario.run.modes) > 1:
         yield f"--modes: {len(scenario.run.modes)} modes, but a program runs in one; allowed: 1"
     if scenario.jobs:

@@ -29,7 +29,6 @@ from analysis.results.writer import write_text
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
-from scenarios.experiment.run_folder import RunFolder
 from scenarios.program.ranks import describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -167,8 +166,9 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
-    """Run the program of a configuration; return its state, and the reason if the run was cut short, else None.
+def run(config: Scenario, *, folder: Path) -> tuple[RunState, str | None]:
+    """Run the program of a configuration, with its files in a folder; return its state, and the reason if the run was
+    cut short, else None.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
@@ -176,8 +176,8 @@ def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
-    state = RunState(folder.path, spec.ranks_of(config.gpus))
-    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.path.resolve()), "directory": directory}
+    state = RunState(folder, spec.ranks_of(config.gpus))
+    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
     began_s = time.monotonic()
     memory_bytes = network_bytes(config) + spec.memory_bytes + spec.files_bytes
     watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
@@ -187,7 +187,7 @@ def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
                 [sys.executable, "-m", "scenarios.program.guest", json.dumps(request)],
                 clock="wall" if config.run.is_real else "virtual",
                 memory_bytes=memory_bytes,
-                results=folder.path,
+                results=folder,
                 directory=launch.ROOT,
                 environment=launch.environment(),
                 stdout=state,
@@ -398,10 +398,11 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
             f"the memory of {names} is in more pieces than the {most:,} (vm.max_map_count) that this machine maps for "
             "a process at a time: page faults for them took wall time, and no virtual time"
         )
-    if config.run.is_real:
-        yield "real time: computing took the time that this machine needs"
-    else:
-        yield COMPUTING
+
+
+def time_note(config: Scenario) -> str:
+    """Return a sentence on the time that computing takes."""
+    return "real time: computing took the time that this machine needs" if config.run.is_real else COMPUTING
 
 
 def _notes_on_ranks(ranks: Sequence[Mapping[str, Any]], spec: ProgramSpec) -> Iterator[str]:
@@ -443,10 +444,29 @@ def links_csv(state: RunState) -> str:
     return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
+_OF_RANK = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
+
+
 def ranks_csv(result: Mapping[str, Any]) -> str:
     """Return ranks.csv: the ranks of a run (a result of `result_of`)."""
-    columns = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
-    return _csv(columns, [[rank[name] for name in columns] for rank in result["ranks"]])
+    return _csv(_OF_RANK, [[rank[name] for name in _OF_RANK] for rank in result["ranks"]])
+
+
+def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the tables of all configurations of a sweep, which differ in their `values`; raises OSError.
+
+    Rows begin with the configuration's number and its values: those of ranks.csv, and in links.csv the bytes that each
+    WAN link has carried and could have carried until the end.
+    """
+    write_text(folder / PROGRAM, json.dumps({"configurations": results}, indent=1) + "\n")
+    keys = [*results[0]["values"]]
+    for name, part, columns in ((RANKS, "ranks", _OF_RANK), (LINKS, "links", ("link", "bytes", "capacity_bytes"))):
+        rows = [
+            [result["configuration"], *result["values"].values(), *(row[column] for column in columns)]
+            for result in results
+            for row in result[part]
+        ]
+        write_text(folder / name, _csv(("configuration", *keys, *columns), rows))
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,52 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     spans = [(float(row["until_s"]) - float(row["from_s"])) * float(row["utilisation"]) for row in drawn]
     assert sum(spans) * 40e9 / 8 == pytest.approx(carried["s1b0>s0b0"])
     assert (tmp_path / "run/figures/program.svg").exists()
+
+
+RECEIVES = """
+import os, socket, time
+there = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", there[1])) as server:
+        server.accept()[0].sendall(bytes(10_000_000))
+else:
+    with socket.create_connection(there) as connection:
+        start, got = time.monotonic(), 0
+        while part := connection.recv(1 << 20):
+            got += len(part)
+        print(got, time.monotonic() - start)
+"""
+
+
+def test_a_program_runs_in_every_configuration_of_a_sweep_and_its_rows_name_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECEIVES)
+    options = ("--set", "program.ranks=[0, 3]", "--set", 'conditions.intra_rate="100 Gbit/s"', "--gpus", "4")
+    options += ("--wan-delay", "1 ms,5 ms")
+    sweep = ("--sweep", "conditions.wan_rate=1 Gbit/s,10 Gbit/s")
+    found, said = program(tmp_path, f"{PYTHON} mine.py", *options, *sweep)
+    assert said.count("processors take no virtual time") == 1
+    took_s = []
+    for number, one in enumerate(found["configurations"], 1):
+        got, seconds = (tmp_path / "run" / str(number) / "output/1.stdout").read_text().split()
+        assert int(got) == 10_000_000 and one["configuration"] == number
+        assert one == json.loads((tmp_path / "run" / str(number) / "program.json").read_text())
+        took_s.append(float(seconds))
+    # The last packet of the handshake and the first data each take a delay, and the data are sent at the link's rate.
+    wanted_s = [2 * delay_s + 8 * 10e6 / rate_bps for delay_s in (1e-3, 5e-3) for rate_bps in (1e9, 10e9)]
+    assert took_s == pytest.approx(wanted_s, rel=1e-3)
+    with (tmp_path / "run/ranks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = ("configuration", "conditions.wan_delay_s", "conditions.wan_rate", "rank")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        (str(number), delay, rate, rank)
+        for number, (delay, rate) in enumerate(product(("0.001", "0.005"), ("1 Gbit/s", "10 Gbit/s")), 1)
+        for rank in "01"
+    ]
+    with (tmp_path / "run/links.csv").open() as file:
+        carried = {
+            row["configuration"]: int(row["bytes"]) for row in csv.DictReader(file) if row["link"] == "s0b0>s1b0"
+        }
+    assert list(carried.values()) == pytest.approx([10e6 * HEADERS] * 4, rel=1e-3)
 
 
 CHANGING = """
@@ -480,7 +527,6 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         ),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
-        (["--exec", "true", "--gpus", "4,8"], "--exec: 2 configurations, but a program runs in one"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
         (["--exec", "true", "--set", "program.env={A = 1}"], "A is 1; allowed: a table"),
