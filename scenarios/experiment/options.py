@@ -268,17 +268,12 @@ def _program_clashes(
     # A file may have a [collective] for runs without the program; policies may use `reembed_every` to weigh a gain.
     for one in overrides:
         table, _, key = one.key.removeprefix("sweep.").partition(".")
-        if table in _COLLECTIVE_TABLES and key != "reembed_every":
+        if table in _COLLECTIVE_TABLES and key != "reembed_every" and not scenario.jobs:
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
     if options.modes is not None and len(scenario.run.modes) > 1:
         yield f"--modes: {len(scenario.run.modes)} modes, but a program runs in one; allowed: 1"
-    if scenario.jobs:
-        yield (
-            f"{what}: the scenario has jobs, which only apply to collectives; allowed: none with a program "
-            f"(run.py without {what} runs them)"
-        )
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:

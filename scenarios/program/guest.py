@@ -4,8 +4,8 @@ REQUEST is JSON: the configuration (`to_json`), the run folder, the working dire
 of the program. Brings the network up, starts the ranks, and prints one JSON object per line as it goes: {"doing":
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
 "at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the
-events of faults (`analysis.statistics.fault_outcomes`); {"over": ...} at the end. Times are in ns since the ranks were
-started.
+events of faults (`analysis.statistics.fault_outcomes`); {"round": ...} for each round of jobs, with the beginning and
+the end of each job; {"over": ...} at the end. Times are in ns since the ranks were started.
 """
 
 import base64
@@ -23,9 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from hosts.agent.clock import sleep_until
 from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline
 from scenarios.program.fault_times import FaultTimes
+from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.rows import rows_as_collectives
@@ -62,18 +64,23 @@ def main(arguments: list[str]) -> int:
     platform = Platform.real(config.run.scale, own_kernel=False) if config.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
-        with Testbed(config, platform=platform, tell=tell, fair_links=fair_links(config), has_agents=False) as testbed:
+        with Testbed(
+            config, platform=platform, tell=tell, fair_links=fair_links(config), has_agents=bool(config.jobs)
+        ) as testbed:
             tell("the controller's paths")
             timeline = ProgramTimeline(testbed, config)
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
+            jobs = (
+                JobRounds(testbed) if config.jobs else None
+            )  # whose connections the sockets' settings must not change
             fastest_bps = highest_bps(config, testbed.conditions)
             set_up_sockets(testbed, fastest_bps, paths_change=timeline.changes_paths)
             testbed.tell = _say_nothing  # from now on records are events of the run
             with (
                 testbed.host_ports(fastest_bps),
-                Run(testbed, config.program, request, timeline=timeline) as run,
+                Run(testbed, config.program, request, timeline=timeline, jobs=jobs) as run,
             ):
                 run.wait()
                 _emit(over=run.end())
@@ -105,10 +112,11 @@ class Run:
         request: Mapping[str, Any],
         *,
         timeline: ProgramTimeline | None,
+        jobs: JobRounds | None = None,
         emit: Callable[..., object] | None = None,
     ) -> None:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
-        self._timeline, self._emit = timeline, emit or _emit
+        self._timeline, self._jobs, self._emit = timeline, jobs, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
@@ -169,7 +177,10 @@ class Run:
             self._faults.advance(0)  # what fails from the beginning on
             self._faults.settle()
             self._testbed.lost_packets()
+        begins_ns = None if self._jobs is None else self._jobs.start()
         self._tasks_before = _tasks()
+        if begins_ns is not None:
+            sleep_until(begins_ns)
         self._beginning_ns = time.monotonic_ns()
         self._emit(began=True, links=self._links)
         self._sample()
@@ -247,6 +258,7 @@ class Run:
             change_ns = self._apply_conditions(now_ns)
             if now_ns >= next_ns:
                 self._sample()
+                self._emit_rounds()
                 samples += 1
                 if samples % _MAX_SAMPLES == 0:
                     interval_ns *= 2
@@ -296,6 +308,11 @@ class Run:
             outages = [self._since_start(outage) for outage in event.get("outages", ())]
             self._emit(event=event | times | ({"outages": outages} if outages else {}))
 
+    def _emit_rounds(self) -> None:
+        """Emit the rounds of jobs that have ended."""
+        for jobs in self._jobs.take(self._beginning_ns) if self._jobs is not None else ():
+            self._emit(round=jobs)
+
     def _since_start(self, outage: Mapping[str, Any]) -> dict[str, Any]:
         """Return an outage of the controller's with times since the ranks' start; 0 stays "not yet"."""
         times = {name: outage[name] and outage[name] - self._beginning_ns for name in ("seen_ns", "done_ns")}
@@ -330,6 +347,11 @@ class Run:
     def end(self) -> dict[str, Any]:
         """Kill the processes that the ranks have left running, and return the fields of the record "over"."""
         self._sample()
+        jobs_error = None
+        if self._jobs is not None:
+            self._jobs.stop()
+            self._emit_rounds()
+            jobs_error = self._jobs.error
         captures = self._stop_captures()
         at_ns, left = self._now_ns(), self._user.kill_all()
         while self._streams:
@@ -355,6 +377,7 @@ class Run:
             }
         return timeline_fields | {
             "at_ns": at_ns,
+            "jobs_error": jobs_error,
             "captures": captures,
             "left_running": left,
             "drops": drops,

@@ -29,6 +29,7 @@ from analysis.results.writer import write_text
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
+from scenarios.engines.emulation import memory_bytes as carrying_bytes
 from scenarios.program.ranks import describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
@@ -39,9 +40,11 @@ from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
 from topologies.units import format_size
 
-OUTPUT, LINKS, RANKS, FAULTS, PROGRAM = "output", "links.csv", "ranks.csv", "faults.csv", "program.json"
-"""In the run folder: each rank's output, the bytes on WAN links over time, the ranks, the faults, and the whole result
-as JSON."""
+OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
+"""In the run folder: each rank's output, the bytes on WAN links over time, the ranks, the faults, and the jobs."""
+
+PROGRAM = "program.json"
+"""In the run folder: the whole result as JSON."""
 
 COUNTED = ("retransmitted_segments", "udp_receive_drops")
 """What is counted on each rank's host, as columns of `ranks.csv`."""
@@ -76,7 +79,7 @@ class RunState:
     bytes. By rank too, `ended` is the exit status and the ns since the start. `samples` are samples of the WAN links:
     the ns since the start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the
     latest virtual time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
-    (`analysis.statistics.fault_outcomes`).
+    (`analysis.statistics.fault_outcomes`), and `rounds` has the beginning and the end of each job in ns, by name.
     """
 
     folder: Path
@@ -85,6 +88,7 @@ class RunState:
     links: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     printed: dict[int, int] = field(default_factory=dict)
     last: dict[int, bytes] = field(default_factory=dict)
@@ -133,6 +137,8 @@ class RunState:
             self.samples.append((line["at_ns"], line["bytes"], line["capacity_bytes"]))
         elif "event" in line:
             self.events.append(line["event"])
+        elif "round" in line:
+            self.rounds.append(line["round"])
         elif "deadline_ns" in line:
             self.deadline = True
         elif "over" in line:
@@ -179,7 +185,8 @@ def run(config: Scenario, *, folder: Path) -> tuple[RunState, str | None]:
     state = RunState(folder, spec.ranks_of(config.gpus))
     request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
     began_s = time.monotonic()
-    memory_bytes = network_bytes(config) + spec.memory_bytes + spec.files_bytes
+    of_network = carrying_bytes(config) if config.jobs else network_bytes(config)
+    memory_bytes = of_network + spec.memory_bytes + spec.files_bytes
     watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
     try:
         with watched(partial(_watch, state, watchdog, began_s)) as on_start:
@@ -297,6 +304,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
             if state.samples
         ],
         "faults": fault_rows(config, state.events),
+        "rounds": len(state.rounds),
+        "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
         "openflow_messages": over.get("openflow_messages"),
         "changes": over.get("changes"),
@@ -351,6 +360,8 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
     spec, sentences = config.program, list[str]()
     if result["ended_early"]:
         sentences.append(result["ended_early"])
+    if result["jobs_error"]:
+        sentences.append(f"the jobs ended before the program: {result['jobs_error']}")
     if result["deadline"]:
         sentences.append(f"the ranks were ended at the deadline of {spec.deadline_s:g} s (program.deadline)")
     if result["was_refused_mappings"]:
@@ -427,6 +438,13 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
     if result["faults"]:
         columns = tuple(result["faults"][0])
         write_text(state.folder / FAULTS, _csv(columns, [[*fault.values()] for fault in result["faults"]]))
+    if state.rounds:
+        rows = [
+            (number, name, begun_ns / 1e9, (ended_ns - begun_ns) / 1e9)
+            for number, jobs in enumerate(state.rounds)
+            for name, (begun_ns, ended_ns) in jobs.items()
+        ]
+        write_text(state.folder / JOBS, _csv(("round", "job", "start_s", "completion_s"), rows))
     if state.samples:
         write_text(state.folder / LINKS, links_csv(state))
         folder = state.folder / FIGURES

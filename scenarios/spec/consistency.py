@@ -124,11 +124,9 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
             allowed = f"allowed: the GPUs of program.ranks, {', '.join(map(str, ranks))}"
             yield Mistake(f"fault[{number}].what", f"the program has no rank on GPU {fault.target}; {allowed}")
-    if config.control.counted:
-        yield Mistake(
-            "control.counted",
-            "true cannot be combined with a program, which waits for no reconfiguration; allowed: false",
-        )
+    if config.jobs and config.run.is_real:
+        text = "jobs beside a program cannot be combined with the wall clock; allowed: virtual"
+        yield Mistake("job", text)
 
 
 def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
@@ -142,7 +140,8 @@ def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
         "the wall clock": config.run.is_real,
         "faults": config.faults and config.program.command is None,
         "classes": config.classes,
-        "control.counted": config.control.counted,  # conditions would not change during a reconfiguration
+        "control.counted": config.control.counted
+        and config.program.command is None,  # conditions would not change during a reconfiguration
     }
     yield from conflicts("conditions.every", "a time", others)
 
@@ -305,13 +304,16 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     spec = config.collective
     of_jobs = jobs.check(config.jobs, spec.kind, config.gpus, config.classes)
+    has_program = config.program.command is not None
+    if config.jobs and not has_program and all(job.is_background for job in config.jobs):
+        yield Mistake("job", "all jobs are background; allowed: at least one job that is not, or a program")
     if mistakes := [*of_jobs, *admission_checks.check(config)]:
         yield from mistakes
         return
     try:
         _ = config.carried_workload
         may_send_elsewhere = at_prompt and any(with_paths(fabric, kind) for kind in ALGORITHMS)
-        if config.program.command is None and not may_send_elsewhere:
+        if (config.jobs or not has_program) and not may_send_elsewhere:
             yield from _check_paths(config, fabric)
     except ScheduleError as error:
         yield Mistake(_blamed_key(config), str(error))

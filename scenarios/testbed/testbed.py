@@ -31,7 +31,7 @@ from hosts.agent.transport import (
 )
 from hosts.collectives.kinds import Workload
 from hosts.collectives.rank_programs import flow_bytes, message_bytes, moves
-from hosts.communicator import CollectiveError, Communicator
+from hosts.communicator import CollectiveError, Communicator, Completed
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import (
@@ -195,7 +195,8 @@ class Testbed:
         self.is_lossless = fair_links is not None and not config.faults
         is_unlimited = config.transport.buffer_bytes is None and not config.run.is_real
         self._loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
-        self.keeps_fixed_paths = has_agents and not config.faults
+        # A program's connections may take any path.
+        self.keeps_fixed_paths = has_agents and not config.faults and config.program.command is None
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
         self.conditions = conditions_of(config, in_force)
@@ -417,6 +418,16 @@ class Testbed:
     def snapshot(self) -> dict[str, object]:
         """Take a snapshot of the machine (`snapshot.take`)."""
         return snapshot.take(self.network.host_pids[0])
+
+    @property
+    def rto_min_s(self) -> float | None:
+        """The lower bound of the retransmission timeout of the agents' connections, None for the transport's, and
+        without connections."""
+        return self._rto_min_s if self._connected else None
+
+    def run_round(self, *, after_s: float | None, on_start: Callable[[int], object]) -> Completed:
+        """Run a round of jobs beside a program, as `Communicator.run`; raises CollectiveError."""
+        return self._communicator.run(after_s=after_s, on_start=on_start)
 
     def measure(
         self,
@@ -752,7 +763,7 @@ class Testbed:
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # the controller knows failed links by itself
             delays_s=self.router.delays_s.tolist(),
-            chunk_bytes=self.config.workload.largest_message_bytes,
+            chunk_bytes=self._largest_message_bytes,
             best=best,
             flows=flows.values(),
             asks=[(demands.priority[index], demands.wanted_bps[index]) for index in flows if demands.priority],
@@ -765,6 +776,13 @@ class Testbed:
         self._crossing_paths = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True
         return reply.messages
+
+    @property
+    def _largest_message_bytes(self) -> int:
+        """The size of the message for which paths are chosen."""
+        if self.config.program.command is not None:
+            return self.config.program.message_bytes
+        return self.config.workload.largest_message_bytes
 
     def lacks_flow_paths(self, mode: Mode) -> bool:
         """Return whether flows lack paths of the fabric's routing, because their connections are new."""

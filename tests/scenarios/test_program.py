@@ -219,6 +219,77 @@ def test_rerouting_busy_connections_loses_and_retransmits_nothing_and_is_reprodu
     assert (tmp_path / "again/links.csv").read_bytes() == (tmp_path / "run/links.csv").read_bytes()
 
 
+BESIDE = """
+name = "beside"
+[fabric]
+gpus = [2, 2]
+[conditions]
+wan_rate = "10 Gbit/s"
+intra_rate = "100 Gbit/s"
+wan_delay = "1 ms"
+[run]
+modes = ["base"]
+[program]
+ranks = [0, 2]
+[[job]]
+ranks = [1, 3]
+"""
+
+
+def test_jobs_run_beside_a_program_and_share_links_with_it(tmp_path: Path) -> None:
+    """An AllGather between the sites begins with the ranks, the program's 10 MB once the client is connected, at 4 ms.
+    Then both have half of the WAN's rate, and each has all of it while it is alone."""
+    (tmp_path / "beside.toml").write_text(BESIDE + 'name = "ring"\nkind = "allgather"\nchunk = "8 MB"\n')
+    late = "    time.sleep(0.001)\n    with socket.create_connection"
+    (tmp_path / "mine.py").write_text(RECEIVES.replace("    with socket.create_connection", late))
+    for run in ("run", "again"):
+        ended("beside.toml", "--out", run, "--exec", f"{PYTHON} mine.py", cwd=tmp_path)
+    for name in ("jobs.csv", "ranks.csv", "links.csv", "output/1.stdout"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    with (tmp_path / "run/jobs.csv").open() as file:
+        (row,) = csv.DictReader(file)  # the second round is not over when the program ends
+    with (tmp_path / "run/ranks.csv").open() as file:
+        end_s = float([*csv.DictReader(file)][1]["end_s"])
+    rate, delay_s = 10e9 / 8, 1e-3
+    ring_left = 8e6 - rate * 4e-3  # when the program begins to send
+    first_s = 4e-3 + ring_left / (rate / 2)
+    assert (row["round"], row["job"]) == ("0", "ring") and abs(float(row["start_s"])) < 1e-6
+    assert float(row["completion_s"]) == pytest.approx(first_s + delay_s, rel=2e-3)
+    second_s = first_s + delay_s + 1e-4
+    left = 10e6 - ring_left - rate * (second_s - first_s)
+    assert end_s == pytest.approx(second_s + left / (rate / 2) + delay_s, rel=2e-3)
+
+
+def test_a_program_gets_what_the_class_of_a_job_leaves(tmp_path: Path) -> None:
+    job = 'name = "ring"\nkind = "allgather"\nchunk = "8 MB"\nclass = "gold"\n[[class]]\nname = "gold"\npriority = 10\n'
+    (tmp_path / "beside.toml").write_text(BESIDE + job)
+    (tmp_path / "mine.py").write_text(RECEIVES)
+    ended("beside.toml", "--out", "run", "--exec", f"{PYTHON} mine.py", cwd=tmp_path)
+    with (tmp_path / "run/jobs.csv").open() as file:
+        times_s = [float(row["completion_s"]) for row in csv.DictReader(file)]
+    assert times_s == pytest.approx([8 * 8e6 / 10e9 + 1e-3] * len(times_s), rel=1e-3)
+    # In each round of 7.5 ms, the link is free for 1.1 ms, and the program needs 8 ms.
+    assert len(times_s) in (7, 8, 9)
+
+
+def test_background_traffic_repeats_until_the_program_ends(tmp_path: Path) -> None:
+    """A round has 50 messages of 100 kB from each of two GPUs, one each 160 us."""
+    noise = 'name = "noise"\nkind = "background"\npattern = "permutation"\nrate = "5 Gbit/s"\nduration = "8 ms"\n'
+    (tmp_path / "beside.toml").write_text(f'{BESIDE}{noise}chunk = "100 kB"\n')
+    out, _ = ended("beside.toml", "--out", "run", "--json", "--exec", "sleep 0.1", cwd=tmp_path)
+    found = json.loads(out)
+    with (tmp_path / "run/jobs.csv").open() as file:
+        rows = [(float(row["start_s"]), float(row["completion_s"])) for row in csv.DictReader(file)]
+    # From the first to the last message, its time on the link, and the delay; then a pause of 0.1 ms.
+    round_s = rows[1][0] - rows[0][0]
+    assert 49 * 160e-6 + 8 * 100e3 / 10e9 + 1e-3 <= rows[0][1] <= 50 * 160e-6 + 8 * 100e3 / 10e9 + 1e-3 + 1e-5
+    assert round_s == pytest.approx(rows[0][1] + 1e-4, abs=1e-6)
+    assert len(rows) == found["rounds"] == int(0.1 / round_s)
+    carried = {link["link"]: link["bytes"] for link in found["links"]}
+    whole = 50 * 100e3 * HEADERS * len(rows)
+    assert whole <= carried["s0b0>s1b0"] <= whole * 1.01 + 50 * 100e3 * HEADERS
+
+
 FAULTS = """
 name = "struck"
 fault = [
