@@ -1,5 +1,6 @@
 """The command: reads options, checks that the engines can run, creates or opens the run folder, and runs."""
 
+import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes, physical_limits
 from scenarios.spec.load import resolved
 from scenarios.spec.scenario import Scenario
+from scenarios.testbed.capture import CAPTURED, CAPTURES
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import list_first
 from topologies.fabric.fabric import LogicalLink, build_fabric
@@ -294,13 +296,17 @@ def _open_and_run(
     from scenarios.experiment.runner import Run, print_again, run_in
 
     command = ["run.py", *arguments]
+    if request.scenario.program.capture:
+        parts = [(engine, _capturing(configs, folder.path.resolve() / CAPTURES)) for engine, configs in parts]
     run = Run(request.scenario, parts, request.json, unmeasured, reports=not request.no_report)
     try:
         if request.resume is None:
             files = RunFiles.begun(folder, request.scenario, engines=request.engines, command=command)
         else:
             files = RunFiles.resumed(folder, request.scenario, command=command)
-        return print_again(files, run) if files.complete else run_in(files, run)
+        status = print_again(files, run) if files.complete else run_in(files, run)
+        _tell(_capture_notes(folder.path))
+        return status
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
@@ -309,6 +315,29 @@ def _open_and_run(
     except OSError as error:
         print(f"run.py: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED
+
+
+def _capturing(configs: Sequence[Scenario], folder: Path) -> tuple[Scenario, ...]:
+    """Return the configurations, each of which captures into a folder: this one, or one in it with its number."""
+    folder.mkdir(exist_ok=True)
+    if len(configs) == 1:
+        return (configs[0].capturing(folder),)
+    capturing = []
+    for number, config in enumerate(configs, 1):
+        of_config = folder / str(number)
+        of_config.mkdir(exist_ok=True)
+        capturing.append(config.capturing(of_config))
+    return tuple(capturing)
+
+
+def _capture_notes(folder: Path) -> Iterator[str]:
+    """Yield a sentence for each captured link of each point in a run folder."""
+    for table in sorted((folder / CAPTURES).rglob(CAPTURED)):
+        with table.open() as file:
+            for row in csv.DictReader(file):
+                path, lost = table.parent.relative_to(folder) / row["file"], int(row["lost"])
+                more = f"; tcpdump lost {lost:,} more" if lost else ""
+                yield f"{int(row['packets']):,} packets of {row['link']} are in {path}{more}"
 
 
 def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]:

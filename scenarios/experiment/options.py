@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     add("--cli", action="store_true", help="open a Mininet prompt on the scenario's network")
     add("--exec", metavar="COMMAND", help="run your own program on every GPU's host instead of collectives")
-    add("--capture", metavar="LINK", action="append", help="capture the packets of a link, with --exec; repeatable")
+    add("--capture", metavar="LINK", action="append", help="capture the packets of a link; repeatable")
     add("--rate-scale", metavar="1/N", help="on the wall clock: divide rates and chunks by N (at a prompt: 1000)")
     add(
         "--doctor",
@@ -249,6 +249,9 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         mistakes.append(
             "--exec: cannot be combined with --resume, as a program cannot be resumed; allowed: one of the two"
         )
+    if options.capture and (options.engine == "model" or options.dask):
+        other = "--dask, whose workers have other files" if options.dask else "--engine model, which sends no packets"
+        mistakes.append(f"--capture: cannot be combined with {other}; allowed: one of the two")
     if options.export is not None and options.export[0] not in EXPORTS:
         mistakes.append(f"--export: {format_value(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
     for option, others in _EXCLUDED.items():

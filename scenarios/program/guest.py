@@ -37,7 +37,7 @@ from scenarios.spec.faults import dead_cables
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
-from scenarios.testbed.capture import Capture, CaptureError
+from scenarios.testbed.capture import CAPTURES, CaptureError, Captures
 from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
@@ -45,9 +45,6 @@ from topologies.fabric.failures import cable
 from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
 from topologies.shaping.classes import classes_of
-
-CAPTURES = "captures"
-"""The folder within the run folder for captures."""
 
 _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
@@ -139,7 +136,7 @@ class Run:
         self._streams = 0
         self._kept_bytes: dict[tuple[int, str], int] = {}
         self._discarded_bytes: dict[tuple[int, str], int] = {}
-        self._captures: list[Capture] = []
+        self._captures: Captures | None = None
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
@@ -170,8 +167,7 @@ class Run:
 
     def _begin(self) -> None:
         make_timers_exact()
-        for name in self._spec.capture:
-            self._capture(name)
+        self._captures = Captures(self._testbed.fabric, self._spec.capture, self._folder / CAPTURES)
         self._testbed.drops()
         if self._has_faults:
             self._faults.advance(0)  # what fails from the beginning on
@@ -219,25 +215,9 @@ class Run:
             self._stop_captures()
             self._rank_files.close()
 
-    def _capture(self, name: str) -> None:
-        """Start to write a link's packets to a file; raises CaptureError and OSError."""
-        (self._folder / CAPTURES).mkdir(exist_ok=True)
-        classes = [port for port in self._classes if self._shared[port.link].name == name]
-        self._captures.append(Capture(name, classes, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
-
     def _stop_captures(self) -> list[dict[str, Any]]:
-        captures, self._captures = self._captures, []
-        for capture in captures:
-            capture.stop()
-        return [
-            {
-                "link": capture.link,
-                "file": f"{CAPTURES}/{capture.file.name}",
-                "packets": capture.packets,
-                "lost": capture.lost,
-            }
-            for capture in captures
-        ]
+        stopped = [] if self._captures is None else self._captures.stop()
+        return [capture | {"file": f"{CAPTURES}/{capture['file']}"} for capture in stopped]
 
     def _variables(self, rank: int) -> dict[str, str]:
         """Return the environment variables of a rank."""

@@ -109,6 +109,7 @@ def _check_scale(run: RunSpec) -> Iterator[Mistake]:
 
 def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
+    yield from program.check_captures(config.program, fabric)
     yield from faults.check_times(config.faults, of_program=config.program.command is not None)
     if config.program.command is None:
         return

@@ -320,8 +320,8 @@ RULES = (
     ),
     Rule(
         ("program.capture",),
-        "with --exec or program.command; at a prompt (--cli) the verb capture does it",
-        lambda config: bool(config.program.command),
+        "in a run; at a prompt (--cli) the verb capture does it",
+        lambda config: config.program.command != "",
         ("program",),
     ),
     Rule(("run.search",), '"schedule" in run.referees', lambda config: "schedule" in config.run.referees, ("run",)),

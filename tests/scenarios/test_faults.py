@@ -1,5 +1,6 @@
 """Faults: their declaration in a scenario, their effect on conditions and predictions, and their outcomes in the VM."""
 
+import csv
 import json
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
+from tests.fakes.packets import HEADERS, pcap_lengths
 from tests.fakes.runs import answer
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -367,3 +369,27 @@ def test_links_that_are_up_again_have_their_delays_as_before(tmp_path: Path) -> 
     rows = open_run(tmp_path / "out").collectives
     assert rows.undisturbed.all()
     assert rows.completion_s.to_list() == pytest.approx(rows.predicted_s.to_list(), rel=1e-3)
+
+
+def test_packets_of_collectives_are_captured_also_around_a_failed_link_and_take_no_time(tmp_path: Path) -> None:
+    """The fixed path passes s0b0 and s1b0. While their link or s1b0 is down, in collectives 1 and 3, the next path does
+    not."""
+    (tmp_path / "again.toml").write_text(AGAIN.replace('kind = "alltoall"', 'chunk = "1 MB"'))
+    links = [f"s0b{x}>s1b{y}" for x in (0, 1) for y in (0, 1)]
+    capture = [word for link in links for word in ("--capture", link)]
+    answer(tmp_path / "out", "again.toml", "--engine", "emulation", *capture)
+    answer(tmp_path / "plain", "again.toml", "--engine", "emulation")
+    found, plain = (open_run(tmp_path / name).transfers for name in ("out", "plain"))
+    assert found.equals(plain)  # to the nanosecond
+    with (tmp_path / "out/captures/base/captured.csv").open() as file:
+        rows = {row["link"]: row for row in csv.DictReader(file)}
+    assert [*rows] == links and all(row["lost"] == "0" for row in rows.values())
+    sent = {
+        link: pcap_lengths((tmp_path / "out/captures/base" / row["file"]).read_bytes()) for link, row in rows.items()
+    }
+    assert {link: len(sizes) for link, sizes in sent.items()} == {link: int(rows[link]["packets"]) for link in links}
+    # In each AllGather of 4 blocks, one GPU of site 0 sends 3 to the other site.
+    whole = 3e6 * HEADERS
+    bytes_on = {link: sum(sizes) for link, sizes in sent.items()}
+    assert bytes_on["s0b0>s1b0"] == pytest.approx(3 * whole, rel=0.02)
+    assert sum(bytes_on.values()) == pytest.approx(5 * whole, rel=0.02)

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tomllib
@@ -36,6 +35,7 @@ from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
+from tests.fakes.packets import HEADERS, pcap_lengths
 from tests.fakes.processes import await_that
 from tests.fakes.runs import ended, started
 from topologies.fabric.fabric import Fabric
@@ -45,7 +45,6 @@ from topologies.fabric.ports import links_in_grain
 GUEST = PROJECT / "tests" / "guest"
 PYTHON = sys.executable
 CONSTANT = ("--set", 'conditions.wan_rate="40 Gbit/s"', "--set", 'conditions.intra_rate="100 Gbit/s"')
-HEADERS = 9014 / (9000 - 52)  # size of a full frame over its payload
 
 SOCKETS = """
 import os, socket, time
@@ -351,16 +350,6 @@ def test_faults_strike_a_program_at_their_times_and_the_controller_moves_its_pac
     assert float(rows[0]["over_s"]) == pytest.approx(0.05, abs=1e-5) and float(rows[0]["recovered_s"]) < 0.01
 
 
-def pcap_lengths(data: bytes) -> list[int]:
-    """Return the lengths on the wire of the packets in a pcap file."""
-    found, at = [], 24
-    while at < len(data):
-        kept, length = struct.unpack_from("<II", data, at + 8)
-        found.append(length)
-        at += 16 + kept
-    return found
-
-
 class Network:
     """A stand-in for a testbed: it records the link rates that were set, and those by which paths were chosen."""
 
@@ -581,7 +570,9 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
             ["--exec", "true", "--resume", "run"],
             "--exec: cannot be combined with --resume, as a program cannot be resumed",
         ),
-        (["--capture", "s0b0>s1b0"], "--capture: does nothing here; allowed: with --exec or program.comm"),
+        (["--capture", "s0b0>s1b9"], '--capture: "s0b0>s1b9" is not a link; allowed:'),
+        (["--capture", "s0b0>s1b0", "--engine", "model"], "--capture: cannot be combined with --engine model"),
+        (["--capture", "s0b0>s1b0", "--cli"], "at a prompt (--cli) the verb capture does it"),
         (["--set", 'program.memory="3 GB"'], "--set program.memory: does nothing here; allowed: with --exec"),
         (["--cli", "--set", "program.ranks=[1]"], "--set program.ranks: does nothing here"),
         (["--exec", "true", "--chunk", "1 MB"], "--chunk cannot be combined with --exec, which runs no collectives"),
