@@ -209,12 +209,19 @@ class Communicator:
         """Return the TCP source port of a channel's current connections."""
         return source_port(channel, epoch=self.epoch, channels=_channels(self._workload))
 
-    def run(self, *, flip: Flip | None = None, on_start: Callable[[int], object] = lambda _: None) -> Completed:
+    def run(
+        self,
+        *,
+        flip: Flip | None = None,
+        on_start: Callable[[int], object] = lambda _: None,
+        after_s: float | None = None,
+    ) -> Completed:
         """Run the collective; all ranks start at the same instant. `flip` injects a bit error into one message.
 
-        `on_start` is called shortly before the start, with its instant (CLOCK_MONOTONIC, ns). Raises ValueError without
-        connections and for a flip that is not in the collective, and CollectiveError if an agent dies or does not
-        finish in time.
+        `on_start` is called shortly before the start, with its instant (CLOCK_MONOTONIC, ns). With `after_s` it starts
+        that much later, at any instant, and connections are not used before: as suits a collective that follows another
+        one at once. Raises ValueError without connections and for a flip that is not in the collective, and
+        CollectiveError if an agent dies or does not finish in time.
         """
         if not self._moves:
             raise ValueError("there are no connections yet")
@@ -224,8 +231,11 @@ class Communicator:
         ):
             raise ValueError(f"{flip} is not in a collective of {len(transfers)} transfers of these sizes")
         self._collective += 1
-        self._command_all("touch")
-        start_ns = -(-(now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
+        if after_s is None:
+            self._command_all("touch")
+            start_ns = -(-(now_ns() + self._lead_ns) // _PHASE_NS) * _PHASE_NS
+        else:
+            start_ns = now_ns() + round(after_s * 1e9)
         damage = [] if flip is None else [flip.task, flip.byte]
         for rank in self._ranks:
             self._send_command(rank, "run", collective=self._collective, start_ns=start_ns, flip=damage)

@@ -42,14 +42,12 @@ def combine(jobs: Sequence[Job], sites: Sequence[int]) -> Workload:
     """Return the union of `jobs` over the places of `sites` (GPUs per site); `Workload.jobs` is in the order of `jobs`.
 
     The unit of its schedule is the byte. If any job computes sums, all slots are rounded up to whole words. Raises
-    ScheduleError if all jobs are background, if a job's places do not exist or differ in number from its workload's,
+    ScheduleError if a job's places do not exist or differ in number from its workload's,
     for a start that is negative or not finite, for a count below 1, and for too many transfers or slots.
     """
     places = sum(sites)
     for job in jobs:
         _check(job, places)
-    if all(job.is_background for job in jobs):
-        raise ScheduleError("all jobs are background; allowed: at least one job that is not")
     transfers = sum((len(job.workload.schedule.transfers) + len(job.places)) * job.count for job in jobs)
     slots = sum(job.workload.schedule.slots * job.count for job in jobs) * places
     if transfers > MAX_TRANSFERS or slots > MAX_SLOTS:

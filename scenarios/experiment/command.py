@@ -1,5 +1,6 @@
 """The command: reads options, checks that the engines can run, creates or opens the run folder, and runs."""
 
+import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
 from scenarios.spec.notes import notes_on
 from scenarios.spec.scenario import Scenario
+from scenarios.testbed.capture import CAPTURED, CAPTURES
 from scenarios.vm import CannotRunError, VMError
 from topologies.errors import list_first
 from topologies.fabric.fabric import LogicalLink, build_fabric
@@ -188,13 +190,13 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     """Run the user's program and write its run folder; return the exit status."""
     from scenarios.program.command import run_program
 
-    (config,) = request.scenario.configurations()
-    for note in _path_notes(config):
-        print(f"run.py: {note}", file=sys.stderr)
+    configs = request.scenario.configurations()
+    _tell(dict.fromkeys(note for config in configs for note in _path_notes(config)))
     try:
-        if config.run.is_real:
+        if request.scenario.run.is_real:
             with heartbeat(lambda: "measuring the capacity of the VM"):
-                check_program(config)
+                for config in configs:
+                    check_program(config)
         folder = _run_folder(request)
     except VMError as error:
         print(f"run.py: {error}", file=sys.stderr)
@@ -202,7 +204,7 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     except FolderError as error:
         print(_unmade_folder(request, error), file=sys.stderr)
         return BAD_USAGE
-    return run_program(config, folder, ["run.py", *arguments], as_json=request.json)
+    return run_program(request.scenario, folder, ["run.py", *arguments], as_json=request.json)
 
 
 def _unmade_folder(request: Request, error: FolderError) -> str:
@@ -291,13 +293,17 @@ def _open_and_run(
     from scenarios.experiment.runner import Run, print_again, run_in
 
     command = ["run.py", *arguments]
+    if request.scenario.program.capture:
+        parts = [(engine, _capturing(configs, folder.path.resolve() / CAPTURES)) for engine, configs in parts]
     run = Run(request.scenario, parts, request.json, unmeasured, reports=not request.no_report)
     try:
         if request.resume is None:
             files = RunFiles.begun(folder, request.scenario, engines=request.engines, command=command)
         else:
             files = RunFiles.resumed(folder, request.scenario, command=command)
-        return print_again(files, run) if files.complete else run_in(files, run)
+        status = print_again(files, run) if files.complete else run_in(files, run)
+        _tell(_capture_notes(folder.path))
+        return status
     except ResultsError as error:
         print(f"run.py: {error}", file=sys.stderr)
         return FAILED
@@ -306,6 +312,29 @@ def _open_and_run(
     except OSError as error:
         print(f"run.py: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
         return FAILED
+
+
+def _capturing(configs: Sequence[Scenario], folder: Path) -> tuple[Scenario, ...]:
+    """Return the configurations, each of which captures into a folder: this one, or one in it with its number."""
+    folder.mkdir(exist_ok=True)
+    if len(configs) == 1:
+        return (configs[0].capturing(folder),)
+    capturing = []
+    for number, config in enumerate(configs, 1):
+        of_config = folder / str(number)
+        of_config.mkdir(exist_ok=True)
+        capturing.append(config.capturing(of_config))
+    return tuple(capturing)
+
+
+def _capture_notes(folder: Path) -> Iterator[str]:
+    """Yield a sentence for each captured link of each point in a run folder."""
+    for table in sorted((folder / CAPTURES).rglob(CAPTURED)):
+        with table.open() as file:
+            for row in csv.DictReader(file):
+                path, lost = table.parent.relative_to(folder) / row["file"], int(row["lost"])
+                more = f"; tcpdump lost {lost:,} more" if lost else ""
+                yield f"{int(row['packets']):,} packets of {row['link']} are in {path}{more}"
 
 
 def _parts(request: Request, elsewhere: Executors | None = None) -> list["Part"]:
@@ -333,8 +362,11 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
             lines.append(f"{engine}, {config.label}: {count:,} collective{'s' * (count > 1)} in {of}")
             total += len(modes) * count
     if scenario.program.command is not None:
-        ranks = len(scenario.program.ranks_of(scenario.gpus))
-        lines = [f"the program on {ranks} GPUs, with the WAN paths of {modes[0]}"]
+        lines = [
+            f"the program on {len(config.program.ranks_of(config.gpus))} GPUs, with the WAN paths of {modes[0]}"
+            f"{f': {config.label}' if len(plans[0][1]) > 1 else ''}"
+            for config in plans[0][1]
+        ]
     for links, indices in links_of(plans[0][1]).items():
         lines += _link_lines(links, plans[0][1][indices[0]].label)
     lines.append(

@@ -136,7 +136,7 @@ def parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     add("--cli", action="store_true", help="open a Mininet prompt on the scenario's network")
     add("--exec", metavar="COMMAND", help="run your own program on every GPU's host instead of collectives")
-    add("--capture", metavar="LINK", action="append", help="capture the packets of a link, with --exec; repeatable")
+    add("--capture", metavar="LINK", action="append", help="capture the packets of a link; repeatable")
     add("--rate-scale", metavar="1/N", help="on the wall clock: divide rates and chunks by N (at a prompt: 1000)")
     add(
         "--doctor",
@@ -249,6 +249,9 @@ def _clashes(options: argparse.Namespace) -> list[str]:
         mistakes.append(
             "--exec: cannot be combined with --resume, as a program cannot be resumed; allowed: one of the two"
         )
+    if options.capture and (options.engine == "model" or options.dask):
+        other = "--dask, whose workers have other files" if options.dask else "--engine model, which sends no packets"
+        mistakes.append(f"--capture: cannot be combined with {other}; allowed: one of the two")
     if options.export is not None and options.export[0] not in EXPORTS:
         mistakes.append(f"--export: {format_value(options.export[0])} is not a format; allowed: {' or '.join(EXPORTS)}")
     for option, others in _EXCLUDED.items():
@@ -268,21 +271,12 @@ def _program_clashes(
     # A file may have a [collective] for runs without the program; policies may use `reembed_every` to weigh a gain.
     for one in overrides:
         table, _, key = one.key.removeprefix("sweep.").partition(".")
-        if table in _COLLECTIVE_TABLES and key != "reembed_every":
+        if table in _COLLECTIVE_TABLES and key != "reembed_every" and not scenario.jobs:
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
-    if len(scenario.configurations()) > 1:
-        yield f"{what}: {len(scenario.configurations())} configurations, but a program runs in one; allowed: 1"
     if options.modes is not None and len(scenario.run.modes) > 1:
         yield f"--modes: {len(scenario.run.modes)} modes, but a program runs in one; allowed: 1"
-    elsewhere = {"faults": ", and at a prompt (--cli) the verb link takes cables down", "jobs": ""}
-    for name, more in elsewhere.items():
-        if getattr(scenario, name):
-            yield (
-                f"{what}: the scenario has {name}, which only apply to collectives; allowed: none with a program "
-                f"(run.py without {what} runs them{more})"
-            )
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:

@@ -5,7 +5,8 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from analysis.results.reader import PROGRAM, ResultsError
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
@@ -13,55 +14,108 @@ from scenarios.experiment.run_files import RunFiles
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.program import session
 from scenarios.program.session import COUNTED
+from scenarios.spec.keys import KEYS
 from scenarios.spec.scenario import Scenario
+from scenarios.spec.values import DELAY
 from scenarios.vm import VMError, VMUsageError
 
 _MOST_SHARE = 1.05  # of its rate that a link may seem to carry, as the last packet counts whole
 
 
-def run_program(config: Scenario, folder: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
-    """Run the program of a configuration into a folder; return the exit status, 0 if all ranks ended with 0."""
-    modes = config.run.modes
+class _Ran(NamedTuple):
+    """A program's run in one configuration: its result, and sentences for failures and for what else is to be known."""
+
+    result: dict[str, Any]
+    failures: list[str]
+    notes: list[str]
+
+
+def run_program(scenario: Scenario, folder: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
+    """Run the program of a scenario into a folder, once in each configuration; return the exit status, 0 if all ranks
+    ended with 0. With several configurations each has a folder of its own, whose name is its number from 1 on."""
+    modes, ran = scenario.run.modes, list[_Ran]()
     if len(modes) > 1:
         _say(
             f"the program runs once, in {modes[0]}, the first of the modes {', '.join(modes)}: run it again for each "
             f"other mode, as with --modes {modes[1]}"
         )
     try:
-        files = RunFiles.begun(folder, config, engines=[PROGRAM], command=command)
+        files = RunFiles.begun(folder, scenario, engines=[PROGRAM], command=command)
     except OSError as error:
         _say(f"{folder.path} cannot be written to: {error.strerror or error}")
         return FAILED
-    began_s = time.monotonic()
     try:
-        state, why = session.run(config, folder=folder)
+        for number in range(len(scenario.configurations())):
+            ran.append(_run_in(scenario, number, folder.path, tells=not as_json))
+            for line in ran[-1].failures:
+                files.log(line)
+        notes = [*dict.fromkeys(note for one in ran for note in one.notes), session.time_note(scenario)]
+        _end(files, [one.result for one in ran], notes)
     except VMError as error:
-        files.discard()
+        if not ran:
+            files.discard()
         _say(str(error))
         return BAD_USAGE if isinstance(error, VMUsageError) else error.status
+    except (OSError, ResultsError) as error:
+        _say(f"{folder.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
+        return FAILED
     except BaseException:
         files.log("interrupted")
         _say(f"the unfinished run is in {folder.path}")
         raise
-    result = session.result_of(config, state, why, time.monotonic() - began_s)
-    failures = session.failures(result, config, folder.path)
-    notes = [*session.notes(result, config)]
-    try:
-        session.write_results(state, result)
-        for line in [*failures, *notes]:
-            files.log(line)
-        files.end([], {})
-    except (OSError, ResultsError) as error:
-        _say(f"{folder.path} cannot be written to: {getattr(error, 'strerror', None) or error}")
-        return FAILED
     finally:
         folder.close()
-    print(json.dumps({**result, "folder": str(folder.path)}) if as_json else _table(result))
-    for line in [*notes, *failures]:
+    failures = [line for one in ran for line in one.failures]
+    if as_json:
+        whole = ran[0].result if len(ran) == 1 else {"configurations": [one.result for one in ran]}
+        print(json.dumps({**whole, "folder": str(folder.path)}))
+    for line in [*notes, *failures, *([] if as_json else [f"the run is in {folder.path}"])]:
         _say(line)
-    if not as_json:
-        _say(f"the run is in {folder.path}")
     return FAILED if failures else DONE
+
+
+def _run_in(scenario: Scenario, number: int, folder: Path, *, tells: bool) -> _Ran:
+    """Run a scenario's program in the configuration with this number, from 0 on, and write its files; if it `tells`,
+    print the outcome. Raises VMError, OSError and ResultsError."""
+    configs, swept = scenario.configurations(), [axis.key for axis in scenario.sweep if len(axis.values) > 1]
+    config, where, which = configs[number], "", dict[str, Any]()
+    if len(configs) > 1:
+        folder, where = folder / str(number + 1), f"{config.label}: "
+        values = dict(_cell(key, value) for key, value in config.at if key in swept)
+        which = {"configuration": number + 1, "label": config.label, "values": values}
+        folder.mkdir()
+    if where and tells:
+        print(f"{number + 1} of {len(configs)}: {config.label}", flush=True)
+    began_s = time.monotonic()
+    try:
+        state, why = session.run(config, folder=folder)
+    except VMError:
+        if where:
+            folder.rmdir()
+        raise
+    result = which | session.result_of(config, state, why, time.monotonic() - began_s)
+    session.write_results(state, result)
+    if tells:
+        print(_table(result), flush=True)
+    failures, notes = session.failures(result, config, folder), session.notes(result, config)
+    return _Ran(result, [where + line for line in failures], [where + line for line in notes])
+
+
+def _cell(key: str, value: Any) -> tuple[str, Any]:
+    """Return name and value of a column for a swept key: a number (a time in s), or text as in a scenario."""
+    kind = KEYS[key].kind
+    if isinstance(value, bool | int | float):
+        return f"{key}_s" if kind.unit == DELAY.unit else key, value
+    return key, (key == "fabric.wan" and value.name) or str(kind.write(value))
+
+
+def _end(files: RunFiles, results: Sequence[dict[str, Any]], notes: Sequence[str]) -> None:
+    """Complete the run folder; raises OSError."""
+    if len(results) > 1:
+        session.write_sweep(files.path, results)
+    for line in notes:
+        files.log(line)
+    files.end([], {})
 
 
 def _table(result: Mapping[str, Any]) -> str:

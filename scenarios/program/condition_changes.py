@@ -1,46 +1,24 @@
 """The conditions and the WAN paths of a program's run over time: when they change, and which paths are chosen then."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from controller.routing.wan_path_choice import Router
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.play import Given, Player, Timeline, periodic
-from scenarios.policies.policy import NEVER, Mode, When
-from scenarios.spec.collective import CollectiveSpec
+from scenarios.policies.play import Given, Player, Timeline
+from scenarios.policies.policy import Mode
+from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import NO_CABLES, Cables, reachable
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
-
-
-def rows_as_collectives(config: Scenario) -> Scenario:
-    """Return a configuration in which every row of conditions stands for a collective, if conditions change over time.
-
-    A program has no collectives, so policies count rows of conditions instead: `every TIME` becomes a number of rows.
-    Messages have the program's size, and its ranks are never re-embedded.
-    """
-    policies = tuple(replace(policy, reembed=NEVER) for policy in config.policies)
-    every = config.collective.reembed_every
-    messages = CollectiveSpec(chunk_bytes=config.program.message_bytes, reembed_every=every)
-    config = replace(config, policies=policies, collective=messages)
-    every_s = config.conditions.every_s
-    if every_s is None:
-        return config
-    policies = tuple(_by_rows(policy, every_s) for policy in policies)
-    conditions = replace(config.conditions, interval_s=every_s, trace_step_s=every_s)
-    return replace(config, policies=policies, conditions=conditions)
-
-
-def _by_rows(policy: Mode, every_s: float) -> Mode:
-    """Return the policy with `every TIME` replaced by a number of rows that are `every_s` apart."""
-    within_s = policy.reroute.within_s
-    return policy if within_s is None else replace(policy, reroute=When("every", round(within_s / every_s)))
 
 
 class Exchange:
@@ -93,29 +71,31 @@ class Exchange:
 
 
 class ProgramTimeline:
-    """Applies the conditions and the WAN paths of a program's run; `config` is from `rows_as_collectives`.
+    """Applies the conditions and the WAN paths of a program's run; `config` is from `rows.rows_as_collectives`.
 
     The constructor puts the first paths into force. `count` is how often a rate has changed since, `rerouted` how often
-    a path has, and `messages` the number of OpenFlow messages in all. Raises the errors of `Failure`.
+    a path has, and `messages` the number of OpenFlow messages in all. Faults in force are given to each method; with
+    `routes` False there is no controller, and paths stay as they are. Raises the errors of `Failure`.
     """
 
     def __init__(self, testbed: Testbed, config: Scenario) -> None:
-        self._testbed, self._config = testbed, config
+        self._testbed = testbed
         self._mode: Mode = config.mode(config.run.modes[0])
-        self._conditions = conditions_of(config)
+        every_s = config.conditions.every_s
+        self._every_ns = None if every_s is None else round(every_s * 1e9)
+        in_force = partial(self._planned, config.faults) if config.faults else None
+        self._config = replace(config, faults=())  # of which collectives' decision times would depend
+        self._conditions = conditions_of(self._config, in_force)
         self._believed = self._conditions.believed(self._mode.knowledge)
-        self._every_ns = None if config.conditions.every_s is None else round(config.conditions.every_s * 1e9)
-        self._timeline: Timeline | None = None
-        if not self._mode.is_periodic:
-            exchange = Exchange(
-                Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes
-            )
-            self._timeline = Timeline(
-                Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)
-            )
-        self._row = self.count = self.rerouted = 0
-        self.rates_bps = self._conditions.shaped_bps(0, ())
-        self.messages = testbed.route_all(self._believed.known_bps(0, ()), best=self._routed_row() == 0)
+        exchange = Exchange(Router(self._conditions.fabric, self._conditions.delays_s), config.program.message_bytes)
+        self._timeline = Timeline(
+            Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)
+        )
+        self._row = self.count = self.rerouted = self.messages = 0
+        self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
+        self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
+        self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
+        self._route()
         testbed.settle()
 
     @property
@@ -129,25 +109,61 @@ class ProgramTimeline:
         last = self._conditions.limit is not None and self._row + 1 >= self._conditions.limit
         return None if self._every_ns is None or last else (self._row + 1) * self._every_ns
 
-    def advance(self, now_ns: int) -> None:
+    def advance(self, now_ns: int, faults: Collection[Fault] = (), *, routes: bool = True) -> None:
         """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
         assert self._every_ns is not None
         before, self._row = self._row, now_ns // self._every_ns
         if self._conditions.limit is not None:
             self._row = min(self._row, self._conditions.limit - 1)
-        rates_bps = self._conditions.shaped_bps(self._row, ())
-        self.count += bool((rates_bps != self.rates_bps).any())
-        self.rates_bps = rates_bps
-        self._testbed.change(rates_bps)
+        drawn_bps = self._conditions.shaped_bps(self._row, ())
+        self.count += bool((drawn_bps != self._drawn_bps).any())
+        self._drawn_bps = drawn_bps
+        self._shape(faults)
         if self._routed_row() > before:
-            messages = self._testbed.route_all(self._believed.known_bps(self._row, ()), best=True)
-            self.messages += messages
-            self.rerouted += messages > 0
+            # Without what is down: the controller knows that by itself, and when it is up again.
+            slow = [fault for fault in faults if fault.kind not in CABLE_KINDS]
+            self._chosen_bps, self._best = self._believed.known_bps(self._row, slow), True
+            if routes:
+                self.rerouted += self._route() > 0
+
+    def struck(self, faults: Collection[Fault], *, routes: bool, anew: bool) -> None:
+        """Put the rates under these faults into force, after one has begun or ended.
+
+        The controller moves traffic around failed cables by itself. Paths are installed again if it is a new one
+        (`anew`), or if pairs of GPUs had none when they were chosen.
+        """
+        self._shape(faults)
+        self._dead = dead_cables(faults, self._conditions.fabric)
+        if anew and self.changes_paths:
+            self._testbed.apply_rules_together()
+        if routes and (anew or not self._avoided <= self._dead):
+            self._route()
+
+    def _shape(self, faults: Collection[Fault]) -> None:
+        self.rates_bps = self._conditions.shaped_bps(self._row, faults)
+        self._testbed.change(self.rates_bps)
+
+    def _route(self) -> int:
+        """Have the controller install the chosen paths, except between GPUs that failed cables cut off from each other;
+        return the number of messages."""
+        self._avoided = self._dead if self._cuts_off(self._dead) else NO_CABLES
+        messages = self._testbed.route_all(self._chosen_bps, best=self._best, dead=self._avoided)
+        self.messages += messages
+        return messages
+
+    def _planned(self, faults: Collection[Fault], row: int) -> Collection[Fault]:
+        """Return the faults of which a rule knows at a row of conditions. Cables whose failure cuts GPUs off are left
+        out: no choice avoids them."""
+        in_force = active_at(faults, row * (self._every_ns or 0))
+        if not self._cuts_off(dead_cables(in_force, self._conditions.fabric)):
+            return in_force
+        return [fault for fault in in_force if fault.kind not in CABLE_KINDS]
+
+    def _cuts_off(self, dead: Cables) -> bool:
+        """Return whether these failed cables leave a pair of GPUs without a path that it has otherwise."""
+        fabric = self._conditions.fabric
+        return bool(dead) and bool((reachable(fabric, dead) < reachable(fabric, NO_CABLES)).any())
 
     def _routed_row(self) -> int:
         """Return the row of conditions under which the paths in force were chosen, -1 for the fixed paths."""
-        if self._timeline is None:
-            moments = periodic(self._mode, self._config.collective.reembed_every, self._row, 1)
-        else:
-            moments = self._timeline.moments(self._row, 1)
-        return int(moments.routed[0])
+        return int(self._timeline.moments(self._row, 1).routed[0])

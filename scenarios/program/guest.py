@@ -3,8 +3,9 @@
 REQUEST is JSON: the configuration (`to_json`), the run folder, the working directory, and the environment and the user
 of the program. Brings the network up, starts the ranks, and prints one JSON object per line as it goes: {"doing":
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
-"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each sample of the WAN's ports; {"over": ...} at the
-end. Times are in ns since the ranks were started.
+"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the
+events of faults (`analysis.statistics.fault_outcomes`); {"round": ...} for each round of jobs, with the beginning and
+the end of each job; {"over": ...} at the end. Times are in ns since the ranks were started.
 """
 
 import base64
@@ -22,25 +23,28 @@ from typing import Any
 
 import numpy as np
 
+from hosts.agent.clock import sleep_until
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
+from scenarios.program.condition_changes import ProgramTimeline
+from scenarios.program.fault_times import FaultTimes
+from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
+from scenarios.program.rows import rows_as_collectives
 from scenarios.program.sockets import highest_bps, set_up_sockets
 from scenarios.signals import guarded
+from scenarios.spec.faults import dead_cables
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
-from scenarios.testbed.capture import Capture, CaptureError
+from scenarios.testbed.capture import CAPTURES, CaptureError, Captures
 from scenarios.testbed.path_warmup import warm
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.testbed.testbed import Failure, Testbed
+from topologies.fabric.failures import cable
 from topologies.fabric.ports import links_in_grain
 from topologies.linux import make_timers_exact
 from topologies.shaping.classes import classes_of
-
-CAPTURES = "captures"
-"""The folder within the run folder for captures."""
 
 _FIRST_S = 1e-9  # how long the first rank runs before the others start
 _GRACE_S = 2.0  # from SIGTERM to SIGKILL
@@ -57,17 +61,23 @@ def main(arguments: list[str]) -> int:
     platform = Platform.real(config.run.scale, own_kernel=False) if config.run.is_real else VIRTUAL
     Path("/proc/sys/vm/panic_on_oom").write_text("0")  # a program that exhausts the memory must not end the VM
     try:
-        with Testbed(config, platform=platform, tell=tell, fair_links=fair_links(config), has_agents=False) as testbed:
+        with Testbed(
+            config, platform=platform, tell=tell, fair_links=fair_links(config), has_agents=bool(config.jobs)
+        ) as testbed:
             tell("the controller's paths")
             timeline = ProgramTimeline(testbed, config)
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
+            jobs = (
+                JobRounds(testbed) if config.jobs else None
+            )  # whose connections the sockets' settings must not change
             fastest_bps = highest_bps(config, testbed.conditions)
             set_up_sockets(testbed, fastest_bps, paths_change=timeline.changes_paths)
+            testbed.tell = _say_nothing  # from now on records are events of the run
             with (
                 testbed.host_ports(fastest_bps),
-                Run(testbed, config.program, request, timeline=timeline) as run,
+                Run(testbed, config.program, request, timeline=timeline, jobs=jobs) as run,
             ):
                 run.wait()
                 _emit(over=run.end())
@@ -81,10 +91,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _say_nothing(_: str) -> None:
+    """Print nothing, in the place of `tell`."""
+
+
 class Run:
     """Runs the ranks of a program; as a context manager, starts them, and leaves no process of theirs behind.
 
-    `emit` is called with the fields of each record. Without a timeline, conditions and paths stay as they are.
+    `emit` is called with the fields of each record. Without a timeline, conditions and paths stay as they are, and
+    nothing fails.
     """
 
     def __init__(
@@ -94,10 +109,11 @@ class Run:
         request: Mapping[str, Any],
         *,
         timeline: ProgramTimeline | None,
+        jobs: JobRounds | None = None,
         emit: Callable[..., object] | None = None,
     ) -> None:
         self._testbed, self._spec, self._folder = testbed, program, Path(request["folder"])
-        self._timeline, self._emit = timeline, emit or _emit
+        self._timeline, self._jobs, self._emit = timeline, jobs, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
         self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
@@ -120,10 +136,13 @@ class Run:
         self._streams = 0
         self._kept_bytes: dict[tuple[int, str], int] = {}
         self._discarded_bytes: dict[tuple[int, str], int] = {}
-        self._captures: list[Capture] = []
+        self._captures: Captures | None = None
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
+        self._faults = FaultTimes(testbed, self._record_event, kill_rank=self._kill_rank, changed=self._adapt_to_faults)
+        self._events: list[dict[str, Any]] = []  # not emitted yet
+        self._had_controller = True
         self._rates_bps = self._carried_bps()
         self._capacity_bytes = np.zeros(len(self._wan_links))
         self._full = self._was_refused = False
@@ -148,10 +167,16 @@ class Run:
 
     def _begin(self) -> None:
         make_timers_exact()
-        for name in self._spec.capture:
-            self._capture(name)
+        self._captures = Captures(self._testbed.fabric, self._spec.capture, self._folder / CAPTURES)
         self._testbed.drops()
+        if self._has_faults:
+            self._faults.advance(0)  # what fails from the beginning on
+            self._faults.settle()
+            self._testbed.lost_packets()
+        begins_ns = None if self._jobs is None else self._jobs.start()
         self._tasks_before = _tasks()
+        if begins_ns is not None:
+            sleep_until(begins_ns)
         self._beginning_ns = time.monotonic_ns()
         self._emit(began=True, links=self._links)
         self._sample()
@@ -190,25 +215,9 @@ class Run:
             self._stop_captures()
             self._rank_files.close()
 
-    def _capture(self, name: str) -> None:
-        """Start to write a link's packets to a file; raises CaptureError and OSError."""
-        (self._folder / CAPTURES).mkdir(exist_ok=True)
-        classes = [port for port in self._classes if self._shared[port.link].name == name]
-        self._captures.append(Capture(name, classes, self._folder / CAPTURES / f"{name.replace('>', '-')}.pcap"))
-
     def _stop_captures(self) -> list[dict[str, Any]]:
-        captures, self._captures = self._captures, []
-        for capture in captures:
-            capture.stop()
-        return [
-            {
-                "link": capture.link,
-                "file": f"{CAPTURES}/{capture.file.name}",
-                "packets": capture.packets,
-                "lost": capture.lost,
-            }
-            for capture in captures
-        ]
+        stopped = [] if self._captures is None else self._captures.stop()
+        return [capture | {"file": f"{CAPTURES}/{capture['file']}"} for capture in stopped]
 
     def _variables(self, rank: int) -> dict[str, str]:
         """Return the environment variables of a rank."""
@@ -225,19 +234,69 @@ class Run:
             if now_ns >= deadline_ns and signals:
                 self._signal_ranks(signals.pop(0), now_ns)
                 deadline_ns += round(_GRACE_S * 1e9)
+            fault_ns = self._apply_faults(now_ns)
             change_ns = self._apply_conditions(now_ns)
             if now_ns >= next_ns:
                 self._sample()
+                self._emit_rounds()
                 samples += 1
                 if samples % _MAX_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            until_ns = next_ns
-            if signals:
-                until_ns = min(until_ns, deadline_ns)
-            if change_ns is not None:
-                until_ns = min(until_ns, change_ns)
+            due_ns = [next_ns, deadline_ns if signals else None, fault_ns, change_ns]
+            until_ns = min(at_ns for at_ns in due_ns if at_ns is not None)
             self._process_events(max(0, until_ns - self._now_ns()) / 1e9)
+
+    def _apply_faults(self, now_ns: int) -> int | None:
+        """Inject and end the faults of this instant; return when the next one is due, None for never."""
+        if not self._has_faults:
+            return None
+        self._faults.advance(now_ns)
+        self._emit_events()
+        return self._faults.next_ns(now_ns)
+
+    @property
+    def _has_faults(self) -> bool:
+        return self._timeline is not None and bool(self._testbed.config.faults)
+
+    def _adapt_to_faults(self) -> None:
+        """Put rates and paths into force as they are after a fault has begun or ended, or with a new controller."""
+        assert self._timeline is not None
+        self._add_capacity()
+        before, self._had_controller = self._had_controller, self._faults.has_controller
+        anew = self._had_controller and not before
+        self._timeline.struck(self._faults.active(), routes=self._had_controller, anew=anew)
+        self._rates_bps = self._carried_bps()
+
+    def _kill_rank(self, gpu: int) -> None:
+        """Kill all processes of the rank on this GPU."""
+        host = os.pidfd_open(self._testbed.network.host_pids[gpu])
+        try:
+            self._user.kill_all(host)
+        finally:
+            os.close(host)
+
+    def _record_event(self, event: str, **fields: Any) -> None:
+        """Record an event of a fault, with the present time."""
+        self._events.append({"event": event, "collective": 0, "at_ns": time.monotonic_ns(), **fields})
+
+    def _emit_events(self) -> None:
+        """Emit the recorded events, with times since the ranks' start."""
+        events, self._events = self._events, []
+        for event in events:
+            times = {name: event[name] - self._beginning_ns for name in ("at_ns", "detected_ns") if name in event}
+            outages = [self._since_start(outage) for outage in event.get("outages", ())]
+            self._emit(event=event | times | ({"outages": outages} if outages else {}))
+
+    def _emit_rounds(self) -> None:
+        """Emit the rounds of jobs that have ended."""
+        for jobs in self._jobs.take(self._beginning_ns) if self._jobs is not None else ():
+            self._emit(round=jobs)
+
+    def _since_start(self, outage: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an outage of the controller's with times since the ranks' start; 0 stays "not yet"."""
+        times = {name: outage[name] and outage[name] - self._beginning_ns for name in ("seen_ns", "done_ns")}
+        return {**outage, **times}
 
     def _apply_conditions(self, now_ns: int) -> int | None:
         """Put the conditions of this instant into force; return when they change next, None for never."""
@@ -245,7 +304,7 @@ class Run:
             return None
         if self._timeline.next_ns is not None and now_ns >= self._timeline.next_ns:
             self._add_capacity()
-            self._timeline.advance(now_ns)
+            self._timeline.advance(now_ns, self._faults.active(), routes=self._faults.has_controller)
             self._rates_bps = self._carried_bps()
         return self._timeline.next_ns
 
@@ -253,7 +312,10 @@ class Run:
         """Return the rates of the WAN links as shaped (after rate scaling), [WAN links] bit/s."""
         if self._timeline is None:
             return np.zeros(len(self._wan_links))
-        return self._testbed.platform.scale.rates_bps(self._timeline.rates_bps)[self._wan_links]
+        carried_bps = self._testbed.platform.scale.rates_bps(self._timeline.rates_bps)[self._wan_links]
+        dead = dead_cables(self._faults.active(), self._testbed.fabric)
+        down = [cable(self._shared[link].src, self._shared[link].dst) in dead for link in self._wan_links]
+        return np.where(down, 0.0, carried_bps)
 
     def _add_capacity(self) -> int:
         """Add what the WAN links could have carried since the last call to their capacities; return the instant."""
@@ -265,10 +327,21 @@ class Run:
     def end(self) -> dict[str, Any]:
         """Kill the processes that the ranks have left running, and return the fields of the record "over"."""
         self._sample()
+        jobs_error = None
+        if self._jobs is not None:
+            self._jobs.stop()
+            self._emit_rounds()
+            jobs_error = self._jobs.error
         captures = self._stop_captures()
         at_ns, left = self._now_ns(), self._user.kill_all()
         while self._streams:
             self._process_events(None)
+        drops = self._testbed.drops()
+        if self._has_faults:
+            self._faults.record_outages()
+            self._record_event("ended", why="")
+            self._emit_events()
+            drops = max(drops, self._testbed.lost_packets())
         full = self._full or self._rank_files.is_full
         try:
             kept, lost = self._rank_files.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
@@ -284,9 +357,10 @@ class Run:
             }
         return timeline_fields | {
             "at_ns": at_ns,
+            "jobs_error": jobs_error,
             "captures": captures,
             "left_running": left,
-            "drops": self._testbed.drops(),
+            "drops": drops,
             "counted": [
                 {name: count - before[name] for name, count in self._counted(gpu).items()}
                 for gpu, before in zip(self._gpus, self._counted_before, strict=True)

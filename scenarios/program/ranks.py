@@ -13,7 +13,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,17 +61,21 @@ class User:
             ids.append("--securebits=+no_setuid_fixup")
         return ("setpriv", *ids, f"--inh-caps={caps}", f"--ambient-caps={caps}", f"--bounding-set={caps}", "--")
 
-    def kill_all(self) -> int:
-        """Kill all processes of this user in one system call, so that none can fork; return how many there were."""
+    def kill_all(self, host: int | None = None) -> int:
+        """Kill all processes of this user in one system call, so that none can fork; return how many there were.
+
+        With `host`, the pidfd of the first process of a host, only that host's are killed.
+        """
         count = sum(1 for _ in self._processes())
         if count:
-            child = os.fork()
-            if child == 0:
-                try:
-                    os.setresuid(self.uid, self.uid, self.uid)
-                    os.kill(-1, signal.SIGKILL)
-                finally:
-                    os._exit(0)
+            with nullcontext() if host is None else starting_in(host):
+                child = os.fork()
+                if child == 0:
+                    try:
+                        os.setresuid(self.uid, self.uid, self.uid)
+                        os.kill(-1, signal.SIGKILL)  # which reaches the processes of the caller's PID namespace
+                    finally:
+                        os._exit(0)
             os.waitpid(child, 0)
         return count
 

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -25,10 +26,12 @@ from rich.text import Text
 
 from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
+from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
-from scenarios.experiment.run_folder import RunFolder
+from scenarios.engines.emulation import memory_bytes as carrying_bytes
 from scenarios.program.ranks import describe_status
+from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
@@ -37,8 +40,11 @@ from scenarios.vm.boot import guest_environment
 from scenarios.vm.resources import working_directory
 from topologies.units import format_size
 
-OUTPUT, LINKS, RANKS, PROGRAM = "output", "links.csv", "ranks.csv", "program.json"
-"""In the run folder: each rank's output, the bytes on WAN links over time, the ranks, and the whole result as JSON."""
+OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
+"""In the run folder: each rank's output, the bytes on WAN links over time, the ranks, the faults, and the jobs."""
+
+PROGRAM = "program.json"
+"""In the run folder: the whole result as JSON."""
 
 COUNTED = ("retransmitted_segments", "udp_receive_drops")
 """What is counted on each rank's host, as columns of `ranks.csv`."""
@@ -72,7 +78,8 @@ class RunState:
     Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
     bytes. By rank too, `ended` is the exit status and the ns since the start. `samples` are samples of the WAN links:
     the ns since the start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the
-    latest virtual time known, since the ranks' start, and `lines` counts the records.
+    latest virtual time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
+    (`analysis.statistics.fault_outcomes`), and `rounds` has the beginning and the end of each job in ns, by name.
     """
 
     folder: Path
@@ -80,6 +87,8 @@ class RunState:
     doing: str = "the VM's start"
     links: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
     printed: dict[int, int] = field(default_factory=dict)
     last: dict[int, bytes] = field(default_factory=dict)
@@ -126,6 +135,10 @@ class RunState:
             self.ended[line["rank"]] = line["ended"], line["at_ns"]
         elif "bytes" in line:
             self.samples.append((line["at_ns"], line["bytes"], line["capacity_bytes"]))
+        elif "event" in line:
+            self.events.append(line["event"])
+        elif "round" in line:
+            self.rounds.append(line["round"])
         elif "deadline_ns" in line:
             self.deadline = True
         elif "over" in line:
@@ -159,8 +172,9 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
-    """Run the program of a configuration; return its state, and the reason if the run was cut short, else None.
+def run(config: Scenario, *, folder: Path) -> tuple[RunState, str | None]:
+    """Run the program of a configuration, with its files in a folder; return its state, and the reason if the run was
+    cut short, else None.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
@@ -168,10 +182,11 @@ def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
-    state = RunState(folder.path, spec.ranks_of(config.gpus))
-    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.path.resolve()), "directory": directory}
+    state = RunState(folder, spec.ranks_of(config.gpus))
+    request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
     began_s = time.monotonic()
-    memory_bytes = network_bytes(config) + spec.memory_bytes + spec.files_bytes
+    of_network = carrying_bytes(config) if config.jobs else network_bytes(config)
+    memory_bytes = of_network + spec.memory_bytes + spec.files_bytes
     watchdog = ClockWatchdog(spec.patience_s, memory_bytes=memory_bytes)
     try:
         with watched(partial(_watch, state, watchdog, began_s)) as on_start:
@@ -179,7 +194,7 @@ def run(config: Scenario, *, folder: RunFolder) -> tuple[RunState, str | None]:
                 [sys.executable, "-m", "scenarios.program.guest", json.dumps(request)],
                 clock="wall" if config.run.is_real else "virtual",
                 memory_bytes=memory_bytes,
-                results=folder.path,
+                results=folder,
                 directory=launch.ROOT,
                 environment=launch.environment(),
                 stdout=state,
@@ -288,6 +303,9 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
             for number, link in enumerate(state.links)
             if state.samples
         ],
+        "faults": fault_rows(config, state.events),
+        "rounds": len(state.rounds),
+        "jobs_error": over.get("jobs_error"),
         "drops": over.get("drops"),
         "openflow_messages": over.get("openflow_messages"),
         "changes": over.get("changes"),
@@ -304,18 +322,54 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     }
 
 
+def fault_rows(config: Scenario, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Return a row for each fault of a run in the order in which they took effect: when it began and ended, in s since
+    the ranks' start, and what `analysis.statistics.fault_outcomes` tells of it beside costs of collectives."""
+    instants_s: dict[tuple[str, int], float] = {
+        (event["event"], event["fault"]): event["at_ns"] / 1e9 for event in events if "fault" in event
+    }
+    gpus, rows = config.program.ranks_of(config.gpus), []
+    faults = rows_as_collectives(config).faults
+    for outcome in fault_outcomes(events):
+        index = outcome["fault"]
+        fault = faults[index]
+        if fault.kind == "agent killed":
+            outcome["outcome"] = f"rank {gpus.index(int(fault.target))} ended"
+        rows.append(
+            {
+                "fault": index,
+                "at": fault.at,
+                "what": outcome["what"],
+                "began_s": instants_s["injected", index],
+                "over_s": instants_s.get(("over", index)),
+                **{name: outcome[name] for name in ("detected_s", "recovered_s", "outcome")},
+            }
+        )
+    return rows
+
+
+def _killed_ranks(result: Mapping[str, Any]) -> set[int]:
+    """Return the ranks that faults killed."""
+    gpus = {one["gpu"]: one["rank"] for one in result["ranks"]}
+    words = [fault["what"].split() for fault in result["faults"]]
+    return {gpus[f"g{target}"] for kind, target, *what in words if (kind, what) == ("agent", ["killed"])}
+
+
 def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[str]:
     """Return a sentence for each failure in a run (a result of `result_of`); none if all ranks ended with 0."""
     spec, sentences = config.program, list[str]()
     if result["ended_early"]:
         sentences.append(result["ended_early"])
+    if result["jobs_error"]:
+        sentences.append(f"the jobs ended before the program: {result['jobs_error']}")
     if result["deadline"]:
         sentences.append(f"the ranks were ended at the deadline of {spec.deadline_s:g} s (program.deadline)")
     if result["was_refused_mappings"]:
         sentences.append("this machine refused memory to a process of the VM, which was ended: free some memory")
     by_status: dict[str, list[Mapping[str, Any]]] = {}
+    killed = _killed_ranks(result)
     for rank in result["ranks"]:
-        if rank["status"] != 0:
+        if rank["status"] != 0 and not (rank["status"] == -signal.SIGKILL and rank["rank"] in killed):
             by_status.setdefault(describe_status(rank["status"]), []).append(rank)
     for status, ranks in by_status.items():
         names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
@@ -332,6 +386,10 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
     """Yield a sentence for each other thing that a user should know of a run."""
     spec = config.program
     yield from _notes_on_ranks(result["ranks"], spec)
+    began = {fault["fault"] for fault in result["faults"]}
+    for index, fault in enumerate(config.faults):
+        if index not in began and not fault.is_traced:
+            yield f"fault[{index + 1}] did not begin: the program had ended before {fault.at}"
     for capture in result["captures"] or ():
         if capture["lost"]:
             yield f"{capture['lost']} packets of {capture['link']} are not in {capture['file']}: tcpdump lost them"
@@ -351,10 +409,11 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
             f"the memory of {names} is in more pieces than the {most:,} (vm.max_map_count) that this machine maps for "
             "a process at a time: page faults for them took wall time, and no virtual time"
         )
-    if config.run.is_real:
-        yield "real time: computing took the time that this machine needs"
-    else:
-        yield COMPUTING
+
+
+def time_note(config: Scenario) -> str:
+    """Return a sentence on the time that computing takes."""
+    return "real time: computing took the time that this machine needs" if config.run.is_real else COMPUTING
 
 
 def _notes_on_ranks(ranks: Sequence[Mapping[str, Any]], spec: ProgramSpec) -> Iterator[str]:
@@ -376,6 +435,16 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
 
     write_text(state.folder / PROGRAM, json.dumps(result, indent=1) + "\n")
     write_text(state.folder / RANKS, ranks_csv(result))
+    if result["faults"]:
+        columns = tuple(result["faults"][0])
+        write_text(state.folder / FAULTS, _csv(columns, [[*fault.values()] for fault in result["faults"]]))
+    if state.rounds:
+        rows = [
+            (number, name, begun_ns / 1e9, (ended_ns - begun_ns) / 1e9)
+            for number, jobs in enumerate(state.rounds)
+            for name, (begun_ns, ended_ns) in jobs.items()
+        ]
+        write_text(state.folder / JOBS, _csv(("round", "job", "start_s", "completion_s"), rows))
     if state.samples:
         write_text(state.folder / LINKS, links_csv(state))
         folder = state.folder / FIGURES
@@ -393,10 +462,29 @@ def links_csv(state: RunState) -> str:
     return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
+_OF_RANK = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
+
+
 def ranks_csv(result: Mapping[str, Any]) -> str:
     """Return ranks.csv: the ranks of a run (a result of `result_of`)."""
-    columns = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
-    return _csv(columns, [[rank[name] for name in columns] for rank in result["ranks"]])
+    return _csv(_OF_RANK, [[rank[name] for name in _OF_RANK] for rank in result["ranks"]])
+
+
+def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the tables of all configurations of a sweep, which differ in their `values`; raises OSError.
+
+    Rows begin with the configuration's number and its values: those of ranks.csv, and in links.csv the bytes that each
+    WAN link has carried and could have carried until the end.
+    """
+    write_text(folder / PROGRAM, json.dumps({"configurations": results}, indent=1) + "\n")
+    keys = [*results[0]["values"]]
+    for name, part, columns in ((RANKS, "ranks", _OF_RANK), (LINKS, "links", ("link", "bytes", "capacity_bytes"))):
+        rows = [
+            [result["configuration"], *result["values"].values(), *(row[column] for column in columns)]
+            for result in results
+            for row in result[part]
+        ]
+        write_text(folder / name, _csv(("configuration", *keys, *columns), rows))
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

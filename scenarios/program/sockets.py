@@ -127,11 +127,23 @@ def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = 
         with inside(pid):
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
                 Path("/proc/sys/net/ipv4", name).write_text(text)
-        _set_routes(gpu.interface, pid, {networks[site]: held[gpu.site, site] for site in range(len(networks))}, wanted)
+        held_to = {networks[site]: held[gpu.site, site] for site in range(len(networks))}
+        if testbed.config.jobs:  # whose agents have made routes to single hosts
+            others = (other for other in fabric.gpus if other is not gpu)
+            held_to |= {IPv4Network(other.ip): held[gpu.site, other.site] for other in others}
+        _set_routes(gpu.interface, pid, held_to, wanted, rto_min_s=testbed.rto_min_s)
 
 
-def _set_routes(interface: str, pid: int, held: Mapping[IPv4Network, float], transport: Transport) -> None:
-    """Set the initial congestion windows of a host, given what paths to each network hold; raises OSError.
+def _set_routes(
+    interface: str,
+    pid: int,
+    held: Mapping[IPv4Network, float],
+    transport: Transport,
+    *,
+    rto_min_s: float | None,
+) -> None:
+    """Set the initial congestion windows of a host, given what paths to each network hold, and the lower bound of
+    retransmission timeouts unless it is None; raises OSError.
 
     A host whose cable is down has no routes; they are set before its next program once the cable is up.
     """
@@ -142,6 +154,7 @@ def _set_routes(interface: str, pid: int, held: Mapping[IPv4Network, float], tra
                     interface,
                     str(network.network_address),
                     initial_segments=initial_segments(path_bytes, transport),
+                    rto_min_s=rto_min_s,
                     prefix_length=network.prefixlen,
                 )
             except OSError as error:

@@ -343,6 +343,8 @@ class InteractiveTestbed:
     def set_cable(self, a: str, b: str, *, up: bool) -> None:
         """Bring a cable up or down."""
         self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
+        if up:
+            self.testbed.restore_links()
         if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
             self._needs_agents = True  # a host loses its routes when its interface goes down
             self._programs_bps = None

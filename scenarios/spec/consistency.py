@@ -98,13 +98,16 @@ def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
 
 def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
+    yield from program.check_captures(config.program, fabric)
+    yield from faults.check_times(config.faults, of_program=config.program.command is not None)
     if config.program.command is None:
         return
     yield from program.check(config.program, fabric)
-    for fault in config.faults:
-        if fault.is_traced and fault.collective == 0:
-            text = f"the rate of {fault.target} is 0 at the beginning; allowed with a program: a rate above 0"
-            yield Mistake("conditions.trace", text)
+    ranks = config.program.ranks_of(config.gpus)
+    for number, fault in enumerate(config.faults, 1):
+        if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
+            allowed = f"allowed: the GPUs of program.ranks, {', '.join(map(str, ranks))}"
+            yield Mistake(f"fault[{number}].what", f"the program has no rank on GPU {fault.target}; {allowed}")
 
 
 def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
@@ -202,13 +205,16 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
 def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     of_jobs = jobs.check(config.jobs, config.gpus, config.classes)
+    has_program = config.program.command is not None
+    if config.jobs and not has_program and all(job.is_background for job in config.jobs):
+        yield Mistake("job", "all jobs are background; allowed: at least one job that is not, or a program")
     if mistakes := [*of_jobs, *admission_checks.check(config)]:
         yield from mistakes
         return
     try:
         _ = config.carried_workload
         may_send_elsewhere = at_prompt and any(with_paths(fabric, kind) for kind in ALGORITHMS)
-        if config.program.command is None and not may_send_elsewhere:
+        if (config.jobs or not has_program) and not may_send_elsewhere:
             yield from _check_paths(config, fabric)
     except ScheduleError as error:
         yield Mistake(_blamed_key(config), str(error))

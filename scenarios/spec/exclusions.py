@@ -184,7 +184,13 @@ _ADMITTED = _has(
     "job",
     lambda config: config.fabric.routing == ADMITTING_ROUTING and _transfers(config),
 )
-_FAULTS = _has("faults", "fault", lambda config: config.faults)
+_STRUCK = _has("faults of collectives", "fault", lambda config: config.faults and config.program.command is None)
+_JOBS_BESIDE = _has("jobs beside a program", "job", lambda config: config.jobs and config.program.command is not None)
+_COUNTED_COLLECTIVES = _has(
+    "control.counted true for collectives",
+    "control.counted",
+    lambda config: config.control.counted and config.program.command is None,
+)
 _DECLARED = _has("faults", "fault", lambda config: not all(one.is_traced for one in config.faults))
 _OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(one.is_traced for one in config.faults))
 _LINK_LOSS = _fault("a link loss", lambda _, fault: fault.kind == "link loss")
@@ -240,9 +246,9 @@ TABLE = (
     Exclusion(_PROBING, _SLOW_START, "the time of a probe in slow start does not show a rate"),
     Exclusion(_PROBING, _BUFFER, "the time of a probe that loses packets does not show a rate"),
     Exclusion(_TIMED, _WALL, "rates change at exact times, which are virtual"),
-    Exclusion(_TIMED, _FAULTS, "not modelled yet: rates that change and links that fail within one collective"),
+    Exclusion(_TIMED, _STRUCK, "not modelled yet: rates that change and links that fail within one collective"),
     Exclusion(_TIMED, _CLASSES, "not modelled yet: classes whose rates change within a collective"),
-    Exclusion(_TIMED, _COUNTED, "not modelled yet: conditions would stand still during a reconfiguration"),
+    Exclusion(_TIMED, _COUNTED_COLLECTIVES, "not modelled yet: conditions would stand still during a reconfiguration"),
     Exclusion(_REROUTED_BY_TIME, _FIFO, "not modelled yet: packets that wait in queues of the path before", _FAIR.name),
     Exclusion(_REROUTED_BY_TIME, _BEST_POLICY, "the best policy keeps paths for a whole collective"),
     Exclusion(_CLASSES, _WALL, _LATE, _FAIR_VIRTUAL),
@@ -295,7 +301,7 @@ TABLE = (
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
     Exclusion(_ROUTED, _PROGRAM, "not modelled yet: its connections are known as pairs of GPUs", "single"),
     Exclusion(_RAILS, _PROGRAM, "not modelled yet: its connections are known as pairs of GPUs", "1, or none"),
-    Exclusion(_COUNTED, _PROGRAM, "a program waits for no reconfiguration", "false"),
+    Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(
         _MEASURED_BY_PROGRAM, _PROGRAM, "not modelled yet: it has no collectives to measure", "unmeasured knowledge"
     ),

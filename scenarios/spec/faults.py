@@ -6,7 +6,8 @@
     for = "3 collectives"             # without it the fault stays until the end
 
 Collectives are numbered from 0, as in the results. A collective that is lost and run again counts twice towards the
-duration of a fault.
+duration of a fault. With a program, which has no collectives, both are times of the run, since the ranks' start:
+at = "20 ms" and for = "30 ms".
 """
 
 import re
@@ -24,7 +25,7 @@ from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, cables_of, failed_links, reachable
 from topologies.fabric.ports import links_in_grain
-from topologies.units import format_delay, parse_delay_s
+from topologies.units import format_delay, parse_delay_or_zero_s, parse_delay_s
 
 MAX_FAULTS = 1000
 """Most faults of a scenario, and most outages in its trace: each is injected by itself."""
@@ -39,8 +40,14 @@ Ends = tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]
 
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_AT_FORM = re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})")
-_FOR_FORM = re.compile(r"(?P<number>[0-9]{1,9}) collectives?")
+_AT_FORMS = {
+    "collective": re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})"),
+    "program": re.compile(r"(?P<after>[0-9.]{1,30} ?[a-z\u00b5\u03bc]{1,4})"),
+}
+_FOR_FORMS = {
+    "collective": re.compile(r"(?P<number>[0-9]{1,9}) collectives?"),
+    "program": re.compile(r"(?P<time>[0-9.]{1,30} ?[a-z\u00b5\u03bc]{1,4})"),
+}
 _WHAT_FORMS = {
     "link down": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) down"),
     "link loss": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) loss (?P<amount>{_NUMBER}) ?%"),
@@ -64,6 +71,8 @@ class Fault:
     `collective` is an index from 0. `kind` is one of KINDS. `target` is a cable "a-b", a switch, the rank of an agent,
     or empty. `amount` is the share of frames that is lost, or the factor by which an agent is slower. `lasts` None
     means that the fault stays until the end. `is_traced` marks an outage in a trace, which no [[fault]] declares.
+    A fault of a program (`of_program`) is injected `after_s` seconds after the ranks' start, and stays for `lasts_s`
+    seconds, None: until the end; its `collective` is 0 and means nothing.
     """
 
     collective: int
@@ -72,6 +81,8 @@ class Fault:
     amount: float = 0.0
     after_s: float | None = None
     lasts: int | None = None
+    of_program: bool = False
+    lasts_s: float | None = None
     is_traced: bool = field(default=False, compare=False)
 
     @property
@@ -86,6 +97,8 @@ class Fault:
     @property
     def at(self) -> str:
         """When the fault is injected, as a scenario writes it under `at`."""
+        if self.of_program:
+            return format_delay(self.after_s) if self.after_s else "0 s"
         collective = f"collective {self.collective}"
         return collective if self.after_s is None else f"{format_delay(self.after_s)} into {collective}"
 
@@ -98,6 +111,21 @@ class Fault:
     def is_throughout(self) -> bool:
         """Whether the fault is in force from the first collective to the end."""
         return (self.collective, self.after_s, self.lasts) == (0, None, None)
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the fault ends by itself before the run does."""
+        return self.lasts is not None or self.lasts_s is not None
+
+    @property
+    def begins_ns(self) -> int:
+        """When a fault of a program begins, in ns since the ranks' start."""
+        return round((self.after_s or 0.0) * 1e9)
+
+    @property
+    def ends_ns(self) -> int | None:
+        """When a fault of a program ends, in ns since the ranks' start; None if it stays."""
+        return None if self.lasts_s is None else self.begins_ns + round(self.lasts_s * 1e9)
 
     def is_over(self, collective: int) -> bool:
         """Whether the fault has ended before this collective."""
@@ -112,6 +140,8 @@ class Fault:
     def written(self) -> dict[str, str]:
         """Return the [[fault]] table that declares this fault."""
         table = {"at": self.at, "what": self.what}
+        if self.lasts_s is not None:
+            return table | {"for": format_delay(self.lasts_s)}
         return table if self.lasts is None else table | {"for": f"{self.lasts} collective{'s' * (self.lasts != 1)}"}
 
 
@@ -131,7 +161,9 @@ def _text_kind(
     return Kind(allowed, (str,), convert)
 
 
-def _read_at(_: str, match: re.Match[str]) -> dict[str, Any]:
+def _read_at(form: str, match: re.Match[str]) -> dict[str, Any]:
+    if form == "program":
+        return {"collective": 0, "after_s": parse_delay_or_zero_s(match["after"]), "of_program": True}
     number = int(match["number"])
     if number > MAX_NUMBER:
         raise ValueError(f"collective {number:,} is too large; allowed: 0 to {MAX_NUMBER:,}")
@@ -149,7 +181,9 @@ def _read_what(kind: str, match: re.Match[str]) -> dict[str, Any]:
     return {"kind": kind, "target": target, "amount": amount / 100 if kind == "link loss" else amount}
 
 
-def _read_for(_: str, match: re.Match[str]) -> dict[str, Any]:
+def _read_for(form: str, match: re.Match[str]) -> dict[str, Any]:
+    if form == "program":
+        return {"lasts_s": parse_delay_s(match["time"])}
     number = int(match["number"])
     if not 1 <= number <= MAX_NUMBER:
         raise ValueError(f"{number:,} collectives are not allowed; allowed: 1 to {MAX_NUMBER:,}")
@@ -157,28 +191,36 @@ def _read_for(_: str, match: re.Match[str]) -> dict[str, Any]:
 
 
 KEYS = {
-    "at": _text_kind('"collective 12" and "40 ms into collective 12"', {"at": _AT_FORM}, _read_at),
+    "at": _text_kind('"collective 12" and "40 ms into collective 12", and with a program "20 ms"', _AT_FORMS, _read_at),
     "what": _text_kind(
         '"link A-B down", "link A-B loss 1 %", "switch S down", "controller killed", "agent R killed", '
         '"agent R slow 10x"',
         _WHAT_FORMS,
         _read_what,
     ),
-    "for": _text_kind('"3 collectives"', {"for": _FOR_FORM}, _read_for),
+    "for": _text_kind('"3 collectives", and with a program "30 ms"', _FOR_FORMS, _read_for),
 }
 """The keys of a [[fault]] table with their kinds."""
 
 
 def read(tables: list[object]) -> tuple[Fault, ...]:
     """Return the faults that a scenario's tables declare; raises SpecError with mistakes such as "fault[1].at"."""
-    values = read_tables("fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"))
+    values = read_tables("fault", tables, KEYS, most=2 * MAX_FAULTS, required=("at", "what"), check=_check)
     return tuple(Fault(**dict(chain.from_iterable(part.items() for part in parts.values()))) for parts in values)
+
+
+def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Check the values of one table against each other, for `read_tables`."""
+    if "at" in values and "for" in values and (in_time := "lasts_s" in values["for"]) != ("of_program" in values["at"]):
+        allowed, of = ('"3 collectives"', "at a collective") if in_time else ('a time, such as "30 ms"', "at a time")
+        yield ".for", f"{format_value(table['for'])} does not fit a fault {of}; allowed: {allowed}"
 
 
 def unused(table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a [[fault]] table that have no effect because of its others, with the reason."""
     if KEYS["what"].read(table["what"])["kind"] == "agent killed":
-        yield "for", "a killed agent is restarted once it is missed"
+        is_of_program = "of_program" in KEYS["at"].read(table["at"])
+        yield "for", f"a killed agent {'stays dead' if is_of_program else 'is restarted once it is missed'}"
 
 
 def check(faults: Collection[Fault], fabric: Fabric, *, count: int) -> Iterator[Mistake]:
@@ -233,6 +275,38 @@ def _united(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return united
 
 
+def active_at(faults: Iterable[Fault], at_ns: int) -> tuple[Fault, ...]:
+    """Return the faults of a program that are in force at a time, in ns since the ranks' start."""
+    begun = [one for one in faults if one.of_program and one.begins_ns <= at_ns]
+    return tuple(one for one in begun if one.ends_ns is None or at_ns < one.ends_ns)
+
+
+def in_time(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """Return a program's faults, all with times. Of a trace the first row is in force throughout, as rates that change
+    by time cannot be 0: outages that begin later are left out."""
+    timed = []
+    for fault in faults:
+        if not fault.is_traced:
+            timed.append(fault)
+        elif fault.collective == 0:
+            timed.append(replace(fault, of_program=True, after_s=0.0, lasts=None))
+    return tuple(timed)
+
+
+def check_times(faults: Iterable[Fault], *, of_program: bool) -> Iterator[Mistake]:
+    """Yield the declared faults whose times are those of collectives although a program runs, or the other way."""
+    for number, fault in enumerate(faults, 1):
+        if fault.is_traced or fault.of_program == of_program:
+            continue
+        if of_program:
+            time = format_delay(fault.after_s or 20e-3)
+            allowed = f'allowed with a program: a time since the ranks\' start, such as "{time}"'
+            yield Mistake(f"fault[{number}].at", f"a program has no {fault.at.rpartition(' into ')[2]}; {allowed}")
+        else:
+            text = f'"{fault.at}" is a time of a program, and none runs; allowed: "{fault.at} into collective 0"'
+            yield Mistake(f"fault[{number}].at", text)
+
+
 def active(faults: Iterable[Fault], collective: int) -> tuple[Fault, ...]:
     """Return the faults that are in force when a collective begins, in a run in which no collective is lost."""
     in_force = []
@@ -275,7 +349,7 @@ def dead_cables(faults: Collection[Fault], fabric: Fabric) -> Cables:
 
 def lacks_controller(faults: Iterable[Fault]) -> bool:
     """Return whether these faults keep the controller away; if killed without a duration, it is restarted at once."""
-    return any(fault.kind == "controller killed" and fault.lasts is not None for fault in faults)
+    return any(fault.kind == "controller killed" and fault.is_undone for fault in faults)
 
 
 def slowed(rates_bps: Floats, faults: Collection[Fault], fabric: Fabric) -> Floats:

@@ -303,7 +303,12 @@ KEYS: Mapping[str, Key] = {
         Key("program.processes", "processes", program.PROCESSES, "Processes and threads of a rank, on average."),
         Key("program.output", "output_bytes", SIZE, "How much of a rank's output is kept, and of its error output."),
         Key("program.files", "files_bytes", SIZE, "Room for the files that it writes."),
-        Key("program.capture", "capture", program.CAPTURE, "Links whose packets are captured; also --capture."),
+        Key(
+            "program.capture",
+            "capture",
+            program.CAPTURE,
+            "Links whose packets are captured, of collectives too; also --capture.",
+        ),
         Key("training.pipeline", "pipeline", one_of(*PIPELINES), "Order in which stages process micro-batches."),
         Key("training.micro_batches", "micro_batches", whole(1, 4096), "Micro-batches of a replica in an iteration."),
         Key("training.chunks", "chunks", whole(1, 64), "Model chunks of a stage, for interleaved."),

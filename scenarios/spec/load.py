@@ -315,8 +315,7 @@ def resolved(scenario: Scenario) -> str:
     document: dict[str, Any] = {}
     for key in KEYS.values():
         value = scenario.value(key.name)
-        is_left_out = key.table == "program" and scenario.program.command is None
-        if key.name in axes or key.name in unused or is_left_out or value in (None, ()):
+        if key.name in axes or key.name in unused or value in (None, ()):
             continue
         table = document.setdefault(key.table, {}) if key.table else document
         table[key.name.rpartition(".")[2]] = key.kind.write(value)

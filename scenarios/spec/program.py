@@ -40,7 +40,7 @@ class ProgramSpec:
     of `message_bytes` from each GPU to each GPU of another site. `memory_bytes` is the memory of all its processes
     together, and `processes` the number of its processes and threads, by rank on average. `output_bytes` is how much is
     kept of each rank's output and of its error output, and `files_bytes` is the room for the files that it writes.
-    `capture` names the links whose packets are written to files.
+    `capture` names the links whose packets are written to files, those of collectives if there is no program.
     """
 
     command: str | None = None
@@ -120,6 +120,15 @@ def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
     }
 
 
+def check_captures(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
+    """Yield the links to be captured that a fabric does not have."""
+    names = [link.name for link in links_in_grain(fabric).all] if program.capture else []
+    for name in program.capture:
+        if name not in names:
+            allowed = f"{list_first(names, _MAX_NAMES)}{did_you_mean(name, names)}"
+            yield Mistake("program.capture", f"{format_value(name)} is not a link; allowed: {allowed}")
+
+
 def check(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
     """Yield what is wrong with a program on a fabric."""
     gpus = len(fabric.gpus)
@@ -133,8 +142,3 @@ def check(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
     if program.memory_bytes < least_bytes:
         has, least = format_size(program.memory_bytes), format_size(least_bytes)
         yield Mistake("program.memory", f'"{has}" is too little for the ranks\' shells; allowed: "{least}" or more')
-    names = [link.name for link in links_in_grain(fabric).all] if program.capture else []
-    for name in program.capture:
-        if name not in names:
-            allowed = f"{list_first(names, _MAX_NAMES)}{did_you_mean(name, names)}"
-            yield Mistake("program.capture", f"{format_value(name)} is not a link; allowed: {allowed}")

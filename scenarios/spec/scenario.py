@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
@@ -55,7 +56,8 @@ MAX_OPTIMUM = 300
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """What is compared (`modes`) and with which references (`referees`), how long a best schedule is searched for, the
-    seed of all random numbers, and the clock and the rate scale of the emulation."""
+    seed of all random numbers, and the clock and the rate scale of the emulation. `captures` is no key: the folder for
+    captures of a run's collectives, None if nothing is captured."""
 
     modes: tuple[str, ...] = tuple(MODES)
     referees: tuple[str, ...] = ()
@@ -63,6 +65,7 @@ class RunSpec:
     seed: int = 1
     clock: str = "virtual"
     scale: RateScale = FULL_SCALE
+    captures: Path | None = field(default=None, compare=False)
 
     @property
     def is_real(self) -> bool:
@@ -211,6 +214,10 @@ class Scenario:
             changes.setdefault(KEYS[key].owner, {})[KEYS[key].attribute] = value
         own = changes.pop("", {})
         return replace(self, **own, **{name: replace(getattr(self, name), **new) for name, new in changes.items()})
+
+    def capturing(self, folder: Path) -> "Scenario":
+        """Return this scenario, whose captures of collectives are written to a folder."""
+        return replace(self, run=replace(self.run, captures=folder))
 
     def configurations(self) -> tuple["Scenario", ...]:
         """Return the configurations, one per combination of swept values, the last axis varying fastest."""
@@ -434,19 +441,23 @@ def plain_value(key: str, value: Any) -> Any:
     return _to_json_value(KEYS[key].kind, value)
 
 
-def configuration(values: Mapping[str, Any], swept: Iterable[str] = ()) -> Scenario:
+def configuration(values: Mapping[str, Any], swept: Iterable[str] = (), captures: str | None = None) -> Scenario:
     """Return the configuration with these `plain_values`, unchecked; keys that an older run lacks have the values of
     BEFORE or their defaults.
 
-    `swept` are the keys in which it differs from the other configurations of its sweep.
+    `swept` are the keys in which it differs from the other configurations of its sweep, and `captures` is the folder of
+    `RunSpec.captures`.
     """
     read = BEFORE | {key: _from_json_value(KEYS[key].kind, value) for key, value in values.items()}
-    return replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
+    config = replace(DEFAULTS.with_values(read), at=tuple((key, read[key]) for key in swept))
+    return config if captures is None else config.capturing(Path(captures))
 
 
 def to_json(config: Scenario) -> str:
     """Write a checked configuration as text for another process; `from_json` is the inverse."""
-    return json.dumps({"values": plain_values(config), "swept": [key for key, _ in config.at]})
+    captures = config.run.captures
+    of_run = {} if captures is None else {"captures": str(captures)}
+    return json.dumps({"values": plain_values(config), "swept": [key for key, _ in config.at], **of_run})
 
 
 def from_json(text: str | bytes) -> Scenario:

@@ -330,8 +330,8 @@ RULES = (
     ),
     Rule(
         ("program.capture",),
-        "there is no program.command (or --exec); at a prompt (--cli) the verb capture does it",
-        lambda config: bool(config.program.command),
+        "at a prompt (--cli) the verb capture does it",
+        lambda config: config.program.command != "",
         ("program",),
     ),
     Rule(

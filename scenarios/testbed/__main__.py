@@ -8,12 +8,15 @@ and a snapshot of the machine before the first and after the last collective.
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
+from scenarios.testbed.capture import CAPTURED, CaptureError, Captures
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
 from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
@@ -37,18 +40,37 @@ def main(arguments: list[str]) -> int:
                 _print({"carried_bps": testbed.carried_bps()})
                 return 0
             _print({"before": testbed.snapshot()})
-            for result in Recovery(PointRun(testbed, config.mode(mode))).records(count=int(count)):
-                _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
+            with _capturing(testbed, mode):
+                for result in Recovery(PointRun(testbed, config.mode(mode))).records(count=int(count)):
+                    _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.snapshot()})
             tell("the shutdown of the network")
             leave(platform)
-    except Failure as error:
+    except (CaptureError, *Failure) as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
         print(f"the network failed: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
+
+
+@contextmanager
+def _capturing(testbed: Testbed, mode: str) -> Iterator[None]:
+    """Capture packets within the context, if the scenario says so, into a folder that is the mode's; then write a table
+    of the files. Raises CaptureError and OSError."""
+    above = testbed.config.run.captures
+    if above is None:
+        yield
+        return
+    folder = above / mode
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt at this point
+    captures = Captures(testbed.fabric, testbed.config.program.capture, folder)
+    try:
+        yield
+    finally:
+        rows = [f"{one['link']},{one['file']},{one['packets']},{one['lost']}\n" for one in captures.stop()]
+        (folder / CAPTURED).write_text("link,file,packets,lost\n" + "".join(rows))
 
 
 def tell(doing: str) -> None:

@@ -11,9 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from topologies.shaping.classes import HtbClass
+from topologies.fabric.fabric import Fabric
+from topologies.fabric.ports import links_in_grain
+from topologies.shaping.classes import HtbClass, classes_of
+
+CAPTURES = "captures"
+"""The folder within the run folder for captures."""
+
+CAPTURED = "captured.csv"
+"""In the folder of a point's captures: the links, their files, and the packets in each and lost ones."""
 
 _SNAP_BYTES = 256  # captured of each packet: all headers and a little of the payload
 _HEADER_BYTES, _RECORD_BYTES = 24, 16  # size of a pcap file's header, and of each packet's header in it
@@ -61,6 +69,33 @@ class Capture:
             merge(parts, self.file)
         for part in parts:
             part.unlink()
+
+
+class Captures:
+    """Captures of links by name, each into a file of the folder `folder`, which is made, from now until `stop`.
+
+    Raises CaptureError and OSError.
+    """
+
+    def __init__(self, fabric: Fabric, names: Sequence[str], folder: Path) -> None:
+        self._captures: list[Capture] = []
+        shared, ports = links_in_grain(fabric).all, classes_of(fabric)
+        if names:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for name in names:
+                classes = [port for port in ports if shared[port.link].name == name]
+                self._captures.append(Capture(name, classes, folder / f"{name.replace('>', '-')}.pcap"))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> list[dict[str, Any]]:
+        """End the captures; return for each the link, the name of its file, and the packets in it and lost ones."""
+        captures, self._captures = self._captures, []
+        for capture in captures:
+            capture.stop()
+        return [{"link": one.link, "file": one.file.name, "packets": one.packets, "lost": one.lost} for one in captures]
 
 
 def merge(parts: Sequence[Path], file: Path) -> None:

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from controller.process import PORT
-from scenarios.spec.faults import Fault, dead_cables
+from scenarios.spec.faults import Fault, dead_cables, lacks_controller
 from scenarios.testbed.testbed import Testbed
 from topologies.linux import make_timers_exact
 from topologies.mininet_nodes import run_program
 
 
 class FaultInjector:
-    """Injects and ends the faults of a testbed's scenario.
+    """Injects and ends the faults of a testbed's scenario, which are identified by their indices in it.
 
-    For every attempt at a collective call `before`, then `during` once its beginning is known, then `after`. Faults are
-    identified by their indices in the scenario.
+    For every attempt at a collective call `before`, then `during` once its beginning is known, then `after`. For the
+    faults of a program, `scenarios.program.fault_times` calls `inject` and `end` at their times.
     """
 
     def __init__(self, testbed: Testbed, record: Callable[..., object]) -> None:
@@ -41,27 +41,25 @@ class FaultInjector:
         self._cables = [self._cables_of(fault) for fault in self._faults]
 
     def in_force(self) -> tuple[int, ...]:
-        """Return the faults that were injected and have not ended."""
+        """Return the indices of the faults that were injected and have not ended."""
         return tuple(sorted(self._age.keys() - self._ended))
 
     def down(self) -> list[str]:
         """Return the switches that are down."""
-        return [fault.target for fault in self._active() if fault.kind == "switch down"]
+        return [fault.target for fault in self.active() if fault.kind == "switch down"]
 
     def holds_controller(self) -> bool:
         """Return whether a killed controller must not be restarted yet."""
-        return any(fault.kind == "controller killed" and fault.lasts is not None for fault in self._active())
+        return lacks_controller(self.active())
 
     def before(self, collective: int) -> bool:
         """End the faults whose duration is over and inject those that are due; return whether there were any."""
         over = [index for index in self.in_force() if self._age[index] == self._faults[index].lasts]
         for index in over:
-            self._ended.add(index)
-            self._record("over", fault=index)
-            self._end(index)
+            self.end(index)
         due = self._due(collective, within=False)
         for index in due:
-            self._inject(index)
+            self.inject(index)
         return bool(over or due)
 
     def during(self, collective: int, start_ns: int) -> None:
@@ -69,7 +67,7 @@ class FaultInjector:
         for index in self._due(collective, within=True):
             after_s = self._faults[index].after_s
             assert after_s is not None
-            self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self._inject, index)))
+            self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self.inject, index)))
 
     def after(self) -> bool:
         """End an attempt; return whether a fault was injected within it.
@@ -83,7 +81,8 @@ class FaultInjector:
             self._age[index] += 1
         return bool(timers)
 
-    def _active(self) -> tuple[Fault, ...]:
+    def active(self) -> tuple[Fault, ...]:
+        """Return the faults that were injected and have not ended."""
         return tuple(self._faults[index] for index in self.in_force())
 
     def _due(self, collective: int, *, within: bool) -> list[int]:
@@ -93,33 +92,44 @@ class FaultInjector:
             if fault.collective == collective and (fault.after_s is not None) == within and index not in self._age
         ]
 
-    def _inject(self, index: int) -> None:
+    def inject(self, index: int) -> None:
+        """Inject a fault, and record it."""
         fault = self._faults[index]
         self._age[index] = 0
-        if fault.kind.endswith("killed") and fault.lasts is None:  # it does not affect the restarted process
+        if fault.kind.endswith("killed") and not fault.is_undone:  # it does not affect the restarted process
             self._ended.add(index)
         self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
         if fault.kind == "controller killed":
             self._testbed.controller.kill()
         elif fault.kind == "agent killed":
-            os.kill(self._testbed.agent_pid(int(fault.target)), signal.SIGKILL)
+            self._kill_agent(int(fault.target))
         elif fault.kind == "agent slow":
-            self._testbed.shape(fault.collective, self.in_force())
+            self._slow_agents(fault)
         elif fault.kind == "link loss":
             self._lose(fault, fault.amount)
         else:
             self._set_cables(self._cables[index], "down")
             if fault.after_s is not None:
-                self._testbed.await_tunnel_limits(dead_cables(self._active(), self._testbed.fabric))
+                self._testbed.await_tunnel_limits(dead_cables(self.active(), self._testbed.fabric))
         if fault.kind == "switch down":
             run_program(["ovs-vsctl", "--timeout=10", "del-controller", fault.target])
             run_program(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", fault.target])
 
-    def _end(self, index: int) -> None:
-        """Undo a fault, except for effects that another fault in force has too."""
+    def _kill_agent(self, gpu: int) -> None:
+        """Kill the process of a GPU."""
+        os.kill(self._testbed.agent_pid(gpu), signal.SIGKILL)
+
+    def _slow_agents(self, fault: Fault) -> None:
+        """Give links the rates that they have with all faults in force, of which this one is new."""
+        self._testbed.shape(fault.collective, self.in_force())
+
+    def end(self, index: int) -> None:
+        """Record the end of a fault, and undo it, except for effects that another fault in force has too."""
+        self._ended.add(index)
+        self._record("over", fault=index)
         fault = self._faults[index]
         if fault.kind == "link loss":
-            same = (other for other in self._active() if other.kind == "link loss")
+            same = (other for other in self.active() if other.kind == "link loss")
             self._lose(fault, max((other.amount for other in same if {*other.ends} == {*fault.ends}), default=0.0))
         if fault.kind == "switch down" and fault.target not in self.down():
             address = self._testbed.controller_at.get(fault.target, "127.0.0.1")
@@ -140,6 +150,8 @@ class FaultInjector:
         if cables:
             lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
             run_program(["ip", "-batch", "-"], lines)
+            if state == "up":
+                self._testbed.restore_links()
 
     def _lose(self, fault: Fault, share: float) -> None:
         """Make a cable lose this share (0 to 1) of the packets that switches send over it, in both directions."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from scenarios import vm
+from scenarios.spec.scenario import from_json
 from scenarios.testbed.platform import VIRTUAL, Platform
 from scenarios.vm.machine import Sink
 
@@ -27,7 +28,8 @@ def testbed(
     """Run ``python -m scenarios.testbed.__main__`` with these arguments on this platform and return its exit status.
 
     `memory_bytes` is the memory of the VM, if the platform has one. `on_start` is called with a function that ends the
-    testbed from any other thread. Raises vm.VMError, and vm.CannotRunError if this machine cannot run the VM.
+    testbed from any other thread. The folder for captures that the configuration names is the one that the VM can write
+    to. Raises vm.VMError, and vm.CannotRunError if this machine cannot run the VM.
     """
     command = [sys.executable, "-m", "scenarios.testbed.__main__", *arguments]
     if platform != VIRTUAL:
@@ -36,6 +38,7 @@ def testbed(
         return _on_this_machine(command, stdout, stderr, on_start)
     return vm.run(
         command,
+        results=from_json(arguments[0]).run.captures,
         clock="wall" if platform.is_real else "virtual",
         memory_bytes=memory_bytes,
         directory=ROOT,

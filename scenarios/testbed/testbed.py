@@ -32,7 +32,7 @@ from hosts.agent.transport import (
 )
 from hosts.collectives.kinds import Workload
 from hosts.collectives.rank_programs import Extent, extent, moves
-from hosts.communicator import CollectiveError, Communicator
+from hosts.communicator import CollectiveError, Communicator, Completed
 from hosts.monitor import TimerLatency, throughput_bps
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import (
@@ -59,7 +59,7 @@ from scenarios.vm import VMError, openvswitch
 from scenarios.vm.openvswitch import waking_vswitchd
 from topologies.errors import SpecError
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, cable
+from topologies.fabric.failures import NO_CABLES, Cables, cable, reachable
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import Network, inside
 from topologies.mininet_nodes import NetworkError
@@ -202,7 +202,8 @@ class Testbed:
         is_unlimited = config.transport.buffer_bytes is None and not config.run.is_real
         self._loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
         self._at_prompt = at_prompt
-        self.keeps_fixed_paths = has_agents and not config.faults
+        # A program's connections may take any path.
+        self.keeps_fixed_paths = has_agents and not config.faults and config.program.command is None
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
         self.conditions = conditions_of(config, in_force)
@@ -435,6 +436,16 @@ class Testbed:
     def snapshot(self) -> dict[str, object]:
         """Take a snapshot of the machine (`snapshot.take`)."""
         return snapshot.take(self.network.host_pids[0])
+
+    @property
+    def rto_min_s(self) -> float | None:
+        """The lower bound of the retransmission timeout of the agents' connections, None for the transport's, and
+        without connections."""
+        return self._rto_min_s if self._connected else None
+
+    def run_round(self, *, after_s: float | None, on_start: Callable[[int], object]) -> Completed:
+        """Run a round of jobs beside a program, as `Communicator.run`; raises CollectiveError."""
+        return self._communicator.run(after_s=after_s, on_start=on_start)
 
     def measure(
         self,
@@ -691,6 +702,12 @@ class Testbed:
         """Make a switch's port lose this share (0 to 1) of the packets that it sends."""
         self._shaper.lose(interface, share)
 
+    def restore_links(self) -> None:
+        """Shape links again as they were, after some were down; to be called once they are up. Raises VMError and
+        TcError."""
+        openvswitch.await_reconfigured()
+        self._shaper.redirect_again()
+
     def carried_bps(self) -> float:
         """Measure the total rate at which hosts can send while no link is shaped; raises OSError."""
         self._shaper.close()
@@ -737,11 +754,12 @@ class Testbed:
         """Install the paths of probes alone; crossings return to the fixed paths."""
         self._route([], rates_bps, best=False, flows={}, probes=probes)
 
-    def route_all(self, rates_bps: Floats, *, best: bool) -> int:
-        """As `route`, but for every two GPUs in different sites that a WAN path joins."""
+    def route_all(self, rates_bps: Floats, *, best: bool, dead: Cables = NO_CABLES) -> int:
+        """As `route`, but for every two GPUs in different sites that a WAN path joins, except those that the failed
+        cables `dead` cut off from each other."""
         site, between = [gpu.site for gpu in self.fabric.gpus], self.fabric.paths_between
-        ranks = range(len(site))
-        crossings = [(a, b) for a in ranks for b in ranks if between.get((site[a], site[b]))]
+        ranks, reach = range(len(site)), reachable(self.fabric, dead)
+        crossings = [(a, b) for a in ranks for b in ranks if between.get((site[a], site[b])) and reach[a, b]]
         return self._route(crossings, rates_bps, best=best, flows={})
 
     def apply_rules_together(self) -> None:
@@ -773,7 +791,7 @@ class Testbed:
             crossings=crossings,
             rates_bps=np.maximum(rates_bps, 1.0).tolist(),  # the controller knows failed links by itself
             delays_s=self.router.delays_s.tolist(),
-            chunk_bytes=self.config.workload.largest_message_bytes,
+            chunk_bytes=self._largest_message_bytes,
             best=best,
             flows=flows.values(),
             asks=[(demands.priority[index], demands.wanted_bps[index]) for index in flows if demands.priority],
@@ -787,6 +805,13 @@ class Testbed:
         self._crossing_paths = dict(zip(crossings, reply.paths, strict=True))
         self._rerouted = True
         return reply.messages
+
+    @property
+    def _largest_message_bytes(self) -> int:
+        """The size of the message for which paths are chosen."""
+        if self.config.program.command is not None:
+            return self.config.program.message_bytes
+        return self.config.workload.largest_message_bytes
 
     def lacks_flow_paths(self, mode: Mode) -> bool:
         """Return whether flows lack paths of the fabric's routing, because their connections are new."""

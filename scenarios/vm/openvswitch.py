@@ -111,6 +111,17 @@ def _run(*command: str) -> None:
         raise VMError(f"{command[0]} failed with status {ended.returncode}: {words[-1] if words else 'no output'}")
 
 
+def await_reconfigured() -> None:
+    """Wait until Open vSwitch has done all that changes of its ports' links make it do.
+
+    It configures all bridges once such a change is in its queue, and only then forgets what it knew of the ports. So it
+    may be the next configuration that removes the ingress qdiscs of these ports: it is made to configure twice. Raises
+    VMError.
+    """
+    for number in range(2):
+        _run("ovs-vsctl", "--timeout=10", "set", "Open_vSwitch", ".", f"external_ids:longhaul-links={number}")
+
+
 def prioritize_controller(controller_pid: int) -> None:
     """Give real-time priority to the controller and to Open vSwitch's main thread, which reads its messages.
 

@@ -206,7 +206,6 @@ def test_the_transfers_that_a_round_waits_for_exclude_background_jobs():
         ([messages(1.0, places=(3, 3))], "each once"),
         ([job(start_s=-1.0)], "begins at -1 s"),
         ([job(count=0)], "0 times"),
-        ([messages(1.0, is_background=True)], "at least one job that is not"),
         ([job("alltoall", "direct", range(7), count=1000)], "14,000 slots|98,000 slots"),
     ],
 )

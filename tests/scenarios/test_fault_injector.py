@@ -28,6 +28,7 @@ class FakeTestbed:
             fabric=FABRIC,
             lose=self.loss.__setitem__,
             controller_at={},
+            restore_links=lambda: None,
         )
         testbed.controller = SimpleNamespace(kill=lambda: self.controllers.append("killed"))
         self.injector = FaultInjector(testbed, self.record)

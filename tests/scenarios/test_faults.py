@@ -1,5 +1,6 @@
 """Faults: their declaration in a scenario, their effect on conditions and predictions, and their outcomes in the VM."""
 
+import csv
 import json
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from scenarios.spec import ScenarioError, faults
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import Override, load_scenario
 from tests.conftest import PROJECT
+from tests.fakes.packets import HEADERS, pcap_lengths
 from tests.fakes.runs import answer, ended
 from topologies.fabric.fabric import FabricSpec, build_fabric
 
@@ -57,6 +59,19 @@ def test_a_declared_fault_survives_reading_and_writing(
     assert load(dict(fault.written())) == (fault,)
 
 
+@given(st.integers(0, 10**12), kinds, st.none() | st.integers(1, 10**12))
+def test_a_fault_of_a_program_survives_reading_and_writing(at_ns: int, what: str, lasts_ns: int | None) -> None:
+    table = {"at": f"{at_ns} ns", "what": what} | ({} if lasts_ns is None else {"for": f"{lasts_ns} ns"})
+    (fault,) = faults.read([table])
+    assert fault.begins_ns == at_ns
+    assert fault.ends_ns == (None if lasts_ns is None else at_ns + lasts_ns)
+    assert faults.read([fault.written()]) == (fault,)
+    during = [at_ns] if lasts_ns is None else [at_ns, at_ns + lasts_ns - 1]
+    assert all(faults.active_at([fault], instant) for instant in during)
+    assert not faults.active_at([fault], at_ns - 1)
+    assert lasts_ns is None or not faults.active_at([fault], at_ns + lasts_ns)
+
+
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [
@@ -69,6 +84,9 @@ def test_a_declared_fault_survives_reading_and_writing(
         ({"what": "link s0b0-s1b0 loss 101 %"}, "what", "101 % cannot be lost"),
         ({"for": "0 collectives"}, "for", "0 collectives are not allowed"),
         ({"since": 1}, "since", "unknown key of a fault"),
+        ({"at": "20 ms"}, "for", '"3 collectives" does not fit a fault at a time; allowed: a time, such as "30 ms"'),
+        ({"for": "30 ms"}, "for", '"30 ms" does not fit a fault at a collective; allowed: "3 collectives"'),
+        ({"at": "20 ms", "for": "5 ms"}, "at", '"20 ms" is a time of a program, and none runs; allowed: "20 ms into'),
     ],
 )
 def test_an_invalid_fault_is_refused_with_its_file_and_key(
@@ -334,3 +352,55 @@ def test_a_run_with_six_faults_completes_and_every_fault_has_an_outcome(tmp_path
     slow = rows[(rows.collective == 9) & (rows["mode"] == "base")]
     assert slow.undisturbed.all()
     assert (tmp_path / "out" / "figures" / "struck-faults.svg").exists()
+
+
+AGAIN = """
+name = "again"
+fault = [
+    { at = "collective 1", what = "link s0b0-s1b0 down", for = "1 collective" },
+    { at = "collective 3", what = "switch s1b0 down", for = "1 collective" },
+]
+[fabric]
+gpus = [2, 2]
+[conditions]
+links = { wan.delay = "5 ms", "s*b0>s*b0".delay = "3 ms" }
+[collective]
+kind = "alltoall"
+count = 5
+[run]
+modes = ["base"]
+"""
+
+
+def test_links_that_are_up_again_have_their_delays_as_before(tmp_path: Path) -> None:
+    """Where flows share links, filters apply the delays at ports that receive, and Open vSwitch removes those filters
+    from a port whose link goes down."""
+    (tmp_path / "again.toml").write_text(AGAIN)
+    answer(tmp_path / "out", "again.toml", "--engine", "emulation")
+    rows = open_run(tmp_path / "out").collectives
+    assert rows.undisturbed.all()
+    assert rows.completion_s.to_list() == pytest.approx(rows.predicted_s.to_list(), rel=1e-3)
+
+
+def test_packets_of_collectives_are_captured_also_around_a_failed_link_and_take_no_time(tmp_path: Path) -> None:
+    """The fixed path passes s0b0 and s1b0. While their link or s1b0 is down, in collectives 1 and 3, the next path does
+    not."""
+    (tmp_path / "again.toml").write_text(AGAIN.replace('kind = "alltoall"', 'chunk = "1 MB"'))
+    links = [f"s0b{x}>s1b{y}" for x in (0, 1) for y in (0, 1)]
+    capture = [word for link in links for word in ("--capture", link)]
+    answer(tmp_path / "out", "again.toml", "--engine", "emulation", *capture)
+    answer(tmp_path / "plain", "again.toml", "--engine", "emulation")
+    found, plain = (open_run(tmp_path / name).transfers for name in ("out", "plain"))
+    assert found.equals(plain)  # to the nanosecond
+    with (tmp_path / "out/captures/base/captured.csv").open() as file:
+        rows = {row["link"]: row for row in csv.DictReader(file)}
+    assert [*rows] == links and all(row["lost"] == "0" for row in rows.values())
+    sent = {
+        link: pcap_lengths((tmp_path / "out/captures/base" / row["file"]).read_bytes()) for link, row in rows.items()
+    }
+    assert {link: len(sizes) for link, sizes in sent.items()} == {link: int(rows[link]["packets"]) for link in links}
+    # In each AllGather of 4 blocks, one GPU of site 0 sends 3 to the other site.
+    whole = 3e6 * HEADERS
+    bytes_on = {link: sum(sizes) for link, sizes in sent.items()}
+    assert bytes_on["s0b0>s1b0"] == pytest.approx(3 * whole, rel=0.02)
+    assert sum(bytes_on.values()) == pytest.approx(5 * whole, rel=0.02)

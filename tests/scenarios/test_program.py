@@ -6,11 +6,13 @@ import io
 import json
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +25,26 @@ from analysis.results.reader import ResultsError, load
 from controller.routing.wan_path_choice import Router
 from scenarios.experiment import command as experiment
 from scenarios.policies.conditions import conditions_of
-from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
+from scenarios.program.condition_changes import ProgramTimeline
+from scenarios.program.rows import rows_as_collectives
 from scenarios.program.session import RunState, progress_table
 from scenarios.program.watchdog import command_of
 from scenarios.spec import ScenarioError
+from scenarios.spec.faults import active_at
 from scenarios.spec.load import Override, load_scenario, resolved, scenario_of
 from scenarios.spec.scenario import from_json, to_json
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
+from tests.fakes.packets import HEADERS, pcap_lengths
 from tests.fakes.processes import await_that
 from tests.fakes.runs import ended, started
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.failures import Cables, cables_of
 from topologies.fabric.ports import links_in_grain
 
 GUEST = PROJECT / "tests" / "guest"
 PYTHON = sys.executable
 CONSTANT = ("--set", 'conditions.wan_rate="40 Gbit/s"', "--set", 'conditions.intra_rate="100 Gbit/s"')
-HEADERS = 9014 / (9000 - 52)  # size of a full frame over its payload
 
 SOCKETS = """
 import os, socket, time
@@ -93,6 +98,52 @@ def test_two_ranks_send_over_the_wan_at_its_rate(tmp_path: Path) -> None:
     spans = [(float(row["until_s"]) - float(row["from_s"])) * float(row["utilisation"]) for row in drawn]
     assert sum(spans) * 40e9 / 8 == pytest.approx(carried["s1b0>s0b0"])
     assert (tmp_path / "run/figures/program.svg").exists()
+
+
+RECEIVES = """
+import os, socket, time
+there = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", there[1])) as server:
+        server.accept()[0].sendall(bytes(10_000_000))
+else:
+    with socket.create_connection(there) as connection:
+        start, got = time.monotonic(), 0
+        while part := connection.recv(1 << 20):
+            got += len(part)
+        print(got, time.monotonic() - start)
+"""
+
+
+def test_a_program_runs_in_every_configuration_of_a_sweep_and_its_rows_name_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(RECEIVES)
+    options = ("--set", "program.ranks=[0, 3]", "--set", 'conditions.intra_rate="100 Gbit/s"', "--gpus", "4")
+    options += ("--wan-delay", "1 ms,5 ms")
+    sweep = ("--sweep", "conditions.wan_rate=1 Gbit/s,10 Gbit/s")
+    found, said = program(tmp_path, f"{PYTHON} mine.py", *options, *sweep)
+    assert said.count("processors take no virtual time") == 1
+    took_s = []
+    for number, one in enumerate(found["configurations"], 1):
+        got, seconds = (tmp_path / "run" / str(number) / "output/1.stdout").read_text().split()
+        assert int(got) == 10_000_000 and one["configuration"] == number
+        assert one == json.loads((tmp_path / "run" / str(number) / "program.json").read_text())
+        took_s.append(float(seconds))
+    # The last packet of the handshake and the first data each take a delay, and the data are sent at the link's rate.
+    wanted_s = [2 * delay_s + 8 * 10e6 / rate_bps for delay_s in (1e-3, 5e-3) for rate_bps in (1e9, 10e9)]
+    assert took_s == pytest.approx(wanted_s, rel=1e-3)
+    with (tmp_path / "run/ranks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    columns = ("configuration", "conditions.wan_delay_s", "conditions.wan_rate", "rank")
+    assert [tuple(row[name] for name in columns) for row in rows] == [
+        (str(number), delay, rate, rank)
+        for number, (delay, rate) in enumerate(product(("0.001", "0.005"), ("1 Gbit/s", "10 Gbit/s")), 1)
+        for rank in "01"
+    ]
+    with (tmp_path / "run/links.csv").open() as file:
+        carried = {
+            row["configuration"]: int(row["bytes"]) for row in csv.DictReader(file) if row["link"] == "s0b0>s1b0"
+        }
+    assert list(carried.values()) == pytest.approx([10e6 * HEADERS] * 4, rel=1e-3)
 
 
 CHANGING = """
@@ -167,14 +218,136 @@ def test_rerouting_busy_connections_loses_and_retransmits_nothing_and_is_reprodu
     assert (tmp_path / "again/links.csv").read_bytes() == (tmp_path / "run/links.csv").read_bytes()
 
 
-def pcap_lengths(data: bytes) -> list[int]:
-    """Return the lengths on the wire of the packets in a pcap file."""
-    found, at = [], 24
-    while at < len(data):
-        kept, length = struct.unpack_from("<II", data, at + 8)
-        found.append(length)
-        at += 16 + kept
-    return found
+BESIDE = """
+name = "beside"
+[fabric]
+gpus = [2, 2]
+[conditions]
+wan_rate = "10 Gbit/s"
+intra_rate = "100 Gbit/s"
+wan_delay = "1 ms"
+[run]
+modes = ["base"]
+[program]
+ranks = [0, 2]
+[[job]]
+ranks = [1, 3]
+"""
+
+
+def test_jobs_run_beside_a_program_and_share_links_with_it(tmp_path: Path) -> None:
+    """An AllGather between the sites begins with the ranks, the program's 10 MB once the client is connected, at 4 ms.
+    Then both have half of the WAN's rate, and each has all of it while it is alone."""
+    (tmp_path / "beside.toml").write_text(BESIDE + 'name = "ring"\nkind = "allgather"\nchunk = "8 MB"\n')
+    late = "    time.sleep(0.001)\n    with socket.create_connection"
+    (tmp_path / "mine.py").write_text(RECEIVES.replace("    with socket.create_connection", late))
+    for run in ("run", "again"):
+        ended("beside.toml", "--out", run, "--exec", f"{PYTHON} mine.py", cwd=tmp_path)
+    for name in ("jobs.csv", "ranks.csv", "links.csv", "output/1.stdout"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    with (tmp_path / "run/jobs.csv").open() as file:
+        (row,) = csv.DictReader(file)  # the second round is not over when the program ends
+    with (tmp_path / "run/ranks.csv").open() as file:
+        end_s = float([*csv.DictReader(file)][1]["end_s"])
+    rate, delay_s = 10e9 / 8, 1e-3
+    ring_left = 8e6 - rate * 4e-3  # when the program begins to send
+    first_s = 4e-3 + ring_left / (rate / 2)
+    assert (row["round"], row["job"]) == ("0", "ring") and abs(float(row["start_s"])) < 1e-6
+    assert float(row["completion_s"]) == pytest.approx(first_s + delay_s, rel=2e-3)
+    second_s = first_s + delay_s + 1e-4
+    left = 10e6 - ring_left - rate * (second_s - first_s)
+    assert end_s == pytest.approx(second_s + left / (rate / 2) + delay_s, rel=2e-3)
+
+
+def test_a_program_gets_what_the_class_of_a_job_leaves(tmp_path: Path) -> None:
+    job = 'name = "ring"\nkind = "allgather"\nchunk = "8 MB"\nclass = "gold"\n[[class]]\nname = "gold"\npriority = 10\n'
+    (tmp_path / "beside.toml").write_text(BESIDE + job)
+    (tmp_path / "mine.py").write_text(RECEIVES)
+    ended("beside.toml", "--out", "run", "--exec", f"{PYTHON} mine.py", cwd=tmp_path)
+    with (tmp_path / "run/jobs.csv").open() as file:
+        times_s = [float(row["completion_s"]) for row in csv.DictReader(file)]
+    assert times_s == pytest.approx([8 * 8e6 / 10e9 + 1e-3] * len(times_s), rel=1e-3)
+    # In each round of 7.5 ms, the link is free for 1.1 ms, and the program needs 8 ms.
+    assert len(times_s) in (7, 8, 9)
+
+
+def test_background_traffic_repeats_until_the_program_ends(tmp_path: Path) -> None:
+    """A round has 50 messages of 100 kB from each of two GPUs, one each 160 us."""
+    noise = 'name = "noise"\nkind = "background"\npattern = "permutation"\nrate = "5 Gbit/s"\nduration = "8 ms"\n'
+    (tmp_path / "beside.toml").write_text(f'{BESIDE}{noise}chunk = "100 kB"\n')
+    out, _ = ended("beside.toml", "--out", "run", "--json", "--exec", "sleep 0.1", cwd=tmp_path)
+    found = json.loads(out)
+    with (tmp_path / "run/jobs.csv").open() as file:
+        rows = [(float(row["start_s"]), float(row["completion_s"])) for row in csv.DictReader(file)]
+    # From the first to the last message, its time on the link, and the delay; then a pause of 0.1 ms.
+    round_s = rows[1][0] - rows[0][0]
+    assert 49 * 160e-6 + 8 * 100e3 / 10e9 + 1e-3 <= rows[0][1] <= 50 * 160e-6 + 8 * 100e3 / 10e9 + 1e-3 + 1e-5
+    assert round_s == pytest.approx(rows[0][1] + 1e-4, abs=1e-6)
+    assert len(rows) == found["rounds"] == int(0.1 / round_s)
+    carried = {link["link"]: link["bytes"] for link in found["links"]}
+    whole = 50 * 100e3 * HEADERS * len(rows)
+    assert whole <= carried["s0b0>s1b0"] <= whole * 1.01 + 50 * 100e3 * HEADERS
+
+
+FAULTS = """
+name = "struck"
+fault = [
+    { at = "20 ms", what = "link s0b0-s1b0 down", for = "30 ms" },
+    { at = "70 ms", what = "agent 2 slow 1000x", for = "10 ms" },
+    { at = "100 ms", what = "controller killed", for = "40 ms" },
+    { at = "110 ms", what = "link s0b0-s1b0 down", for = "15 ms" },
+    { at = "200 ms", what = "link s0b0-s1b0 loss 100 %", for = "5 ms" },
+    { at = "300 ms", what = "agent 3 killed" },
+    { at = "1250 ms", what = "link s0b0-s1b0 down", for = "20 ms" },
+    { at = "9 s", what = "switch s0b0 down" },
+]
+[fabric]
+gpus = [2, 2]
+[conditions]
+every = "50 ms"
+wan_rate = "10 Gbit/s"
+intra_rate = "50 Gbit/s"
+[conditions.links]
+wan.delay = "5 ms"
+"s1b0>s0b0".delay = "3 ms"
+[run]
+modes = ["wan"]
+[program]
+ranks = [0, 2, 3]
+capture = ["s1b0>s0b1"]
+"""
+
+
+def test_faults_strike_a_program_at_their_times_and_the_controller_moves_its_packets(tmp_path: Path) -> None:
+    """Rank 1 sends a datagram each ms. It takes the delay of its path, and waits only for a host that is too slow."""
+    (tmp_path / "struck.toml").write_text(FAULTS)
+    command = f"{PYTHON} {GUEST / 'pulses.py'} 1300"
+    for run in ("run", "again"):
+        out, said = ended("struck.toml", "--out", run, "--json", "--exec", command, cwd=tmp_path)
+        assert "fault[8] did not begin: the program had ended before 9 s" in said
+    found = json.loads(out)
+    for name in ("output/0.stdout", "faults.csv", "links.csv", "ranks.csv"):  # two boots
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
+    took_ms = {int(sent) // 1_000_000: int(took) / 1e6 for sent, took in map(str.split, lines)}
+    # Without a controller, nobody leads packets around the link that is down.
+    lost = {*range(111, 126), *range(201, 206)}
+    assert set(range(1300)) - set(took_ms) == lost and found["drops"] == len(lost)
+    slow_ms = 8 * (8000 + 42) / (50e9 * HEADERS) * 1000 * 1e3  # of a frame at a thousandth of the rate
+    for sent, took in took_ms.items():
+        delay_ms = 5 if 20 < sent <= 50 or 1250 < sent <= 1270 else 3
+        waits_ms = min((sent - 71) * (slow_ms - 1), 80 - sent) if 70 < sent < 80 else 0.0  # at 80 ms the queue empties
+        assert took == pytest.approx(delay_ms + waits_ms, abs=0.02), sent
+    (captured,) = found["captures"]
+    assert (captured["packets"], captured["lost"]) == (50, 0)  # those on the detour
+    assert [one["status"] for one in found["ranks"]] == [0, 0, -9]
+    assert found["ranks"][2]["end_s"] == pytest.approx(0.3, abs=1e-5)
+    with (tmp_path / "run/faults.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["began_s"]) for row in rows] == pytest.approx([0.02, 0.07, 0.1, 0.11, 0.2, 0.3, 1.25], abs=1e-5)
+    outcomes = ["recovered", "masked", "recovered", "masked", "masked", "rank 2 ended", "recovered"]
+    assert [row["outcome"] for row in rows] == outcomes
+    assert float(rows[0]["over_s"]) == pytest.approx(0.05, abs=1e-5) and float(rows[0]["recovered_s"]) < 0.01
 
 
 class Network:
@@ -183,12 +356,14 @@ class Network:
     def __init__(self) -> None:
         self.changed: list[np.ndarray] = []
         self.routed: list[tuple[np.ndarray, bool]] = []
+        self.avoided: list[Cables] = []
 
     def change(self, rates_bps: np.ndarray) -> None:
         self.changed.append(rates_bps)
 
-    def route_all(self, rates_bps: np.ndarray, *, best: bool) -> int:
+    def route_all(self, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
         self.routed.append((rates_bps, best))
+        self.avoided.append(dead)
         return 2
 
     def settle(self) -> None:
@@ -266,6 +441,49 @@ def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
     asked = [*first, *((rates, True) for rates in believed)]
     assert [(rates.tolist(), is_best) for rates, is_best in network.routed] == [(r.tolist(), one) for r, one in asked]
     assert (timeline.rerouted, timeline.messages) == (len(asked) - 1, 2 * len(asked))
+
+
+@pytest.mark.parametrize(("rule", "rows"), [("every 1", range(9)), ("drift 0.03", [0, 2, 4, 5, 6])])
+def test_paths_are_chosen_under_the_faults_that_are_in_force_then(rule: str, rows: Sequence[int]) -> None:
+    """Each millisecond, a rule knows which links have failed and which hosts are slow; the controller finds out by
+    itself what has failed. A leaf that is down cuts GPUs off, which no choice avoids: they are left out of a request,
+    and of a rule's rates, and put back once it is up."""
+    tables = [
+        {"at": "1500 us", "what": "link s0b0-s1b0 down", "for": "2 ms"},
+        {"at": "4500 us", "what": "agent 1 slow 4x", "for": "1 ms"},
+        {"at": "6500 us", "what": "switch s1l0 down", "for": "1 ms"},
+    ]
+    rates = {"conditions.wan_rate": "10 Gbit/s", "conditions.intra_rate": "50 Gbit/s", "conditions.every": "1 ms"}
+    mine = {"policy": [{"name": "mine", "reroute": rule, "reembed": "never"}], "run.modes": ["mine"]}
+    keys = mine | rates | {"program.command": "true", "fault": tables}
+    setting = rows_as_collectives(load_scenario("paper", [Override(key, value, key) for key, value in keys.items()]))
+    network = Network()
+    timeline = ProgramTimeline(network, setting)  # type: ignore[arg-type]
+    for number in range(1, 9):
+        at_ns = number * 1_000_000
+        timeline.advance(at_ns, active_at(setting.faults, at_ns))
+        if number in (6, 7):  # the leaf fails, and is back
+            timeline.struck(active_at(setting.faults, at_ns + 500_000), routes=True, anew=False)
+    conditions = conditions_of(replace(setting, faults=()))
+    fabric, plain = conditions.fabric, conditions.rates_bps(0, 9)
+    plain[5, [link.index for link in fabric.links if link.src == "g1"]] /= 4
+    again = [7] if rule == "every 1" else []  # the pairs that were left out at 7 ms
+    assert np.array_equal([told for told, _ in network.routed], plain[sorted([*rows, *again])])
+    assert np.array_equal(network.changed[4], plain[5])
+    assert network.avoided.count(cables_of(fabric, "s1l0")) == len(again)
+
+
+def test_a_link_whose_rate_is_0_at_the_beginning_of_a_trace_is_down_for_a_program(tmp_path: Path) -> None:
+    links = [f"s{a}b{x}>s{1 - a}b{y}" for a in (0, 1) for x in (0, 1) for y in (0, 1)]
+    rates = {"s0b0>s1b0": 0} | dict.fromkeys(links[1:], 10**10)
+    lines = ["time_s,link,rate_bps", *(f"0,{link},{rate}" for link, rate in rates.items()), "1,s0b1>s1b0,0"]
+    (tmp_path / "wan.csv").write_text("\n".join([*lines, "2,s0b1>s1b0,1e10"]) + "\n")
+    setting = scenario(
+        "program.command=sleep 1", "conditions.sampler=trace", f"conditions.trace={tmp_path / 'wan.csv'}"
+    )
+    (configuration,) = setting.configurations()
+    found = [(one.what, one.at, one.lasts_s) for one in rows_as_collectives(configuration).faults]
+    assert found == [("link s0b0-s1b0 down", "0 s", None)]
 
 
 def test_the_progress_table_has_a_line_for_each_rank(tmp_path: Path) -> None:
@@ -352,6 +570,8 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
             ["--exec", "true", "--resume", "run"],
             "--exec: cannot be combined with --resume, as a program cannot be resumed",
         ),
+        (["--capture", "s0b0>s1b9"], '--capture: "s0b0>s1b9" is not a link; allowed:'),
+        (["--capture", "s0b0>s1b0", "--engine", "model"], "--capture: cannot be combined with --engine model"),
         (["--exec", "true", "--chunk", "1 MB"], "--chunk cannot be combined with --exec, which runs no collectives"),
         (
             ["--exec", "true", "--set", "collective.kind=alltoall"],
@@ -362,7 +582,6 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
-        (["--exec", "true", "--gpus", "4,8"], "--exec: 2 configurations, but a program runs in one"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
         (["--exec", "true", "--set", "program.env={A = 1}"], "A is 1; allowed: a table"),
@@ -374,6 +593,14 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--set", "program.memory='2 MB'"], 'program.memory: "2 MB" is too little for the ranks'),
         (["--exec", "true", "--set", "program.memory='7999999 B'"], 'allowed: "8 MB" or more'),
         (["--sweep", "program.deadline=1 s,2 s"], "cannot be swept"),
+        (
+            ["--exec", "true", "--set", 'fault=[{at="1 ms into collective 1",what="controller killed"}]'],
+            "fault[1].at: a program has no collective 1; allowed with a program: a time since the ranks' start",
+        ),
+        (
+            ["--exec", "true", "--set", 'fault=[{at="0 s",what="agent 3 killed"}]', "--set", "program.ranks=[0, 4]"],
+            "fault[1].what: the program has no rank on GPU 3; allowed: the GPUs of program.ranks, 0, 4",
+        ),
     ],
 )
 def test_invalid_program_options_are_refused_before_the_run(

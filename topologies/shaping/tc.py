@@ -7,7 +7,7 @@ import contextlib
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from socket import if_indextoname, if_nametoindex
 
@@ -160,6 +160,10 @@ class Shaper:
         self._set_netems({htb.key: Netem(1) for htb in classes if htb.interface in self._releasing})
         self.change(rates_bps)
 
+    def redirect_again(self) -> None:
+        """Restore what a port loses as its link goes down: Open vSwitch then removes filters for arriving packets."""
+        self._ifbs.redirect_again()
+
     def close(self) -> None:
         """Remove the shaping from all ports that still exist."""
         with contextlib.suppress(TcError):
@@ -218,14 +222,21 @@ class IfbDevices:
             except OSError as error:
                 raise TcError(error.strerror) from None
 
+    def redirect_again(self) -> None:
+        """Redirect packets to the ifbs again at the switches' ports that have lost their filters; raises TcError."""
+        ifbs = self._by_pid.get("self", ())
+        with contextlib.closing(RtNetlink()) as kernel:
+            redirecting = {qdisc.interface for qdisc in kernel.qdiscs() if qdisc.kind == "ingress"}
+        lost = [ifb for ifb in ifbs if _ifindex(ifb.interface) not in redirecting]
+        if lost:
+            run_tc("".join(line + "\n" for line in _redirections(lost)))
+
     def _make(self, kernel: RtNetlink, ifbs: Sequence[Ifb]) -> None:
         for ifb in ifbs:
             kernel.add_ifb(ifb.name, mtu_bytes=MTU_BYTES)
-        lines = [f"qdisc add dev {name} handle ffff: ingress" for name in _redirected(ifbs)]
         with_netem = [ifb for ifb in ifbs if ifb.delay_ns or ifb.loss]
-        lines += [f"qdisc add dev {ifb.name} root handle 1: netem limit {QUEUE_PACKETS}" for ifb in with_netem]
-        lines += [line for ifb in ifbs for line in ifb.filters()]
-        run_tc("".join(line + "\n" for line in lines))
+        lines = [f"qdisc add dev {ifb.name} root handle 1: netem limit {QUEUE_PACKETS}" for ifb in with_netem]
+        run_tc("".join(line + "\n" for line in (*lines, *_redirections(ifbs))))
         index = {ifb.name: if_nametoindex(ifb.name) for ifb in with_netem}
         wanted = {(index[ifb.name], 0): Netem(ifb.delay_ns, ifb.loss, ifb.seed) for ifb in with_netem}
         kernel.change_netems(wanted, limit_packets=QUEUE_PACKETS)
@@ -246,6 +257,13 @@ class IfbDevices:
                 for ifb in ifbs:
                     with contextlib.suppress(OSError):
                         kernel.delete_link(ifb.name)
+
+
+def _redirections(ifbs: Sequence[Ifb]) -> Iterator[str]:
+    """Yield the lines for tc that redirect packets to these ifbs at interfaces without an ingress qdisc."""
+    yield from (f"qdisc add dev {name} handle ffff: ingress" for name in _redirected(ifbs))
+    for ifb in ifbs:
+        yield from ifb.filters()
 
 
 def _redirected(ifbs: Sequence[Ifb]) -> list[str]:
