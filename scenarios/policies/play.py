@@ -10,13 +10,15 @@ import numpy.typing as npt
 
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.policy import Mode, When
-from scenarios.policies.rules import Cost, decide, no_cost_s
+from scenarios.policies.rules import Cost, decide, no_cost_s, quiet
 from scenarios.policies.situation import Action, Choices, InForce, Options, Placement, Ranks, Situation
 from topologies.conditions.sampler import Sampler
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
+
+_MOST_QUIET = 256  # collectives that are looked at together
 
 
 class Belief(Protocol):
@@ -43,12 +45,13 @@ class Given:
     """The belief in rates that depend on the conditions alone, not on what the policy did before.
 
     `believed` yields the rates of logical links, and `struck(start, count)` whether the set of failed cables changed
-    before each collective (None: it never does). Both are asked for `ahead` collectives at a time; more than 1 is right
-    only if the faults of later collectives are known.
+    before each collective (None: it never does). The rates are drawn for `ahead` collectives at a time; with `struck`,
+    for one.
     """
 
     def __init__(self, believed: Sampler, struck: Callable[[int, int], Flags] | None = None, *, ahead: int = 1) -> None:
-        self._believed, self._ahead = believed, ahead
+        # With faults only one: a later one may leave no path under which options could be computed.
+        self._believed, self._ahead = believed, ahead if struck is None else 1
         self._rates = self._rows(believed.rates_bps)
         self._changes = None if struck is None else self._rows(struck)
 
@@ -125,6 +128,13 @@ class Player:
         now = Situation(number, self.in_force, self._options, cables_changed=cables_changed)
         return decide(self._mode, now, reembed_every=self._every, cost_s=self._cost_s)
 
+    def quiet(self, number: int, most: int) -> int:
+        """Return before how many collectives from this one on certainly nothing is chosen, at most `most`."""
+        rates_bps = self.belief.ahead(number)[:most]
+        if len(rates_bps) < 2:  # nothing is known of later collectives, perhaps because cables may fail
+            return 0
+        return quiet(self._mode, self.in_force, number, rates_bps, reembed_every=self._every)
+
     def take(self, action: Action) -> None:
         """Record that an action was carried out."""
         self.in_force = self.in_force.after(action)
@@ -179,7 +189,7 @@ class Timeline:
     def __init__(self, player: Player) -> None:
         self._player = player
         self._times = np.full((2, 256), -1)  # row 0 embedding, row 1 routing; doubled when it is full
-        self._done = 0
+        self._done, self._span = 0, 1
 
     def moments(self, start: int, count: int) -> Moments:
         """Return the moments of collectives start .. start+count-1; raises the errors of `rules.decide`."""
@@ -187,9 +197,19 @@ class Timeline:
         if until > self._times.shape[1]:
             self._times = np.concatenate([self._times, np.full((2, 2 * until), -1)], axis=1)
         while self._done < until:
-            player.take(player.decide(self._done))
+            # As long as nothing is due, ever more collectives are looked at together.
+            most = min(self._span, until - self._done)
+            quiet = player.quiet(self._done, most) if most > 1 else 0
+            acts = False
+            if not quiet:
+                action = player.decide(self._done)
+                player.take(action)
+                acts = action != Action()
+            self._span = 1 if acts else min(2 * self._span, _MOST_QUIET)
             placement, routing = player.in_force
-            self._times[:, self._done] = placement.number, -1 if routing is None else routing.number
-            self._done += 1
+            stretch = slice(self._done, self._done + max(1, quiet))
+            self._times[0, stretch] = placement.number
+            self._times[1, stretch] = -1 if routing is None else routing.number
+            self._done = stretch.stop
         embedded, routed = self._times[:, start:until]
         return Moments(embedded, routed)

@@ -39,5 +39,4 @@ def _cost_of(config: Scenario, mode: str, conditions: Conditions) -> Cost:
 def timeline_of(config: Scenario, mode: str) -> Timeline:
     """Return the timeline of a mode whose knowledge is not measured, assuming that no collective is lost to a fault. It
     is cached, and later calls extend it."""
-    ahead = 1 if config.faults else _AHEAD  # a later fault may leave no path under which options could be computed
-    return Timeline(player_of(config, mode, conditions_of(config), ahead=ahead))
+    return Timeline(player_of(config, mode, conditions_of(config), ahead=_AHEAD))
