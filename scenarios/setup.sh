@@ -80,7 +80,7 @@ fi
 .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
 compiled=(analysis/model/__pycache__/fluid_jit.run*.nbi)
 [ "${compiled[0]}" -nt analysis/model/fluid_jit.py ] || say "compiling the model of flows that share links"
-for module in analysis.model.fluid analysis.model.time_varying hosts.embedding.search; do
+for module in analysis.model.fluid hosts.embedding.search; do
     .venv/bin/python -m "$module" || die "$module does not compile"
 done
 

@@ -1,6 +1,11 @@
-"""The timing model for schedules whose flows may share links: a fluid model in which flows get max-min fair rates."""
+"""The timing model for schedules whose flows may share links: a fluid model in which flows get max-min fair rates.
 
-from collections.abc import Sequence
+`times` and `completion_s` evaluate many instances, each under constant conditions; `Run` evaluates one under conditions
+that change. Both use the event loop of `fluid_jit`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -47,7 +52,7 @@ class SharedTimes(Times):
 
 
 def times(
-    transfers: Sequence[Transfer],
+    transfers: "Sequence[Transfer] | fluid_jit.Program",
     links: Links,
     capacity_bps: Floats,
     delay_s: Floats,
@@ -60,7 +65,8 @@ def times(
     `links` [K, F, H] are the links on the path of each flow, in any order and padded with -1; [1, F, H] if they are the
     same in all instances. `capacity_bps` [K, links] is the capacity of each link, and `delay_s` [K, F] the delay of
     each flow after its links. A flow without links is a stream: its transfers are computations of `amount` seconds. The
-    T transfers are in topological order: each comes after those that it waits for.
+    T transfers are in topological order: each comes after those that it waits for. They may be given as arrays
+    (`program_of`), which takes time only once.
 
     A transfer begins when all transfers that it waits for have arrived and the previous one on its flow has left, as in
     `max_plus`. A transfer in service holds all of its links at once, and at every moment all transfers in service have
@@ -80,7 +86,7 @@ def times(
 
 
 def completion_s(
-    transfers: Sequence[Transfer],
+    transfers: "Sequence[Transfer] | fluid_jit.Program",
     links: Links,
     capacity_bps: Floats,
     delay_s: Floats,
@@ -111,17 +117,137 @@ def fair_rates(links: Links, capacity_bps: Floats, classes: Classes | None = Non
     """
     if (links.ndim, capacity_bps.ndim) != (2, 1):
         raise ValueError(f"links {links.shape} and capacities {capacity_bps.shape}; allowed: [F, H] and [links]")
-    _check(links, capacity_bps)
-    links, capacity_bps, kernel_classes = _for_kernel(links, capacity_bps, classes)
+    _check_links(links, capacity_bps.size)
+    _check_capacities(capacity_bps)
+    _check_classes(classes, flows=len(links), count=capacity_bps.size)
+    links = np.require(_kernel_links(links, classes), np.int32, _PLAIN)
+    capacity_bps = np.require(_kernel_bps(capacity_bps, classes), np.float64, _PLAIN)
     from analysis.model import fluid_jit
 
-    rates, bottleneck = np.empty(len(links)), np.empty(len(links), np.int32)
-    _check_single_use(fluid_jit.rates(links, capacity_bps, kernel_classes, rates, bottleneck), flows=len(links))
-    return rates, _in_fabric(bottleneck, capacity_bps, kernel_classes)
+    served, rates, bottleneck = _served_links(classes), np.empty(len(links)), np.empty(len(links), np.int32)
+    _check_single_use(fluid_jit.rates(links, capacity_bps, served, rates, bottleneck), flows=len(links))
+    return rates, _in_fabric(bottleneck, capacity_bps, served)
+
+
+class Run:
+    """One instance of a schedule in progress, on a network whose capacities, paths and delays may change at any time.
+
+    Made by `runs`; the rules and the errors are those of `times`. After a change, the rest of a transfer is served at
+    its new rate and over its new links; a link of capacity 0 stops its flows until it has some again. A change and the
+    end of a transfer are simultaneous if they differ by less than 1e-12 of the time since the start; the end then comes
+    first. The messages of a flow arrive in order and entirely: none before everything that its flow sent over an
+    earlier path.
+    """
+
+    def __init__(self, run: "fluid_jit.Run", classes: Classes | None) -> None:
+        self._run, self._classes, self._served = run, classes, _served_links(classes)
+        class_links = 0 if classes is None else sum(classes.serves) * len(classes.assured)
+        self._fabric_links = run.network.capacity.shape[1] - class_links
+
+    def advance(
+        self,
+        until_s: Floats,
+        *,
+        capacity_bps: Floats | None = None,
+        links: Links | None = None,
+        delay_s: Floats | None = None,
+    ) -> bool:
+        """Go on under each row of a changing network in turn, until its instant; return whether all is over.
+
+        `until_s` [n] are in ascending order. `capacity_bps` [n, links], `links` [n, F, H] and `delay_s` [n, F] are in
+        force until then; None leaves them as they are. Data that is under way when a flow's delay changes arrives after
+        its old delay. At an infinite instant all is over: what links of capacity 0 still stop never leaves, at infinite
+        times. Raises ValueError as `times` does.
+        """
+        from analysis.model import fluid_jit
+
+        network, rows = self._run.network, len(until_s)
+        capacity_bps = np.empty((0, self._fabric_links)) if capacity_bps is None else capacity_bps
+        delay_s = network.delay[:0] if delay_s is None else delay_s
+        links = network.links[:0] if links is None else links
+        for array, shape in ((capacity_bps, (self._fabric_links,)), (links, network.links.shape[1:])):
+            if array.shape not in ((0, *shape), (rows, *shape)):
+                raise ValueError(f"{rows} rows of shape {array.shape}; allowed: {(rows, *shape)}")
+        if delay_s.shape != links.shape[:2]:
+            raise ValueError(f"delays {delay_s.shape} for links {links.shape}; allowed: both or none")
+        _check_capacities(capacity_bps)
+        if links.size:
+            _check_links(links, self._fabric_links)
+            _check_delays(delay_s)
+            _check_single_use(_double_use(links), flows=links.shape[1])
+        changes = fluid_jit.Changes(
+            np.require(until_s, np.float64, _PLAIN),
+            np.require(_kernel_bps(capacity_bps, self._classes), np.float64, _PLAIN),
+            np.require(_kernel_links(links, self._classes), np.int32, _PLAIN),
+            np.require(delay_s, np.float64, _PLAIN),
+        )
+        return bool(fluid_jit.advance(self._run, self._served, changes))
+
+    @property
+    def sent_bits(self) -> Floats:
+        """What each flow has sent so far, [F] bits; 0 for a flow that only computes."""
+        program, state = self._run.program, self._run.state
+        leaves = self._run.rows.leaves[0] <= state.now[0] * (1 + 1e-12)
+        bits = program.amount * self._run.network.slot_bits
+        sent = np.zeros(state.serving.size)
+        np.add.at(sent, program.flow[leaves], bits[leaves])
+        serving = np.flatnonzero(state.serving >= 0)
+        has_rate = serving[state.rate[serving] > 0]
+        left = (state.finish[has_rate] - state.now[0]) * state.rate[has_rate]
+        sent[has_rate] += bits[state.serving[has_rate]] - left
+        sent[(self._run.network.links[0] < 0).all(axis=1)] = 0.0
+        return sent
+
+    @property
+    def times(self) -> Times:
+        """When each transfer begins, leaves and arrives, [T, 1] s; known once all is over."""
+        return Times(self._run.rows.begins.T, self._run.rows.leaves.T, self._run.rows.arrives.T)
+
+
+def runs(
+    transfers: "Sequence[Transfer] | fluid_jit.Program",
+    links: Links,
+    capacity_bps: Floats,
+    delay_s: Floats,
+    *,
+    slot_bytes: float,
+    classes: Classes | None = None,
+    packet_bytes: float = 0.0,
+) -> Iterator[Run]:
+    """Yield a run of each of K instances, whose network may change while it runs; arguments and errors are as for
+    `times`.
+
+    With `packet_bytes` above 0, links have queues: each flow has two packets of this size queued at its bottleneck, as
+    TCP has in the testbed. If a change moves the bottleneck towards the sender, these packets have passed the new one
+    already, which has that much less to send. Each new bottleneck sends one packet immediately.
+    """
+    _check_network(links, capacity_bps, delay_s, slot_bytes, classes)
+    _check_single_use(_double_use(links), flows=links.shape[1])
+    from analysis.model import fluid_jit
+
+    links, capacity_bps = _kernel_links(links, classes), _kernel_bps(capacity_bps, classes)
+    (flows, hops), size = links.shape[1:], capacity_bps.shape[1]
+    program = transfers if isinstance(transfers, fluid_jit.Program) else program_of(transfers, flows)
+    for index in range(len(delay_s)):
+        some, own = slice(index, index + 1), slice(index, index + 1) if len(links) > 1 else slice(1)
+        network = fluid_jit.Network(
+            np.array(links[own], np.int32, order="C"),
+            np.array(capacity_bps[some], np.float64, order="C"),
+            np.array(delay_s[some], np.float64, order="C"),
+            8 * float(slot_bytes),
+        )
+        of_flows, of_links = np.full((3, flows), -1, np.int32), np.empty((3, size))
+        queues = fluid_jit.Queues(8 * float(packet_bytes), *of_flows, *of_links)
+        seconds = np.empty((4, 1, program.flow.size))
+        bottleneck = np.empty((1, program.flow.size), np.int32)
+        rows = fluid_jit.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
+        sharing = fluid_jit.new_sharing(flows, hops, size)
+        state = fluid_jit.new_state(flows, hops, size, program.flow.size)
+        yield Run(fluid_jit.Run(program, network, queues, rows, sharing, state), classes)
 
 
 def _run(
-    transfers: Sequence[Transfer],
+    transfers: "Sequence[Transfer] | fluid_jit.Program",
     links: Links,
     capacity_bps: Floats,
     delay_s: Floats,
@@ -131,6 +257,29 @@ def _run(
     keeps_rows: bool,
 ) -> "tuple[fluid_jit.Rows, Floats]":
     """Run all instances; return their rows, [K, T], or only the last one's, [1, T], and the completion times, [K]."""
+    _check_network(links, capacity_bps, delay_s, slot_bytes, classes)
+    # The kernel is compiled for writable arrays only; read-only ones are another type to numba.
+    links = np.require(_kernel_links(links, classes), np.int32, _PLAIN)
+    capacity_bps = np.require(_kernel_bps(capacity_bps, classes), np.float64, _PLAIN)
+    delay_s, served = np.require(delay_s, np.float64, _PLAIN), _served_links(classes)
+    from analysis.model import fluid_jit
+
+    count, flows = delay_s.shape
+    program = transfers if isinstance(transfers, fluid_jit.Program) else program_of(transfers, flows)
+    stored, size = count if keeps_rows else 1, program.flow.size
+    seconds = np.empty((4, stored, size))
+    bottleneck, completion = np.empty((stored, size), np.int32), np.empty(count)
+    rows = fluid_jit.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
+    network = fluid_jit.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
+    invalid = fluid_jit.run(program, network, served, rows, completion)
+    _check_single_use(invalid, flows=flows)
+    return rows._replace(bottleneck=_in_fabric(bottleneck, capacity_bps, served)), completion
+
+
+def _check_network(
+    links: Links, capacity_bps: Floats, delay_s: Floats, slot_bytes: float, classes: Classes | None
+) -> None:
+    """Check the network of K instances: links [K or 1, F, H], capacities [K, links] and delays [K, F]."""
     shapes = links.shape, capacity_bps.shape, delay_s.shape
     if (
         [len(shape) for shape in shapes] != [3, 2, 2]
@@ -142,33 +291,35 @@ def _run(
             f"links {shapes[0]}, capacities {shapes[1]} and delays {shapes[2]}; allowed: [K or 1, F, H], [K, links] "
             "and [K, F]"
         )
-    _check(links, capacity_bps)
-    if not (valid := (delay_s >= 0) & (delay_s < np.inf)).all():
-        raise ValueError(f"a delay of {delay_s[~valid][0]:g} s; allowed: 0 or more")
+    _check_links(links, capacity_bps.shape[-1])
+    _check_capacities(capacity_bps)
+    _check_delays(delay_s)
     if not 0 < slot_bytes < np.inf:
         raise ValueError(f"slots of {slot_bytes:g} bytes; allowed: more than 0")
-    links, capacity_bps, kernel_classes = _for_kernel(links, capacity_bps, classes)
-    delay_s = np.require(delay_s, np.float64, _PLAIN)
-    from analysis.model import fluid_jit
-
-    count, flows = delay_s.shape
-    stored = count if keeps_rows else 1
-    seconds = np.empty((4, stored, len(transfers)))
-    bottleneck, completion = np.empty((stored, len(transfers)), np.int32), np.empty(count)
-    rows = fluid_jit.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])
-    network = fluid_jit.Network(links, capacity_bps, delay_s, 8 * float(slot_bytes))
-    invalid = fluid_jit.run(program_of(transfers, flows), network, kernel_classes, rows, completion)
-    _check_single_use(invalid, flows=flows)
-    return rows._replace(bottleneck=_in_fabric(bottleneck, capacity_bps, kernel_classes)), completion
+    _check_classes(classes, flows=links.shape[1], count=capacity_bps.shape[-1])
 
 
-def _check(links: Links, capacity_bps: Floats) -> None:
-    count = capacity_bps.shape[-1]
+def _check_links(links: Links, count: int) -> None:
     if links.size and not -1 <= links.min() <= links.max() < count:
         invalid = links.max() if links.max() >= count else links.min()
         raise ValueError(f"a flow uses link {invalid}; allowed: 0 to {count - 1}, and -1 for none")
+
+
+def _check_capacities(capacity_bps: Floats) -> None:
     if not (valid := (capacity_bps >= 0) & (capacity_bps < np.inf)).all():
         raise ValueError(f"a capacity of {capacity_bps[~valid][0]:g} bit/s; allowed: 0 or more")
+
+
+def _check_delays(delay_s: Floats) -> None:
+    if not (valid := (delay_s >= 0) & (delay_s < np.inf)).all():
+        raise ValueError(f"a delay of {delay_s[~valid][0]:g} s; allowed: 0 or more")
+
+
+def _double_use(links: Links) -> int:
+    """Return a flow of [K, F, H] that uses a link twice, as its index in [K * F], or -1."""
+    used = np.sort(links, axis=-1)
+    flows = np.flatnonzero(((used[..., 1:] == used[..., :-1]) & (used[..., 1:] >= 0)).any(axis=-1))
+    return int(flows[0]) if flows.size else -1
 
 
 def _check_single_use(invalid: int, *, flows: int) -> None:
@@ -176,35 +327,54 @@ def _check_single_use(invalid: int, *, flows: int) -> None:
         raise ValueError(f"flow {invalid % flows} of instance {invalid // flows} uses a link twice; allowed: once")
 
 
-def _for_kernel(
-    links: Links, capacity_bps: Floats, classes: Classes | None
-) -> "tuple[Links, Floats, fluid_jit.Classes | None]":
-    """Convert links [..., F, H] and capacities [..., links] to the kernel's form, in which a link that serves classes
-    is replaced by a separate link for each class."""
+def _check_classes(classes: Classes | None, *, flows: int, count: int) -> None:
+    """Check classes for a number of flows and links."""
+    if classes is None:
+        return
+    of_flow, serves = np.asarray(classes.of_flow, np.int32), np.asarray(classes.serves, np.bool_)
+    shares = np.array([classes.assured, classes.ceilings], np.float64).reshape(2, -1)
+    if of_flow.shape != (flows,) or serves.shape != (count,):
+        raise ValueError(f"classes of {of_flow.size} flows and {serves.size} links; allowed: {flows} and {count}")
+    if of_flow.size and not 0 <= of_flow.min() <= of_flow.max() < shares.shape[1]:
+        raise ValueError(f"a flow of class {of_flow.max()}; allowed: 0 to {shares.shape[1] - 1}")
+    if not ((shares >= 0) & (shares <= 1)).all() or shares[0].sum() > 1 + 1e-9:
+        raise ValueError(
+            f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}; allowed: 0 to 1, and a sum of "
+            "assured shares up to 1"
+        )
+
+
+# In the kernel's form of a network, a link that serves classes is replaced by a separate link for each class, after all
+# other links: those of the first such link class by class, and so on.
+
+
+def _served_links(classes: Classes | None) -> "fluid_jit.Classes | None":
+    """Return the links that serve classes in the kernel's form."""
     from analysis.model import fluid_jit
 
-    served = None
-    if classes is not None:
-        count, flows = capacity_bps.shape[-1], links.shape[-2]
-        of_flow, serves = np.asarray(classes.of_flow, np.int32), np.asarray(classes.serves, np.bool_)
-        shares = np.array([classes.assured, classes.ceilings], np.float64).reshape(2, -1)
-        if of_flow.shape != (flows,) or serves.shape != (count,):
-            raise ValueError(f"classes of {of_flow.size} flows and {serves.size} links; allowed: {flows} and {count}")
-        if of_flow.size and not 0 <= of_flow.min() <= of_flow.max() < shares.shape[1]:
-            raise ValueError(f"a flow of class {of_flow.max()}; allowed: 0 to {shares.shape[1] - 1}")
-        if not ((shares >= 0) & (shares <= 1)).all() or shares[0].sum() > 1 + 1e-9:
-            raise ValueError(
-                f"assured {list(classes.assured)} and ceilings {list(classes.ceilings)}; allowed: 0 to 1, and a sum of "
-                "assured shares up to 1"
-            )
-        served = fluid_jit.Classes(np.flatnonzero(serves).astype(np.int32), shares[0].copy(), np.zeros(0))
-        # The class links of a served link are numbered from here on, class by class.
-        class_links = np.where(serves, count + (np.cumsum(serves) - 1) * shares.shape[1], -1)
-        links = np.where((links >= 0) & (class_links[links] >= 0), class_links[links] + of_flow[:, None], links)
-        ceilings_bps = capacity_bps[..., served.served, None] * shares[1]
-        capacity_bps = np.concatenate([capacity_bps, ceilings_bps.reshape(*capacity_bps.shape[:-1], -1)], axis=-1)
-    # The kernel is compiled for writable arrays only; read-only ones are another type to numba.
-    return np.require(links, np.int32, _PLAIN), np.require(capacity_bps, np.float64, _PLAIN), served
+    if classes is None:
+        return None
+    served = np.flatnonzero(classes.serves).astype(np.int32)
+    return fluid_jit.Classes(served, np.array(classes.assured, np.float64), np.zeros(0))
+
+
+def _kernel_links(links: Links, classes: Classes | None) -> Links:
+    """Convert links [..., F, H] to the kernel's form."""
+    if classes is None:
+        return links
+    serves = np.asarray(classes.serves, np.bool_)
+    class_links = np.where(serves, len(serves) + (np.cumsum(serves) - 1) * len(classes.assured), -1)
+    is_served = (links >= 0) & (class_links[links] >= 0)
+    return np.where(is_served, class_links[links] + np.asarray(classes.of_flow, np.int32)[:, None], links)
+
+
+def _kernel_bps(capacity_bps: Floats, classes: Classes | None) -> Floats:
+    """Convert capacities [..., links] to the kernel's form: the capacity of a class link is its class's ceiling."""
+    if classes is None:
+        return capacity_bps
+    ceilings_bps = capacity_bps[..., np.flatnonzero(classes.serves), None] * np.asarray(classes.ceilings, np.float64)
+    class_links = math.prod(ceilings_bps.shape[-2:])
+    return np.concatenate([capacity_bps, ceilings_bps.reshape(*capacity_bps.shape[:-1], class_links)], axis=-1)
 
 
 def _in_fabric(bottleneck: Links, capacity_bps: Floats, classes: "fluid_jit.Classes | None") -> Links:
@@ -252,3 +422,5 @@ if __name__ == "__main__":  # compile now and cache the code next to the module,
     for some in (None, Classes(of_flow=[], serves=[False], assured=[], ceilings=[])):
         completion_s([], np.zeros((1, 0, 0), np.int32), np.zeros((1, 1)), np.zeros((1, 0)), slot_bytes=1, classes=some)
         fair_rates(np.zeros((0, 0), np.int32), np.zeros(1), some)
+        nothing = np.zeros((1, 0, 0), np.int32), np.zeros((1, 1)), np.zeros((1, 0))
+        next(runs([], *nothing, slot_bytes=1, classes=some)).advance(np.ones(1))

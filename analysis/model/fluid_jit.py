@@ -1,25 +1,26 @@
-"""The compiled part of `fluid`: an event loop for each instance of a schedule, and max-min fair rates.
+"""The compiled part of `fluid`: one event loop, `_advance`, for every schedule and network, and max-min fair rates.
 
 Importing this module imports numba, which takes longer than many commands; so `fluid` imports it when it is called.
+With the environment variable LONGHAUL_COMPILE=0 the same source runs as plain Python, without numba.
 
 A link is *shared* in an instance if several flows use it and its capacity is less than the sum of the rates that they
 would have alone. All other links limit single flows; the lowest capacity among a flow's unshared links is its `cap`.
-Transfers of flows without shared links need no events, because their rates never change. Each instance numbers its
-shared links from 0.
+Transfers of flows without shared links need no events, because their rates change only when the network does: they are
+completed at once if they end before the next change. Each instance numbers its shared links from 0.
 
 A link that serves classes of traffic is represented by one link for each class, after all other links. The capacity of
 such a class link is its *room*, which depends on what the other classes take. Class links count as shared.
 
-Numba passes the tuples by value, so every further array in `Instance` makes all functions a few per cent slower. The
-code for classes is compiled as a separate variant.
+The code for classes and for changing networks is compiled as separate variants: None in place of `Classes` or `Queues`
+leaves it out.
 """
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -28,21 +29,27 @@ Bools = npt.NDArray[np.bool_]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def compiled_entry(function: Function) -> Function:
+def _compiled(function: Function, **options: bool) -> Function:
+    if os.environ.get("LONGHAUL_COMPILE") == "0":
+        return function
+    from numba import njit
+
+    return njit(error_model="numpy", nogil=True, **options)(function)  # type: ignore[call-overload,no-any-return]
+
+
+def _compiled_entry(function: Function) -> Function:
     """Compile a function with all functions that it calls, and cache the machine code on disk."""
-    return njit(cache=True, error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
+    return _compiled(function, cache=True)
 
 
-def _compiled(function: Function) -> Function:
-    return njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]
+def _compiled_without_refcounts(function: Function) -> Function:
+    """Compile a function that allocates nothing, inlined and without reference counts.
 
-
-def compiled_without_refcounts(function: Function) -> Function:
-    """Compile a function that allocates nothing, without reference counts.
-
-    They cost two atomic operations at every access to an array in a tuple, and made everything ten times as slow.
+    Counts cost two atomic operations at every access to an array in a tuple, and made everything ten times as slow. A
+    call passes every tuple by value, hundreds of numbers; without `forceinline`, whether LLVM inlines a function
+    depends on how often it is called, and one more call made the loop up to eight times slower.
     """
-    return njit(error_model="numpy", nogil=True, _nrt=False)(function)  # type: ignore[call-overload,no-any-return]
+    return _compiled(function, _nrt=False, forceinline=True)
 
 
 _TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
@@ -53,6 +60,8 @@ _WHOLE_TURNS, _HALF_TURNS = 20, 120  # a room makes the whole step to its new va
 _STEP = 0.2  # the part of the step from then on, because half steps can oscillate, too
 _MAX_TURNS = 1000
 _MIN_ROOM = 1e-100  # bit/s: not 0, so that the finish time of a flow that has to wait still encodes its bits
+_EQUAL = 1e-9  # relative difference up to which a link counts as full, and a flow as its fastest
+_QUEUED = 2.0  # packets of a flow that are queued at its bottleneck
 _NEVER = 1e80  # s: events after this never happen
 
 
@@ -83,12 +92,19 @@ class Classes(NamedTuple):
 
 class Network(NamedTuple):
     """The network of K instances: the `links` [K or 1, F, H] of every flow, `capacity` [K, links] in bit/s, `delay`
-    [K, F] in s, and the bits of a slot."""
+    [K, F] in s, and the bits of a slot. `advance` changes it."""
 
     links: Ints
     capacity: Floats
     delay: Floats
     slot_bits: float
+
+
+class Now(NamedTuple):
+    """The links [F, H] of flows and the capacity [links] of links that are in force now in an instance."""
+
+    links: Ints
+    capacity: Floats
 
 
 class Rows(NamedTuple):
@@ -99,6 +115,20 @@ class Rows(NamedTuple):
     arrives: Floats
     bottleneck: Ints
     bottleneck_s: Floats
+
+
+class Queues(NamedTuple):
+    """The packets that are queued at flows' bottlenecks: the bits of one, 0 for no queues; for each flow the link where
+    they are, `at`, while it serves the transfer `of`; and for computing, the flow's present `bottleneck`, and for each
+    link three numbers."""
+
+    packet_bits: float
+    at: Ints
+    of: Ints
+    bottleneck: Ints
+    total: Floats
+    fastest: Floats
+    packets: Floats
 
 
 class Sharing(NamedTuple):
@@ -125,21 +155,24 @@ class Sharing(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state that changes from event to event, at time `now` [1]:
+    """The state that changes from event to event, at time `now[0]`; up to `now[1]` the network does not change:
 
     - for each transfer, how many transfers it still `waits` for;
-    - for each flow that uses shared links, whether it `is_member` of them, the transfer that it is `serving` (or -1),
+    - for each flow, when everything that it has sent so far will have `arrived`;
+    - for each flow in service, whether it `is_member` of its shared links, the transfer that it is `serving` (or -1),
       its `rate` in bit/s and `finish`, when that transfer leaves at this rate; `limit`, the hop that sets the rate
-      (`degree` means `cap`), `since` when it does, and `spent` [F, H + 1], for how many seconds each hop has set it;
+      (`degree` means `cap`), `since` when it does, and `spent` [F, H + 1], for how many seconds each hop has set it,
+      both since the network's last change;
     - for each shared link, its `members` and their number; `member_hop`, the link's index among the hops of a member;
       `slot` [F, H], the index of a flow's hop in `members`;
     - during progressive filling, for each link the capacity `left`, the number of `open` members, which have no rate
       yet, and the equal `share` of each of them;
-    - lists, and their `size`.
+    - lists, and their `size`; the last size is not 0 if the network has changed since rates were computed.
     """
 
     now: Floats
     waits: Ints
+    arrived: Floats
     is_member: Bools
     serving: Ints
     rate: Floats
@@ -165,7 +198,8 @@ class State(NamedTuple):
     stack: Ints
 
 
-_ACTIVE, _CHANGED, _LINKS, _HEAP, _STACK = range(5)
+_ACTIVE, _CHANGED, _LINKS, _HEAP, _STACK, _STALE = range(6)
+_HORIZON = 1
 
 
 class Instance(NamedTuple):
@@ -179,7 +213,28 @@ class Instance(NamedTuple):
     state: State
 
 
-@compiled_entry
+class Run(NamedTuple):
+    """One instance in progress: K is 1 in the network and the rows. It has not begun if the time is negative."""
+
+    program: Program
+    network: Network
+    queues: Queues
+    rows: Rows
+    sharing: Sharing
+    state: State
+
+
+class Changes(NamedTuple):
+    """The network from now on by row: `capacity` [n, links], `links` [n, F, H] and `delay` [n, F] are in force until
+    the instants `until` [n]. Arrays with no row leave the network as it is."""
+
+    until: Floats
+    capacity: Floats
+    links: Ints
+    delay: Floats
+
+
+@_compiled_entry
 def run(program: Program, network: Network, classes: Classes | None, rows: Rows, completion: Floats) -> int:
     """Evaluate the instances one after another into `rows` and `completion` [K]; a single row keeps the last instance.
 
@@ -189,21 +244,45 @@ def run(program: Program, network: Network, classes: Classes | None, rows: Rows,
     links, transfers = network.capacity.shape[1], program.flow.size
     sharing, state = _new_sharing(flows, hops, links), _new_state(flows, hops, links, transfers)
     for index in range(completion.size):
-        capacity = network.capacity[index]
-        invalid = _find_shared(network.links[index % len(network.links)], capacity, classes, sharing)
+        flow_links, capacity = network.links[index % len(network.links)], network.capacity[index]
+        invalid = _find_shared(flow_links, capacity, classes, sharing)
         if invalid >= 0:
             return int(index * flows + invalid)
         at = index % len(rows.begins)
         row = Rows(rows.begins[at], rows.leaves[at], rows.arrives[at], rows.bottleneck[at], rows.bottleneck_s[at])
         instance = Instance(program, network.delay[index], network.slot_bits, sharing, row, state)
-        _run(instance, _classes_of(capacity, classes))
+        _start(instance)
+        _advance(np.inf, Now(flow_links, capacity), instance, _classes_of(capacity, classes), None)
         completion[index] = 0.0
         for transfer in range(transfers):
             completion[index] = max(completion[index], row.arrives[transfer])
     return -1
 
 
-@compiled_entry
+@_compiled_entry
+def advance(run: Run, classes: Classes | None, changes: Changes) -> bool:
+    """Go on with a run under each row of `changes` in turn; return whether all is over.
+
+    What ends or begins at the end of a row does so under this row.
+    """
+    rows, state = run.rows, run.state
+    row = Rows(rows.begins[0], rows.leaves[0], rows.arrives[0], rows.bottleneck[0], rows.bottleneck_s[0])
+    instance = Instance(run.program, run.network.delay[0], run.network.slot_bits, run.sharing, row, state)
+    now = Now(run.network.links[0], run.network.capacity[0])
+    if state.now[0] < 0.0:
+        _start(instance)
+        state.size[_STALE] = 1
+    for index in range(changes.until.size):
+        if len(changes.capacity) > 0:
+            _change_capacities(changes.capacity[index], now, state)
+        if len(changes.links) > 0:
+            _change_paths(changes.links[index], changes.delay[index], now, instance)
+        if _advance(changes.until[index], now, instance, _classes_of(now.capacity, classes), run.queues):
+            return True
+    return False
+
+
+@_compiled_entry
 def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, bottleneck: Ints) -> int:
     """Compute the rates of flows that are all active, and their bottlenecks; `links` [F, H]. Returns as `run` does."""
     flows, hops = links.shape
@@ -221,12 +300,12 @@ def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, 
     else:
         _share_by_class(Classes(classes.served, classes.assured, capacity), sharing, state)
     for flow in range(flows):
-        rate[flow], bottleneck[flow] = state.rate[flow], _link_of_hop(flow, state.limit[flow], sharing)
+        rate[flow] = 0.0 if state.rate[flow] == _MIN_ROOM else state.rate[flow]
+        bottleneck[flow] = _link_of_hop(flow, state.limit[flow], sharing)
     return -1
 
 
-@_compiled
-def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
+def new_sharing(flows: int, hops: int, links: int) -> Sharing:
     return Sharing(
         hops=np.empty((flows, hops), np.int32),
         degree=np.empty(flows, np.int32),
@@ -242,11 +321,11 @@ def _new_sharing(flows: int, hops: int, links: int) -> Sharing:
     )
 
 
-@_compiled
-def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
+def new_state(flows: int, hops: int, links: int, transfers: int) -> State:
     return State(
-        now=np.zeros(1),
+        now=np.full(2, -1.0),
         waits=np.empty(transfers, np.int32),
+        arrived=np.zeros(flows),
         is_member=np.zeros(flows, np.bool_),
         serving=np.full(flows, -1, np.int32),
         rate=np.zeros(flows),
@@ -263,7 +342,7 @@ def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
         share=np.empty(links),
         has_no_rate=np.zeros(flows, np.bool_),
         is_listed=np.zeros(links, np.bool_),
-        size=np.zeros(5, np.int32),
+        size=np.zeros(6, np.int32),
         active=np.empty(flows, np.int32),
         active_at=np.empty(flows, np.int32),
         changed=np.empty(flows, np.int32),
@@ -272,6 +351,8 @@ def _new_state(flows: int, hops: int, links: int, transfers: int) -> State:
         stack=np.empty(transfers, np.int32),
     )
 
+
+_new_sharing, _new_state = _compiled(new_sharing), _compiled(new_state)
 
 # --- which links are shared ------------------------------------------------------------------------------------------
 
@@ -284,7 +365,7 @@ def _classes_of(capacity: Floats, classes: Classes | None) -> Classes | None:
     return Classes(classes.served, classes.assured, capacity)
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing: Sharing) -> int:
     """Fill in `sharing`; returns a flow that uses a link twice, or -1."""
     invalid = _count_uses(links, capacity, sharing)
@@ -306,8 +387,8 @@ def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing
                     number += 1
                 sharing.hops[flow, sharing.degree[flow]] = sharing.number[link]
                 sharing.degree[flow] += 1
-            elif capacity[link] < sharing.cap[flow]:
-                sharing.cap[flow], sharing.cap_link[flow] = capacity[link], link
+            elif max(_MIN_ROOM, capacity[link]) < sharing.cap[flow]:
+                sharing.cap[flow], sharing.cap_link[flow] = max(_MIN_ROOM, capacity[link]), link
     for flow in range(len(links)):
         for link in links[flow]:
             if link >= 0:
@@ -315,7 +396,7 @@ def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing
     return invalid
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
     invalid = -1
     for flow in range(len(links)):
@@ -333,7 +414,7 @@ def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
     return invalid
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
     """Return the index in the fabric of a flow's hop, or of the link that sets its cap if `hop` is its degree."""
     return int(sharing.cap_link[flow] if hop == sharing.degree[flow] else sharing.link[sharing.hops[flow, hop]])
@@ -342,14 +423,10 @@ def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
 # --- max-min fair rates ----------------------------------------------------------------------------------------------
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _add_member(flow: int, sharing: Sharing, state: State) -> None:
-    """Add a flow to the members of its shared links, and list it as changed."""
-    for hop in range(sharing.degree[flow]):
-        link = sharing.hops[flow, hop]
-        slot = sharing.first[link] + state.member_count[link]
-        state.members[slot], state.member_hop[slot], state.slot[flow, hop] = flow, hop, slot
-        state.member_count[link] += 1
+    """Add a flow to the members of its shared links, and list it as active and changed."""
+    _join_links(flow, sharing, state)
     state.is_member[flow], state.rate[flow], state.finish[flow] = True, _NO_RATE, np.inf
     state.limit[flow] = sharing.degree[flow]
     state.active_at[flow], state.active[state.size[_ACTIVE]] = state.size[_ACTIVE], flow
@@ -358,7 +435,16 @@ def _add_member(flow: int, sharing: Sharing, state: State) -> None:
     state.size[_CHANGED] += 1
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
+def _join_links(flow: int, sharing: Sharing, state: State) -> None:
+    for hop in range(sharing.degree[flow]):
+        link = sharing.hops[flow, hop]
+        slot = sharing.first[link] + state.member_count[link]
+        state.members[slot], state.member_hop[slot], state.slot[flow, hop] = flow, hop, slot
+        state.member_count[link] += 1
+
+
+@_compiled_without_refcounts
 def _remove_member(flow: int, sharing: Sharing, state: State) -> None:
     """Remove a flow from the members of its shared links; in each list the last element takes its place."""
     for hop in range(sharing.degree[flow]):
@@ -373,7 +459,7 @@ def _remove_member(flow: int, sharing: Sharing, state: State) -> None:
     state.active[slot], state.active_at[other] = other, slot
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _list_links(flow: int, sharing: Sharing, state: State) -> None:
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -383,7 +469,7 @@ def _list_links(flow: int, sharing: Sharing, state: State) -> None:
             state.size[_LINKS] += 1
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
     """Compute new rates for all flows if links serve classes.
 
@@ -398,7 +484,7 @@ def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
             return
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
     """Set the room of each class to its ceiling."""
     for index in range(state.size[_ACTIVE]):
@@ -407,7 +493,7 @@ def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
             sharing.capacity[link] = max(_MIN_ROOM, capacity[sharing.link[link]])
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
     """Move each class's room, by a whole or partial step, to what other classes leave; return whether all converged."""
     sharing.total[:] = 0.0
@@ -436,7 +522,7 @@ def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -
     return converged
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing: Sharing) -> float:
     """Return the room of class `index` on a served link, given its class link and the served link's capacity: what
     earlier classes leave, minus what later classes use of their assured shares, but at least its own assured share and
@@ -451,7 +537,7 @@ def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing
     return float(min(classes.capacity[link], max(classes.assured[index] * link_capacity, remaining)))
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
     """List all shared links that are connected to the first `count` flows, breadth first, and mark their flows."""
     state.size[_LINKS] = 0
@@ -470,7 +556,7 @@ def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> 
         index += 1
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _fill_progressively(sharing: Sharing, state: State) -> None:
     """Give the flows on the listed links their max-min fair rates.
 
@@ -499,7 +585,7 @@ def _fill_progressively(sharing: Sharing, state: State) -> None:
                     _set_rate(flow, level, state.member_hop[slot], sharing, state)
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _smallest_share(state: State) -> int:
     """Return the listed link with the smallest share, or -1; unlist links whose members all have rates."""
     smallest, index = -1, 0
@@ -516,7 +602,7 @@ def _smallest_share(state: State) -> int:
     return smallest
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
     """Set a flow's rate and finish time, and subtract the rate from the capacity left on its links."""
     state.has_no_rate[flow] = False
@@ -538,10 +624,13 @@ def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-@compiled_without_refcounts
-def _run(instance: Instance, classes: Classes | None) -> None:
-    """Run one instance from its first event to its last; transfers that never leave have infinite times."""
+@_compiled_without_refcounts
+def _start(instance: Instance) -> None:
+    """Reset an instance: nothing has begun, and the transfers that wait for no others are on the stack."""
     program, rows, state = instance.program, instance.rows, instance.state
+    state.now[0] = 0.0
+    for flow in range(state.arrived.size):
+        state.arrived[flow] = 0.0
     for transfer in range(program.flow.size - 1, -1, -1):
         rows.begins[transfer], rows.leaves[transfer], rows.arrives[transfer] = 0.0, np.inf, np.inf
         rows.bottleneck[transfer], rows.bottleneck_s[transfer] = -1, 0.0
@@ -549,31 +638,49 @@ def _run(instance: Instance, classes: Classes | None) -> None:
         if program.waits[transfer] == 0:
             state.stack[state.size[_STACK]] = transfer
             state.size[_STACK] += 1
+
+
+@_compiled_without_refcounts
+def _advance(until: float, network: Now, instance: Instance, classes: Classes | None, queues: Queues | None) -> bool:
+    """Go on with an instance up to the time `until`, when its network may change. What ends or
+    begins at that time does so now, but rates stay. Returns whether all is over; infinite `until` means to the end, and
+    transfers that never leave then have infinite times."""
+    rows, state = instance.rows, instance.state
+    state.now[_HORIZON] = min(until, _NEVER) * (1.0 + _TIE)
+    if queues is not None:  # otherwise the network does not change, and the compiler leaves this out
+        _resume(network, instance, classes, queues)
     _settle(instance)
     while True:
+        if queues is not None:
+            _place_new_queues(network, queues, instance)
         now = rows.begins[state.heap[0]] if state.size[_HEAP] > 0 else np.inf
         for index in range(state.size[_ACTIVE]):
             now = min(now, state.finish[state.active[index]])
-        if now > _NEVER:
+        now = min(now, until)
+        if now > _NEVER or state.size[_HEAP] + state.size[_ACTIVE] == 0:
             break
         state.now[0] = now
-        until = now * (1.0 + _TIE)
+        latest = now * (1.0 + _TIE)
         for index in range(state.size[_ACTIVE]):
-            if state.finish[state.active[index]] <= until:
+            if state.finish[state.active[index]] <= latest:
                 _end(state.active[index], instance)
         _settle(instance)
-        while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= until:
+        while state.size[_HEAP] > 0 and rows.begins[state.heap[0]] <= latest:
             _begin(_pop(rows.begins, state), instance)
+        if until <= latest:
+            return False
         _update_rates(instance, classes)
     _mark_unfinished(instance)
+    return True
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _settle(instance: Instance) -> None:
     """Empty the stack of transfers that wait for no others any more.
 
-    The time when they begin is known, though it may be later than now. Transfers over shared links go on the heap. All
-    others are completed here, because their rates do not depend on events until then.
+    The time when they begin is known, though it may be later than now. Transfers over shared links, and those that do
+    not end before the horizon, go on the heap. All others are completed here, because their rates and delays do not
+    depend on events until then.
     """
     program, sharing, rows, state = instance.program, instance.sharing, instance.rows, instance.state
     while state.size[_STACK] > 0:
@@ -581,30 +688,37 @@ def _settle(instance: Instance) -> None:
         transfer = state.stack[state.size[_STACK]]
         flow, begin = program.flow[transfer], rows.begins[transfer]
         if program.amount[transfer] == 0.0:
-            _complete(transfer, begin, instance)
+            if begin <= state.now[_HORIZON]:
+                _complete(transfer, begin, instance)
+            else:
+                _push(transfer, rows.begins, state)
         elif sharing.degree[flow] > 0:
             _push(transfer, rows.begins, state)
+        elif sharing.cap_link[flow] < 0:
+            _complete(transfer, begin + program.amount[transfer], instance)
         else:
-            slot_s = 1.0 if sharing.cap_link[flow] < 0 else instance.slot_bits / sharing.cap[flow]
-            takes = program.amount[transfer] * slot_s
-            rows.bottleneck[transfer] = sharing.cap_link[flow]
-            rows.bottleneck_s[transfer] = takes if sharing.cap_link[flow] >= 0 else 0.0
-            _complete(transfer, begin + takes, instance)
+            takes = program.amount[transfer] * (instance.slot_bits / sharing.cap[flow])
+            if begin + takes <= state.now[_HORIZON]:
+                rows.bottleneck[transfer], rows.bottleneck_s[transfer] = sharing.cap_link[flow], takes
+                _complete(transfer, begin + takes, instance)
+            else:
+                _push(transfer, rows.begins, state)
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _complete(transfer: int, at: float, instance: Instance) -> None:
     """Set when a transfer leaves and arrives, and release the transfers that wait for these events."""
     program, rows, state = instance.program, instance.rows, instance.state
-    rows.leaves[transfer], arrives = at, at + instance.delay[program.flow[transfer]]
-    rows.arrives[transfer] = arrives
+    flow = program.flow[transfer]
+    rows.leaves[transfer], arrives = at, max(at + instance.delay[flow], state.arrived[flow])
+    rows.arrives[transfer], state.arrived[flow] = arrives, arrives
     if program.following[transfer] >= 0:
         _release(program.following[transfer], at, rows, state)
     for index in range(program.waiting_at[transfer], program.waiting_at[transfer + 1]):
         _release(program.waiting[index], arrives, rows, state)
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
     """Record that one of the events that a transfer waits for happens at time `at`."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
@@ -614,7 +728,7 @@ def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
         state.size[_STACK] += 1
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _end(flow: int, instance: Instance) -> None:
     """End the transfer that a flow serves; its bottleneck is the hop that has set its rate for longest."""
     sharing, rows, state = instance.sharing, instance.rows, instance.state
@@ -632,7 +746,7 @@ def _end(flow: int, instance: Instance) -> None:
     _complete(transfer, state.finish[flow], instance)
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _begin(transfer: int, instance: Instance) -> None:
     """Begin a transfer on its flow; if the previous one has just ended, the flow keeps its rate for now."""
     program, rows, state = instance.program, instance.rows, instance.state
@@ -646,7 +760,7 @@ def _begin(transfer: int, instance: Instance) -> None:
         _add_member(flow, instance.sharing, state)
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _set_finish(flow: int, instance: Instance) -> None:
     """Set the time when the transfer that a flow has just begun leaves at the flow's rate."""
     transfer = instance.state.serving[flow]
@@ -654,11 +768,26 @@ def _set_finish(flow: int, instance: Instance) -> None:
     instance.state.finish[flow] = instance.rows.begins[transfer] + takes
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _update_rates(instance: Instance, classes: Classes | None) -> None:
     """Compute new rates for all flows that are connected, by shared links, with flows that have begun a transfer, or
     have ended one without beginning the next."""
     sharing, state = instance.sharing, instance.state
+    _remove_ended(sharing, state)
+    if state.size[_CHANGED] > 0:
+        if classes is None:
+            _list_component(state.changed, state.size[_CHANGED], sharing, state)
+            _fill_progressively(sharing, state)
+        else:
+            _share_by_class(classes, sharing, state)
+        _set_caps(state.changed, state.size[_CHANGED], sharing, state)
+    _set_finish_times(instance)
+
+
+@_compiled_without_refcounts
+def _remove_ended(sharing: Sharing, state: State) -> None:
+    """Remove the flows that have ended a transfer without beginning the next from the members of their links; unlist
+    those that keep their rates as changed."""
     changed = 0
     for index in range(state.size[_CHANGED]):
         flow = state.changed[index]
@@ -669,19 +798,27 @@ def _update_rates(instance: Instance, classes: Classes | None) -> None:
         state.changed[changed] = flow
         changed += 1
     state.size[_CHANGED] = changed
-    if changed:
-        if classes is None:
-            _list_component(state.changed, state.size[_CHANGED], sharing, state)
-            _fill_progressively(sharing, state)
-        else:
-            _share_by_class(classes, sharing, state)
-    for index in range(changed):
+
+
+@_compiled_without_refcounts
+def _set_caps(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
+    """Set the rates of those of the first `count` flows that are in service and have no shared links."""
+    for index in range(count):
+        if sharing.degree[flows[index]] == 0 and state.serving[flows[index]] >= 0:
+            _set_rate(flows[index], sharing.cap[flows[index]], 0, sharing, state)
+
+
+@_compiled_without_refcounts
+def _set_finish_times(instance: Instance) -> None:
+    """Set when the transfers leave that flows without a rate have begun, and unlist all flows as changed."""
+    state = instance.state
+    for index in range(state.size[_CHANGED]):
         if state.serving[state.changed[index]] >= 0:
             _set_finish(state.changed[index], instance)
     state.size[_CHANGED] = 0
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _mark_unfinished(instance: Instance) -> None:
     """Mark the remaining transfers as never ending: those over links of capacity 0, and those that wait for them."""
     rows, state = instance.rows, instance.state
@@ -698,7 +835,163 @@ def _mark_unfinished(instance: Instance) -> None:
     state.size[_HEAP] = 0
 
 
-@compiled_without_refcounts
+# --- changes of the network ------------------------------------------------------------------------------------------
+
+
+@_compiled_without_refcounts
+def _change_capacities(capacity: Floats, network: Now, state: State) -> None:
+    for link in range(capacity.size):
+        if network.capacity[link] != capacity[link]:
+            network.capacity[link] = capacity[link]
+            state.size[_STALE] = 1
+
+
+@_compiled_without_refcounts
+def _change_paths(links: Ints, delay: Floats, network: Now, instance: Instance) -> None:
+    """Move all flows to their new paths. Data already sent arrives over the old path; nothing overtakes it."""
+    state = instance.state
+    for flow in range(delay.size):
+        transfer = state.serving[flow]
+        if transfer >= 0 and instance.rows.begins[transfer] < state.now[0]:
+            state.arrived[flow] = max(state.arrived[flow], state.now[0] + instance.delay[flow])
+        instance.delay[flow] = delay[flow]
+        for hop in range(links.shape[1]):
+            if network.links[flow, hop] != links[flow, hop]:
+                network.links[flow, hop] = links[flow, hop]
+                state.size[_STALE] = 1
+
+
+@_compiled_without_refcounts
+def _resume(network: Now, instance: Instance, classes: Classes | None, queues: Queues) -> None:
+    """Compute the rates from now on, after the events at which `_advance` stopped and changes of the network."""
+    if instance.state.size[_STALE] > 0:
+        _apply_changes(network, instance, classes)
+        if queues.packet_bits > 0.0:
+            _move_queues(network, queues, instance)
+    else:
+        _update_rates(instance, classes)
+
+
+@_compiled_without_refcounts
+def _apply_changes(network: Now, instance: Instance, classes: Classes | None) -> None:
+    """Find the shared links of a network that has changed, and compute the rates of all flows in service anew."""
+    sharing, state = instance.sharing, instance.state
+    _remove_ended(sharing, state)
+    _find_shared(network.links, network.capacity, classes, sharing)
+    state.member_count[:] = 0
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        _join_links(flow, sharing, state)
+        state.limit[flow], state.since[flow] = sharing.degree[flow], state.now[0]
+        state.spent[flow, :] = 0.0
+    if classes is None:
+        _list_component(state.active, state.size[_ACTIVE], sharing, state)
+        _fill_progressively(sharing, state)
+    else:
+        _share_by_class(classes, sharing, state)
+    _set_caps(state.active, state.size[_ACTIVE], sharing, state)
+    _set_finish_times(instance)
+    state.size[_STALE] = 0
+
+
+@_compiled_without_refcounts
+def _place_new_queues(network: Now, queues: Queues, instance: Instance) -> None:
+    """Note where the packets of flows are queued that have begun a transfer."""
+    state, is_new = instance.state, False
+    if queues.packet_bits == 0.0:
+        return
+    for index in range(state.size[_ACTIVE]):
+        is_new |= queues.of[state.active[index]] != state.serving[state.active[index]]
+    if is_new:
+        _find_bottlenecks(network, queues, instance)
+        for index in range(state.size[_ACTIVE]):
+            flow = state.active[index]
+            if queues.of[flow] != state.serving[flow]:
+                queues.at[flow], queues.of[flow] = queues.bottleneck[flow], state.serving[flow]
+
+
+@_compiled_without_refcounts
+def _find_bottlenecks(network: Now, queues: Queues, instance: Instance) -> None:
+    """Find the bottleneck of each flow in service, a full link on which no flow is faster; of several the last."""
+    sharing, state = instance.sharing, instance.state
+    queues.total[:], queues.fastest[:] = 0.0, 0.0
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        for link in network.links[flow]:
+            if link >= 0:
+                queues.total[link] += state.rate[flow]
+                queues.fastest[link] = max(queues.fastest[link], state.rate[flow])
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        queues.bottleneck[flow] = _link_of_hop(flow, state.limit[flow], sharing)
+        for link in network.links[flow]:
+            if link < 0:
+                continue
+            room = network.capacity[link]  # for a class link, what the other classes leave of it
+            for hop in range(sharing.degree[flow]):
+                if sharing.link[sharing.hops[flow, hop]] == link:
+                    room = sharing.capacity[sharing.hops[flow, hop]]
+            is_full = queues.total[link] >= room * (1.0 - _EQUAL)
+            if is_full and state.rate[flow] >= queues.fastest[link] * (1.0 - _EQUAL):
+                queues.bottleneck[flow] = link
+
+
+@_compiled_without_refcounts
+def _move_queues(network: Now, queues: Queues, instance: Instance) -> None:
+    """After a change of the network, move the queue of each flow whose bottleneck is now another link of its path.
+
+    A flow has two packets queued at its bottleneck. If the new bottleneck is nearer to the sender, they have passed it
+    already. In addition to what is sent at the new rates, these packets cross the links from the old bottleneck to the
+    new one, or to the end of the path; flows that these links limit lose as much. Each new bottleneck immediately sends
+    one packet of any of its flows.
+    """
+    state = instance.state
+    _find_bottlenecks(network, queues, instance)
+    users = queues.total  # from here on: the number of flows that have the link as their bottleneck
+    users[:], queues.packets[:] = 0.0, 0.0
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        users[queues.bottleneck[flow]] += 1.0
+        if not _queue_moves(flow, network.links, queues, state):
+            continue
+        is_behind = False
+        for link in network.links[flow]:
+            is_behind = (is_behind and link != queues.bottleneck[flow]) or link == queues.at[flow]
+            if link >= 0 and is_behind:
+                queues.packets[link] += _QUEUED
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        bottleneck = queues.bottleneck[flow]
+        packets = queues.packets[bottleneck] / users[bottleneck]
+        if _queue_moves(flow, network.links, queues, state):
+            packets -= 1.0 / users[bottleneck]
+            for link in network.links[flow]:
+                if link == queues.at[flow]:
+                    break
+                if link == bottleneck:
+                    packets -= _QUEUED
+        if queues.of[flow] == state.serving[flow]:
+            left = (state.finish[flow] - state.now[0]) * state.rate[flow] + packets * queues.packet_bits
+            state.finish[flow] = state.now[0] + max(0.0, left) / state.rate[flow]
+    for index in range(state.size[_ACTIVE]):
+        flow = state.active[index]
+        queues.at[flow], queues.of[flow] = queues.bottleneck[flow], state.serving[flow]
+
+
+@_compiled_without_refcounts
+def _queue_moves(flow: int, links: Ints, queues: Queues, state: State) -> bool:
+    """Return whether a flow that was in service before has a new bottleneck, and its old one is still on its path."""
+    was_passed = False
+    for link in links[flow]:
+        was_passed |= link == queues.at[flow]
+    is_old = queues.of[flow] == state.serving[flow]
+    return is_old and was_passed and queues.bottleneck[flow] != queues.at[flow]
+
+
+# --- the heap --------------------------------------------------------------------------------------------------------
+
+
+@_compiled_without_refcounts
 def _push(transfer: int, key: Floats, state: State) -> None:
     """Push a transfer on the heap, which is ordered by `key`, the smallest on top."""
     index = state.size[_HEAP]
@@ -709,7 +1002,7 @@ def _push(transfer: int, key: Floats, state: State) -> None:
     state.heap[index] = transfer
 
 
-@compiled_without_refcounts
+@_compiled_without_refcounts
 def _pop(key: Floats, state: State) -> int:
     """Pop the transfer with the smallest key off the heap."""
     top = state.heap[0]

@@ -33,8 +33,9 @@ from scenarios.engines.base import (
     none_stored,
 )
 from scenarios.engines.pool import TRIES, Executors, FailedTask, results
-from scenarios.engines.prediction import PlannedCollective, PointPredictor, jobs_s, plan_of, round_s
+from scenarios.engines.prediction import PlannedCollective, PointPredictor, plan_of
 from scenarios.engines.referees import best_s
+from scenarios.engines.timing import jobs_s, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.outcome import readings
 from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad, roughly

@@ -6,7 +6,7 @@ emulated collective's placement and paths were chosen; the testbed records them 
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
@@ -17,16 +17,14 @@ from analysis.model import fluid
 from analysis.model.lower_bound import LowerBound, RoundBound, RoundJob
 from analysis.model.max_plus import Hop, Times, seconds_by_link, times
 from analysis.model.max_plus import critical_path as path_of
-from analysis.model.time_varying import PathChanges, TimeVaryingModel, TransferTimes
 from analysis.statistics.fairness import Shares, busy_s, shares
-from hosts.collectives.kinds import SELF_SIZED_KINDS, JobSpan, Workload
+from hosts.collectives.kinds import SELF_SIZED_KINDS
+from scenarios.engines.timing import Timing
 from scenarios.policies import cost
 from scenarios.policies.beliefs import Demands, Probed
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.decide import (
-    Chooser,
     Decisions,
-    compiled,
     decide,
     rank_order_of,
     spreads_over,
@@ -35,9 +33,6 @@ from scenarios.policies.decide import (
 from scenarios.policies.knowledge import PROBED
 from scenarios.policies.measured_knowledge import (
     counted_alone,
-    links_by_flow,
-    links_passed,
-    measured_demands_within,
     predicted_readings,
     probe_takes_s,
     probed_before,
@@ -46,20 +41,14 @@ from scenarios.policies.measured_knowledge import (
 from scenarios.policies.outcome import Outcome, Readings
 from scenarios.policies.play import play
 from scenarios.policies.players import player_of, timeline_of
-from scenarios.policies.policy import Mode
-from scenarios.policies.rules import reacts
 from scenarios.policies.situation import Action
-from scenarios.spec.classes import of_flows
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
 from topologies.fabric.failures import NO_CABLES
-from topologies.shaping.classes import FRAME_BYTES, payload_bytes, wan_of
 
 Floats = npt.NDArray[np.float64]
-
-_TIMES_AT_ONCE = 1 << 21  # times of transfers computed at once, which bounds the memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,54 +165,8 @@ class PointPredictor:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """The decisions for a point's collectives from `start` on, one row of `decisions` each, and their predicted times.
-
-    Methods with a parameter `read` use it where tunnels change by time: it holds the measured readings of the tunnels
-    in the one collective of the plan; without it, the readings are predicted.
-    """
-
-    config: Scenario
-    mode: str
-    decisions: Decisions
-    conditions: Conditions
-    start: int = 0
-
-    @property
-    def chosen_by(self) -> Mode:
-        """The mode's policy."""
-        return self.config.mode(self.mode)
-
-    @cached_property
-    def workload(self) -> Workload:
-        """The workload of every collective, or of the first round of jobs. Later rounds have the same flows."""
-        return self.config.of_round(self.start).workload
-
-    @property
-    def _differs_by_round(self) -> bool:
-        """Whether rounds have different messages, so that each needs a plan of its own."""
-        return self.config.has_background and len(self.decisions.path) > 1
-
-    def _each(self) -> "Iterator[Plan]":
-        """Yield the plan of each collective."""
-        return (self.row(row) for row in range(len(self.decisions.path)))
-
-    @cached_property
-    def chooser(self) -> Chooser:
-        """The chooser of the mode's placements and paths."""
-        return chooser_of(self.config, self.chosen_by, self.conditions)
-
-    def rows(self, some: slice) -> "Plan":
-        """Return the plan of a slice of the collectives."""
-        return replace(self, decisions=self.decisions.rows(some), start=self.start + (some.start or 0))
-
-    def row(self, row: int) -> "Plan":
-        """Return the plan of one of the collectives."""
-        return self.rows(slice(row, row + 1))
-
-    def links(self) -> npt.NDArray[np.int32]:
-        """Return the links or ports that flows pass, as indices in order, [K, F, H]; -1: unused entry."""
-        return links_by_flow(self.workload, self.decisions, self.conditions, start=self.start)
+class Plan(Timing):
+    """The decisions for a point's collectives and their predicted times, with the time that reconfigurations take."""
 
     def reconfiguring_s(self, before: Decisions | None = None) -> Floats:
         """Predict how long each collective waits for its placement and paths, [K] s.
@@ -273,245 +216,6 @@ class Plan:
                 (delay_s,) = cost.delays_between_s(router, self.workload, *in_force, routed=routed, dead=down)
             waits_s[row] += cost.probing_s(router, probes, takes_s, delay_s=delay_s)
         return waits_s
-
-    def completion_s(self, read: Readings | None = None) -> Floats:
-        """Predict the completion times, [K] seconds.
-
-        If flows can share links or ports, all flows get their max-min fair shares; otherwise each has its links to
-        itself. A round of jobs is complete when all jobs except background jobs are.
-        """
-        return self.with_jobs_s(read)[0]
-
-    def with_jobs_s(self, read: Readings | None = None) -> tuple[Floats, Floats | None]:
-        """Predict the completion times, [K] seconds, and those of the jobs, [K, J], or None if there are no jobs."""
-        spans = self.workload.jobs
-        if not spans:
-            return self._without_jobs_s(read), None
-        if self._differs_by_round:
-            by_round, by_job = zip(*(plan.with_jobs_s(read) for plan in self._each()), strict=True)
-            return np.concatenate(by_round), np.concatenate(by_job)
-        rounds, jobs = [], []
-        step = max(1, _TIMES_AT_ONCE // len(self.workload.schedule.transfers))
-        for first in range(0, len(self.decisions.path), step):
-            arrives_s = self.rows(slice(first, first + step)).times(read).arrives_s
-            rounds.append(round_s(spans, arrives_s))
-            jobs.append(jobs_s(spans, arrives_s))
-        return np.concatenate(rounds), np.concatenate(jobs)
-
-    def _without_jobs_s(self, read: Readings | None) -> Floats:
-        """Predict the completion times of a configuration without jobs, [K] seconds."""
-        alpha_s, beta_s = self.decisions.alpha_s, self.decisions.beta_s
-        if not self._needs_shared_model:
-            completion_s = compiled(self.workload).completion_s(alpha_s.T, beta_s.T)
-        else:
-            transfers, slot_bytes = self.workload.schedule.transfers, self.workload.slot_bytes
-            completion_s = fluid.completion_s(transfers, *self._network(), alpha_s, slot_bytes=slot_bytes)
-        for row, instants in self._changing(completion_s, read):
-            completion_s[row] = instants.arrives_s.max()
-        return completion_s
-
-    @property
-    def _needs_shared_model(self) -> bool:
-        """Whether the model of shared links is needed. That is the case if flows may share links or tunnels have
-        limits, and also if the fabric's routing chooses the spines, because the rates in the decisions assume the
-        default ones."""
-        decisions, is_physical = self.decisions, self.config.fabric.grain == "physical"
-        may_share = self.config.shared_links(self.mode) or decisions.limits_bps.size
-        return bool(may_share) or (decisions.spreads and is_physical)
-
-    def times(self, read: Readings | None = None) -> Times:
-        """Predict when every transfer begins, leaves and arrives."""
-        steady = self._steady_times()
-        changed = dict(self._changing(steady.arrives_s.max(axis=0), read))
-        if not changed:
-            return steady
-        actual = Times(steady.begins_s, steady.leaves_s, steady.arrives_s)  # without bottlenecks, which change as well
-        for row, instants in changed.items():
-            actual.begins_s[:, row], actual.leaves_s[:, row], actual.arrives_s[:, row] = instants
-        return actual
-
-    def _changing(self, steady_s: Floats, read: Readings | None) -> Iterator[tuple[int, TransferTimes]]:
-        """Yield the row and the times of each collective during which conditions or tunnel rates change. `steady_s` [K]
-        are the completion times without these changes."""
-        te, timed = self.config.te, self.conditions.timed
-        if te.readings and self.decisions.limits_bps.size:
-            for row in np.flatnonzero(steady_s > te.every).tolist():
-                yield row, self.row(row)._with_changing_tunnels(read)
-        if timed is None:
-            return
-        until_s = timed.first_change_s(np.arange(self.start, self.start + len(steady_s)))
-        rows = np.flatnonzero(steady_s > until_s)
-        if not rows.size:
-            return
-        links = self.links()
-        packet_bytes = 0 if self.config.fair_links(self.mode) is None else payload_bytes(FRAME_BYTES)
-        reroutes = self.chosen_by.reroute.within_s is not None
-        for row in rows.tolist():
-            instants = _varying(self.workload, packet_bytes).times(
-                links[row],
-                partial(timed.rows_from_start, self.start + row),
-                until_s=float(until_s[row]),
-                every_s=timed.every_ns / 1e9,
-                delay_s=self.decisions.alpha_s[row],
-                changes=self.row(row)._moves if reroutes else None,
-            )
-            yield row, instants
-
-    def _moves(self, rows: int) -> PathChanges:
-        """Return the changes of the flows' paths during the plan's one collective, within its first `rows` conditions.
-        A flow takes its new path when the controller's message has reached the switches of its sender's site."""
-        decisions, conditions = self.decisions, self.conditions
-        assert conditions.timed is not None
-        changes, paths = self.moved_paths(range(rows - 1))
-        placement = np.repeat(decisions.placement, 1 + len(changes), axis=0)
-        path = np.concatenate([decisions.path, paths])
-        links = links_passed(self.workload, placement, path, conditions, start=self.start, spreads=decisions.spreads)
-        rates_bps = np.repeat(conditions.rates_bps(self.start, 1), len(path), axis=0)
-        delay_s, _ = self.chooser.flows(placement, path, rates_bps)
-        begins, _ = self.workload.schedule.ends
-        control_s = np.array(self.config.control_delays_s or (0.0,) * len(conditions.fabric.gpus_per_site))
-        waits_s = control_s[conditions.fabric.gpu_sites[decisions.placement[0, list(begins)]]]
-        at_s = np.array([conditions.timed.change_ns(self.start, change) / 1e9 for change in changes])
-        steps_s = np.unique(waits_s)  # after each change, flows move in steps, by the delay of the controller's message
-        has_moved = (waits_s <= steps_s[:, None])[None]  # whether a flow is on its new path, [1, steps, F]
-        return PathChanges(
-            (at_s[:, None] + steps_s).reshape(-1),
-            np.where(has_moved[..., None], links[1:, None], links[:-1, None]).reshape(-1, *links.shape[1:]),
-            np.where(has_moved, delay_s[1:, None], delay_s[:-1, None]).reshape(-1, delay_s.shape[1]),
-        )
-
-    def moved_paths(self, among: Iterable[int]) -> tuple[list[int], npt.NDArray[np.int16]]:
-        """Return at which of the given changes of conditions the mode re-routes during the plan's one collective, and
-        the paths that its flows then get, [changes, F]."""
-        decisions, conditions, mode = self.decisions, self.conditions, self.chosen_by
-        changes = [change for change in among if reacts(mode, conditions.changed(self.start, change))]
-        if not changes:
-            return [], decisions.path[:0]
-        rates_bps = conditions.believed_within_bps(mode.knowledge, self.start, changes)
-        placement = np.repeat(decisions.placement, len(changes), axis=0)
-        return changes, self.chooser.paths(placement, rates_bps, chosen=True)
-
-    def _with_changing_tunnels(self, read: Readings | None) -> TransferTimes:
-        """Predict the times of the plan's one collective, whose tunnel rates change while it runs."""
-        workload, sample_s, readings = self.workload, self.config.te.sample_s, self.config.te.readings
-        in_turn = [self.decisions] if read is None else [self.decisions, *self.replanned(read)]
-        tunnels = tunnels_of(self.conditions.fabric, workload, self.decisions.path[0])
-        while True:
-            networks = [replace(self, decisions=decisions)._network() for decisions in in_turn]
-            rates_bps = np.repeat(np.concatenate([rates for _, rates in networks]), readings, axis=0)
-            rates_bps = np.where(rates_bps > 0, rates_bps, np.inf)  # 0 stands for a tunnel without a limit
-            instants, left = _varying(workload).progress(
-                networks[0][0][0],  # pieces stay in their tunnels
-                partial(_padded_rows, rates_bps),
-                until_s=sample_s,
-                every_s=sample_s,
-                delay_s=self.decisions.alpha_s[0],
-            )
-            if read is not None or instants.leaves_s.max() <= len(rates_bps) * sample_s:
-                return instants
-            seen = _predicted_tunnel_readings(workload, tunnels, instants, left[: len(rates_bps) + 1], every_s=sample_s)
-            in_turn += self.replanned(seen, in_turn)
-
-    def replanned(self, read: Readings, earlier: Sequence[Decisions] = ()) -> list[Decisions]:
-        """Return the decisions after each change of tunnel rates during the plan's one collective, one row each.
-
-        They follow from the readings of the tunnels while it ran. `earlier` are the decisions from the start of the
-        collective on that exist already; they are left out of the result.
-        """
-        conditions, first, in_turn = self.conditions, self.decisions, list(earlier or [self.decisions])
-        placement, known = first.placement, len(in_turn)
-        rates_bps = conditions.rates_bps(self.start, 1)
-        known_bps = conditions.believed(self.chosen_by.knowledge).rates_bps(self.start, 1)
-        while True:
-            last, change = in_turn[-1], len(in_turn)
-            wanted_bps = measured_demands_within(
-                conditions.fabric, self.workload, read, change, last.limits_bps[0], spec=self.config.te
-            )
-            if wanted_bps is None:
-                return in_turn[known:]
-            path, limits_bps = self.chooser.fixed(placement, known_bps, [wanted_bps], last.path[0].tolist())
-            alpha_s, beta_s = self.chooser.flows(placement, path, rates_bps)
-            in_turn.append(replace(first, path=path, alpha_s=alpha_s, beta_s=beta_s, limits_bps=limits_bps))
-
-    def _steady_times(self) -> Times:
-        """Predict when every transfer begins, leaves and arrives if conditions stay as they are at the start."""
-        transfers, decisions = self.workload.schedule.transfers, self.decisions
-        if not self._needs_shared_model:
-            return times(transfers, decisions.alpha_s.T, decisions.beta_s.T)
-        return fluid.times(
-            transfers,
-            *self._network(),
-            decisions.alpha_s,
-            slot_bytes=self.workload.slot_bytes,
-            classes=None if decisions.limits_bps.size else self._classes(),
-        )
-
-    def _network(self) -> tuple[npt.NDArray[np.int32], Floats]:
-        """Return the resources that flows pass, [K, F, H], and their rates, [K, resources]. Resources are links or
-        ports, followed, if tunnels have limits, by one for each tunnel of each class."""
-        decisions, links = self.decisions, self.links()
-        rates_bps = self.conditions.shared_bps(self.start, len(decisions.path))
-        if not decisions.limits_bps.size:
-            return links, rates_bps
-        begins = tunnels_of(self.conditions.fabric, self.workload, decisions.path)
-        return np.concatenate([links, begins[..., None]], axis=-1), np.append(rates_bps, decisions.limits_bps, axis=1)
-
-    def _classes(self) -> fluid.Classes | None:
-        """Return the traffic classes, which WAN ports serve; None if the configuration has none."""
-        if not self.config.classes:
-            return None
-        wan = wan_of(self.conditions.fabric)
-        return fluid.Classes(
-            **of_flows(self.config.classes, self.workload.dscp),
-            serves=[link in wan for link in range(len(self.conditions.shared.all))],
-        )
-
-
-def round_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """Return when the last non-background job ends, [K] seconds, given the arrivals of transfers, [T, K]."""
-    spans = [span for span in spans if not span.is_background]
-    ends_s = [arrives_s[span.transfers.start : span.transfers.stop].max(axis=0) for span in spans]
-    return np.max(ends_s, axis=0)  # type: ignore[no-any-return]
-
-
-def jobs_s(spans: Sequence[JobSpan], arrives_s: Floats) -> Floats:
-    """Return each job's completion time, from its start to its last arrival, [K, J] seconds; arguments as `round_s`."""
-    return np.stack(
-        [
-            arrives_s[span.transfers.start : span.transfers.stop].max(axis=0, initial=span.start_s) - span.start_s
-            for span in spans  # a draw of background traffic may have no message
-        ],
-        axis=1,
-    )
-
-
-def _padded_rows(rates_bps: Floats, count: int) -> Floats:
-    """Return the first `count` rows of rates, repeating the last one if there are fewer."""
-    return rates_bps[np.minimum(np.arange(count), len(rates_bps) - 1)]
-
-
-def _predicted_tunnel_readings(
-    workload: Workload, tunnels: npt.NDArray[np.int32], instants: TransferTimes, left: Floats, *, every_s: float
-) -> Readings:
-    """Predict the tunnels' counter readings every `every_s` seconds. `left`, [n, F], is how many bits of the messages
-    that flows are sending are not yet sent at each reading."""
-    link, at_s = np.unique(tunnels[tunnels >= 0]), every_s * np.arange(len(left))
-    sent = -left
-    for index, transfer in enumerate(workload.schedule.transfers):
-        has_begun = instants.begins_s[index] <= at_s * (1 + 1e-12)
-        sent[has_begun, transfer.flow] += 8 * transfer.amount * workload.slot_bytes
-    sent[0] = 0.0
-    by_tunnel = np.stack([sent[:, tunnels == tunnel].sum(axis=1) for tunnel in link], axis=1)
-    since_s = np.tile(at_s[:, None], link.size)
-    return Readings(link=link, since_s=since_s, until_s=since_s, sent_bytes=np.rint(by_tunnel / 8).astype(np.int64))
-
-
-@lru_cache(maxsize=64)
-def _varying(workload: Workload, packet_bytes: int = 0) -> TimeVaryingModel:
-    """Return the timing model of a workload's schedule for rates that change while it runs. With `packet_bytes` above
-    0, the model includes queues of packets of this size."""
-    transfers, flows = workload.schedule.transfers, len(workload.schedule.flows)
-    return TimeVaryingModel(transfers, flows=flows, slot_bytes=workload.slot_bytes, packet_bytes=packet_bytes)
 
 
 def lower_bound(config: Scenario, conditions: Conditions) -> Callable[[int, Floats], Floats]:

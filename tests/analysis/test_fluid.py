@@ -331,7 +331,7 @@ def lock_step(
             continue
         row = sum(change <= now for change in changes)
         rates = filled(frozenset(serving), replace(case, capacities=rows[row]) if rows else case)
-        ends = [now + left[transfer] / rates[flow] for flow, transfer in serving.items()]
+        ends = [now + left[transfer] / rates[flow] for flow, transfer in serving.items() if rates[flow]]
         later = [at for at in (*arrives.values(), *changes, *(at for at, _ in left_to_move)) if at > now]
         if not ends and not later:
             break

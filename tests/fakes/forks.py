@@ -24,7 +24,6 @@ _MODULES = (
     "scenarios.experiment.runner",
     "analysis.report.__main__",
     "analysis.model.fluid_jit",
-    "analysis.model.time_varying_jit",
 )
 
 

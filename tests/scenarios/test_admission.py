@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.results import open_run
-from scenarios.engines.prediction import Plan, decisions_of, jobs_s
+from scenarios.engines.prediction import Plan, decisions_of
+from scenarios.engines.timing import jobs_s
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError, failover

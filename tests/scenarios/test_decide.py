@@ -15,9 +15,10 @@ from controller.forwarding.state import choose
 from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload, workload
 from hosts.embedding.ring import OBJECTIVES
-from scenarios.engines.prediction import links_by_flow, ring_gap
+from scenarios.engines.prediction import ring_gap
 from scenarios.policies.conditions import Conditions
 from scenarios.policies.decide import Chooser, Decisions, decide, most_shared, shared_links
+from scenarios.policies.measured_knowledge import links_by_flow
 from scenarios.policies.policy import MODES
 from tests.fakes.commands import scenario
 from tests.hosts.test_embedding import all_rings

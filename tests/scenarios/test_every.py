@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -171,10 +172,10 @@ def test_flows_move_to_new_paths_when_the_switches_of_their_senders_site_hear_of
     asked = scenario(*LIVE[1:], *often, "collective.kind=alltoall", *SLOW, 'control.delay=["7 ms", "1 ms"]')
     conditions = conditions_of(asked)
     plan = Plan(asked, "live", decisions_of(asked, "live", conditions, start=0, count=1), conditions)
-    moves, (begin,) = plan._moves(3), plan.links()
-    assert moves.at_s.tolist() == pytest.approx([0.021, 0.027, 0.041, 0.047])
+    moves, (begin,) = list(islice(plan._path_changes(conditions.timed), 4)), plan.links()
+    assert [at_s for at_s, _ in moves] == pytest.approx([0.021, 0.027, 0.041, 0.047])
     near = np.array([src < 2 for src in asked.workload.schedule.ends[0]])
-    first, second, third, last = moves.links
+    first, second, third, last = (change().links for _, change in moves)
     assert (first[near] == begin[near]).all() and (first[~near] == second[~near]).all()
     assert (third[near] == second[near]).all() and (third[~near] == last[~near]).all()
     for before, after in ((begin, second), (second, last)):

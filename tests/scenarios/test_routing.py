@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from analysis.model import fluid
 from hosts.collectives.rank_programs import message_bytes
 from hosts.collectives.schedule import Flow
-from scenarios.engines.prediction import Plan, decisions_of, links_by_flow, lower_bound
+from scenarios.engines.prediction import Plan, decisions_of, lower_bound
 from scenarios.policies.conditions import Conditions, conditions_of
 from scenarios.policies.decide import Decisions
+from scenarios.policies.measured_knowledge import links_by_flow
 from scenarios.spec.load import ScenarioError, load_scenario
 from scenarios.spec.scenario import Scenario, from_json, to_json
 from tests.conftest import VM

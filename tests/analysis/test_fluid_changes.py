@@ -1,18 +1,32 @@
-"""The timing model of rates that change at instants, against hand-computed cases, an exact lock-step simulation, a
-packet simulation, and the model of constant rates."""
+"""The fluid timing model of a network that changes while a schedule runs, against hand-computed cases, an exact
+lock-step simulation, a packet simulation, and the model of constant conditions."""
 
+import os
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from analysis.model import time_varying_jit
-from analysis.model.time_varying import PathChanges, TimeVaryingModel, TransferTimes
+from analysis.model import fluid
+from analysis.model.evaluator import Evaluator, Shared, Unshared
+from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import Transfer
-from tests.analysis.test_fluid import Case, alone, arrays, lock_step, random_case
+from tests.analysis.test_fluid import Case, alone, lock_step, random_case
+from tests.conftest import PROJECT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The times of transfers, [T] each."""
+
+    begins_s: np.ndarray
+    leaves_s: np.ndarray
+    arrives_s: np.ndarray
 
 
 def times(
@@ -23,27 +37,29 @@ def times(
     every: float,
     moves: Sequence[tuple[float, Case]] = (),
     packet: float = 0,
-) -> TransferTimes:
+    classes: fluid.Classes | None = None,
+) -> Found:
     """Return the times of a case under rows of capacities; the last row holds for ever. From the instant of each of
     `moves` on, flows have the links and delays of its case."""
-    (links,), _, (delay,) = arrays([case])
-    model = TimeVaryingModel(case.transfers, flows=len(case.links), slot_bytes=1 / 8, packet_bytes=packet / 8)
-
-    def rates(count: int) -> np.ndarray:
-        return np.array([rows[min(row, len(rows) - 1)] for row in range(count)], float).reshape(count, -1)
-
-    def moved(count: int) -> PathChanges:
-        """Return the moves before the first row that is not known yet."""
-        known = [one for one in moves if one[0] < until + (count - 1) * every]
-        ways = [(found[0][0], found[2][0]) for found in (arrays([one]) for _, one in known)]
-        width = max([links.shape[1], *(way.shape[1] for way, _ in ways)])
-        wide = [np.pad(way, ((0, 0), (0, width - way.shape[1])), constant_values=-1) for way, _ in ways]
-        at_s, delays = np.array([at for at, _ in known]), np.array([one for _, one in ways])
-        return PathChanges(at_s, np.array(wide).reshape(-1, len(links), width), delays.reshape(-1, len(links)))
-
-    width = moved(1 << 20).links.shape[2]
-    links = np.pad(links, ((0, 0), (0, width - links.shape[1])), constant_values=-1)
-    return model.times(links, rates, until_s=until, every_s=every, delay_s=delay, changes=moved if moves else None)
+    cases = [case, *(moved for _, moved in moves)]
+    width = max(1, *(len(own) for one in cases for own in one.links))
+    wide = [np.array([[*own, *[-1] * (width - len(own))] for own in one.links]).reshape(-1, width) for one in cases]
+    network = wide[0][None], np.array([rows[0]], float), np.array([case.delays], float)
+    (run,) = fluid.runs(case.transfers, *network, slot_bytes=1 / 8, classes=classes, packet_bytes=packet / 8)
+    changes: list[tuple[float, str, int]] = [(until + k * every, "rate", k + 1) for k in range(len(rows) - 1)]
+    changes += [(at, "path", k + 1) for k, (at, _) in enumerate(moves)]
+    row, path, is_over = 0, 0, False
+    for at, what, index in [*sorted(changes), (np.inf, "end", 0)]:
+        is_over = is_over or run.advance(
+            np.array([at]),
+            capacity_bps=np.array([rows[row]], float),
+            links=wide[path][None],
+            delay_s=np.array([cases[path].delays], float),
+        )
+        row, path = index if what == "rate" else row, index if what == "path" else path
+    assert is_over
+    found = run.times
+    return Found(begins_s=found.begins_s[:, 0], leaves_s=found.leaves_s[:, 0], arrives_s=found.arrives_s[:, 0])
 
 
 @pytest.mark.parametrize(
@@ -185,14 +201,6 @@ def test_times_under_changing_rates_equal_an_exact_lock_step_simulation(seed: in
         np.testing.assert_allclose((found.leaves_s, found.arrives_s), np.array(exact, float), rtol=1e-9)
 
 
-def test_integer_and_float_instants_use_the_same_compiled_kernel() -> None:
-    """Compilation takes 8 s and is done at set-up, for arguments of one type."""
-    case = Case(transfers=(Transfer(flow=0, size=4),), links=((0,),), capacities=(1,), delays=(0,))
-    for until, every in ((1, 1), (0.5, 0.5)):
-        times(case, [(1,), (2,), (3,)], until=until, every=every)
-    assert len(time_varying_jit.run.signatures) == 1
-
-
 def _elsewhere(case: Case, other: Case) -> Case:
     """Return a case with the links and delays of another; computations stay computations."""
     ways = tuple(b or a if a else () for a, b in zip(case.links, other.links, strict=True))
@@ -242,12 +250,69 @@ def test_times_under_unchanged_rates_equal_the_fluid_model(seed: int) -> None:
             np.testing.assert_allclose(getattr(found, name), getattr(steady, name)[:, 0], rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("rows", "until", "says"),
-    [([(0,)], 1.0, "a rate of 0 bit/s; allowed: more than 0"), ([(1,)], 0.0, "after 0 s")],
-)
-def test_a_rate_of_zero_or_a_first_interval_of_zero_is_refused(
-    rows: Sequence[Sequence[int]], until: float, says: str
-) -> None:
-    with pytest.raises(ValueError, match=says):
-        times(alone([1], ((0,),), (1,)), rows, until=until, every=1.0)
+@pytest.mark.parametrize("seed", range(5))
+def test_times_over_links_that_fail_and_come_back_equal_an_exact_lock_step_simulation(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(60):
+        flows, links = rng.randint(1, 6), rng.randint(1, 5)
+        case = random_case(rng, flows=flows, links=links, delays=(0, 0, 0.25, 1.5))
+        rows = [tuple(rng.choice((0, 0, 1, 2, 3)) for _ in range(links)) for _ in range(9)] + [case.capacities]
+        until, every = rng.choice((0.125, 0.5, 1.0, 3.0)), rng.choice((0.25, 0.5, 1.0, 2.0))
+        found = times(case, rows, until=until, every=every)
+        exact = lock_step(case, rows=rows, until=until, every=every)
+        np.testing.assert_allclose((found.leaves_s, found.arrives_s), np.array(exact, float), rtol=1e-9)
+
+
+def test_a_transfer_over_a_link_that_stays_down_never_leaves() -> None:
+    found = times(alone([4, 4], ((0,), (1,)), (2, 1)), [(2, 1), (0, 1)], until=1, every=1)
+    assert found.leaves_s.tolist() == [np.inf, 4]
+
+
+def test_classes_are_served_in_order_under_changing_rates() -> None:
+    """Gold sends 2 of its 3 bits until 1 s, nothing while the link is down, and the last one until 2.5 s; then bronze
+    sends its 4. With half of the link assured to bronze, both have 1 bit/s while gold sends."""
+    case = alone([3, 4], ((0,), (0,)), (2,))
+    gold_first = {"of_flow": [0, 1], "serves": [True], "ceilings": [1, 1]}
+    for assured, leaves in ((0, [2.5, 4.5]), (0.5, [4, 4.5])):
+        classes = fluid.Classes(**gold_first, assured=[0, assured])
+        found = times(case, [(2,), (0,), (2,)], until=1, every=1, classes=classes)
+        np.testing.assert_allclose(found.leaves_s, leaves, rtol=1e-9)
+
+
+EXAMPLES = """
+import random, sys
+import numpy as np
+from tests.analysis.test_fluid import random_case
+from tests.analysis.test_fluid_changes import times
+
+rng = random.Random(1)
+for _ in range(20):
+    case = random_case(rng, flows=5, links=4, delays=(0, 0.25, 1.5))
+    rows = [case.capacities, *(tuple(rng.randint(1, 4) for _ in range(4)) for _ in range(9))]
+    print(case.times().arrives_s.tobytes().hex(), times(case, rows, until=0.7, every=0.3, packet=1).arrives_s.tolist())
+print("numba" in sys.modules)
+"""
+
+
+def test_the_event_loop_gives_the_same_times_without_its_compiler() -> None:
+    found = []
+    for compiles in ("1", "0"):
+        environment = {**os.environ, "LONGHAUL_COMPILE": compiles}
+        command = [sys.executable, "-W", "error", "-c", EXAMPLES]
+        done = subprocess.run(command, cwd=PROJECT, env=environment, check=True, capture_output=True, text=True)
+        found.append(done.stdout.splitlines())
+    (*compiled, with_numba), (*plain, without) = found
+    assert (with_numba, without) == ("True", "False")
+    assert compiled == plain
+
+
+def test_the_recursion_for_flows_that_share_nothing_gives_the_same_bits_as_the_event_loop() -> None:
+    ring, rng = schedule("allgather", "ring", sites=(4, 4)), np.random.default_rng(1)
+    flows = len(ring.flows)
+    capacity_bps, delay_s = rng.uniform(1e9, 1e11, (50, flows)), rng.uniform(0, 1e-3, (50, flows))
+    evaluator = Evaluator(ring.transfers, flows=flows, slot_bytes=8e6)
+    shared = Shared(np.arange(flows)[None, :, None], capacity_bps, delay_s)
+    unshared = Unshared(delay_s, 8 * 8e6 / capacity_bps)
+    assert (evaluator.completion_s(shared) == evaluator.completion_s(unshared)).all()
+    for name in ("begins_s", "leaves_s", "arrives_s"):
+        assert (getattr(evaluator.times(shared), name) == getattr(evaluator.times(unshared), name)).all()
