@@ -175,7 +175,7 @@ def test_flows_move_to_new_paths_when_the_switches_of_their_senders_site_hear_of
     moves, (begin,) = list(islice(plan._path_changes(conditions.timed), 4)), plan.links()
     assert [at_s for at_s, _ in moves] == pytest.approx([0.021, 0.027, 0.041, 0.047])
     near = np.array([src < 2 for src in asked.workload.schedule.ends[0]])
-    first, second, third, last = (change().links for _, change in moves)
+    first, second, third, last = (change().links[0] for _, change in moves)
     assert (first[near] == begin[near]).all() and (first[~near] == second[~near]).all()
     assert (third[near] == second[near]).all() and (third[~near] == last[~near]).all()
     for before, after in ((begin, second), (second, last)):
