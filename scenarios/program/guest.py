@@ -26,7 +26,7 @@ from scenarios.policies.conditions import conditions_of
 from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
 from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
-from scenarios.program.sockets import highest_bps, set_up_sockets
+from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.program import ProgramSpec, variables
 from scenarios.spec.scenario import Scenario, from_json
@@ -63,8 +63,8 @@ def main(arguments: list[str]) -> int:
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
-            fastest_bps = highest_bps(config, testbed.conditions)
-            set_up_sockets(testbed, fastest_bps, paths_change=timeline.changes_paths)
+            lowest_bps, fastest_bps = rate_bounds_bps(config, testbed.conditions)
+            set_up_sockets(testbed, fastest_bps, lowest_bps=lowest_bps, paths_change=timeline.changes_paths)
             with (
                 testbed.host_ports(fastest_bps),
                 Run(testbed, config.program, request, timeline=timeline) as run,
