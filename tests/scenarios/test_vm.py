@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -17,8 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scenarios.program.session import RunState, failures, notes, result_of
+from scenarios.spec.load import load_scenario
 from scenarios.vm import resources, run
-from tests.conftest import PROJECT, VM, WHO
+from tests.conftest import AS_NOBODY, PROJECT, VM, WHO
+from tests.guest import mappings
 
 GUEST = str(PROJECT / "tests" / "guest" / "vm.py")
 
@@ -208,13 +212,28 @@ def test_memory_in_more_pieces_than_the_host_maps_is_kept_and_what_is_filled_and
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         said, bytes_held = process.stdout.readline().split()
         assert said == b"held"
-        mappings = max(map(mappings_of, psutil.Process(process.pid).children(recursive=True)))
+        most = max(map(mappings_of, psutil.Process(process.pid).children(recursive=True)))
         # A mapping for every 64 kB, and those of Python's own files and memory.
-        assert mappings < int(bytes_held) / 65_536 + 1_000
+        assert most < int(bytes_held) / 65_536 + 1_000
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"kept 0 0 0 0\n", process.stderr.read()
+        assert process.stdout.readline() == b"small\n"
+        newest = max(psutil.Process(process.pid).children(recursive=True), key=lambda one: (one.create_time(), one.pid))
+        # This machine maps nothing more for it.
+        subprocess.run(["prlimit", "--as=0:0", "--pid", str(newest.pid)], check=True, **AS_NOBODY)
         process.stdin.write(b"\n")
         process.stdin.close()
-        assert process.stdout.read() == b"kept 0 0 0 0\n", process.stderr.read()
+        said, status, troubles = process.stdout.readline().split(b" ", 2)
+        assert (said, int(status)) == (b"ended", -signal.SIGSEGV)
         assert process.wait(timeout=60) == 0
+    # What is said of a program with such processes.
+    config = load_scenario("paper")
+    result = result_of(config, RunState(Path(), (0,), over=json.loads(troubles)), None, 0.0)
+    assert "this machine refused memory to a process of the VM, which was ended" in failures(result, config, Path())[0]
+    said_so = any(re.match("the memory of python.* is in more pieces than the ", one) for one in notes(result, config))
+    # Some machines allow more mappings than Linux does by itself.
+    assert said_so == (int(Path("/proc/sys/vm/max_map_count").read_text()) < mappings.BLOCKS)
 
 
 def mappings_of(process: psutil.Process) -> int:
