@@ -45,6 +45,8 @@ class NeighbourlyHost(GpuHost):
     """A GPU's host for a network that Mininet builds by itself. It knows the MAC addresses of all others, as with mn's
     --arp: the switches forward no broadcasts."""
 
+    _enter_neighbours = ""
+
     def startShell(self, mnopts: str | None = None) -> None:
         """Make the host's namespaces, and allow commands at once; raises NetworkError."""
         super().startShell(mnopts)
@@ -56,8 +58,17 @@ class NeighbourlyHost(GpuHost):
         result = super().config(**params)
         device = self.defaultIntf()
         lines = [f"ip neigh replace {gpu.ip} lladdr {gpu.mac} dev {device}" for gpu in neighbours]
-        self.cmd("; ".join(lines))
+        self._enter_neighbours = "; ".join(lines)
+        self.cmd(self._enter_neighbours)
         return result
+
+    def cmd(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command in the host's shell and return its output; after Mininet's own command that brings an interface
+        up again, enter the neighbours again, which Linux has deleted."""
+        output = super().cmd(*arguments, **options)
+        if self._enter_neighbours and arguments[0] == "ifconfig" and arguments[-1] == "up":
+            super().cmd(self._enter_neighbours)
+        return output
 
 
 class LonghaulTopo(Topo):

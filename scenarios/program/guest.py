@@ -31,7 +31,7 @@ from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.rows import rows_as_collectives
-from scenarios.program.sockets import highest_bps, set_up_sockets
+from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
 from scenarios.spec.program import ProgramSpec, variables
@@ -69,11 +69,10 @@ def main(arguments: list[str]) -> int:
             if timeline.changes_paths:
                 testbed.apply_rules_together()
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
-            jobs = (
-                JobRounds(testbed) if config.jobs else None
-            )  # whose connections the sockets' settings must not change
-            fastest_bps = highest_bps(config, testbed.conditions)
-            set_up_sockets(testbed, fastest_bps, paths_change=timeline.changes_paths)
+            # The jobs come first: the sockets' settings must not change their connections.
+            jobs = JobRounds(testbed) if config.jobs else None
+            lowest_bps, fastest_bps = rate_bounds_bps(config, testbed.conditions)
+            set_up_sockets(testbed, fastest_bps, lowest_bps=lowest_bps, paths_change=timeline.changes_paths)
             testbed.tell = _say_nothing  # from now on records are events of the run
             with (
                 testbed.host_ports(fastest_bps),

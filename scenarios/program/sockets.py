@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.switch_paths import FabricPaths
-from hosts.agent.transport import MAX_BUFFER_BYTES, MAX_WINDOW_BYTES, Transport, lift_memory_limit
+from hosts.agent.transport import MAX_BUFFER_BYTES, MAX_WINDOW_BYTES, Transport, lift_memory_limit, rto_min_s
 from scenarios.policies.conditions import Conditions
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
@@ -99,25 +99,37 @@ def held_bytes(fabric: Fabric, delays_s: Floats, rates_bps: Floats) -> Floats:
     return held
 
 
-def highest_bps(config: Scenario, conditions: Conditions) -> Floats:
-    """Return the highest rate of every link or port during a run of at most `program.deadline`, [links] bit/s."""
+def rate_bounds_bps(config: Scenario, conditions: Conditions) -> tuple[Floats, Floats]:
+    """Return the lowest and the highest rate of every link or port during a run of at most `program.deadline`, both
+    [links] bit/s."""
     every_s = config.conditions.every_s
     rows = 1 if every_s is None else min(_MAX_ROWS, 1 + int(config.program.deadline_s / every_s))
     if conditions.limit is not None:
         rows = min(rows, conditions.limit)
-    highest: Floats = conditions.drawn.rates_bps(0, rows).max(axis=0)
-    return highest
+    rates_bps = conditions.drawn.rates_bps(0, rows)
+    return rates_bps.min(axis=0), rates_bps.max(axis=0)
 
 
-def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = False) -> None:
-    """Apply [transport] and `socket_limits` to the GPUs' hosts, for these rates of links or ports (bit/s), and have the
-    switches lose no packet of a new flow. Raises OSError."""
+def set_up_sockets(
+    testbed: Testbed, rates_bps: Floats, *, lowest_bps: Floats | None = None, paths_change: bool = False
+) -> None:
+    """Apply [transport] and `socket_limits` to the GPUs' hosts, for these (highest) rates of links or ports (bit/s),
+    and have the switches lose no packet of a new flow. Raises OSError.
+
+    In fifo queues that lose nothing, TCP's timeout is longer than the time in which a link of the lowest rate passes
+    the full buffers of a connection from each rank to each other. In fair queues little waits.
+    """
     fabric, wanted = testbed.fabric, testbed.config.transport
     carried_bps = testbed.platform.scale.rates_bps(links_in_grain(fabric).slowest_bps(rates_bps))
     held = held_bytes(fabric, testbed.router.delays_s, carried_bps)
     if testbed.platform.is_real:  # a busy machine delays packets and acknowledgements
         held = held + carried_bps.max() * _REAL_DELAY_S / 8
     limits = socket_limits(float(held.max()), wanted, paths_change=paths_change)
+    timeout_s = None
+    if testbed.loses_nothing and not testbed.is_lossless and lowest_bps is not None:
+        ranks = len(testbed.config.program.ranks_of(len(fabric.gpus)))
+        slowest_bps = float(testbed.platform.scale.rates_bps(lowest_bps[lowest_bps > 1]).min())
+        timeout_s = rto_min_s(wanted, wait_s=8 * ranks * (ranks - 1) * limits.send[2] / slowest_bps)
     lift_memory_limit()
     if testbed.platform.own_openvswitch:  # the VM: elsewhere these settings are the machine's
         prioritize_handlers()
@@ -127,34 +139,28 @@ def set_up_sockets(testbed: Testbed, rates_bps: Floats, *, paths_change: bool = 
         with inside(pid):
             for name, text in _sysctls(wanted, limits, is_lossless=testbed.is_lossless).items():
                 Path("/proc/sys/net/ipv4", name).write_text(text)
-        held_to = {networks[site]: held[gpu.site, site] for site in range(len(networks))}
+        initial = {networks[site]: initial_segments(held[gpu.site, site], wanted) for site in range(len(networks))}
         if testbed.config.jobs:  # whose agents have made routes to single hosts
             others = (other for other in fabric.gpus if other is not gpu)
-            held_to |= {IPv4Network(other.ip): held[gpu.site, other.site] for other in others}
-        _set_routes(gpu.interface, pid, held_to, wanted, rto_min_s=testbed.rto_min_s)
+            initial |= {IPv4Network(other.ip): initial_segments(held[gpu.site, other.site], wanted) for other in others}
+        timeouts_s = [timeout for timeout in (timeout_s, testbed.rto_min_s) if timeout is not None]
+        _set_routes(gpu.interface, pid, initial, max(timeouts_s, default=None))
 
 
-def _set_routes(
-    interface: str,
-    pid: int,
-    held: Mapping[IPv4Network, float],
-    transport: Transport,
-    *,
-    rto_min_s: float | None,
-) -> None:
-    """Set the initial congestion windows of a host, given what paths to each network hold, and the lower bound of
-    retransmission timeouts unless it is None; raises OSError.
+def _set_routes(interface: str, pid: int, initial: Mapping[IPv4Network, int], timeout_s: float | None) -> None:
+    """Set the initial congestion windows of a host, in segments, to each network, and the lower bound of TCP's timeout
+    if one is given; raises OSError.
 
     A host whose cable is down has no routes; they are set before its next program once the cable is up.
     """
     with netlink_of(pid) as netlink:
-        for network, path_bytes in held.items():
+        for network, segments in initial.items():
             try:
                 netlink.set_route(
                     interface,
                     str(network.network_address),
-                    initial_segments=initial_segments(path_bytes, transport),
-                    rto_min_s=rto_min_s,
+                    initial_segments=segments,
+                    rto_min_s=timeout_s,
                     prefix_length=network.prefixlen,
                 )
             except OSError as error:

@@ -22,7 +22,7 @@ REACTION_S = 10e-3
 """The longest time from a link's failure until switches use other paths, for a controller without delay. Open vSwitch
 revalidates its cached flows in periods of 5 ms."""
 
-_GRAIN_S = 20e-3  # two ticks of the kernel at 100 Hz, to which it rounds a timer up
+_TICKS_PER_S = 1000  # of the VM's kernel (CONFIG_HZ)
 _MORE_ROUNDS = 1  # a round trip in which TCP only probes (the tail loss probe, or F-RTO of RFC 5682)
 _DELAYED = 2  # packets for which a receiver sends one acknowledgement
 _MAX_ROUNDS = 10_000
@@ -30,7 +30,17 @@ _MAX_ROUNDS = 10_000
 
 def timeout_s(round_trip_s: float, *, rto_min_s: float) -> float:
     """Return TCP's longest retransmission timeout on a path whose round trip is about constant, in s."""
-    return round_trip_s + max(rto_min_s, 2 * round_trip_s) + _GRAIN_S
+    timer_s = round_trip_s + max(rto_min_s, 2 * round_trip_s)
+    return timer_s + _grain_s(timer_s)
+
+
+def _grain_s(timer_s: float) -> float:
+    """Return how much later than at its time the kernel's timer may end, in s: at a slot of the timer wheel, which has
+    8 times as many ticks for timers that are 8 times as long (kernel/time/timer.c)."""
+    slot = 1
+    while timer_s * _TICKS_PER_S >= 63 * slot:
+        slot *= 8
+    return (slot + 1) / _TICKS_PER_S
 
 
 def rounds(packets: int, *, per_segment: int = 1) -> int:
@@ -71,4 +81,4 @@ def stalls(*, before_s: float, after_s: float, outage_s: float, rto_min_s: float
 
     Then TCP also resumes with a window of one packet in the middle of a transfer.
     """
-    return after_s - before_s + outage_s + _GRAIN_S >= rto_min_s
+    return after_s - before_s + outage_s + _grain_s(rto_min_s) >= rto_min_s

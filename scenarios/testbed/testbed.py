@@ -200,7 +200,7 @@ class Testbed:
         # no fair links at first.
         self.is_lossless = fair_links is not None and not config.faults
         is_unlimited = config.transport.buffer_bytes is None and not config.run.is_real
-        self._loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
+        self.loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
         self._at_prompt = at_prompt
         # A program's connections may take any path.
         self.keeps_fixed_paths = has_agents and not config.faults and config.program.command is None
@@ -401,7 +401,7 @@ class Testbed:
             with inside(pid):
                 if self.is_lossless:
                     allow_overtaking()
-                elif self._loses_nothing and self._has_agents:
+                elif self.loses_nothing:
                     probe_no_losses()
         if self.config.transport.buffer_bytes is not None:
             self._set_segments(frame_segment_bytes())
@@ -553,7 +553,7 @@ class Testbed:
             return 0
         if self.fair_links is None and not self.config.run.is_real and self.config.transport.queue == "fair":
             return self._most.flow_bytes  # no link is shared: acknowledgements wait behind one flow's messages
-        if self.fair_links is None or (self._loses_nothing and (self.config.classes or self.tunnels)):
+        if self.fair_links is None or (self.loses_nothing and (self.config.classes or self.tunnels)):
             return self._most.total_bytes  # behind all messages
         # At each link behind what every other flow has queued.
         flows = {task.flow for _, task in workload.schedule.sends()}

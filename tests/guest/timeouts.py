@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 
-TIMEOUTS_US = (1_000, 5_000, 50_000, 200_000, 1_000_000, 30_000_000)
+TIMEOUTS_US = (1, 1_000, 1_001, 3_000, 7_000, 50_000, 200_000, 1_000_000, 30_000_000)
 
 
 def waited(kind: int, option: int, timeout_us: int) -> int:

@@ -179,6 +179,12 @@ def test_a_connection_whose_tail_is_lost_is_never_further_behind_than_recovery_a
     assert now_s <= bound_s
 
 
+@pytest.mark.parametrize(("timer_s", "took_s"), [(1, 1.055), (2, 2.05), (4, 4.035), (8, 8.257), (16, 16.387)])
+def test_timers_end_no_later_than_recovery_allows_for(timer_s, took_s):
+    """The VM's kernel took so long for timers of TCP that were due after so long (retransmissions of SYN)."""
+    assert took_s <= failover.timeout_s(timer_s / 3, rto_min_s=0.2) <= timer_s * 9 / 8 + 2e-3
+
+
 def test_promises_hold_with_the_least_recovery_wherever_in_its_tail_a_link_fails(vm):
     """At 150 ms with the link of the only tunnel; over transit routers with a link that packets are still on the way
     to. TCP takes more than the 300 ms that are enough at short delays."""

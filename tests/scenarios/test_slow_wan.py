@@ -1,9 +1,12 @@
 """Messages that wait long at slow WAN links: TCP takes none for lost, and times are the model's from the first on."""
 
+import sys
+
 import pytest
 
 from hosts.agent.transport import Transport, rto_min_s
 from tests.fakes.runs import measured, rows
+from tests.scenarios.test_program import program
 
 
 def test_timeouts_grow_only_where_waits_exceed_the_settings_and_stay_below_linux_s_longest():
@@ -35,3 +38,40 @@ def test_all_modes_take_the_predicted_time_on_slow_wans_from_the_first_collectiv
     wanted = ("--engine", "emulation", "--collectives", "5", "--wan-delay", delay)
     found = measured(tmp_path / "run", *wanted, sets=sets, collectives=20, p99=2e-4)
     assert found["fidelity"]["retransmitted_bytes"] == 0 and found["fidelity"]["warnings"] == []
+
+
+EXCHANGE = """
+import os, socket, threading
+rank, hosts, size = int(os.environ["RANK"]), os.environ["LONGHAUL_HOSTS"].split(), 8_000_000
+with socket.create_server(("", 7000)) as server:
+    made = [socket.create_connection((hosts[0], 7000)) if rank else server.accept()[0] for _ in range(2)]
+
+def receive(connection):
+    left = size
+    while left:
+        left -= len(connection.recv(min(left, 1 << 20)))
+
+for _ in range(2):
+    works = [threading.Thread(target=one.sendall, args=(bytes(size),)) for one in made]
+    works += [threading.Thread(target=receive, args=(one,)) for one in made]
+    for work in works:
+        work.start()
+    for work in works:
+        work.join()
+"""
+
+
+@pytest.mark.parametrize("queue", ["fair", "fifo"])
+def test_a_program_whose_messages_wait_in_queues_resends_nothing(tmp_path, queue):
+    """16 MB at 0.2 Gbit/s take 640 ms in each direction, before the acknowledgements of the other in a fifo queue."""
+    (tmp_path / "mine.py").write_text(EXCHANGE)
+    sets = (
+        "fabric.gpus=[2, 3]",
+        "program.ranks=[0, 2]",
+        'conditions.wan_rate="0.2 Gbit/s"',
+        f'transport.queue="{queue}"',
+    )
+    asked = [word for one in sets for word in ("--set", one)]
+    found, _ = program(tmp_path, f"{sys.executable} mine.py", "--wan-delay", "20 ms", *asked)
+    assert [one["status"] for one in found["ranks"]] == [0, 0]
+    assert [one["retransmitted_segments"] for one in found["ranks"]] == [0, 0]

@@ -251,8 +251,10 @@ def test_more_rates_than_one_netlink_message_holds_are_all_set(report: Report) -
 def test_mn_pingall_reaches_every_gpu_with_the_controller(vm: VM) -> None:
     """And its hosts share nothing but files, as the prompt's."""
     controller = f"{sys.executable} -m controller --gpus 4 --leaves 1 --spines 1"
-    lines = isolation.commands_of(("g0", "g3"), ("10.0.0.1", "10.1.0.2"))
+    lines = ["link g0 s0l0 down", "link g0 s0l0 up", "sh sleep 1", "g0 ping -c 7 -i 0.1 10.1.0.2"]
+    lines += isolation.commands_of(("g0", "g3"), ("10.0.0.1", "10.1.0.2"))
     ended = run_mn(vm, controller, "gpus=4,leaves=1,spines=1", look="g3", lines=lines)
+    assert "7 packets transmitted, 7 received" in ended
     (found,) = isolation.results(ended)
     isolation.check(found, shared=isolation.OF_NODES)
     assert "*** Results: 0% dropped (12/12 received)" in ended
