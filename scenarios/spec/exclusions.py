@@ -4,6 +4,7 @@ A feature is what a configuration asks for under a key. Two features of one conf
 mistake at the key of the first. The reference of all keys lists the pairs (`rows`).
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from scenarios.spec.scenario import Scenario
 from topologies.errors import Mistake, format_value
 from topologies.fabric.fabric import build_fabric
 from topologies.fabric.failures import cable
+from topologies.shaping.classes import wire_bytes
 
 Found = Iterable[tuple[str, str]]
 """Where a configuration has a feature: each key with the value in words."""
@@ -152,11 +154,16 @@ _BUFFER_ON_RAILS = _is_given(
     lambda config: config.transport.buffer_bytes is not None and config.fabric.has_planes,
     "fabric.buffer with fabric.rails",
 )
+_SMALL_BUFFER = _is_given(
+    "fabric.buffer",
+    lambda config: wire_bytes(config.control.probe_bytes) > (config.transport.buffer_bytes or math.inf),
+    "a fabric.buffer smaller than a probe",
+)
 _SLOW_START = _is_value("transport.line_rate", value=False)
 _IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
 _RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
 _ROUTED = _is_given("fabric.routing", lambda config: config.fabric.routing != "single", "another fabric.routing")
-_ECMP, _SPRAY, _TE = (_is_value("fabric.routing", name) for name in ("ecmp", ADMITTING_ROUTING, te.ROUTING))
+_TE = _is_value("fabric.routing", te.ROUTING)
 _UNADMITTED = _is_given(
     "fabric.routing",
     lambda config: config.fabric.routing != ADMITTING_ROUTING,
@@ -217,7 +224,6 @@ _LATE = "its timers are later than a packet takes, so links have fifo queues"
 _ONE_ORDER = "a fifo queue serves all packets in one order"
 _NO_BEST = "no best is known there"
 _FAIR_VIRTUAL = "fair queues in virtual time"
-_PROBE = "not modelled yet: a probe is one message at line rate over the path of its two ranks"
 
 TABLE = (
     Exclusion(_BUFFER, _FAIR, "only a fifo queue has a size", 'transport.queue "fifo"'),
@@ -233,12 +239,9 @@ TABLE = (
     Exclusion(_CONTROL_DELAY, _WALL, "it is a delay of virtual time", "the virtual clock"),
     Exclusion(_READING, _WALL, "counters are read at exact times", "the virtual clock, or other knowledge"),
     Exclusion(_PROBING, _WALL, "a probe is timed to the nanosecond", "the virtual clock, or other knowledge"),
-    Exclusion(_PROBING, _ECMP, _PROBE),
-    Exclusion(_PROBING, _SPRAY, _PROBE),
-    Exclusion(_PROBING, _TE, _PROBE),
-    Exclusion(_PROBING, _RAILS, _PROBE),
+    Exclusion(_PROBING, _TE, "not modelled yet: in tunnels' queues a probe is up to 6 % faster than its path"),
     Exclusion(_PROBING, _SLOW_START, "the time of a probe in slow start does not show a rate"),
-    Exclusion(_PROBING, _BUFFER, "the time of a probe that loses packets does not show a rate"),
+    Exclusion(_PROBING, _SMALL_BUFFER, "the time of a probe that loses packets does not show a rate"),
     Exclusion(_TIMED, _WALL, "rates change at exact times, which are virtual"),
     Exclusion(_TIMED, _FAULTS, "not modelled yet: rates that change and links that fail within one collective"),
     Exclusion(_TIMED, _CLASSES, "not modelled yet: classes whose rates change within a collective"),

@@ -55,16 +55,17 @@ PAIRS: list[tuple[Part, Part, str]] = [
     ({"control": {"delay": "1 ms"}}, WALL, "control.delay: 1 ms cannot be combined with the wall clock"),
     (READS, WALL, "run.modes: mine, which knows measured ports, cannot be combined with the wall clock"),
     (PROBES, WALL, "run.modes: mine, which probes, cannot be combined with the wall clock"),
-    (PROBES, ECMP, 'run.modes: mine, which probes, cannot be combined with fabric.routing "ecmp"'),
-    (PROBES, SPRAY, 'run.modes: mine, which probes, cannot be combined with fabric.routing "spray"'),
     (PROBES, TE, 'run.modes: mine, which probes, cannot be combined with fabric.routing "te"'),
-    (PROBES, RAILS, "run.modes: mine, which probes, cannot be combined with fabric.rails"),
     (
         PROBES,
         {"transport": {"line_rate": False}},
         "run.modes: mine, which probes, cannot be combined with transport.line_rate false",
     ),
-    (PROBES, BUFFER, "run.modes: mine, which probes, cannot be combined with fabric.buffer"),
+    (
+        PROBES,
+        BUFFER | {"fabric": {"buffer": "251 kB"}},  # a probe of 250 kB has 28 frames, and so 251,848 bytes
+        "run.modes: mine, which probes, cannot be combined with a fabric.buffer smaller than a probe",
+    ),
     (TIMED, WALL, "conditions.every: 2 ms cannot be combined with the wall clock"),
     (TIMED, FAULT, "conditions.every: 2 ms cannot be combined with faults"),
     (TIMED, CLASSES, "conditions.every: 2 ms cannot be combined with classes"),
