@@ -19,9 +19,10 @@ def check(config: Scenario) -> Iterator[Mistake]:
     if not transfers:
         return
     yield from _check_ends(config, transfers)
-    yield from _check_other_jobs(config, transfers)
+    yield from _check_class(transfers)
     if config.fabric.routing != ADMITTING_ROUTING:
         return
+    yield from _check_other_jobs(config, transfers)
     yield from _check_faults(config)
     yield from _check_recovery(config, [job for _, job in transfers])
 
@@ -64,17 +65,19 @@ def _check_ends(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Itera
             yield Mistake(f"job[{number}].ranks", text)
 
 
-def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
-    """Yield what is wrong with the transfers' class and with other jobs, which may share only WAN links with them."""
-    others = [job for job in config.jobs if job.kind != TRANSFER]
-    priorities = {each.name: each.priority for each in config.classes}
+def _check_class(transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
     first = transfers[0][1].traffic_class
     for number, job in transfers:
         if job.traffic_class != first:
             text = f"{job.traffic_class or 'none'} is not the class of the first transfer"
             yield Mistake(f"job[{number}].class", f"{text}; allowed: {first or 'none'}, one for all")
-    if not others:
-        return
+
+
+def _check_other_jobs(config: Scenario, transfers: list[tuple[int, JobSpec]]) -> Iterator[Mistake]:
+    """Yield what is wrong with jobs beside admitted transfers, with which they may share only WAN links."""
+    others = [job for job in config.jobs if job.kind != TRANSFER]
+    priorities = {each.name: each.priority for each in config.classes}
+    first = transfers[0][1].traffic_class
     ends = {rank for _, job in transfers for rank in job.ranks or ()}
     for job in others:
         ranks = ends & {*(job.ranks if job.ranks is not None else range(config.gpus))}

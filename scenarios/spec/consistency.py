@@ -15,6 +15,7 @@ from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.keys import MAX_CONFIGURATIONS
+from scenarios.spec.round_workload import JobError
 from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies import units
 from topologies.conditions import sampler
@@ -217,7 +218,7 @@ def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Ite
         if (config.jobs or not has_program) and not may_send_elsewhere:
             yield from _check_paths(config, fabric)
     except ScheduleError as error:
-        yield Mistake(_blamed_key(config), str(error))
+        yield Mistake(f"job[{error.number}]" if isinstance(error, JobError) else _blamed_key(config), str(error))
     except ScaleError as error:
         yield Mistake("run.rate_scale", str(error))
 

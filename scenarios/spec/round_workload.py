@@ -15,6 +15,17 @@ from scenarios.spec.jobs import JobSpec
 from scenarios.spec.training import TrainingPlan, sites_of
 
 
+class JobError(ScheduleError):
+    """A job that is not possible, the one with this `number` from 1 on."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+    def __reduce__(self) -> tuple[type["JobError"], tuple[int, str]]:
+        return type(self), (self.number, str(self))  # the default would rebuild it from its text alone
+
+
 @lru_cache(maxsize=64)
 def workload_of_jobs(
     jobs: tuple[JobSpec, ...],
@@ -27,7 +38,8 @@ def workload_of_jobs(
     admission: AdmissionPlan | None = None,
     number: int = 0,
 ) -> Workload:
-    """Return the workload of all jobs together on the GPUs of these sites; raises ScheduleError, which names the job.
+    """Return the workload of all jobs together on the GPUs of these sites; raises JobError for the first that
+    is not possible, and ScheduleError if no job is left or they are too many together.
 
     `default` is the scenario's [collective], `training` plans jobs of that kind, and `admission` admits transfers;
     refused and broken transfers are left out. Background traffic is drawn from `seed` for the round of this number.
@@ -58,7 +70,7 @@ def _job(
     seed: tuple[int, ...],
     training: TrainingPlan | None,
 ) -> Job:
-    ranks = job.ranks or tuple(range(sum(sites)))
+    ranks, spec = job.ranks or tuple(range(sum(sites))), job.collective(default)
     try:
         if job.is_background:
             assert job.pattern is not None and job.rate_bps is not None and job.duration_s is not None
@@ -70,13 +82,15 @@ def _job(
                 duration_s=job.duration_s,
                 seed=seed,
             )
-        elif (spec := job.collective(default)).kind == TRAINING:
+        elif spec.kind == TRAINING:
             assert training is not None
             workload = training.workload(ranks)
         else:
             workload = workload_of(spec, sites_of(ranks, sites))
     except ScheduleError as error:
-        raise ScheduleError(f"{job.name}: {error}") from None
+        inherits = job.schedule is None and spec.schedule is not None
+        own = ", or a schedule of its own in place of collective.schedule" * inherits
+        raise JobError(number + 1, f"{job.name}: {error}{own}") from None
     return Job(
         name=job.name,
         workload=workload,

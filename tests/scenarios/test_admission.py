@@ -21,6 +21,7 @@ from scenarios.spec.admission import BROKEN
 from scenarios.spec.faults import Fault
 from scenarios.spec.load import resolved, scenario_of
 from tests.conftest import PROJECT
+from tests.fakes.runs import answer
 from tests.guest import mixes
 from topologies.fabric.fabric import build_fabric
 
@@ -297,6 +298,18 @@ def test_without_admission_transfers_use_the_paths_of_the_mode_and_any_fault_is_
     assert copy.outcome == "sent"
     undisturbed = replace(found, faults=())
     assert [ends_s(undisturbed, mode)["copy"] for mode in ("base", "wan")] == pytest.approx([32e-3, 16e-3], rel=0.01)
+
+
+def test_transfers_that_are_not_admitted_share_links_with_a_ring_on_the_same_gpus_as_predicted(tmp_path):
+    """Both modes may be compared, too: only tunnels exclude a mode that chooses paths."""
+    head = HEAD.replace('"spray"', '"single"').replace('["base"]', '["base", "joint"]')
+    found = setting({"name": "ring", "chunk": "1 MB"}, COPY | {"deadline": "90 ms"}, head=head)
+    (tmp_path / "shared.toml").write_text(resolved(found))
+    told = answer(tmp_path / "run", "shared.toml", "--engine", "both")
+    assert told["fidelity"]["drops"] == 0 and told["fidelity"]["p99_abs_error"] < 0.005
+    for point in told["points"]:
+        (copy,) = point["transfers"]
+        assert (copy["outcome"], copy["kept"]) == ("sent", True)
 
 
 @pytest.mark.parametrize(

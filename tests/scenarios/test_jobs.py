@@ -119,7 +119,16 @@ def test_an_invalid_job_is_refused_in_one_sentence_with_its_key(job, place, word
     with pytest.raises(ScenarioError) as refusal:
         scenario({"name": "a"}, job)
     (line,) = refusal.value.mistakes
-    assert re.match(rf"job{re.escape(f'[2]{place}') if place else ''}: .*{words}", line), line
+    assert re.match(rf"job\[2\]{re.escape(place)}: .*{words}", line), line
+
+
+def test_a_job_that_inherits_a_schedule_for_other_gpus_is_blamed_with_what_it_may_have_instead():
+    keys = {"collective__kind": "messages", "collective__schedule": str(GOAL)}
+    with pytest.raises(ScenarioError) as refusal:
+        scenario({"ranks": [0, 1, 4, 5]}, {"name": "b", "ranks": [2, 3]}, **keys)
+    (line,) = refusal.value.mistakes
+    assert re.match(r"job\[2\]: b: .*between 4 GPUs, asked for as messages between 2; allowed: ", line), line
+    assert line.endswith("the kind messages and 4 GPUs, or a schedule of its own in place of collective.schedule")
 
 
 def test_a_messages_job_keeps_the_sizes_of_its_schedule_file_beside_other_jobs():

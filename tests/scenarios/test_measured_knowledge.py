@@ -378,10 +378,13 @@ def test_settings_that_probes_do_not_support_are_refused(keys, says):
         scenario_of(NEAR.format(every=1) + keys)
 
 
-def test_decisions_from_probes_replay_from_the_run_folder_and_probing_time_is_predicted(tmp_path):
-    (tmp_path / "probes.toml").write_text(PROBES.format(count=5))
+@pytest.mark.parametrize(
+    ("fabric", "count"), [("", 5), ('[fabric]\ngrain = "physical"\nrails = 2\nrouting = "ecmp"', 3)]
+)
+def test_decisions_from_probes_replay_from_the_run_folder_and_probing_time_is_predicted(tmp_path, fabric, count):
+    (tmp_path / "probes.toml").write_text(PROBES.format(count=count) + fabric)
     fidelity = answer(tmp_path / "run", "probes.toml")["fidelity"]
-    assert (fidelity["collectives"], fidelity["drops"]) == (5, 0)
+    assert (fidelity["collectives"], fidelity["drops"]) == (count, 0)
     (setting,) = load_scenario(str(tmp_path / "run" / "scenario.toml"), []).configurations()
     conditions, expected, chosen = conditions_of(setting), PointPredictor(setting, "probes"), set()
     found = rows(tmp_path / "run").set_index(["engine", "collective"]).sort_index()
@@ -404,7 +407,7 @@ def test_decisions_from_probes_replay_from_the_run_folder_and_probing_time_is_pr
             slowest_bps, delay_s = true_bps[way[way >= 0]].min(), conditions.shared_delays_s[way[way >= 0]].sum()
             rate_bps = 8 * setting.control.probe_bytes / ((arrived_ns - sent_ns) / 1e9 - delay_s)
             assert rate_bps == pytest.approx(slowest_bps, rel=0.005)
-    assert len(chosen) > 2
+    assert len(chosen) >= count // 2
 
 
 STRUCK = (
