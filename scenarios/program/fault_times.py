@@ -39,10 +39,7 @@ class FaultTimes(FaultInjector):
         self._kill_rank, self._changed = kill_rank, changed
         self._due_ns: list[tuple[int, bool, int]] = []  # a heap of times, beginnings (after ends), and faults
         for index, fault in enumerate(self._faults):
-            self._due_ns.append((fault.begins_ns, True, index))
-            if fault.ends_ns is not None:
-                self._due_ns.append((fault.ends_ns, False, index))
-        heapq.heapify(self._due_ns)
+            heapq.heappush(self._due_ns, (fault.begins_ns, True, index))
         self._restart: _Restart | None = None
 
     @property
@@ -62,7 +59,11 @@ class FaultTimes(FaultInjector):
         if self._restart is not None and self._restart.is_over():
             self._finish_restart()
         while self._due_ns and self._due_ns[0][0] <= now_ns:
-            _, begins, index = heapq.heappop(self._due_ns)
+            due_ns, begins, index = heapq.heappop(self._due_ns)
+            if begins and (lasts_ns := self._faults[index].lasts_ns) is not None:
+                # On the wall clock a fault may begin late, while ranks are being started, and still lasts as long.
+                began_ns = now_ns if self._testbed.platform.is_real else due_ns
+                heapq.heappush(self._due_ns, (began_ns + lasts_ns, False, index))
             self.record_outages()  # before the controller is killed, or forgets the oldest
             if self._faults[index].kind == "controller killed" and self._restart is not None:
                 self._finish_restart()
