@@ -114,12 +114,7 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     if config.program.command is None:
         return
     yield from program.check(config.program, config.mode(config.run.modes[0]), fabric)
-    if config.fabric.routing != "single":
-        yield Mistake("fabric.routing", f"{config.fabric.routing} cannot be combined with a program; allowed: single")
-    if config.fabric.has_planes:
-        yield Mistake(
-            "fabric.rails", f"{config.fabric.rails} rails cannot be combined with a program; allowed: 1, or none"
-        )
+    yield from program.check_routing(fabric)
     ranks = config.program.ranks_of(config.gpus)
     for number, fault in enumerate(config.faults, 1):
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scenarios.policies.knowledge import ENDS, PORTS, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec.values import Kind, fitting, texts, whole
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
@@ -144,5 +145,33 @@ def check(program: ProgramSpec, mode: Mode, fabric: Fabric) -> Iterator[Mistake]
         has, least = format_size(program.memory_bytes), format_size(least_bytes)
         yield Mistake("program.memory", f'"{has}" is too little for the ranks\' shells; allowed: "{least}" or more')
     if mode.knowledge.is_measured:
-        text = f"{mode.name} uses {mode.knowledge}, which a program does not provide; allowed: unmeasured knowledge"
-        yield Mistake("run.modes", text)
+        text = (
+            f"{mode.name} uses {mode.knowledge}, which a program does not provide: {_UNMEASURED[mode.knowledge.kind]}"
+        )
+        yield Mistake("run.modes", f"{text}; allowed: unmeasured knowledge")
+
+
+def check_routing(fabric: Fabric) -> Iterator[Mistake]:
+    """Yield why a fabric's routing, or its planes, cannot place the connections of a program."""
+    if (reason := _UNROUTED.get(fabric.spec.routing)) is not None:
+        text = f"{fabric.spec.routing} cannot be combined with a program: {reason}; allowed: single"
+        yield Mistake("fabric.routing", text)
+    if fabric.spec.has_planes:
+        reason = "a plane is chosen by a flow's channel, and a program's connections have none"
+        text = f"{fabric.spec.rails} rails cannot be combined with a program: {reason}; allowed: 1, or none"
+        yield Mistake("fabric.rails", text)
+
+
+_UNMEASURED = {
+    ENDS: "nobody knows when a message of a program begins and ends",
+    PORTS: "a port counts what a program has sent, not what it could have sent",
+    PROBED: "a probe would share links with the program, and see only a part of their rates",
+}
+"""Why there is no measured knowledge beside a program, by its kind."""
+
+_UNROUTED = {
+    "ecmp": "a path is chosen by a flow's channel, and a program's connections have none",
+    "spray": "messages are cut into pieces with a connection each, and a program's connections cannot be cut",
+    "te": "tunnels get rates for the demands of flows, and those of a program are not known",
+}
+"""Why a routing does not apply to a program."""

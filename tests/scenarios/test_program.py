@@ -585,9 +585,11 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (
             ["--exec", "true", "--set", 'policy=[{name="x",knowledge="measured ports"}]', "--modes", "x"],
-            "x uses measured ports, which a program does not provide; allowed: unmeasured knowledge",
+            "x uses measured ports, which a program does not provide: a port counts what a program has sent, not what",
         ),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
+        (["--exec", "true", "--set", "fabric.routing=spray"], "a program's connections cannot be cut; allowed: single"),
+        (["--exec", "true", "--set", "fabric.routing=te"], "those of a program are not known; allowed: single"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),

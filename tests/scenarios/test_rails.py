@@ -127,7 +127,7 @@ def test_rails_survive_storing_appear_in_labels_and_replace_leaves_and_spines() 
         (["fabric.oversubscription=[1, true]"], "true is a boolean; allowed: a number"),
         (
             ["fabric.rails=2", 'program.command="true"'],
-            "2 rails cannot be combined with a program; allowed: 1, or none",
+            "2 rails cannot be combined with a program: a plane is chosen by a flow's channel",
         ),
     ],
 )
