@@ -52,6 +52,10 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
             look = {"color": _LOOKS[index % len(_LOOKS)], "linestyle": _LINES[index // len(_LOOKS) % len(_LINES)]}
             name = run["links"][link]["link"]
             above.stairs(100 * used[:, link], at_s / scale, baseline=None, label=name, linewidth=1.3, **look)
+        for fault in run.get("faults", ()):
+            over_s = last_s if fault["over_s"] is None else fault["over_s"]
+            for axes in (above, below):
+                axes.axvspan(fault["began_s"] / scale, over_s / scale, color=_WRONG, alpha=0.12, linewidth=0)
         above.set_ylim(0, None)
         above.set_ylabel("utilisation (%)")
         if above.get_legend_handles_labels()[0]:
@@ -73,6 +77,7 @@ def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], 
         for number, link in enumerate(run["links"])
     ] or [{"from_s": 0.0, "until_s": 0.0, "link": "", "utilisation": 0.0}]
     failed = " Ranks that failed are red." if any(one["status"] for one in ranks) else ""
+    failed += " Faults are in force where it is shaded." if run.get("faults") else ""
     return Picture(
         name="program",
         caption=f"Utilisation of the WAN links that carried traffic, and the lifetimes of the ranks.{failed}",

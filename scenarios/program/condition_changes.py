@@ -1,12 +1,14 @@
 """The conditions and the WAN paths of a program's run over time: when they change, and which paths are chosen then."""
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from controller.api.client import ControllerError
 from controller.routing.wan_path_choice import Router
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.play import Given, Player, Timeline
@@ -16,6 +18,7 @@ from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import NO_CABLES, Cables, reachable
+from topologies.linux import make_timers_exact
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -75,7 +78,9 @@ class ProgramTimeline:
 
     The constructor puts the first paths into force. `count` is how often a rate has changed since, `rerouted` how often
     a path has, and `messages` the number of OpenFlow messages in all. Faults in force are given to each method; with
-    `routes` False there is no controller, and paths stay as they are. Raises the errors of `Failure`.
+    `routes` False there is no controller, and paths stay as they are. If the controller is far from the switches, paths
+    are installed in a thread, one change after the other, as rates and faults do not wait for it; `finish` waits for
+    the last one. Raises the errors of `Failure`.
     """
 
     def __init__(self, testbed: Testbed, config: Scenario) -> None:
@@ -84,6 +89,7 @@ class ProgramTimeline:
         every_s = config.conditions.every_s
         self._every_ns = None if every_s is None else round(every_s * 1e9)
         in_force = partial(self._planned, config.faults) if config.faults else None
+        self._loses_controller = any(fault.kind == "controller killed" for fault in config.faults)
         self._config = replace(config, faults=())  # of which collectives' decision times would depend
         self._conditions = conditions_of(self._config, in_force)
         self._believed = self._conditions.believed(self._mode.knowledge)
@@ -91,11 +97,13 @@ class ProgramTimeline:
         self._timeline = Timeline(
             Player(self._mode, exchange, Given(self._believed), reembed_every=config.collective.reembed_every)
         )
+        self._thread = ThreadPoolExecutor(1, initializer=make_timers_exact) if config.control_delays_s else None
+        self._pending: list[Future[None]] = []  # changes of paths, in order
         self._row = self.count = self.rerouted = self.messages = 0
         self._drawn_bps = self.rates_bps = self._conditions.shaped_bps(0, ())
         self._dead = self._avoided = NO_CABLES  # the cables that are down now, and were when paths were chosen
         self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
-        self._route()
+        self._install(self._chosen_bps, self._best, NO_CABLES, is_choice=False)
         testbed.settle()
 
     @property
@@ -112,6 +120,7 @@ class ProgramTimeline:
     def advance(self, now_ns: int, faults: Collection[Fault] = (), *, routes: bool = True) -> None:
         """Put the rates of an instant into force, and new paths if the mode chooses any under these rates."""
         assert self._every_ns is not None
+        self._take_results()
         before, self._row = self._row, now_ns // self._every_ns
         if self._conditions.limit is not None:
             self._row = min(self._row, self._conditions.limit - 1)
@@ -124,7 +133,7 @@ class ProgramTimeline:
             slow = [fault for fault in faults if fault.kind not in CABLE_KINDS]
             self._chosen_bps, self._best = self._believed.known_bps(self._row, slow), True
             if routes:
-                self.rerouted += self._route() > 0
+                self._route(is_choice=True)
 
     def struck(self, faults: Collection[Fault], *, routes: bool, anew: bool) -> None:
         """Put the rates under these faults into force, after one has begun or ended.
@@ -137,19 +146,47 @@ class ProgramTimeline:
         if anew and self.changes_paths:
             self._testbed.apply_rules_together()
         if routes and (anew or not self._avoided <= self._dead):
-            self._route()
+            self._route(is_choice=False)
+
+    @property
+    def is_routing(self) -> bool:
+        """Whether a change of paths is under way."""
+        self._take_results()
+        return bool(self._pending)
+
+    def _take_results(self) -> None:
+        """Raise the error of a change of paths that has failed."""
+        while self._pending and self._pending[0].done():
+            self._pending.pop(0).result()
+
+    def finish(self) -> None:
+        """Wait until all changes of paths are over."""
+        while self._pending:
+            self._pending.pop(0).result()
 
     def _shape(self, faults: Collection[Fault]) -> None:
         self.rates_bps = self._conditions.shaped_bps(self._row, faults)
         self._testbed.change(self.rates_bps)
 
-    def _route(self) -> int:
+    def _route(self, *, is_choice: bool) -> None:
         """Have the controller install the chosen paths, except between GPUs that failed cables cut off from each other;
-        return the number of messages."""
+        `is_choice` is whether they were chosen anew."""
         self._avoided = self._dead if self._cuts_off(self._dead) else NO_CABLES
-        messages = self._testbed.route_all(self._chosen_bps, best=self._best, dead=self._avoided)
+        install = partial(self._install, self._chosen_bps, self._best, self._avoided, is_choice=is_choice)
+        if self._thread is None:
+            install()
+        else:
+            self._pending.append(self._thread.submit(install))
+
+    def _install(self, chosen_bps: Floats, best: bool, avoided: Cables, *, is_choice: bool) -> None:
+        try:
+            messages = self._testbed.route_all(chosen_bps, best=best, dead=avoided)
+        except ControllerError:
+            if not self._loses_controller or self._testbed.controller.alive():
+                raise
+            return  # a fault has killed it meanwhile: a new one will install the paths
         self.messages += messages
-        return messages
+        self.rerouted += is_choice and messages > 0
 
     def _planned(self, faults: Collection[Fault], row: int) -> Collection[Fault]:
         """Return the faults of which a rule knows at a row of conditions. Cables whose failure cuts GPUs off are left

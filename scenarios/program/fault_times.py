@@ -24,7 +24,8 @@ class FaultTimes(FaultInjector):
     """Injects and ends the faults of a program at their times, in ns since the ranks' start.
 
     `record` is called with every event, as for `FaultInjector`. `kill_rank` kills the program's processes on a GPU.
-    `changed` is called after every fault that began or ended, and when a new controller is ready.
+    `changed` is called after every fault that began or ended, and when a new controller is ready. While `is_busy`
+    returns true, the controller is not asked for outages.
     """
 
     def __init__(
@@ -34,15 +35,13 @@ class FaultTimes(FaultInjector):
         *,
         kill_rank: Callable[[int], object],
         changed: Callable[[], object],
+        is_busy: Callable[[], bool],
     ) -> None:
         super().__init__(testbed, record)
-        self._kill_rank, self._changed = kill_rank, changed
+        self._kill_rank, self._changed, self._is_busy = kill_rank, changed, is_busy
         self._due_ns: list[tuple[int, bool, int]] = []  # a heap of times, beginnings (after ends), and faults
         for index, fault in enumerate(self._faults):
-            self._due_ns.append((fault.begins_ns, True, index))
-            if fault.ends_ns is not None:
-                self._due_ns.append((fault.ends_ns, False, index))
-        heapq.heapify(self._due_ns)
+            heapq.heappush(self._due_ns, (fault.begins_ns, True, index))
         self._restart: _Restart | None = None
 
     @property
@@ -62,8 +61,13 @@ class FaultTimes(FaultInjector):
         if self._restart is not None and self._restart.is_over():
             self._finish_restart()
         while self._due_ns and self._due_ns[0][0] <= now_ns:
-            _, begins, index = heapq.heappop(self._due_ns)
-            self.record_outages()  # before the controller is killed, or forgets the oldest
+            due_ns, begins, index = heapq.heappop(self._due_ns)
+            if begins and (lasts_ns := self._faults[index].lasts_ns) is not None:
+                # On the wall clock a fault may begin late, while ranks are being started, and still lasts as long.
+                began_ns = now_ns if self._testbed.platform.is_real else due_ns
+                heapq.heappush(self._due_ns, (began_ns + lasts_ns, False, index))
+            if not self._is_busy():
+                self.record_outages()  # before the controller is killed, or forgets the oldest
             if self._faults[index].kind == "controller killed" and self._restart is not None:
                 self._finish_restart()
             (self.inject if begins else self.end)(index)

@@ -139,7 +139,13 @@ class Run:
         self._counted_before = [self._counted(gpu) for gpu in self._gpus]
         self._sent_bytes_before = self._sent_bytes()
         self._beginning_ns = self._since_ns = 0
-        self._faults = FaultTimes(testbed, self._record_event, kill_rank=self._kill_rank, changed=self._adapt_to_faults)
+        self._faults = FaultTimes(
+            testbed,
+            self._record_event,
+            kill_rank=self._kill_rank,
+            changed=self._adapt_to_faults,
+            is_busy=lambda: timeline is not None and timeline.is_routing,
+        )
         self._events: list[dict[str, Any]] = []  # not emitted yet
         self._had_controller = True
         self._rates_bps = self._carried_bps()
@@ -336,6 +342,8 @@ class Run:
         while self._streams:
             self._process_events(None)
         drops = self._testbed.drops()
+        if self._timeline is not None:
+            self._timeline.finish()
         if self._has_faults:
             self._faults.record_outages()
             self._record_event("ended", why="")

@@ -162,7 +162,6 @@ _SMALL_BUFFER = _is_given(
 _SLOW_START = _is_value("transport.line_rate", value=False)
 _IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
 _RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
-_ROUTED = _is_given("fabric.routing", lambda config: config.fabric.routing != "single", "another fabric.routing")
 _TE = _is_value("fabric.routing", te.ROUTING)
 _UNADMITTED = _is_given(
     "fabric.routing",
@@ -316,8 +315,14 @@ TABLE = (
     Exclusion(_REFEREES, _OUTAGES, _NO_BEST),
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
-    Exclusion(_ROUTED, _PROGRAM, "not modelled yet: its connections are known as pairs of GPUs", "single"),
-    Exclusion(_RAILS, _PROGRAM, "not modelled yet: its connections are known as pairs of GPUs", "1, or none"),
+    Exclusion(
+        _ECMP, _PROGRAM, "not modelled yet: a program's connections have no channel, which chooses a path", "single"
+    ),
+    Exclusion(_SPRAY, _PROGRAM, "a program's connections cannot be cut into pieces", "single"),
+    Exclusion(_TE, _PROGRAM, "a program's demands, for which tunnels get rates, are not known", "single"),
+    Exclusion(
+        _RAILS, _PROGRAM, "not modelled yet: a program's connections have no channel, which chooses a plane", "1"
+    ),
     Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(
         _MEASURED_BY_PROGRAM, _PROGRAM, "not modelled yet: it has no collectives to measure", "unmeasured knowledge"

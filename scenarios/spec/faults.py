@@ -123,9 +123,14 @@ class Fault:
         return round((self.after_s or 0.0) * 1e9)
 
     @property
+    def lasts_ns(self) -> int | None:
+        """How long a fault of a program lasts, in ns; None if it stays."""
+        return None if self.lasts_s is None else round(self.lasts_s * 1e9)
+
+    @property
     def ends_ns(self) -> int | None:
         """When a fault of a program ends, in ns since the ranks' start; None if it stays."""
-        return None if self.lasts_s is None else self.begins_ns + round(self.lasts_s * 1e9)
+        return None if self.lasts_ns is None else self.begins_ns + self.lasts_ns
 
     def is_over(self, collective: int) -> bool:
         """Whether the fault has ended before this collective."""

@@ -49,7 +49,7 @@ def workload_of_jobs(
     transfers = {} if admission is None else {each.job.name: each for each in admission.transfers(jobs)}
     for place, job in enumerate(jobs):
         if job.name not in transfers:
-            placed_job = _job(job, default, sites=sites, seed=(seed, place, number), training=training)
+            placed_job = _job(job, place, default, sites=sites, seed=(seed, place, number), training=training)
         elif (transfer := transfers[job.name]).workload is not None:
             assert job.ranks is not None
             placed_job = Job(name=job.name, workload=transfer.workload, places=job.ranks, start_s=transfer.start_s)
@@ -64,6 +64,7 @@ def workload_of_jobs(
 
 def _job(
     job: JobSpec,
+    place: int,
     default: CollectiveSpec,
     *,
     sites: tuple[int, ...],
@@ -90,7 +91,7 @@ def _job(
     except ScheduleError as error:
         inherits = job.schedule is None and spec.schedule is not None
         own = ", or a schedule of its own in place of collective.schedule" * inherits
-        raise JobError(number + 1, f"{job.name}: {error}{own}") from None
+        raise JobError(place + 1, f"{job.name}: {error}{own}") from None
     return Job(
         name=job.name,
         workload=workload,

@@ -18,8 +18,10 @@ from analysis.results.reader import open_run
 from scenarios.experiment import command
 from scenarios.program import command as program_command
 from scenarios.program import session
-from scenarios.program.condition_changes import ProgramTimeline, rows_as_collectives
+from scenarios.program.condition_changes import ProgramTimeline
+from scenarios.program.rows import rows_as_collectives
 from tests.fakes.commands import scenario
+from topologies.fabric.failures import Cables
 
 
 def modelled(folder: Path, *options: str) -> Path:
@@ -115,7 +117,7 @@ class RoutedTestbed:
     def __init__(self) -> None:
         self.rates: list[np.ndarray] = []
 
-    def route_all(self, rates_bps: np.ndarray, *, best: bool) -> int:
+    def route_all(self, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
         self.rates.append(rates_bps.copy())
         return int(len(self.rates) < 2 or (self.rates[-1] != self.rates[-2]).any())
 

@@ -443,6 +443,34 @@ def test_a_policy_chooses_paths_again_as_conditions_change_over_time(
     assert (timeline.rerouted, timeline.messages) == (len(asked) - 1, 2 * len(asked))
 
 
+def test_new_paths_are_in_force_once_the_controllers_messages_have_arrived(tmp_path: Path) -> None:
+    """At 100 ms the short path gets slow. The controller is 8 ms away, and the program, which waits for nothing, goes
+    on on the old path until then, also if costs are counted. Nothing else waits for the controller, whose switches
+    confirm at 116 ms."""
+    links = [f"s{a}b{x}>s{1 - a}b{y}" for a in (0, 1) for x in (0, 1) for y in (0, 1)]
+    lines = ["time_s,link,rate_bps", *(f"0,{link},1e10" for link in links), "0.1,s1b0>s0b0,1e8", "1,s0b0>s1b0,1e10"]
+    (tmp_path / "wan.csv").write_text("\n".join(lines) + "\n")
+    keys = [
+        'conditions.links={wan={delay="5 ms"}, "s1b0>s0b0"={delay="3 ms"}}',
+        "conditions.sampler=trace",
+        "conditions.trace=wan.csv",
+        "conditions.every=50 ms",
+        "control.delay=8 ms",
+        "control.counted=true",
+        'fault=[{at = "104 ms", what = "agent 1 slow 2x"}]',
+        "program.ranks=[0, 2]",
+    ]
+    options = ["--modes", "wan", "--gpus", "4", *(word for key in keys for word in ("--set", key))]
+    command = f"{PYTHON} {GUEST / 'pulses.py'} 140"
+    found = json.loads(ended("--out", "run", "--json", "--exec", command, *options, cwd=tmp_path)[0])
+    sent = [tuple(map(int, line.split())) for line in (tmp_path / "run/output/0.stdout").read_text().splitlines()]
+    assert (len(sent), found["drops"], found["rerouted"]) == (140, 0, 1)
+    for at_ns, took_ns in sent:
+        delay_ns = 3_000_000 if at_ns < 108_500_000 else 5_000_000
+        assert took_ns == pytest.approx(delay_ns, abs=10_000), at_ns
+    assert found["faults"][0]["began_s"] == pytest.approx(0.104, abs=1e-5)
+
+
 @pytest.mark.parametrize(("rule", "rows"), [("every 1", range(9)), ("drift 0.03", [0, 2, 4, 5, 6])])
 def test_paths_are_chosen_under_the_faults_that_are_in_force_then(rule: str, rows: Sequence[int]) -> None:
     """Each millisecond, a rule knows which links have failed and which hosts are slow; the controller finds out by
@@ -581,6 +609,8 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--policy", "mine.py"], 'mine.py" is not understood; allowed: FILE:NAME'),
         (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
+        (["--exec", "true", "--set", "fabric.routing=spray"], "a program's connections cannot be cut; allowed: single"),
+        (["--exec", "true", "--set", "fabric.routing=te"], "those of a program are not known; allowed: single"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),
