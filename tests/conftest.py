@@ -36,7 +36,9 @@ settings.load_profile("any machine")
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests that share a fixture of their module in one process, so that it is made once (--dist loadgroup)."""
+    """Run tests that share a fixture of their module in one process, so that it is made once (--dist loadgroup), and
+    tests marked `alone` last, when no long test keeps them and all others waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
     for item in items:
         assert isinstance(item, pytest.Function)
         if any(one.scope == "module" for found in item._fixtureinfo.name2fixturedefs.values() for one in found):

@@ -1,13 +1,14 @@
 """Runs inside the VM: random mixes of transfers, each on a testbed of its own; prints a JSON list.
 
-`mixes.py SEEDS [PROTECTED [RECOVERY]]`: a list of seeds such as "0,1,2", the share of mixes that is protected, and by
-how many ms transfers of these must complete before their deadlines, 0 for none.
+`mixes.py SEEDS [PROTECTED [RECOVERY [LINKS]]]`: a list of seeds such as "0,1,2", the share of mixes that is protected,
+by how many ms transfers of these must complete before their deadlines, 0 for none, and how many WAN links fail at most.
 
 For each seed, "promised" has the outcome of every transfer and, if it was promised, its due time and its completion; a
-protected mix also runs with each WAN link in turn `down`, from the beginning or, with a recovery, from a random instant
-on. "forced": if a request is refused that would not fit without any reserve either, the mix runs once more with the
-first such request forced in beside the promises before it. For that, the calendar takes links to be faster by a factor,
-`times`. `late` are the transfers that were late then; for a protected mix, in the first case that has any.
+protected mix also runs with each of these WAN links in turn `down`, from the beginning or, with a recovery, from a
+random instant on. "forced": if a request is refused that would not fit without any reserve either, the mix runs once
+more with the first such request forced in beside the promises before it. For that, the calendar takes links to be
+faster by a factor, `times`. `late` are the transfers that were late then; for a protected mix, in the first case that
+has any.
 """
 
 import json
@@ -92,12 +93,12 @@ protect = "{"link" if is_protected else "none"}"
     return found
 
 
-def failing(setting: Scenario, seed: int) -> Iterator[Scenario]:
-    """Yield the mix with all links up and, if it is protected, with each WAN link down in turn, from the beginning or
-    from an instant on."""
+def failing(setting: Scenario, seed: int, most: int | None) -> Iterator[Scenario]:
+    """Yield the mix with all links up and, if it is protected, with each of the first `most` WAN links down in turn,
+    from the beginning or from an instant on."""
     yield setting
     draw, last_s = random.Random(seed), max(one.edges_s[-1] for one in setting.transfers if one.workload is not None)
-    for a, b in build_fabric(setting.fabric).wan.links if setting.admission.protects else ():
+    for a, b in build_fabric(setting.fabric).wan.links[:most] if setting.admission.protects else ():
         is_late = setting.admission.recovery_s is not None and draw.random() < 0.5
         after_s = round(draw.uniform(0.0, float(last_s)), 9) if is_late else None
         yield replace(setting, faults=(Fault(collective=0, kind="link down", target=f"{a}-{b}", after_s=after_s),))
@@ -116,10 +117,10 @@ def measured(setting: Scenario) -> dict[str, float]:
     return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
 
-def promised(setting: Scenario, seed: int) -> list[dict[str, Any]]:
+def promised(setting: Scenario, seed: int, most: int | None) -> list[dict[str, Any]]:
     """Run every case of `failing`; return the transfers' outcomes, the link that is down, due times and completions."""
     found = []
-    for one in failing(setting, seed):
+    for one in failing(setting, seed, most):
         there_s, down = measured(one), [fault.words for fault in one.faults]
         found += [
             {
@@ -157,7 +158,7 @@ def forget() -> None:
     round_workload.workload_of_jobs.cache_clear()
 
 
-def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
+def forced(setting: Scenario, seed: int, most: int | None) -> dict[str, Any] | None:
     """Force in the first request that must break a promise, and return what happened; None if there is no such one."""
     kept: list[admission.Transfer] = []
     for one in setting.transfers:
@@ -180,7 +181,7 @@ def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
         while not fits and (times := 1.25 * times) < MAX_TIMES:
             with reserve(times=times):
                 if all(each.workload is not None for each in every.transfers):
-                    for case in failing(every, seed):
+                    for case in failing(every, seed, most):
                         there_s = measured(case)
                         if late := [each.job.name for each in [*kept, one] if there_s[each.job.name] > each.due_s]:
                             break
@@ -188,11 +189,11 @@ def forced(setting: Scenario, seed: int) -> dict[str, Any] | None:
     return None
 
 
-def main(seeds: str, protected: str = "0.2", recovery_ms: str = "200") -> None:
-    found = []
+def main(seeds: str, protected: str = "0.2", recovery_ms: str = "200", links: str = "") -> None:
+    found, most = [], int(links) if links else None
     for seed in map(int, seeds.split(",")):
         setting = mix(seed, protected=float(protected), recovery_ms=float(recovery_ms))
-        found.append({"promised": promised(setting, seed), "forced": forced(setting, seed)})
+        found.append({"promised": promised(setting, seed, most), "forced": forced(setting, seed, most)})
     print(json.dumps(found))
 
 

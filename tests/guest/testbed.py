@@ -1,9 +1,8 @@
-"""Runs inside the VM: small experiments during which something is measured or killed.
+"""Runs inside the VM: one experiment of ten collectives during which bytes are counted and parts are killed.
 
-`testbed.py SCENARIO MODE ACTION...` prints one JSON object with the result of each ACTION. `bytes`: for each
-collective, the WAN ports that carried more than one megabyte, and the links of the paths in use. `controller`, `agent`
-and `switch` kill that part before the third collective; the result has the collectives' numbers and the outcomes of
-the faults.
+`testbed.py SCENARIO MODE` prints one JSON object. `bytes`: for each of the first four collectives, the WAN ports that
+carried more than one megabyte, and the links of the paths in use. `collectives`: the numbers of those that completed.
+`outcomes`: those of the faults. The controller is killed after collective 3, an agent after 5, a switch after 7.
 """
 
 import json
@@ -11,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -23,7 +21,10 @@ from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
 from scenarios.testbed.testbed import CollectiveRecord, Event, Testbed
 
-COUNT = 4
+COUNT, WATCHED = 10, 4
+VICTIMS = {3: "controller", 5: "hosts.agent.launcher"}
+"""The modules of which a process is killed, by the collective before."""
+SWITCH_AFTER = 7
 
 
 def sent_bytes() -> dict[str, int]:
@@ -43,44 +44,31 @@ def wan_ports(testbed: Testbed) -> dict[str, str]:
     return ports
 
 
-def watch(testbed: Testbed, mode: str) -> Iterator[Any]:
-    ports = wan_ports(testbed)
-    before = sent_bytes()
-    for row in PointRun(testbed, MODES[mode]).records(count=COUNT):
-        after = sent_bytes()
-        busy = {link: after[port] - before.get(port, 0) for port, link in ports.items()}
-        paths = [testbed.fabric.paths[index] for index in row.path if index >= 0]
-        chosen = sorted(testbed.fabric.links[link].name for path in paths for link in path.links)
-        yield {"busy": {k: v for k, v in busy.items() if v > 1_000_000}, "chosen": chosen}
-        before = after
-
-
-def kill(testbed: Testbed, mode: str, victim: str) -> Iterator[Any]:
+def main(scenario: str, mode: str) -> None:
+    watched: list[dict[str, Any]] = []
+    completed: list[int] = []
     events: list[Event] = []
-    for row in Recovery(PointRun(testbed, MODES[mode])).records(count=COUNT):
-        if not isinstance(row, CollectiveRecord):
-            events.append(row)
-            if row["event"] == "ended":
-                for fault in fault_outcomes(events):
-                    yield f"{fault['what']}: {fault['outcome']}, {fault['collectives_lost']} lost"
-            continue
-        yield row.collective
-        if row.collective != 1:
-            continue
-        if victim == "switch":
-            subprocess.run(["ovs-vsctl", "del-br", "s0b0"], check=True)
-            continue
-        name = {"controller": "controller", "agent": "hosts.agent.launcher"}[victim]
-        found = [one.pid for one in psutil.process_iter(["cmdline"]) if name in (one.info["cmdline"] or [])]
-        os.kill(max(found), signal.SIGKILL)
-
-
-def main(scenario: str, mode: str, *actions: str) -> None:
-    seen = {}
-    for action in actions:
-        with Testbed(load_scenario(scenario)) as testbed:
-            seen[action] = list(watch(testbed, mode) if action == "bytes" else kill(testbed, mode, action))
-    print(json.dumps(seen))
+    with Testbed(load_scenario(scenario)) as testbed:
+        ports, before = wan_ports(testbed), sent_bytes()
+        for row in Recovery(PointRun(testbed, MODES[mode])).records(count=COUNT):
+            if not isinstance(row, CollectiveRecord):
+                events.append(row)
+                continue
+            completed.append(row.collective)
+            if row.collective < WATCHED:
+                after = sent_bytes()
+                busy = {link: after[port] - before.get(port, 0) for port, link in ports.items()}
+                paths = [testbed.fabric.paths[index] for index in row.path if index >= 0]
+                chosen = sorted(testbed.fabric.links[link].name for path in paths for link in path.links)
+                watched.append({"busy": {k: v for k, v in busy.items() if v > 1_000_000}, "chosen": chosen})
+                before = after
+            if victim := VICTIMS.get(row.collective):
+                found = [one.pid for one in psutil.process_iter(["cmdline"]) if victim in (one.info["cmdline"] or [])]
+                os.kill(max(found), signal.SIGKILL)
+            elif row.collective == SWITCH_AFTER:
+                subprocess.run(["ovs-vsctl", "del-br", "s0b0"], check=True)
+    outcomes = [f"{one['what']}: {one['outcome']}, {one['collectives_lost']} lost" for one in fault_outcomes(events)]
+    print(json.dumps({"bytes": watched, "collectives": completed, "outcomes": outcomes}))
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def test_a_gain_policy_reembeds_only_if_the_gain_over_its_horizon_exceeds_the_co
 
 def test_measured_reconfiguration_times_equal_the_predicted_ones(tmp_path):
     (tmp_path / "cost.toml").write_text(WORDS)
-    wanted = ("--modes", "joint,each", "--collectives", "11", "--engine", "both")
+    wanted = ("--modes", "joint", "--collectives", "11", "--engine", "both")
     fidelity = answer(tmp_path / "run", "cost.toml", *wanted)["fidelity"]
     assert abs(fidelity["median_ratio"] - 1) < 1e-3 and fidelity["p99_abs_error"] < 0.01
     found = rows(tmp_path / "run")
@@ -215,18 +215,14 @@ def test_measured_waits_equal_the_predicted_ones_on_paths_of_different_delay_and
     assert (waits_s["model"] > 0).sum() >= least
 
 
-def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_changes(tmp_path):
-    """The measured times equal the predicted ones and the closed form for two sites."""
+def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_changes():
+    """The closed form for two sites; that measured times are the predicted ones is tested above."""
     far = WORDS.replace("counted = true", 'counted = true\ndelay = ["2 ms", "5 ms"]')
-    (tmp_path / "far.toml").write_text(far)
-    wanted = ("--modes", "wan", "--collectives", "8", "--engine", "both", "--no-report", "--out", tmp_path / "run")
-    ended("far.toml", *wanted, cwd=tmp_path)
-    here = {name: of.reset_index(drop=True) for name, of in rows(tmp_path / "run").groupby("engine")}
-    model, emulation = here["model"], here["emulation"]
-    assert model.reconfigure_s.to_numpy() == pytest.approx(emulation.reconfigure_s.to_numpy(), abs=50e-9)
-    (setting,) = scenario_of(far).configurations()
+    (setting,) = scenario_of(far + '[run]\nmodes = ["wan"]\n').configurations()
     fabric = conditions_of(setting).fabric
-    for k in range(1, 8):
+    (model,) = (one.rows for one in Model(batch=1000).run([setting]))  # type: ignore[union-attr]
+    assert model.reconfigure_s is not None
+    for k in range(1, len(model.paths)):
         both = zip(model.paths[k - 1], model.paths[k], strict=True)
         moved = {fabric.paths[old].src_site for old, new in both if old != new}
         trip_s = 2 * max(({0: 2e-3, 1: 5e-3}[site] for site in moved), default=0.0)

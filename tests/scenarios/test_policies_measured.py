@@ -35,17 +35,17 @@ knowledge = "ewma 0.3"
 
 
 def test_testbed_decisions_and_times_of_policies_match_the_plan(tmp_path):
-    """The run fails if the testbed decides differently from the plan; the model runs all policies, the testbed 3."""
+    """The run fails if the testbed decides differently from the plan; the model runs all policies, the testbed 2."""
     (tmp_path / "policies.toml").write_text(POLICIES)
     answer(tmp_path / "all", "policies.toml", "--engine", "model")
     ends = {mode: here.completion_s.to_list() for mode, here in rows(tmp_path / "all").groupby("mode")}
     assert ends["each"] == ends["gains"] and ends["inf"] == ends["base"]
-    some = ('run.modes=["gains", "inf", "kept"]',)
-    measured(tmp_path / "run", "policies.toml", "--engine", "both", sets=some, collectives=30, p99=0.002)
+    some = ('run.modes=["gains", "kept"]',)
+    measured(tmp_path / "run", "policies.toml", "--engine", "both", sets=some, collectives=20, p99=0.002)
     found = rows(tmp_path / "run")
     choices = found.groupby(["engine", "mode"])[["reembedded", "rerouted"]]
     acted = {key: here.to_numpy().tolist() for key, here in choices}
-    assert all(acted["model", mode] == acted["emulation", mode] for mode in ("gains", "inf", "kept"))
+    assert all(acted["model", mode] == acted["emulation", mode] for mode in ("gains", "kept"))
     assert 0 < sum(map(any, acted["model", "kept"])) < 10
 
 

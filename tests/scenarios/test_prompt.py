@@ -6,9 +6,10 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
@@ -25,9 +26,9 @@ ANSWER_S = 120
 class Session:
     """A prompt that an unprivileged user started at a pseudo-terminal."""
 
-    def __init__(self, vm: VM, *arguments: str, clock: str = "wall") -> None:
+    def __init__(self, vm: VM, *arguments: str, clock: str = "wall", program: Sequence[str] = (RUN,)) -> None:
         state = str(vm.folder / "state")
-        self.child = vm.terminal("--cli", "--clock", clock, *arguments, program=[RUN], XDG_STATE_HOME=state)
+        self.child = vm.terminal("--cli", "--clock", clock, *arguments, program=program, XDG_STATE_HOME=state)
 
     def ask(self, line: str) -> str:
         """Type a line and return the output until the next prompt."""
@@ -42,9 +43,9 @@ class Session:
 
 
 @contextmanager
-def session(vm: VM, *arguments: str, leave: str = "exit\r", clock: str = "wall") -> Iterator[tuple[Session, str]]:
-    """Start a prompt and yield it with its banner; end the session by typing `leave`."""
-    prompt = Session(vm, *arguments, clock=clock)
+def session(vm: VM, *arguments: str, leave: str = "exit\r", **options: Any) -> Iterator[tuple[Session, str]]:
+    """Start a prompt, with the options of `Session`; yield it with its banner; end the session by typing `leave`."""
+    prompt = Session(vm, *arguments, **options)
     try:
         yield prompt, prompt.type("", timeout=COMING_UP_S)
         prompt.child.send(leave)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import psutil
@@ -20,6 +21,15 @@ from tests.fakes.processes import descendants
 from tests.scenarios.test_prompt import ANSWER_S, COMING_UP_S, RUN, Session, session
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+IMPATIENT = """
+import sys
+from scenarios import run, signals
+from scenarios.prompt import session
+session._REACTION_S = 2.0
+sys.argv[0] = run.__file__
+sys.exit(signals.guarded(run.main))
+"""
+"""The command, but what Ctrl-C does not end is killed after 2 s of processor time instead of 5."""
 
 
 def now_s(prompt: Session) -> float:
@@ -44,7 +54,8 @@ def ratios(output: str) -> list[float]:
 
 def test_a_prompt_session_in_virtual_time_predicts_exactly_and_stops_the_clock_when_idle(vm: VM) -> None:
     often = ("--set", 'policy=[{name = "often", reroute = "every 2"}]')
-    with session(vm, "--gpus", "4", "--out", "kept", *often, leave="\x04", clock="virtual") as (prompt, banner):
+    options: dict[str, Any] = {"leave": "\x04", "clock": "virtual", "program": ("-c", IMPATIENT)}
+    with session(vm, "--gpus", "4", "--out", "kept", *often, **options) as (prompt, banner):
         assert "in virtual time" in banner and "rate scale" not in banner
         assert "has a delay of 500 s" in prompt.ask("delay s0b1>s1b1 500 s")  # tc accepts up to 274 s
         assert "has a delay of 10 us" in prompt.ask("delay s0b1>s1b1 10 us")
@@ -111,7 +122,7 @@ def ctrl_c_and_keys(prompt: Session) -> None:
     prompt.child.expect("icmp_seq=20", timeout=ANSWER_S)
     ((sent, received),) = re.findall(r"(\d+) packets transmitted, (\d+) received", prompt.type("\x03"))
     assert int(sent) - int(received) <= 1  # the last packet may be under way
-    prompt.child.sendline("allgather 64 MB 100")
+    prompt.child.sendline("allgather 16 MB 100")
     prompt.child.expect("measured", timeout=ANSWER_S)
     assert "aborted" in prompt.type("\x03")
     prompt.child.sendline("run g0: ping g2")
@@ -149,7 +160,7 @@ def ctrl_c_and_keys(prompt: Session) -> None:
 
 def lines_typed_ahead(prompt: Session) -> None:
     """Lines typed while a command runs are kept for the next prompts, and so is an incomplete line."""
-    first = prompt.type("allgather 64 MB\rtime\rg1 ec")
+    first = prompt.type("allgather 16 MB\rtime\rg1 ec")
     assert ratios(first) == pytest.approx([1], abs=1e-3)
     assert re.search(r"^\d+\.\d+ s$", prompt.type(""), re.MULTILINE)
     assert "42" in prompt.type("ho $((6 * 7))\r").splitlines()
@@ -173,7 +184,7 @@ def test_a_program_that_stalls_virtual_time_ends_a_session_without_a_terminal(vm
 
 
 def test_a_prompt_computation_that_ignores_ctrl_c_ends_the_session(vm: VM) -> None:
-    prompt = Session(vm, "--gpus", "4", clock="virtual")
+    prompt = Session(vm, "--gpus", "4", clock="virtual", program=("-c", IMPATIENT))
     prompt.type("", timeout=COMING_UP_S)
     prompt.child.sendline("py sum(range(10**12))")  # never returns to the interpreter loop
     prompt.child.expect(pexpect.TIMEOUT, timeout=1)

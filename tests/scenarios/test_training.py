@@ -72,9 +72,9 @@ def test_one_stage_training_takes_its_computation_plus_one_allreduce() -> None:
 def test_a_job_that_runs_while_training_computes_takes_exactly_its_time_alone(tmp_path: Path) -> None:
     """The AllReduce runs while all stages compute, so that no messages overlap. Its time is the same to the nanosecond,
     although the messages of the training are twice as large."""
-    large = ("training.activations=1 MB", "training.gradient_size=64 MB", "training.replicas=2", "training.across=data")
+    large = ("training.activations=1 MB", "training.gradient_size=16 MB", "training.replicas=2", "training.across=data")
     more = (*large, "training.micro_batches=2", "training.forward=100 ms")
-    train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='64 MB', start='2 ms'}"
+    train, other = "{kind='training', name='train'}", "{kind='allreduce', name='sum', size='16 MB', start='2 ms'}"
     found = {}
     for out, jobs in (("both", (f"job=[{train}, {other}]", *more)), ("alone", (f"job=[{other}]",))):
         arguments = ("--engine", "emulation", "--collectives", "2", "--gpus", "4")
