@@ -162,6 +162,7 @@ _SMALL_BUFFER = _is_given(
 _SLOW_START = _is_value("transport.line_rate", value=False)
 _IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
 _RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
+_ECMP, _SPRAY = (_is_value("fabric.routing", name) for name in ("ecmp", ADMITTING_ROUTING))
 _TE = _is_value("fabric.routing", te.ROUTING)
 _UNADMITTED = _is_given(
     "fabric.routing",
