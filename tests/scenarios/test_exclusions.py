@@ -134,7 +134,9 @@ PAIRS: list[tuple[Part, Part, str]] = [
     ),
     (ECMP, PROGRAM, "fabric.routing: ecmp cannot be combined with a program"),
     (RAILS, PROGRAM, "fabric.rails: 2 cannot be combined with a program"),
-    (COUNTED, PROGRAM, "control.counted: true cannot be combined with a program"),
+    (SPRAY, PROGRAM, "fabric.routing: spray cannot be combined with a program"),
+    (TE, PROGRAM, "fabric.routing: te cannot be combined with a program"),
+    (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
     (READS, PROGRAM, "run.modes: mine, which knows measured ports, cannot be combined with a program"),
     (referees("policy"), PROGRAM, 'run.referees: ["policy"] cannot be combined with a program'),
 ]
