@@ -116,65 +116,64 @@ class Options:
 
     `believed(number)` returns the rates of logical links believed before a collective and, as far as they are known,
     before those that follow it: [K, links], K at least 1. Options are asked for one collective after the other, but
-    computed for several, because the cost of a call is nearly the same.
+    computed for several, because the cost of a call is nearly the same. The caller hands on what `believed` returned
+    then: paths may be computed later, when a belief has learnt or the rates at a prompt have changed.
     """
 
     def __init__(self, choices: Choices, believed: Callable[[int], Floats], *, reroutes: bool) -> None:
-        self._choices, self._believed, self._reroutes = choices, believed, reroutes
+        self.believed = believed
+        self._choices, self._reroutes = choices, reroutes
         self._rows: dict[str, _Rows] = {}
-
-    def believed_bps(self, number: int) -> Floats:
-        """Return the rates believed before a collective, [links] bit/s."""
-        return self._believed(number)[0]  # type: ignore[no-any-return]
 
     @property
     def fabric(self) -> Fabric:
         """The fabric of the placements and paths."""
         return self._choices.fabric
 
-    def paths_in_force(self, number: int, in_force: InForce) -> dict[tuple[int, int], int]:
-        """Return the path of every crossing, a pair of ranks in two sites, before a collective."""
-        path = self.kept(number, in_force).path
+    def crossings(self, in_force: InForce, path: Ranks) -> dict[tuple[int, int], int]:
+        """Return the path of every crossing, a pair of ranks in two sites, of the paths [F] of a placement in force."""
         return {pair: int(path[flow]) for pair, flow in self._choices.crossings(in_force.placement.ranks).items()}
 
-    def placed(self, number: int, ranks: Sequence[int]) -> Placement:
+    def placed(self, number: int, believed: Floats, ranks: Sequence[int]) -> Placement:
         """Return a placement that a user's policy gives; raises ValueError with what is allowed instead."""
         found = self._choices.placed(ranks)
-        return Placement(number, self.believed_bps(number), lambda: found)
+        return Placement(number, believed[0], lambda: found)
 
-    def routed(self, number: int, placement: Placement, given: Mapping[tuple[int, int], int]) -> Routing:
+    def routed(
+        self, number: int, believed: Floats, placement: Placement, given: Mapping[tuple[int, int], int]
+    ) -> Routing:
         """Return the paths for a placement, of which a user's policy gives some; raises ValueError as `placed` does."""
-        rates_bps = self.believed_bps(number)
+        rates_bps = believed[0]
         path = self._choices.routed(placement.ranks, given, rates_bps)
         return Routing(number, rates_bps, lambda: path, MappingProxyType(dict(given)))
 
-    def anew(self, number: int) -> "_Row":
+    def anew(self, number: int, believed: Floats) -> "_Row":
         """Return the best placement with the best paths for it, or the fixed paths if the policy never re-routes."""
-        return self._row("anew", number, None, lambda rates_bps: _Rows(self._choices, rates_bps, best=self._reroutes))
+        return self._row("anew", number, None, lambda: _Rows(self._choices, believed, best=self._reroutes))
 
-    def rerouted(self, number: int, placement: Placement) -> "_Row":
+    def rerouted(self, number: int, believed: Floats, placement: Placement) -> "_Row":
         """Return this placement with the best paths for it."""
         return self._row(
             "rerouted",
             number,
             placement,
-            lambda rates_bps: _Rows(self._choices, rates_bps[:_AHEAD], placement, best=True),
+            lambda: _Rows(self._choices, believed[:_AHEAD], placement, best=True),
         )
 
-    def kept(self, number: int, in_force: InForce) -> "_Row":
+    def kept(self, number: int, believed: Floats, in_force: InForce) -> "_Row":
         """Return the placement and the paths in force."""
         placement, routing = in_force
         return self._row(
             "kept",
             number,
             in_force,
-            lambda rates_bps: _Rows(self._choices, rates_bps[:_AHEAD], placement, routing, best=False),
+            lambda: _Rows(self._choices, believed[:_AHEAD], placement, routing, best=False),
         )
 
-    def _row(self, name: str, number: int, of: object, compute: Callable[[Floats], "_Rows"]) -> "_Row":
+    def _row(self, name: str, number: int, of: object, compute: Callable[[], "_Rows"]) -> "_Row":
         rows = self._rows.get(name)
         if rows is None or rows.of is not of or not rows.first <= number < rows.first + len(rows.rates_bps):
-            rows = compute(self._believed(number))
+            rows = compute()
             rows.first, rows.of = number, of
             if len(rows.rates_bps) > 1:  # a single row is only for this attempt: in the next, other faults are in force
                 self._rows[name] = rows
@@ -251,10 +250,10 @@ class Situation:
         self.number, self.in_force, self.cables_changed = number, in_force, cables_changed
         self._options = options
 
-    @cached_property
+    @property
     def believed_bps(self) -> Floats:
         """The believed rates of the logical links, [links] bit/s; 0 for a link that is down."""
-        return self._options.believed_bps(self.number)
+        return self._believed[0]  # type: ignore[no-any-return]
 
     @property
     def rates_bps(self) -> Floats:
@@ -274,15 +273,15 @@ class Situation:
     @property
     def paths(self) -> dict[tuple[int, int], int]:
         """The paths in force: by source and destination rank in two sites, the index in `fabric.paths`."""
-        return self._options.paths_in_force(self.number, self.in_force)
+        return self._options.crossings(self.in_force, self._kept.path)
 
     def place(self, ranks: Sequence[int]) -> Placement:
         """Return this placement as a choice; raises ValueError with what is allowed instead."""
-        return self._options.placed(self.number, ranks)
+        return self._options.placed(self.number, self._believed, ranks)
 
     def route(self, placement: Placement, paths: Mapping[tuple[int, int], int]) -> Routing:
         """Return the best paths for a placement as a choice, with these in their place; raises ValueError as above."""
-        return self._options.routed(self.number, placement, paths)
+        return self._options.routed(self.number, self._believed, placement, paths)
 
     @property
     def embedded(self) -> int:
@@ -326,13 +325,17 @@ class Situation:
         return Routing(self.number, self.believed_bps, lambda: self._anew.path)
 
     @cached_property
+    def _believed(self) -> Floats:
+        return self._options.believed(self.number)
+
+    @cached_property
     def _kept(self) -> _Row:
-        return self._options.kept(self.number, self.in_force)
+        return self._options.kept(self.number, self._believed, self.in_force)
 
     @cached_property
     def _over(self) -> _Row:
-        return self._options.rerouted(self.number, self.in_force.placement)
+        return self._options.rerouted(self.number, self._believed, self.in_force.placement)
 
     @cached_property
     def _anew(self) -> _Row:
-        return self._options.anew(self.number)
+        return self._options.anew(self.number, self._believed)

@@ -158,6 +158,17 @@ def test_an_action_counts_only_once_it_was_carried_out() -> None:
     assert [path for _, path in fake.done] == [[0], [0], [1], [1], [0]]
 
 
+def test_paths_are_those_of_the_rates_at_the_choice_however_late_they_are_looked_at() -> None:
+    """A belief may have learnt, or the rates at a prompt have changed, when the paths in force are first computed."""
+    now = SimpleNamespace(rates_bps=lambda start, count: rates[None], limit=None)
+    player = Player(Mode(name=MODE, reroute=when("every")), FakeChoices(), Given(now), reembed_every=4)  # type: ignore[arg-type]
+    rates = RATES[0]
+    player.take(player.decide(0))
+    rates = RATES[2]  # where the other path is better
+    assert player.in_force.routing is not None
+    assert player.in_force.routing.path.tolist() == [0]
+
+
 def test_the_documented_world_bounds_every_collective_from_above() -> None:
     """The worked example of docs/design.md, as it stands there."""
     (text,) = re.findall(r"```python\n(# one_by_one\.py\n.*?)```", (PROJECT / "docs" / "design.md").read_text(), re.S)
