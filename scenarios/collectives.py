@@ -174,12 +174,17 @@ def _measured(rows: "Mapping[tuple[int, str], Rows]") -> "pd.DataFrame":
     """Return measured collectives as the rows from which fidelity is computed."""
     import pandas as pd
 
-    names = ["completion_s", "predicted_s", "drops", "retransmitted_bytes"]
-    names += ["quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
+    from analysis.results.columns import COLLECTIVE
+
     parts = []
     for (setting, mode), own in rows.items():
-        part = pd.DataFrame({name: getattr(own, name) for name in names}, index=range(len(own)))
-        parts.append(part.assign(engine="emulation", setting=setting, mode=mode, late=False))
+        values = {
+            column.name: own.columns.get(column.name, column.otherwise)
+            for column in COLLECTIVE[1:]
+            if column.kind != "ranks"
+        }
+        part = pd.DataFrame(values, index=range(len(own)))
+        parts.append(part.assign(engine="emulation", setting=setting, mode=mode))
     return pd.concat(parts) if parts else pd.DataFrame()
 
 
@@ -194,7 +199,7 @@ def _lines(scenario: "Scenario", rows_by_engine: "Mapping[str, Mapping[tuple[int
         config = scenario.configurations()[index]
         measured_s = None if measured is None else float(measured.completion_s.mean())
         predicted_s = float(rows.predictions_s.mean())
-        bound_s = None if rows.bound_s is None else float(rows.bound_s.mean())
+        bound_s = float(rows["bound_s"].mean()) if "bound_s" in rows.columns else None
         size = config.collective.size_bytes
         assert size is not None  # every configuration has one, as sizes are swept
         algbw = size / (predicted_s if measured_s is None else measured_s)

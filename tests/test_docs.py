@@ -236,8 +236,12 @@ def test_every_relative_link_points_to_an_existing_file_and_heading(page: str) -
         assert not anchor or anchor in anchors, f"{page} links to {path}#{anchor}"
 
 
-def test_the_key_reference_matches_the_schema() -> None:
-    table = PAGES["scenarios.md"].partition("<!-- keys -->")[2].partition("<!-- /keys -->")[0]
-    made = sh(".venv/bin/python -m scenarios.spec.reference", PROJECT)
+@pytest.mark.parametrize(
+    ("page", "name", "module"),
+    [("scenarios.md", "keys", "scenarios.spec.reference"), ("results.md", "columns", "analysis.results.columns")],
+)
+def test_a_reference_is_what_its_module_prints(page: str, name: str, module: str) -> None:
+    table = PAGES[page].partition(f"<!-- {name} -->")[2].partition(f"<!-- /{name} -->")[0]
+    made = sh(f".venv/bin/python -m {module}", PROJECT)
     assert made.returncode == 0, made.stderr
     assert table.strip() == made.stdout.strip()

@@ -354,7 +354,7 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
     account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
     record = {"engine": "emulation", "setting": 0, "mode": "base", **account}
-    write_table(folder / "faults.parquet", schema.FAULTS, [schema.faults_table([record])])
+    write_table(folder / "faults.parquet", schema.SCHEMAS["faults"], [schema.faults_table([record])])
     return folder
 
 

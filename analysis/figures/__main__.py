@@ -35,8 +35,8 @@ from analysis.figures import (
 from analysis.figures.collective_detail import collectives_of
 from analysis.figures.output import Picture
 from analysis.figures.run_points import Configuration, FigureError, Points, configurations_of, groups_of, points_of
+from analysis.results.columns import REFEREES
 from analysis.results.reader import ResultsError, Run, open_run
-from analysis.results.rows import REFEREE_COLUMNS
 from topologies.command_line import CommandParser
 from topologies.linux import begin_worker
 
@@ -76,7 +76,7 @@ def tasks_of(
     tasks: list[Task] = [partial(budget.picture, name, groups, points)] if has_budget else []
     tasks += [partial(comparison.picture, name, group, points) for group in groups]
     tasks += [partial(periods.picture, name, group, points) for group in periods.groups_of(configurations)]
-    if any(point.rows[list(REFEREE_COLUMNS)].notna().any(axis=None) for point in points.values()):
+    if any(point.rows[[column.name for column in REFEREES]].notna().any(axis=None) for point in points.values()):
         tasks.append(partial(referees.of_run, name, configurations, points))
     with_jobs = [one for one in configurations if len(one.values.get("job") or ()) > 1]
     with_transfers = [one for one in configurations if one.admission]

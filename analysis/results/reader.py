@@ -9,7 +9,7 @@ they are merged into collectives.parquet at the end. Reading changes nothing in 
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from analysis.results import schema
+from analysis.results.columns import JOBS, OF_PARTS
 from analysis.results.rows import Point
+from analysis.results.schema import SCHEMAS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
 SCENARIO, PROVENANCE, SETTINGS, PARTS = "scenario.toml", "provenance.json", "settings.json", "parts"
-COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES, CONDITIONS, FAULTS = (
-    f"{name}.parquet" for name in ("collectives", "transfers", "jobs", "counters", "probes", "conditions", "faults")
-)
-_OF_PARTS = COLLECTIVES, TRANSFERS, JOBS, COUNTERS, PROBES
+COLLECTIVES, CONDITIONS, FAULTS = (f"{name}.parquet" for name in ("collectives", "conditions", "faults"))
 SUMMARY, FIGURES, REPORT, LOG = "summary.csv", "figures", "report.html", "log.txt"
 
 SETTINGS_ATTRIBUTE = "longhaul settings"
@@ -45,27 +44,21 @@ class ResultsError(ValueError):
 
 
 class Tables(NamedTuple):
-    """The collectives, transfers, jobs, counters and probes of a run; each table has those of some consecutive
-    collectives of a point."""
+    """The collectives of a run, and by name the other tables of `OF_PARTS` that it has; each table has those of some
+    consecutive collectives of a point."""
 
     collectives: Sequence[pa.Table]
-    transfers: Sequence[pa.Table]
-    jobs: Sequence[pa.Table]
-    counters: Sequence[pa.Table]
-    probes: Sequence[pa.Table]
+    others: Mapping[str, Sequence[pa.Table]]
 
 
 class Part(NamedTuple):
-    """The files of some consecutive collectives of a point, from number `start` on, and of their transfers, jobs,
-    counters and probes."""
+    """The files of some consecutive collectives of a point, from number `start` on, and by name those of the other
+    tables of `OF_PARTS`."""
 
     point: Point
     start: int
     collectives: Path
-    transfers: Path
-    jobs: Path
-    counters: Path
-    probes: Path
+    others: Mapping[str, Path]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +81,7 @@ def load(directory: str | Path, columns: Sequence[str] | None = None) -> "pd.Dat
     """Return the collectives of a run, a row each, with all columns or only `columns`.
 
     An unfinished run has those that are on the disk already. Columns that runs of earlier versions lack have the values
-    of `schema.LATER_COLUMNS`. Raises ResultsError for a folder without a run, of a newer format, or with damaged files.
+    of `schema.LATER`. Raises ResultsError for a folder without a run, of a newer format, or with damaged files.
     """
     path = Path(directory)
     provenance, settings = read_provenance(path), read_settings(path)
@@ -122,17 +115,17 @@ def run_of_rows(rows: "pd.DataFrame") -> Run:
 def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
     """Read everything that a run folder holds; raises ResultsError as `load` does.
 
-    `tables` are its collectives, transfers, jobs, counters and probes, if the caller has them already.
+    `tables` are those of which it has parts, if the caller has them already.
     """
     path = Path(directory)
     provenance = read_provenance(path)
     settings = read_settings(path)
     if tables is None:
         collectives = _collectives(path, settings, provenance, None)
-        transfers = _other_table(path, provenance, TRANSFERS, schema.TRANSFERS)
+        transfers = _other_table(path, provenance, "transfers")
     else:
         collectives = _joined(collectives_schema(settings), tables.collectives)
-        transfers = _joined(schema.TRANSFERS, tables.transfers)
+        transfers = _joined(SCHEMAS["transfers"], tables.others.get("transfers", ()))
     return Run(
         path=path,
         provenance=provenance,
@@ -140,8 +133,8 @@ def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
         collectives=frame(collectives),
         transfers=frame(transfers),
         jobs=load_jobs(path) if tables is None else jobs_in(tables),
-        conditions=frame(_table(path / CONDITIONS, schema.CONDITIONS)),
-        faults=frame(_table(path / FAULTS, schema.FAULTS)),
+        conditions=frame(_table(path / CONDITIONS, SCHEMAS["conditions"])),
+        faults=frame(_table(path / FAULTS, SCHEMAS["faults"])),
         scenario_text=_text(path / SCENARIO),
         complete=is_complete(provenance),
     )
@@ -150,12 +143,12 @@ def open_run(directory: str | Path, tables: Tables | None = None) -> Run:
 def load_jobs(directory: str | Path) -> "pd.DataFrame":
     """Return the jobs of a run, a row for each job of each round; reads and raises as `load` does."""
     path = Path(directory)
-    return frame(_other_table(path, read_provenance(path), JOBS, schema.JOBS))
+    return frame(_other_table(path, read_provenance(path), JOBS))
 
 
 def jobs_in(tables: Tables) -> "pd.DataFrame":
     """Return the jobs in these tables in the form of `load_jobs`."""
-    return frame(_joined(schema.JOBS, tables.jobs))
+    return frame(_joined(SCHEMAS[JOBS], tables.others.get(JOBS, ())))
 
 
 def is_complete(provenance: dict[str, Any]) -> bool:
@@ -197,7 +190,8 @@ def parts_of(path: Path) -> list[Part]:
 def part_of(path: Path, point: Point, start: int) -> Part:
     """Return the file names of the part of an unfinished run that begins with collective `start` of a point."""
     stem = path / PARTS / f"{point.engine}-{point.setting:04}-{point.mode}-{start:08}"
-    return Part(point, start, *(stem.with_suffix(f".{name}") for name in _OF_PARTS))
+    collectives, *others = (stem.with_suffix(f".{name}.parquet") for name in OF_PARTS)
+    return Part(point, start, collectives, dict(zip(OF_PARTS[1:], others, strict=True)))
 
 
 def check_readable_parts(path: Path) -> None:
@@ -250,12 +244,13 @@ def _collectives(
     return pa.concat_tables([empty, *(table_in(part.collectives, wanted, columns) for part in parts_of(path))])
 
 
-def _other_table(path: Path, provenance: dict[str, Any], name: str, wanted: pa.Schema) -> pa.Table:
+def _other_table(path: Path, provenance: dict[str, Any], name: str) -> pa.Table:
     """Read a table other than the collectives; in an unfinished run it is put together from the parts."""
+    wanted = SCHEMAS[name]
     if is_complete(provenance) or not (path / PARTS).exists():
-        return _table(path / name, wanted)
-    files = [file for part in parts_of(path) for file in part[2:] if file.name.endswith(f".{name}") and file.exists()]
-    return _joined(wanted, (table_in(file, wanted) for file in files))
+        return _table(path / f"{name}.parquet", wanted)
+    files = (part.others[name] for part in parts_of(path))
+    return _joined(wanted, (table_in(file, wanted) for file in files if file.exists()))
 
 
 def _joined(columns: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The tables of a run folder: their columns, and the conversion of rows to Arrow tables and back."""
+"""The tables of a run folder as Arrow tables: their schemas, and the conversion of rows to tables and back."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -9,124 +9,45 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.results.rows import COUNTER, PROBE, REFEREE_COLUMNS, TRANSFER, Array, Rows
+from analysis.results import columns
+from analysis.results.columns import Column, Value
+from analysis.results.rows import Array, Rows
 
 Columns = Mapping[str, Any]  # values that are the same in every row of a point, by column name
 
-_POINT = (
-    ("engine", pa.string()),
-    ("setting", pa.int32()),
-    ("mode", pa.string()),
-    ("gpus", pa.int32()),
-    ("gpus_per_site", pa.string()),
-    ("chunk_bytes", pa.int64()),
-    ("wan_delay_s", pa.float64()),
-    ("seed", pa.int64()),
-)
-_ROW = (
-    ("collective", pa.int64()),
-    ("completion_s", pa.float64()),
-    ("predicted_s", pa.float64()),
-    ("bound_s", pa.float64()),
-    *((name, pa.float64()) for name in REFEREE_COLUMNS),
-    ("ring", pa.list_(pa.int16())),
-    ("paths", pa.list_(pa.int16())),
-    ("reembedded", pa.bool_()),
-    ("rerouted", pa.bool_()),
-    ("drops", pa.int64()),
-    ("late", pa.bool_()),
-    ("undisturbed", pa.bool_()),
-    ("reconfigure_s", pa.float64()),
-    ("reconfigure_messages", pa.int64()),
-    ("retransmitted_bytes", pa.float64()),
-    ("quickest_transfer", pa.float64()),
-    ("slowest_transfer", pa.float64()),
-    ("fairness", pa.float64()),
-    ("fairness_link", pa.string()),
-)
-LATER_COLUMNS: Mapping[str, float | str] = {
-    "bound_s": math.nan,
-    **dict.fromkeys(REFEREE_COLUMNS, math.nan),
-    "reconfigure_s": math.nan,
-    "reconfigure_messages": 0,
-    "retransmitted_bytes": math.nan,
-    "quickest_transfer": math.nan,
-    "slowest_transfer": math.nan,
-    "fairness": math.nan,
-    "fairness_link": "",
-    "cost_s": math.nan,
+_KINDS = {
+    "float": pa.float64(),
+    "int": pa.int64(),
+    "int32": pa.int32(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+    "ranks": pa.list_(pa.int16()),
 }
-"""Columns of collectives.parquet and faults.parquet that runs of earlier versions lack, with the value that they get on
-reading."""
 
-_UNMEASURED: Mapping[str, float | str] = {"drops": 0, "late": False, "undisturbed": True, **LATER_COLUMNS}
-"""The value of a column whose array in `Rows` is None."""
 
-FAULTS = pa.schema(
-    [
-        *_POINT[:3],
-        ("fault", pa.int32()),
-        ("at_collective", pa.int64()),
-        ("what", pa.string()),
-        ("detected_s", pa.float64()),
-        ("recovered_s", pa.float64()),
-        ("cost_s", pa.float64()),
-        ("collectives_lost", pa.int64()),
-        ("bytes_again", pa.int64()),
-        ("outcome", pa.string()),
-    ]
-)
-TRANSFERS = pa.schema(
-    [
-        *_POINT[:3],
-        *((name, pa.int32()) for name in TRANSFER[:5]),
-        ("start_s", pa.float64()),
-        ("end_s", pa.float64()),
-    ]
-)
-COUNTERS = pa.schema(
-    [
-        *_POINT[:3],
-        *((name, pa.int32()) for name in COUNTER[:2]),
-        ("since_s", pa.float64()),
-        ("until_s", pa.float64()),
-        ("sent_bytes", pa.int64()),
-    ]
-)
-PROBES = pa.schema(
-    [
-        *_POINT[:3],
-        *((name, pa.int32()) for name in PROBE[:4]),
-        ("sent_s", pa.float64()),
-        ("arrived_s", pa.float64()),
-    ]
-)
-JOBS = pa.schema(
-    [
-        *_POINT[:3],
-        ("collective", pa.int64()),
-        ("job", pa.string()),
-        ("background", pa.bool_()),
-        ("start_s", pa.float64()),
-        ("completion_s", pa.float64()),
-        ("predicted_s", pa.float64()),
-    ]
-)
-CONDITIONS = pa.schema(
-    [
-        ("setting", pa.int32()),
-        ("collective", pa.int32()),
-        ("link", pa.int32()),
-        ("rate_bps", pa.float64()),
-        ("delay_s", pa.float64()),
-    ]
-)
+def _fields(of: Iterable[Column]) -> list[tuple[str, pa.DataType]]:
+    return [(column.name, _KINDS[column.kind]) for column in of]
+
+
+SCHEMAS: Mapping[str, pa.Schema] = {
+    **{name: pa.schema(_fields((*columns.POINT, *own))) for name, own in columns.RECORDS.items()},
+    columns.JOBS: pa.schema(_fields((*columns.POINT, *columns.JOB))),
+    "faults": pa.schema(_fields((*columns.POINT, *columns.FAULT))),
+    "conditions": pa.schema(_fields(columns.CONDITION)),
+}
+"""The columns of every table but the collectives, which also have those of swept keys (`collectives_schema`)."""
+
+LATER: Mapping[str, Value] = {
+    column.name: column.otherwise for column in (*columns.COLLECTIVE, *columns.FAULT) if column.is_later
+}
+"""Columns that runs of earlier versions may lack, with the value that they get on reading."""
 
 
 def collectives_schema(swept: Sequence[Columns]) -> pa.Schema:
     """Return the columns of collectives.parquet; `swept` holds each configuration's values of further swept keys."""
     further = [(name, _column_type({type(one[name]) for one in swept})) for name in swept[0]]
-    return pa.schema([*_POINT, *_ROW, *further])
+    own = (*columns.POINT, *columns.CONFIGURATION, *columns.COLLECTIVE)
+    return pa.schema([*_fields(own), *further])
 
 
 def _column_type(types: Set[type]) -> pa.DataType:
@@ -140,18 +61,14 @@ def _column_type(types: Set[type]) -> pa.DataType:
 
 def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table:
     """Convert rows of one point to a table; `point` are the columns that are the same in all rows."""
-    columns: dict[str, Any] = dict(point)
-    for name, _ in _ROW:
-        array = getattr(rows, name, None)
-        columns[name] = _UNMEASURED.get(name) if array is None else array
-    columns["collective"] = np.arange(rows.start, rows.stop)
-    columns["predicted_s"] = rows.predictions_s
-    return _table(columns, len(rows), schema)
+    otherwise = {column.name: column.otherwise for column in columns.COLLECTIVE}
+    numbers = {"collective": np.arange(rows.start, rows.stop), "predicted_s": rows.predictions_s}
+    return _table({**point, **otherwise, **rows.columns, **numbers}, len(rows), schema)
 
 
-def _table(columns: Columns, count: int, schema: pa.Schema) -> pa.Table:
+def _table(values: Columns, count: int, schema: pa.Schema) -> pa.Table:
     """Build a table of `count` rows from columns that are arrays, or single values for all rows."""
-    arrays = [_column(columns[field.name], count, field.type) for field in schema]
+    arrays = [_column(values[field.name], count, field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -166,67 +83,67 @@ def _column(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """Convert a table of consecutive collectives of one point to rows, without their transfers."""
-    columns = {name: table[name].combine_chunks() for name, _ in _ROW}
+    """Convert a table of consecutive collectives of one point to rows, without their jobs and records."""
     values = {}
-    for name, array in columns.items():
+    for name, *_ in columns.COLLECTIVE:
+        array = table[name].combine_chunks()
         if pa.types.is_list(array.type):
             values[name] = array.flatten().to_numpy().reshape(len(table), -1)
         else:
             values[name] = array.to_numpy(zero_copy_only=False)
-    return Rows(start=int(values.pop("collective")[0]), **values)
+    return Rows(int(values.pop("collective")[0]), values)
 
 
-def measured_table(records: Array, point: Columns, columns: pa.Schema) -> pa.Table:
-    """Convert the transfers, counters or probes of one point, with times in ns, to a table with times in s."""
-    fields = zip(columns.names[3:], records.T, strict=True)  # after engine, setting and mode
-    values = {name: numbers / 1e9 if name.endswith("_s") else numbers for name, numbers in fields}
-    return _table({**point, **values}, len(records), columns)
+def records_table(records: Array, point: Columns, name: str) -> pa.Table:
+    """Convert records of one point, with times in ns, to the table of `columns.RECORDS` called `name`, in s."""
+    fields = zip((column.name for column in columns.RECORDS[name]), records.T, strict=True)
+    values = {field: numbers / 1e9 if field.endswith("_s") else numbers for field, numbers in fields}
+    return _table({**point, **values}, len(records), SCHEMAS[name])
 
 
 def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
     """Convert the times of `jobs` in the rows of one point to a table, with a row for each job of each collective."""
-    assert rows.job_completion_s is not None
-    predicted = rows.job_completion_s if rows.job_predicted_s is None else rows.job_predicted_s
-    columns = {
+    completion_s = rows.jobs["completion_s"]
+    predicted_s = rows.jobs.get("predicted_s", completion_s)
+    values = {
         **point,
         "collective": np.repeat(np.arange(rows.start, rows.stop), len(jobs)),
         **{name: np.tile([job[name] for job in jobs], len(rows)) for name in ("background", "start_s")},
         "job": np.tile([job["name"] for job in jobs], len(rows)),
-        "completion_s": rows.job_completion_s.reshape(-1),
-        "predicted_s": predicted.reshape(-1),
+        "completion_s": completion_s.reshape(-1),
+        "predicted_s": predicted_s.reshape(-1),
     }
-    return _table(columns, len(rows) * len(jobs), JOBS)
+    return _table(values, len(rows) * len(jobs), SCHEMAS[columns.JOBS])
 
 
 def faults_table(records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Convert the outcomes of faults to a table; missing numbers (None) become NaN."""
     rows = [{name: math.nan if value is None else value for name, value in record.items()} for record in records]
-    return pa.Table.from_pylist(rows, schema=FAULTS)
+    return pa.Table.from_pylist(rows, schema=SCHEMAS["faults"])
 
 
 def conditions_table(setting: int, start: int, rates_bps: Array, delays_s: Array) -> pa.Table:
     """Convert the rates [K, links] and delays [links] of K consecutive collectives of one setting to a table."""
     count, links = rates_bps.shape
-    columns = {
+    values = {
         "setting": setting,
         "collective": np.repeat(np.arange(start, start + count), links),
         "link": np.tile(np.arange(links), count),
         "rate_bps": rates_bps.reshape(-1),
         "delay_s": np.tile(delays_s, count),
     }
-    return _table(columns, count * links, CONDITIONS)
+    return _table(values, count * links, SCHEMAS["conditions"])
 
 
-def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = None) -> pa.Table:
-    """Read all columns of the table in a file, or only `columns`; LATER_COLUMNS that the file lacks are added.
+def read_table(path: Path, wanted: pa.Schema, chosen: Iterable[str] | None = None) -> pa.Table:
+    """Read all columns of the table in a file, or only the chosen ones; columns of LATER that it lacks are added.
 
     Raises pyarrow's errors and OSError if the file is damaged, missing, or has other columns than `wanted`.
     """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         present = file.schema_arrow.names
-        names = wanted.names if columns is None else list(columns)
-        if columns is None and [*present] != [name for name in names if name in present or name not in LATER_COLUMNS]:
+        names = wanted.names if chosen is None else list(chosen)
+        if chosen is None and [*present] != [name for name in names if name in present or name not in LATER]:
             raise pa.ArrowInvalid("its columns are not those of the run's settings")
         # Reading group by group takes half the memory: reading a whole column would copy all of its groups into one.
         stored = [name for name in names if name in present]
@@ -234,7 +151,7 @@ def read_table(path: Path, wanted: pa.Schema, columns: Iterable[str] | None = No
         table = pa.concat_tables([file.schema_arrow.empty_table().select(stored), *groups])
         count = file.metadata.num_rows
     arrays = [
-        table[name] if name in present else pa.repeat(pa.scalar(LATER_COLUMNS[name], wanted.field(name).type), count)
+        table[name] if name in present else pa.repeat(pa.scalar(LATER[name], wanted.field(name).type), count)
         for name in names
     ]
     return pa.Table.from_arrays(arrays, schema=pa.schema([wanted.field(name) for name in names]))

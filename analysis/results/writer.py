@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.results import reader, schema
+from analysis.results.columns import JOBS, OF_PARTS
 from analysis.results.reader import ResultsError
 from analysis.results.rows import Point, Rows, joined
 
@@ -146,10 +147,10 @@ class Writer:
         """Return whether all files that belong to the collectives of a part exist."""
         required = _listed_files(part.collectives)
         if part.point.engine != "model":
-            required.add(part.transfers.name)
+            required.add(part.others["transfers"].name)
         if self._jobs(part.point):
-            required.add(part.jobs.name)
-        return required <= {file.name for file in part[3:] if file.exists()}
+            required.add(part.others[JOBS].name)
+        return required <= {file.name for file in part.others.values() if file.exists()}
 
     def has(self, point: Point, stop: int) -> bool:
         """Return whether the first `stop` collectives of a point are on the disk."""
@@ -194,15 +195,12 @@ class Writer:
     def _write(self, point: Point, progress: _Progress) -> None:
         rows = joined(progress.ready)
         part, columns = reader.part_of(self._path, point, rows.start), reader.point_columns(self._settings, point)
-        others = list[tuple[Path, pa.Table]]()  # written first: a part exists once its collectives do
-        if rows.transfers is not None:
-            others.append((part.transfers, schema.measured_table(rows.transfers, columns, schema.TRANSFERS)))
-        if rows.job_completion_s is not None:
-            others.append((part.jobs, schema.jobs_table(rows, columns, self._jobs(point))))
-        if rows.counters is not None:
-            others.append((part.counters, schema.measured_table(rows.counters, columns, schema.COUNTERS)))
-        if rows.probes is not None:
-            others.append((part.probes, schema.measured_table(rows.probes, columns, schema.PROBES)))
+        # The other tables are written first: a part exists once its collectives do.
+        others = [
+            (part.others[name], schema.records_table(records, columns, name)) for name, records in rows.records.items()
+        ]
+        if rows.jobs:
+            others.append((part.others[JOBS], schema.jobs_table(rows, columns, self._jobs(point))))
         for path, table in others:
             self._write_part(path, table.schema, table)
         collectives = self._schema.with_metadata({_FILES_KEY: " ".join(path.name for path, _ in others)})
@@ -232,13 +230,11 @@ class Writer:
         written = {point: progress.written for point, progress in self._points.items()}
         if stored != written or not all(map(self._has_all_files, parts)):
             raise ResultsError(f"{self._path / reader.PARTS} lacks files that the run has written to it")
-        return reader.Tables(
-            collectives,
-            [self._table(part.transfers, schema.TRANSFERS) for part in parts if part.transfers.exists()],
-            [self._table(part.jobs, schema.JOBS) for part in parts if part.jobs.exists()],
-            [self._table(part.counters, schema.COUNTERS) for part in parts if part.counters.exists()],
-            [self._table(part.probes, schema.PROBES) for part in parts if part.probes.exists()],
-        )
+        others = {
+            name: [self._table(part.others[name], schema.SCHEMAS[name]) for part in parts if part.others[name].exists()]
+            for name in OF_PARTS[1:]
+        }
+        return reader.Tables(collectives, others)
 
     def _table(self, path: Path, columns: pa.Schema) -> pa.Table:
         kept = self._kept.get(path)
@@ -251,14 +247,9 @@ class Writer:
         """
         merged = tables or self.tables()
         write_table(self._path / reader.COLLECTIVES, self._schema, merged.collectives)
-        for name, columns, parts in (
-            (reader.TRANSFERS, schema.TRANSFERS, merged.transfers),
-            (reader.JOBS, schema.JOBS, merged.jobs),
-            (reader.COUNTERS, schema.COUNTERS, merged.counters),
-            (reader.PROBES, schema.PROBES, merged.probes),
-        ):
+        for name, parts in merged.others.items():
             if parts:
-                write_table(self._path / name, columns, parts)
+                write_table(self._path / f"{name}.parquet", schema.SCHEMAS[name], parts)
 
     def close(self) -> None:
         """Write the measured rows that are ready; raises OSError on failure.

@@ -79,7 +79,7 @@ def fault_outcomes(events: Iterable[Event], later_s: Mapping[int, float] = NO_TI
     """Return a row for each fault of a point, in the order in which the faults took effect.
 
     `later_s` is by how much each collective, by its number, took longer than predicted without any fault, without its
-    failed attempts, in s. The columns are those of `analysis.results.schema.FAULTS`: `detected_s` and `recovered_s` are
+    failed attempts, in s. The columns are those of `analysis.results.columns.FAULT`: `detected_s` and `recovered_s` are
     seconds since the injection, None for never; `cost_s` is the cost in s, None if the time of no collective that it
     hit is known; `outcome` is "recovered", "masked" if nothing had to be done, or "aborted: " and why.
     """

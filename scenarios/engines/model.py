@@ -132,16 +132,18 @@ def rows_of(batch: Batch) -> dict[str, Rows | FailedTask]:
             waits_s = plan.reconfiguring_s()
             completion_s = completion_s + np.nan_to_num(waits_s)
         rows[mode] = Rows(
-            start=batch.start,
-            completion_s=completion_s,
-            job_completion_s=jobs_s,
-            ring=decisions.placement,
-            paths=decisions.path,
-            reembedded=decisions.reembedded,
-            rerouted=decisions.rerouted,
-            bound_s=bound_s,
-            **referees_s,
-            reconfigure_s=waits_s,
+            batch.start,
+            {
+                "completion_s": completion_s,
+                "ring": decisions.placement,
+                "paths": decisions.path,
+                "reembedded": decisions.reembedded,
+                "rerouted": decisions.rerouted,
+                "bound_s": bound_s,
+                **referees_s,
+                "reconfigure_s": waits_s,
+            },
+            jobs={"completion_s": jobs_s},
         )
     return rows
 

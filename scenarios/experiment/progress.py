@@ -86,12 +86,12 @@ class Progress:
     def take(self, part: Slice) -> bool:
         """Add a slice; returns whether its point is now complete."""
         point, rows = self.points[part.setting, part.mode], part.rows
-        point.parts[rows.start] = rows.completion_s, rows.reembedded, rows.rerouted
+        point.parts[rows.start] = rows.completion_s, rows["reembedded"], rows["rerouted"]
         point.done += len(rows)
         point.total_s += float(rows.completion_s.sum())
         # In a resumed run, the model's stored rows have a prediction as well, which is their own time.
-        if self.engine != "model" and rows.predicted_s is not None:
-            point.predicted_s += float(rows.predicted_s.sum())
+        if self.engine != "model":
+            point.predicted_s += float(rows.predictions_s.sum())
         if point.complete:
             self._complete(part.setting, part.mode, point)
         return point.complete

@@ -253,7 +253,7 @@ class RunFiles:
         for half in folder.path.rglob(".*.new"):
             half.unlink(missing_ok=True)  # files that were being written when the run ended
         if (folder.path / reader.FAULTS).exists():
-            for record in reader.table_in(folder.path / reader.FAULTS, schema.FAULTS).to_pylist():
+            for record in reader.table_in(folder.path / reader.FAULTS, schema.SCHEMAS["faults"]).to_pylist():
                 files._note_fault(record)
         if files.complete:
             shutil.rmtree(folder.path / reader.PARTS, ignore_errors=True)
@@ -294,7 +294,7 @@ class RunFiles:
     def record_fault(self, engine: str, outcome: FaultOutcome) -> None:
         """Store the outcome of a fault, replacing an earlier outcome of the same fault; raises OSError."""
         self._note_fault({"engine": engine, "setting": outcome.setting, "mode": outcome.mode, **outcome.account})
-        write_table(self.path / reader.FAULTS, schema.FAULTS, [schema.faults_table(self.faults)])
+        write_table(self.path / reader.FAULTS, schema.SCHEMAS["faults"], [schema.faults_table(self.faults)])
         self.log(f"fault: {outcome.mode}, {outcome.account['what']}: {outcome.account['outcome']}")
 
     def _note_fault(self, record: Mapping[str, Any]) -> None:
@@ -308,7 +308,7 @@ class RunFiles:
 
     def write_conditions(self, configs: Sequence[Scenario]) -> None:
         """Write the conditions of these configurations' collectives, for every link; raises OSError."""
-        write_table(self.path / reader.CONDITIONS, schema.CONDITIONS, _conditions(configs))
+        write_table(self.path / reader.CONDITIONS, schema.SCHEMAS["conditions"], _conditions(configs))
 
     def end(self, results: Sequence[ConfigResult], failed: Mapping[Point, str]) -> None:
         """Write the summary and how the run ended; the run is complete unless points failed. Raises OSError."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.rows import Point
 from analysis.statistics.answer import Comparison, answer
 from analysis.statistics.claims import (
@@ -42,29 +43,9 @@ from topologies.units import format_delay
 if TYPE_CHECKING:
     import pandas as pd
 
-_POINT_COLUMNS = ["engine", "setting", "mode"]
-_FIFO_COLUMNS = ["retransmitted_bytes", "quickest_transfer", "slowest_transfer", "fairness", "fairness_link"]
-_REFEREES = {
-    "best_ring_s": "fastest ring (ms)",
-    "best_ring_bound_s": "bound of rings (ms)",
-    "best_schedule_s": "best schedule (ms)",
-    "best_schedule_bound_s": "bound of schedules (ms)",
-    "best_policy_s": "best policy (ms)",
-}
-_VALUES = [
-    "completion_s",
-    "predicted_s",
-    "bound_s",
-    *_REFEREES,
-    "reembedded",
-    "rerouted",
-    "reconfigure_s",
-    "drops",
-    "late",
-    "undisturbed",
-    *_FIFO_COLUMNS,
-]
-COLUMNS = [*_POINT_COLUMNS, "collective", *_VALUES]
+_POINT_COLUMNS = [column.name for column in POINT]
+_FEW = {"ring", "paths", "reconfigure_messages"}  # what no result is computed from
+COLUMNS = [*_POINT_COLUMNS, *(column.name for column in COLLECTIVE if column.name not in _FEW)]
 """The columns of the collectives that results are computed from."""
 
 
@@ -302,7 +283,9 @@ def _result(
             training=_training(config, mode, float(times.completion_s.mean()), arrived.get(mode)),
             budget=_budget(config.collective.budget_s, times.completion_s),
             referees_s={
-                name: mean_s for name in _REFEREES if (mean_s := _mean(stored[mode][name].to_numpy())) is not None
+                name: mean_s
+                for name in (one.name for one in REFEREES)
+                if (mean_s := _mean(stored[mode][name].to_numpy())) is not None
             },
         )
         for mode, times in series.items()
@@ -721,7 +704,10 @@ _COLUMNS: Sequence[tuple[str, _Cell]] = (
 """The columns of the table of points: heading and cell."""
 _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("budget", lambda _, point: "" if point.budget is None else point.budget.words(point.summary.collectives)),
-    *((heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name))) for name, heading in _REFEREES.items()),
+    *(
+        (heading, lambda _, point, name=name: _ms_of(point.referees_s.get(name)))
+        for name, heading in ((one.name, one.heading) for one in REFEREES)
+    ),
     ("reconfiguration (ms)", lambda _, point: _ms_of(point.reconfigure_s)),
     ("drops", _fifo_cell(lambda fifo: f"{fifo.drops:,}")),
     ("retransmitted (MB)", _fifo_cell(lambda fifo: f"{fifo.retransmitted_bytes / 1e6:,.1f}")),

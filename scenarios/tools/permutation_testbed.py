@@ -77,8 +77,7 @@ def prepare_testbed(setup: Setup, draws: Sequence[Draw]) -> Iterator[Measure]:
                     if isinstance(event, Failed):
                         raise RunError(event.why)
                     if isinstance(event, Slice):
-                        transfers = event.rows.transfers
-                        assert transfers is not None
+                        transfers = event.rows.records["transfers"]
                         last_s = np.zeros(sum(setup.hosts))
                         np.maximum.at(last_s, transfers[:, _SRC], transfers[:, _ARRIVED_NS] / 1e9)
                         arrivals_s[event.setting] = last_s

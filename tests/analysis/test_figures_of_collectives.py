@@ -19,7 +19,7 @@ from analysis.figures.collective_detail import collectives_of
 from analysis.figures.run_points import configurations_of, points_of
 from analysis.report import __main__ as report
 from analysis.results.reader import open_run
-from analysis.results.schema import TRANSFERS
+from analysis.results.schema import SCHEMAS
 from tests.analysis.test_results import OLD
 from tests.fakes.stored import write_run
 from topologies.fabric.fabric import GRAINS
@@ -253,7 +253,7 @@ def test_a_computation_has_its_own_timeline_row_and_its_time_on_the_critical_pat
         point = {"engine": "emulation", "setting": 0, "mode": "base", "collective": 0}
         names = ("step", "src", "dst", "chunk", "start_s", "end_s")
         found = [point | dict(zip(names, row, strict=True)) for row in rows]
-        pq.write_table(pa.Table.from_pylist(found, schema=TRANSFERS), run / "transfers.parquet")
+        pq.write_table(pa.Table.from_pylist(found, schema=SCHEMAS["transfers"]), run / "transfers.parquet")
     draw(run)
     first, second, third = data(run, "paper-timeline")
     assert [float(first["end_s"]), float(second["end_s"]), float(third["end_s"])] == pytest.approx(

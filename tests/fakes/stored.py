@@ -4,7 +4,6 @@ numbers that differ from the model's by a known share."""
 import json
 import shutil
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +61,7 @@ def write_run(
             conditions = conditions_of(setting)
             rates = conditions.shared_bps(0, emulated)
             tables.append(schema.conditions_table(place, 0, rates, conditions.shared_delays_s))
-        write_table(directory / "conditions.parquet", schema.CONDITIONS, tables)
+        write_table(directory / "conditions.parquet", schema.SCHEMAS["conditions"], tables)
     with closing(Writer(directory, settings, {point: len(rows) for point, rows in points.items()})) as writer:
         for point, rows in points.items():
             writer.add(point, rows.part(0, (unfinished or {}).get(point.mode, len(rows))))
@@ -93,26 +92,28 @@ def _modelled(setting: Scenario, mode: str, count: int) -> Rows:
     plan = decisions_of(setting, mode, conditions, start=0, count=count)
     completion_s, jobs_s = Plan(setting, mode, plan, conditions).with_jobs_s()
     return Rows(
-        start=0,
-        completion_s=completion_s,
-        job_completion_s=jobs_s,
-        ring=plan.placement.astype(np.int16),
-        paths=plan.path.astype(np.int16),
-        reembedded=plan.reembedded,
-        rerouted=plan.rerouted,
+        0,
+        {
+            "completion_s": completion_s,
+            "ring": plan.placement.astype(np.int16),
+            "paths": plan.path.astype(np.int16),
+            "reembedded": plan.reembedded,
+            "rerouted": plan.rerouted,
+        },
+        jobs={"completion_s": jobs_s},
     )
 
 
 def _measured(place: int, setting: Scenario, mode: str, count: int, *, drops: int, late: bool, off: float) -> Rows:
     rows = _modelled(setting, mode, count)
-    return replace(
-        rows,
-        completion_s=rows.completion_s * (1 + off * np.random.default_rng(place).random(count)),
-        predicted_s=rows.completion_s,
-        drops=np.full(count, drops),
-        late=np.full(count, late),
-        transfers=_transfers(setting, mode, count),
-    )
+    measured = {
+        "completion_s": rows.completion_s * (1 + off * np.random.default_rng(place).random(count)),
+        "predicted_s": rows.completion_s,
+        "drops": np.full(count, drops),
+        "late": np.full(count, late),
+    }
+    records = {"transfers": _transfers(setting, mode, count)}
+    return Rows(0, rows.columns | measured, jobs=rows.jobs, records=records)
 
 
 def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
@@ -147,7 +148,7 @@ def _transfers(setting: Scenario, mode: str, count: int) -> np.ndarray:
 
 def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> Rows:
     """Return random rows of collectives start .. start+count-1, which depend only on the arguments."""
-    random = np.random.default_rng(start)
+    random, records = np.random.default_rng(start), {}
     rows: dict[str, Any] = {
         "completion_s": random.random(count),
         "bound_s": random.random(count),
@@ -174,8 +175,10 @@ def some_rows(start: int, count: int, *, n: int = 8, measured: bool = False) -> 
             "slowest_transfer": random.random(count),
             "fairness": np.where(random.random(count) < 0.5, np.nan, random.random(count)),
             "fairness_link": np.array(["", "g0>s0b0", "s0b0>s1b0"], dtype=object)[random.integers(0, 3, count)],
+        }
+        records = {
             "transfers": transfers,
             "counters": np.repeat(transfers[:, :5], 2, axis=0),
             "probes": transfers[:, :6],
         }
-    return Rows(start=start, **rows)
+    return Rows(start, rows, records=records)

@@ -153,7 +153,7 @@ def test_the_model_engine_avoids_a_failed_link_whatever_its_batch_size(mode: str
         """Return the completion time and the paths of each collective."""
         news = [part for part in Model(batch=batch).run([load_scenario("paper", overrides)]) if isinstance(part, Slice)]
         parts = sorted((part.rows for part in news), key=lambda part: part.start)
-        return [row for part in parts for row in zip(part.completion_s.tolist(), part.paths.tolist(), strict=True)]
+        return [row for part in parts for row in zip(part.completion_s.tolist(), part["paths"].tolist(), strict=True)]
 
     whole = rows(chosen, 20)
     used = [

@@ -65,7 +65,7 @@ def checksum(case: str, count: int) -> str:
             return "refused"
         if isinstance(event, Slice):
             rows = event.rows
-            for array in (rows.ring, rows.paths, rows.reembedded, rows.rerouted):
+            for array in (rows[name] for name in ("ring", "paths", "reembedded", "rerouted")):
                 found.update(np.ascontiguousarray(array).tobytes())
             # Times in whole ns: a processor's logarithms, of which some samplers make rates, differ in the last bits.
             found.update(np.rint(rows.completion_s * 1e9).astype(np.int64).tobytes())

@@ -20,7 +20,7 @@ from tests.fakes.commands import scenario
 def part(place, mode, times_s, start=0):
     ones = np.ones((len(times_s), 8), dtype=np.int16)
     flags = np.ones(len(times_s), dtype=np.bool_)
-    rows = Rows(start=start, completion_s=times_s, ring=ones, paths=ones, reembedded=flags, rerouted=flags)
+    rows = Rows(start, {"completion_s": times_s, "ring": ones, "paths": ones, "reembedded": flags, "rerouted": flags})
     return Slice(setting=place, mode=mode, rows=rows)
 
 

@@ -90,7 +90,7 @@ def test_the_lower_bound_depends_only_on_the_conditions_not_on_mode_engine_or_ba
     assert all(point["mean_bound_s"] < point["mean_s"] for point in points)
     for batch in (5, 5000):
         for part in Model(batch=batch).run(load_scenario("paper").configurations()):
-            found = part.rows.bound_s[: max(0, 12 - part.rows.start)]
+            found = part.rows["bound_s"][: max(0, 12 - part.rows.start)]
             assert found == pytest.approx(bounds[0][part.rows.start :][: len(found)], rel=1e-12)
             if part.rows.stop >= 12:
                 break
