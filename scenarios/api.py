@@ -11,7 +11,8 @@ Every failure is an exception whose text is a sentence, and what `run.py` would 
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +87,15 @@ def scenario(source: str | Path = "paper", values: Mapping[str, object] | None =
     return found
 
 
-def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | Path | None = None) -> "pd.DataFrame":
+def run(
+    scenario: Scenario,
+    engine: str = "model",
+    *,
+    jobs: int = 1,
+    out: str | Path | None = None,
+    failed: list[str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, count: None,
+) -> "pd.DataFrame":
     """Run every point of a scenario and return one row per collective.
 
     With `out`, a new or an empty folder, everything is stored there as run.py stores it, report included; otherwise
@@ -94,6 +103,9 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     collectives of each point; the engine "both" also predicts all of them. `jobs` is the number of parallel processes
     or VMs: at most as many VMs as fit in memory, and one on the wall clock. Warns (ScenarioWarning) of what was assumed
     of files, and of physical limits that the scenario is beyond.
+
+    Without `out`, reasons of points that fail are added to the list `failed`, if it is given, and the rows of the other
+    points are returned; `progress` is called with the number of points that are done, and that of all.
 
     Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
     cannot run the VM, RunError if a point fails; the rows of the other points are then in the folder.
@@ -104,18 +116,31 @@ def run(scenario: Scenario, engine: str = "model", *, jobs: int = 1, out: str | 
     for note in notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine]):
         if note not in scenario.notes:  # which `scenario` has told
             warnings.warn(note, ScenarioWarning, stacklevel=2)
-    return _in_memory(scenario, parts) if out is None else _stored(scenario, parts, Path(out))
+    return _in_memory(scenario, parts, failed, progress) if out is None else _stored(scenario, parts, Path(out))
 
 
-def _in_memory(scenario: Scenario, parts: "Sequence[Part]") -> "pd.DataFrame":
+def _in_memory(
+    scenario: Scenario, parts: "Sequence[Part]", failed: list[str] | None, progress: Callable[[int, int], None]
+) -> "pd.DataFrame":
     slices: list[tuple[int, str, Slice]] = []
+    counts, done = Counter[tuple[int, int, str]](), 0
+    points = sum(len(configurations) for _, configurations in parts) * len(scenario.run.modes)
+    progress(done, points)
     for order, (runner, configurations) in enumerate(parts):
         with closing(runner.run(configurations)) as events:
             for event in events:
                 if isinstance(event, Failed):
-                    raise RunError(event.why)
+                    if failed is None:
+                        raise RunError(event.why)
+                    failed.append(event.why)
                 if isinstance(event, Slice):
                     slices.append((order, runner.name, event))
+                    point = (order, event.setting, event.mode)
+                    counts[point] += len(event.rows)
+                    done += counts[point] == configurations[event.setting].collective.count
+                    progress(done, points)
+    wanted = [[one.collective.count for one in configurations] for _, configurations in parts]
+    slices = [one for one in slices if counts[_point_of(one)] == wanted[one[0]][one[2].setting]]  # whole points
     slices.sort(key=lambda one: (one[0], one[2].setting, scenario.run.modes.index(one[2].mode), one[2].rows.start))
     stored = settings_as_json(scenario)
     columns = collectives_schema(stored)
@@ -123,9 +148,14 @@ def _in_memory(scenario: Scenario, parts: "Sequence[Part]") -> "pd.DataFrame":
         collectives_table(part.rows, point_columns(stored, Point(name, part.setting, part.mode)), columns)
         for _, name, part in slices
     )
-    rows = pa.concat_tables(tables).to_pandas()
+    rows = pa.concat_tables([columns.empty_table(), *tables]).to_pandas()
     rows.attrs[SETTINGS_ATTRIBUTE] = json.loads(json.dumps(stored))
     return rows
+
+
+def _point_of(part: tuple[int, str, Slice]) -> tuple[int, int, str]:
+    order, _, event = part
+    return order, event.setting, event.mode
 
 
 def _stored(scenario: Scenario, parts: "Sequence[Part]", path: Path) -> "pd.DataFrame":

@@ -68,10 +68,10 @@ def ends_s(
     from scenarios.engines.emulation import Emulation
     from scenarios.engines.model import Model
     from scenarios.spec.load import Override, load_scenario
-    from scenarios.tools import study_command
+    from scenarios.studies import harness
 
     scenario = load_scenario("paper", [Override(key, value, "bench") for key, value in given.items()])
-    study_command.warn("bench.py", [scenario], emulates=engine != "model")
+    harness.warn("bench.py", [scenario], emulates=engine != "model")
     configs = scenario.configurations()
     start, ends = clock(), []
     for event in (Model(jobs=jobs) if engine == "model" else Emulation(jobs=jobs)).run(configs):
@@ -140,7 +140,7 @@ def scheduled(kind: str, algorithm: str, gpus: int) -> tuple[int, float, float, 
     """
     from analysis.model.max_plus import CompiledSchedule
     from hosts.collectives.kinds import schedule
-    from scenarios.grains import PIECES, PIPELINED
+    from scenarios.studies.grains import PIECES, PIPELINED
 
     start = time.process_time()
     pieces = PIECES if algorithm in PIPELINED else 1

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = "bash scenarios/setup.sh"
-STUDIES = ("authors", "referees", "sizing")
-"""Modules that are commands with their own options."""
+STUDIES = ("authors", "collectives", "grains", "permutation", "referees", "sizing")
+"""Modules of `scenarios.studies`, each a command with options of its own."""
 CANNOT = 3
 _OLDEST = (3, 11)
 
@@ -32,8 +32,9 @@ def main() -> int:
 
             return diagnosis()
         if sys.argv[1:2] and sys.argv[1] in STUDIES:
-            status: int = import_module(f"scenarios.{sys.argv[1]}").main(sys.argv[2:])
-            return status
+            from scenarios.studies.harness import main as answer
+
+            return answer(import_module(f"scenarios.studies.{sys.argv[1]}").STUDY, sys.argv[2:])
         from scenarios.experiment.options import parser
 
         parser().parse_args(sys.argv[1:])  # handles --help and unknown options before slow imports

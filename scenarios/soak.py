@@ -145,12 +145,12 @@ def soak(collectives: int) -> int:
     from scenarios import vm
     from scenarios.spec.load import Override, load_scenario
     from scenarios.spec.scenario import to_json
+    from scenarios.studies import harness
     from scenarios.testbed import launch
-    from scenarios.tools import study_command
 
     given = {"collective.chunk": "100 kB", "collective.count": collectives, "collective.emulated": collectives}
     scenario = load_scenario("paper", [Override(key, value, "soak") for key, value in given.items()])
-    study_command.warn("soak.py", [scenario], emulates=True)
+    harness.warn("soak.py", [scenario], emulates=True)
     reader = _Reader()
     status = vm.run(
         [sys.executable, "-m", "scenarios.soak", "--inside", to_json(scenario), "--collectives", str(collectives)],

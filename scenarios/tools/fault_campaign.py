@@ -25,8 +25,8 @@ from scenarios.engines.emulation import WRONG_DATA, EmulationError, Reader, Stde
 from scenarios.spec.faults import KINDS
 from scenarios.spec.load import Override, resolved, scenario_of
 from scenarios.spec.scenario import to_json
+from scenarios.studies import harness
 from scenarios.testbed import launch
-from scenarios.tools import study_command
 from topologies.command_line import CommandParser
 from topologies.fabric.fabric import Fabric, build_fabric
 
@@ -261,7 +261,7 @@ def main() -> int:
         scenarios = [
             random_scenario(number, options.seed, size, policies=options.policies) for number, size in enumerate(sizes)
         ]
-        study_command.warn("campaign.py", [scenario_of(each.text) for each in scenarios], emulates=True)
+        harness.warn("campaign.py", [scenario_of(each.text) for each in scenarios], emulates=True)
         outcomes = campaign(scenarios, options.jobs, options.patience)
     except vm.CannotRunError as error:
         print(f"campaign.py: {error}", file=sys.stderr)

@@ -16,7 +16,7 @@ from controller.forwarding.state import choose_flow_paths
 from controller.routing.multipath import Multipath, hashed, multipath
 from controller.routing.switch_paths import FabricPaths
 from controller.routing.wan_path_choice import NoPathError
-from scenarios.permutation import ecmp, spray
+from scenarios.studies.permutation import ecmp, spray
 from tests.controller.test_rules import any_order
 from tests.fakes.flowtables import FakeNetwork, Packet, fabrics, failures, usable, with_default_rules
 from topologies.fabric.fabric import GRAINS, ROUTINGS, Fabric, FabricSpec, build_fabric

@@ -4,13 +4,17 @@ import csv
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from scenarios.authors import main
+from scenarios.studies import harness
+from scenarios.studies.authors import STUDY
 from tests.conftest import PROJECT
 from tests.fakes.commands import assert_refused, printed
+
+main = partial(harness.main, STUDY)
 
 FEW = ("--collectives", "40")
 

@@ -7,7 +7,7 @@ import pytest
 from scenarios import bench, soak, vm
 from scenarios.engines import emulation
 from scenarios.engines.base import Failed
-from scenarios.grains import PIECES
+from scenarios.studies.grains import PIECES
 
 
 def test_the_bench_measures_a_sweep_and_the_rates_memory_and_schedules_of_the_model() -> None:

@@ -1,6 +1,7 @@
 """The table of collectives: closed-form times, shared links, the marked best algorithm, and refused arguments."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ import pytest
 
 from analysis.figures.busbw import Row, crossovers
 from scenarios import api
-from scenarios.collectives import main
 from scenarios.engines.base import Failed
 from scenarios.engines.model import Model
+from scenarios.studies import harness
+from scenarios.studies.collectives import STUDY
 from tests.conftest import PROJECT
 from tests.fakes.commands import assert_refused, printed
+
+main = partial(harness.main, STUDY)
 
 EQUAL = ["intra_rate=80 Gbit/s", "wan_rate=80 Gbit/s", "intra_delay=1 us", "wan_delay=1 ns"]
 CONSTANT = [word for text in EQUAL for word in ("--set", f"conditions.{text}")]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from hosts.collectives.kinds import schedule
 from hosts.collectives.schedule import Flow
-from scenarios.grains import main
+from scenarios.studies import harness
+from scenarios.studies.grains import STUDY
 from tests.fakes.commands import assert_refused, printed
+
+main = partial(harness.main, STUDY)
 
 Lines = dict[tuple[str, str, str, int], dict[str, Any]]
 

@@ -14,8 +14,10 @@ from scenarios.experiment import command
 from scenarios.experiment.options import parser
 from scenarios.experiment.run_folder import RunFolder
 from scenarios.prompt import arguments
+from scenarios.run import STUDIES
 from scenarios.spec import ScenarioError, scenario_names
 from scenarios.spec.load import load_scenario
+from scenarios.studies import harness
 from tests.conftest import PROJECT
 from tests.fakes.commands import scenario
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -144,7 +146,10 @@ TOOLS = [
 @pytest.mark.parametrize(("tool", "typed", "says"), TOOLS)
 def test_every_tool_answers_as_run_does(capsys: pytest.CaptureFixture[str], tool: str, typed: str, says: str) -> None:
     try:
-        status = import_module(f"scenarios.{tool}").main(shlex.split(typed))
+        if tool in STUDIES:
+            status = harness.main(import_module(f"scenarios.studies.{tool}").STUDY, shlex.split(typed))
+        else:
+            status = import_module(f"scenarios.{tool}").main(shlex.split(typed))
     except SystemExit as error:
         status = error.code
     said = capsys.readouterr().err

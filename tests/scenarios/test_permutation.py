@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from itertools import permutations, product
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from controller.routing.multipath import hashed
-from scenarios.permutation import (
+from scenarios.studies import harness
+from scenarios.studies.permutation import (
+    STUDY,
     Experiment,
     Routes,
     capacities,
     ecmp,
-    main,
     network,
     optimum_s,
     permutation,
@@ -30,6 +32,8 @@ from scenarios.permutation import (
 from tests.conftest import PROJECT
 from tests.fakes.commands import assert_refused, printed
 from topologies.fabric.ports import Ports
+
+main = partial(harness.main, STUDY)
 
 GBIT = 10**9
 SIZE = 12_500_000  # 1 ms at 100 Gbit/s

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from scenarios.engines.prediction import lower_bound
 from scenarios.engines.referees import totals
 from scenarios.experiment import command
 from scenarios.policies.conditions import conditions_of
-from scenarios.referees import main
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import load_scenario
 from scenarios.spec.scenario import Scenario
+from scenarios.studies import harness
+from scenarios.studies.referees import STUDY
 from tests.fakes.commands import assert_refused, printed, scenario
 from tests.fakes.runs import ended, rows
+
+main = partial(harness.main, STUDY)
 
 FOUR = ("--set", "fabric.gpus=4")
 

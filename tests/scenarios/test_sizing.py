@@ -1,13 +1,17 @@
 """`run.py sizing`: its table, its figure and its error messages."""
 
 import csv
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scenarios.sizing import main
+from scenarios.studies import harness
+from scenarios.studies.sizing import STUDY
 from tests.fakes.commands import assert_refused, printed
+
+main = partial(harness.main, STUDY)
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[str, str], dict[str, Any]]:

@@ -7,20 +7,20 @@ needs OR-Tools, the extra [optimum]; without it that column is empty, and a mess
 """
 
 import argparse
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
-from scenarios.experiment.options import DONE, ScenarioParser
-from scenarios.tools import study_command
+from scenarios.experiment.options import ScenarioParser
+from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, add_scenario, check_range, warn
 
 if TYPE_CHECKING:
+    from analysis.figures.output import Picture
     from scenarios.engines.referees import Totals
     from scenarios.spec.scenario import Scenario
 
+COMMAND = "run.py referees"
 _MAX_DRAWN = 20  # configurations in a figure
 _MAX_COLLECTIVES = 1000
 
@@ -46,44 +46,32 @@ class Line:
     bound_s: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return the exit status."""
-    options = _parser().parse_args(arguments)
-    return study_command.run("run.py referees", lambda: _study(options), options.figure)
-
-
-def _study(options: argparse.Namespace) -> int:
+def _answer(options: argparse.Namespace, show: Show) -> Answer:
     from analysis.model.optimal_schedule import NotInstalledError
     from scenarios.engines.referees import totals
 
     scenario = _scenario(options)
-    study_command.warn("run.py referees", [scenario], emulates=False)
-    lines, totals_of = [], []
-    without = list[str]()
-    with study_command.progress("run.py referees") as show:
-        for config in scenario.configurations():
-            show(f"{config.label}: the best choices in hindsight")
-            totals_of.append((config, totals(config, options.collectives)))
-            try:
-                lines += _lines(config, options.collectives, options.seconds, show)
-            except NotInstalledError as error:
-                without.append(f"run.py referees: {config.label}: no best schedule: {error}")
-                lines += _lines(config, options.collectives, 0, show)
-    for why in without:
-        print(why, file=sys.stderr)
-    if options.figure is not None:
-        _draw(options.figure, lines, totals_of, options.collectives)
-    if options.json:
-        policies = [{"setting": config.label} | asdict(own) for config, own in totals_of]
-        print(json.dumps({"collectives": [asdict(line) for line in lines], "policies": policies}, indent=1))
-    else:
-        print(_table(lines, scenario.run.modes))
-        print("\n".join(_totals_line(config, own, options.collectives) for config, own in totals_of))
-    return DONE
+    warn(COMMAND, [scenario], emulates=False)
+    lines, totals_of, without = list[Line](), [], list[str]()
+    for config in scenario.configurations():
+        show(f"{config.label}: the best choices in hindsight")
+        totals_of.append((config, totals(config, options.collectives)))
+        try:
+            lines += _lines(config, options.collectives, options.seconds, show)
+        except NotInstalledError as error:
+            without.append(f"{config.label}: no best schedule: {error}")
+            lines += _lines(config, options.collectives, 0, show)
+    notes = [_totals_line(config, own, options.collectives) for config, own in totals_of]
+    policies = [{"setting": config.label} | asdict(own) for config, own in totals_of]
+    return Answer(
+        tables=[Table(_columns(scenario.run.modes), lines, notes=notes)],
+        as_json={"collectives": [asdict(line) for line in lines], "policies": policies},
+        picture=lambda: _picture(lines, totals_of, options.collectives),
+        problems=without,
+    )
 
 
-def _draw(path: Path, lines: Sequence[Line], totals_of: "Sequence[tuple[Scenario, Totals]]", count: int) -> None:
-    """Write the figure's files; raises OSError."""
+def _picture(lines: Sequence[Line], totals_of: "Sequence[tuple[Scenario, Totals]]", count: int) -> "Picture":
     from analysis.figures.referees import picture
 
     times = {}
@@ -99,7 +87,7 @@ def _draw(path: Path, lines: Sequence[Line], totals_of: "Sequence[tuple[Scenario
                 referees_s[referee] = sum(known_s) / count
         modes_s = {mode: seconds / count for mode, seconds in totals.modes_s.items()}
         times[config.label] = modes_s, referees_s, sum(line.bound_s for line in own) / count
-    picture(times, collectives=count, name=path.name).write(path.parent)
+    return picture(times, collectives=count, name="referees")
 
 
 def _totals_line(config: "Scenario", totals: "Totals", count: int) -> str:
@@ -116,8 +104,8 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     from hosts.collectives.kinds import SELF_SIZED_KINDS
     from scenarios.spec.load import assignment, load_scenario
 
-    study_command.check(options, 1, _MAX_COLLECTIVES, "collectives")
-    study_command.check(options, 0, 1_000_000, "seconds")
+    check_range(options, 1, _MAX_COLLECTIVES, "collectives")
+    check_range(options, 0, 1_000_000, "seconds")
     scenario = load_scenario(options.scenario, [assignment(text) for text in options.set])
     if any(one.jobs or one.faults or one.collective.kind in SELF_SIZED_KINDS for one in scenario.configurations()):
         raise ValueError(
@@ -129,7 +117,7 @@ def _scenario(options: argparse.Namespace) -> "Scenario":
     return scenario
 
 
-def _lines(config: "Scenario", count: int, seconds: float, show: Callable[[str], None]) -> list[Line]:
+def _lines(config: "Scenario", count: int, seconds: float, show: Show) -> list[Line]:
     """Return a line for each of a configuration's first `count` collectives.
 
     `seconds` limits each search for a best schedule; 0 means no search. `show` is told the progress.
@@ -168,45 +156,42 @@ def _lines(config: "Scenario", count: int, seconds: float, show: Callable[[str],
     return lines
 
 
-def _table(lines: Sequence[Line], modes: Sequence[str]) -> str:
-    """Return the lines as text in columns."""
-    from scenarios.text_table import aligned
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:,.3f}"
 
-    def ms(seconds: float | None) -> str:
-        return "" if seconds is None else f"{1e3 * seconds:,.3f}"
 
-    heads = ("setting", "#", *(f"{mode} (ms)" for mode in modes), "fastest ring", "its bound", "best schedule")
-    heads += ("its bound", "", "bound of all")
-    rows = [
-        (
-            line.setting,
-            str(line.collective),
-            *(ms(line.modes_s[mode]) for mode in modes),
-            *map(ms, (line.ring_s, line.ring_bound_s, line.schedule_s, line.schedule_bound_s)),
-            {True: "proven", False: "best known", None: ""}[line.proven],
-            ms(line.bound_s),
-        )
-        for line in lines
+def _mode_ms(mode: str, line: Line) -> str:
+    return _ms(line.modes_s[mode])
+
+
+def _columns(modes: Sequence[str]) -> list[Column[Line]]:
+    return [
+        Column("setting", lambda line: line.setting),
+        Column("#", lambda line: str(line.collective)),
+        *(Column(f"{mode} (ms)", partial(_mode_ms, mode)) for mode in modes),
+        Column("fastest ring", lambda line: _ms(line.ring_s)),
+        Column("its bound", lambda line: _ms(line.ring_bound_s)),
+        Column("best schedule", lambda line: _ms(line.schedule_s)),
+        Column("its bound", lambda line: _ms(line.schedule_bound_s)),
+        Column("", lambda line: {True: "proven", False: "best known", None: ""}[line.proven]),
+        Column("bound of all", lambda line: _ms(line.bound_s)),
     ]
-    return "\n".join(aligned((heads, *rows)))
 
 
 def _parser() -> ScenarioParser:
     parser = ScenarioParser(
-        prog="run.py referees",
+        prog=COMMAND,
         description="Compare each mode with the fastest ring, the best schedule and the lower bound.",
     )
-    parser.add_argument("scenario", nargs="?", default="paper", help="a TOML file or a name, as for run.py")
-    parser.add_argument(
-        "--collectives", type=int, default=3, help="number of first collectives of each configuration (default 3)"
-    )
+    add_scenario(parser, count=3, of="of each configuration, from the first on,")
     parser.add_argument(
         "--seconds",
         type=float,
         default=60,
         help="time limit of the search for each best schedule; 0: none (default 60)",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", help="any key of the scenario")
-    parser.add_argument("--figure", type=Path, metavar="PATH", help="write PATH.svg, PATH.png and PATH.csv")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_output(parser)
     return parser
+
+
+STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)

@@ -5,56 +5,50 @@ same for its two models, so that differences then show the effect of the change.
 """
 
 import argparse
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.experiment.options import BAD_USAGE, DONE
-from scenarios.tools.study_command import quantity
+from scenarios.studies.harness import Answer, Column, Show, Study, Table, add_output, quantity
 from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
+    from analysis.figures.output import Picture
     from analysis.sizing import Datacenter, Model, Row
 
+COMMAND = "run.py sizing"
 _MAX_MONEY, _MAX_WHOLE = 1e15, 100_000_000
 _CENT = 0.01  # a rack costs more, so the number of racks is finite
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the tables; return the exit status."""
-    options = parser().parse_args(arguments)
+def _answer(options: argparse.Namespace, show: Show) -> Answer:
     from analysis.sizing import PRECISIONS, TOKENS_PER_PARAMETER, rows
-    from scenarios.experiment.run_folder import check_figure
 
-    try:
-        check_figure(options.figure)
-        datacenter, models = _datacenter(options), _models(options)
-        _check("tokens_per_parameter", options.tokens_per_parameter, _MAX_WHOLE)
-        ratio = options.tokens_per_parameter or TOKENS_PER_PARAMETER
-        results = list(rows(datacenter, models, PRECISIONS[options.precision], tokens_per_parameter=ratio))
-    except ValueError as error:
-        print(f"run.py sizing: {error}", file=sys.stderr)
-        return BAD_USAGE
+    datacenter, models = _datacenter(options), _models(options)
+    _check("tokens_per_parameter", options.tokens_per_parameter, _MAX_WHOLE)
+    ratio = options.tokens_per_parameter or TOKENS_PER_PARAMETER
+    results = list(rows(datacenter, models, PRECISIONS[options.precision], tokens_per_parameter=ratio))
     inputs = {"datacenter": asdict(datacenter), "precision": options.precision}
     inputs |= {"models": [asdict(model) for model in models], "tokens_per_parameter": ratio}
-    text = json.dumps({**inputs, "rows": [asdict(row) | {"difference": row.difference} for row in results]}, indent=1)
-    print(text if options.json else "\n".join(_table(results)))
-    if options.figure is not None:
+
+    def drawn() -> "Picture":
         from analysis.figures.sizing import picture
 
         names = " and ".join(model.name for model in models)
         title = f"{datacenter.number_of_racks:,} racks of {datacenter.gpus_per_rack} GPUs, {names}, {options.precision}"
-        picture(results, title=title).write_to(options.figure, command="run.py sizing", answer=text)
-    return DONE
+        return picture(results, title=title)
+
+    return Answer(
+        tables=[_table(results)],
+        as_json={**inputs, "rows": [asdict(row) | {"difference": row.difference} for row in results]},
+        picture=drawn,
+    )
 
 
-def parser() -> CommandParser:
+def _parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(
-        prog="run.py sizing",
+        prog=COMMAND,
         description="A datacenter for training a very large language model: its size, and the times in a step.",
     )
     add = parser.add_argument
@@ -75,8 +69,7 @@ def parser() -> CommandParser:
     add("--vocabulary", type=int, metavar="N", help="(default 256,000)")
     add("--sequence", type=int, metavar="TOKENS", help="sequence length (default 32,768, and 32,000 in messages)")
     add("--tokens-per-parameter", type=float, metavar="N", help="of the largest models (default 1,650 / 52.5)")
-    add("--json", action="store_true", help="print a JSON object")
-    add("--figure", type=Path, metavar="PATH", help="write PATH.svg, PATH.png, PATH.csv and PATH.json")
+    add_output(parser)
     return parser
 
 
@@ -118,7 +111,7 @@ def _datacenter(options: argparse.Namespace) -> "Datacenter":
 
 
 def _quantity(option: str, text: str | None, parse: Callable[[str], int]) -> int | None:
-    return None if text is None else quantity("run.py sizing", option, text, parse)
+    return None if text is None else quantity(COMMAND, option, text, parse)
 
 
 def _bytes_s(option: str, text: str | None) -> float | None:
@@ -150,21 +143,33 @@ def _check(option: str, value: float | None, most: float, *, above: float = 0) -
         raise ValueError(f"--{option.replace('_', '-')}: {value:,}; allowed: above {above:g}, to {most:,.15g}")
 
 
-def _table(rows: "Sequence[Row]") -> Iterator[str]:
+def _table(rows: "Sequence[Row]") -> "Table[Row]":
     from analysis.sizing import AGREES
-    from scenarios.text_table import aligned
 
-    yield f"the document: Gherghescu et al., arXiv 2407.12819; *: more than {100 * AGREES:g} % from its number"
-    cells = [("part", "model", "", "", "here", "document", "difference", "")]
-    for row in rows:
-        is_apart = row.difference is not None and abs(row.difference) > AGREES
-        apart = "" if row.difference is None else f"{100 * row.difference:+.2f} %{'*' if is_apart else ' '}"
-        note = row.note if row.value is None or is_apart else ""
-        cells.append((row.part, row.model, row.what, row.unit, _number(row.value), _number(row.document), apart, note))
-    yield from aligned(cells, (0, 1, 2, 3, 7))
+    def is_apart(row: "Row") -> bool:
+        return row.difference is not None and abs(row.difference) > AGREES
+
+    def difference(row: "Row") -> str:
+        return "" if row.difference is None else f"{100 * row.difference:+.2f} %{'*' if is_apart(row) else ' '}"
+
+    columns: list[Column[Row]] = [
+        Column("part", lambda row: row.part, left=True),
+        Column("model", lambda row: row.model, left=True),
+        Column("", lambda row: row.what, left=True),
+        Column("", lambda row: row.unit, left=True),
+        Column("here", lambda row: _number(row.value)),
+        Column("document", lambda row: _number(row.document)),
+        Column("difference", difference),
+        Column("", lambda row: row.note if row.value is None or is_apart(row) else "", left=True),
+    ]
+    title = f"the document: Gherghescu et al., arXiv 2407.12819; *: more than {100 * AGREES:g} % from its number"
+    return Table(columns, rows, title=title)
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1 else f"{value:,.4g}"
+
+
+STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)

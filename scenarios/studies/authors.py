@@ -8,15 +8,13 @@ table compares the totals with those printed in their repository; the second cha
 import argparse
 import json
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.experiment.options import BAD_USAGE, DONE, FAILED
-from scenarios.text_table import aligned
-from scenarios.tools import study_command
+from scenarios.studies.harness import Answer, Column, Show, Study, Table, check_range, quantity
 from topologies.command_line import CommandParser
 
 if TYPE_CHECKING:
@@ -24,38 +22,36 @@ if TYPE_CHECKING:
     from analysis.authors.study import VariationResult
     from scenarios.experiment.run_folder import RunFolder
 
+COMMAND = "run.py authors"
 COLLECTIVES, _MIN_COLLECTIVES, _MAX_COLLECTIVES = 100_000, 10, 1_000_000
 ANSWER, FIGURE = "authors.json", "authors"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print both tables and write the folder; return the exit status."""
-    options = parser().parse_args(arguments)
+def _answer(options: argparse.Namespace, show: Show) -> Answer:
     from scenarios.experiment.run_folder import FolderError, RunFolder
     from topologies.errors import one_line
 
     folder: RunFolder | None = None
     try:
         delay_s = _check(options)
-        shares = _shares(options)
+        shares = _shares(options, show)
         folder = RunFolder.dated("authors", datetime.now()) if options.out is None else RunFolder.new(options.out)
-        return _run(options, shares, delay_s, folder, arguments)
+        return _run(options, shares, delay_s, folder, show)
     except FolderError as error:
         other = "; allowed: --out DIR for another folder"
-        print(f"--out: {error}" if options.out is not None else f"run.py authors: {error}{other}", file=sys.stderr)
+        raise ValueError(f"--out: {error}" if options.out is not None else f"{error}{other}") from None
     except ValueError as error:
-        print(f"run.py authors: {one_line(str(error))}", file=sys.stderr)
+        raise ValueError(one_line(str(error))) from None
     finally:
         if folder is not None:
             folder.abandon()  # removes the folder if nothing has been written
             folder.close()
-    return BAD_USAGE
 
 
-def parser() -> CommandParser:
+def _parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(
-        prog="run.py authors",
+        prog=COMMAND,
         description="The figure of the paper's authors by their own semantics, and the sensitivity of its gains.",
     )
     add = parser.add_argument
@@ -78,17 +74,16 @@ def _check(options: argparse.Namespace) -> float:
     from scenarios.experiment.run_folder import check
     from topologies.units import parse_delay_s
 
-    study_command.check(options, _MIN_COLLECTIVES, _MAX_COLLECTIVES, "collectives")
-    study_command.check(options, 0, 2**63 - 1, "seed")
+    check_range(options, _MIN_COLLECTIVES, _MAX_COLLECTIVES, "collectives")
+    check_range(options, 0, 2**63 - 1, "seed")
     if options.out is not None:
         check(options.out)
-    return study_command.quantity("run.py authors", "--wan-delay", options.wan_delay, parse_delay_s)
+    return quantity(COMMAND, "--wan-delay", options.wan_delay, parse_delay_s)
 
 
-def _shares(options: argparse.Namespace) -> "Floats":
+def _shares(options: argparse.Namespace, show: Show) -> "Floats":
     """Return the drawn shares of links' nominal capacities, [1 + collectives, links]; raises DrawsError."""
     from analysis.authors.draws import DrawsError, count_draws, gaussian, read
-    from scenarios.experiment.heartbeat import heartbeat
 
     if options.draws is None:
         return gaussian(1 + (options.collectives or COLLECTIVES), options.seed)
@@ -97,24 +92,23 @@ def _shares(options: argparse.Namespace) -> "Floats":
     if count < _MIN_COLLECTIVES or count + 1 > stored:
         needed = max(count, _MIN_COLLECTIVES) + 1
         raise DrawsError(f"{options.draws} has {stored:,} draws; allowed: {needed:,} or more, one for the initial ring")
-    with heartbeat(lambda: "the draws are being read"):
-        return read(options.draws, count + 1)
+    show("the draws are being read")
+    return read(options.draws, count + 1)
 
 
-def _run(
-    options: argparse.Namespace, shares: "Floats", delay_s: float, folder: "RunFolder", arguments: Sequence[str]
-) -> int:
+def _run(options: argparse.Namespace, shares: "Floats", delay_s: float, folder: "RunFolder", show: Show) -> Answer:
+    """Simulate, write the folder and return the answer; raises RunError if the folder cannot be written."""
     from analysis.authors.study import SIZES_MB, totals_s, variation_results
     from analysis.figures.authors import picture
     from analysis.results.reader import FIGURES, PROVENANCE
     from analysis.results.writer import write_text
-    from scenarios.experiment.heartbeat import heartbeat
+    from scenarios.api import RunError
     from scenarios.experiment.run_files import circumstances, now
 
     started = now()
-    with heartbeat(lambda: "the collectives are being simulated"):
-        totals = {size: totals_s(shares, size, delay_s) for size in SIZES_MB}
-        variations = list(variation_results(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=options.seed))
+    show("the collectives are being simulated")
+    totals = {size: totals_s(shares, size, delay_s) for size in SIZES_MB}
+    variations = list(variation_results(shares, (SIZES_MB[0], SIZES_MB[-1]), delay_s, seed=options.seed))
     answer = {
         "draws": "own" if options.draws is None else str(options.draws),
         "seed": options.seed,
@@ -123,20 +117,17 @@ def _run(
         "totals": list(_totals(totals, is_published=_is_published(len(shares) - 1, delay_s))),
         "sensitivity": [_as_json(result) for result in variations],
     }
-    text = json.dumps(answer, indent=1) + "\n"
     figure = picture(variations, title=_title(answer), name=FIGURE)
-    provenance = {"name": "authors", "command": ["run.py", "authors", *arguments], "started": started, "ended": now()}
+    command = ["run.py", "authors", *options.arguments]
+    provenance = {"name": "authors", "command": command, "started": started, "ended": now()}
     try:
-        write_text(folder.path / ANSWER, text)
+        write_text(folder.path / ANSWER, json.dumps(answer, indent=1) + "\n")
         (folder.path / FIGURES).mkdir(exist_ok=True)
         figure.write(folder.path / FIGURES)
         write_text(folder.path / PROVENANCE, json.dumps(provenance | circumstances(), indent=1) + "\n")
     except OSError as error:
-        print(f"run.py authors: {folder.path} cannot be written to: {error.strerror or error}", file=sys.stderr)
-        return FAILED
-    print(text if options.json else "\n\n".join(_tables(answer)), end="" if options.json else "\n")
-    print(f"run.py authors: {folder.path}", file=sys.stderr)
-    return DONE
+        raise RunError(f"{folder.path} cannot be written to: {error.strerror or error}") from None
+    return Answer(tables=list(_tables(answer)), as_json=answer, problems=[str(folder.path)])
 
 
 def _is_published(collectives: int, delay_s: float) -> bool:
@@ -180,25 +171,19 @@ def _title(answer: Mapping[str, Any]) -> str:
     return f"the authors' simulation, {answer['collectives']:,} AllGathers, WAN delay {delay}, {draws}"
 
 
-def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
+def _tables(answer: Mapping[str, Any]) -> Iterator[Table[Any] | str]:
     yield _title(answer)
-    rows: list[tuple[str, ...]] = [("size", "mode", "total (s)", "gain (%)", "published (s)", "difference")]
-    for one in answer["totals"]:
-        row = (f"{one['size_mb']} MB", one["mode"], f"{one['total_s']:,.2f}", f"{100 * one['gain']:.1f}")
-        if one["published_s"] is None:
-            rows.append((*row, "", ""))
-        else:
-            rows.append((*row, f"{one['published_s']:,.2f}", f"{one['difference']:.1e}"))
-    yield "\n".join(aligned(rows, (0,)))
+    yield Table(_TOTALS, answer["totals"])
     for size in dict.fromkeys(result["size_mb"] for result in answer["sensitivity"]):
         results = [result for result in answer["sensitivity"] if result["size_mb"] == size]
         modes = [mode for mode in results[0]["gain"] if mode != "base"]
-        rows = [("changed", "base (s)", *(f"gain of {mode} (%)" for mode in modes), "base > ccl > wan > joint")]
-        for result in results:
-            order = "yes" if result["in_order"] else "no"
-            gains = (_gain(result["gain"][mode]) for mode in modes)
-            rows.append((result["variation"], f"{result['total_s']['base']:,.1f}", *gains, order))
-        yield "\n".join((f"chunks of {size} MB, one thing changed at a time", *aligned(rows, (0,))))
+        columns: list[Column[Any]] = [
+            Column("changed", lambda result: result["variation"], left=True),
+            Column("base (s)", lambda result: f"{result['total_s']['base']:,.1f}"),
+            *(Column(f"gain of {mode} (%)", partial(_gain_of, mode)) for mode in modes),
+            Column("base > ccl > wan > joint", lambda result: "yes" if result["in_order"] else "no"),
+        ]
+        yield Table(columns, results, title=f"chunks of {size} MB, one thing changed at a time")
     own = [result for result in answer["sensitivity"] if "initial rings of other draws" in result["variation"]]
     yield (
         f"For initial rings of other draws ({own[0]['collectives']:,} AllGathers) the gains are the median [least, "
@@ -206,6 +191,23 @@ def _tables(answer: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+_TOTALS: list[Column[Any]] = [
+    Column("size", lambda one: f"{one['size_mb']} MB", left=True),
+    Column("mode", lambda one: one["mode"]),
+    Column("total (s)", lambda one: f"{one['total_s']:,.2f}"),
+    Column("gain (%)", lambda one: f"{100 * one['gain']:.1f}"),
+    Column("published (s)", lambda one: "" if one["published_s"] is None else f"{one['published_s']:,.2f}"),
+    Column("difference", lambda one: "" if one["difference"] is None else f"{one['difference']:.1e}"),
+]
+
+
+def _gain_of(mode: str, result: Mapping[str, Any]) -> str:
+    return _gain(result["gain"][mode])
+
+
 def _gain(gain: Mapping[str, float | None]) -> str:
     value, low, high = (None if one is None else f"{100 * one:.1f}" for one in gain.values())
     return f"{value} [{low}, {high}]" if low is not None else f"{value}"
+
+
+STUDY = Study(command=COMMAND, parser=_parser, answer=_answer)
