@@ -22,12 +22,14 @@ def run_mn(vm: VM, controller: str, topology: str, *, look: str, options: str = 
     commands.chmod(0o644)
     mn = f"mn --custom {CUSTOM} --topo longhaul,{topology} --controller remote --switch ovs,protocols=OpenFlow13"
     # Mininet closes every possible descriptor for each of its shells: a low limit keeps that short. The programs that
-    # setup.sh installs must suffice: mn runs with its own Python, without a PYTHONPATH to the project's packages.
+    # setup.sh installs must suffice: mn runs with its own Python, without a PYTHONPATH to the project's packages. Its
+    # input must not end: while a node runs a command, Mininet polls it without waiting, which holds the virtual clock.
     script = f"""
         ulimit -n 256
         python3 -m scenarios.vm.openvswitch up
         {controller} & controller=$!
-        env -u PYTHONPATH {mn} {options} --post {commands} --test pingall || exit
+        mkfifo /run/input
+        env -u PYTHONPATH {mn} {options} --post {commands} --test pingall <>/run/input || exit
         [ -z "$(ovs-vsctl list-br)$(ip -br link show type veth)" ] || exit 77
         kill $controller
     """
