@@ -50,7 +50,7 @@ _CHOSEN = "whether the placement (of a ring: the ring) and the paths were chosen
 _CHANGED = (
     "emulation: the virtual seconds from before the placement is chosen until the controller has confirmed the paths, "
     "NaN if neither was requested; and the number of OpenFlow messages sent, including those for [paths chosen during "
-    "a collective](scenarios.md#paths-chosen-while-a-collective-runs); switches apply them within 5 ms, and the "
+    "a collective](conditions.md#paths-chosen-while-a-collective-runs); switches apply them within 5 ms, and the "
     "collective begins 20 ms later"
 )
 _SLOWNESS = (
