@@ -29,19 +29,22 @@ def reference() -> str:
             f"`[sweep]` takes every key but {fixed}: a list of up to {MAX_AXIS_VALUES} values, as in "
             f'`"collective.chunk" = ["8 MB", "64 MB"]`; all axes span up to {MAX_CONFIGURATIONS:,} configurations.',
             "",
-            "A `[[job]]` has these keys; [background](jobs.md#several-jobs-at-once) and [transfers](jobs.md#transfers) need some:",
+            "A `[[job]]` has these keys; [background](jobs.md#several-jobs-at-once) and [transfers](jobs.md#transfers) "
+            "need some:",
             "",
             "| key | allowed |",
             "| --- | --- |",
             *of_jobs,
             "",
-            "A `[[class]]` has these keys; `share` and `ceiling` may be left out ([classes](jobs.md#classes-of-traffic)):",
+            "A `[[class]]` has these keys; `share` and `ceiling` may be left out "
+            "([classes](jobs.md#classes-of-traffic)):",
             "",
             "| key | allowed |",
             "| --- | --- |",
             *of_classes,
             "",
-            "A `[[policy]]` has these keys, of which all but `name` may be left out ([policies](policies.md#policies)):",
+            "A `[[policy]]` has these keys, of which all but `name` may be left out "
+            "([policies](policies.md#policies)):",
             "",
             "| key | allowed |",
             "| --- | --- |",
