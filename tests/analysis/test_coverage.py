@@ -27,7 +27,7 @@ def simulated(config: Scenario) -> Times:
     for part in Model(batch=20_000).run([config]):
         parts.setdefault(part.mode, []).append(part.rows)
     return {
-        mode: {name: np.concatenate([getattr(rows, name) for rows in of_mode]) for name in ARRAYS}
+        mode: {name: np.concatenate([rows[name] for rows in of_mode]) for name in ARRAYS}
         for mode, of_mode in parts.items()
     }
 

@@ -58,10 +58,10 @@ def test_no_collective_is_faster_than_its_lower_bound_under_changing_rates(value
         batch = Batch(0, asked, ("base", "joint"), 0, 150)
         found, plain = rows_of(batch), rows_of(Batch(0, scenario(*values), ("base", "joint"), 0, 150))
         for mode, rows in found.items():
-            assert (rows.completion_s >= rows.bound_s * (1 - 1e-12)).all()
-            same = plain[mode].bound_s <= asked.conditions.every_s
-            assert (rows.bound_s[same] == plain[mode].bound_s[same]).all()
-        assert (found["base"].bound_s == found["joint"].bound_s).all()
+            assert (rows.completion_s >= rows["bound_s"] * (1 - 1e-12)).all()
+            same = plain[mode]["bound_s"] <= asked.conditions.every_s
+            assert (rows["bound_s"][same] == plain[mode]["bound_s"][same]).all()
+        assert (found["base"]["bound_s"] == found["joint"]["bound_s"]).all()
 
 
 def test_a_ring_over_slow_wan_links_ends_once_their_rates_have_carried_its_bytes() -> None:

@@ -65,8 +65,8 @@ def test_the_lower_bound_accounts_for_the_slow_links_of_a_single_gpu() -> None:
     )
     (rows,) = [part.rows for part in Model().run([found]) if part.mode == "base"]  # type: ignore[union-attr]
     # Three GPUs of its site and two border routers send to it.
-    assert rows.bound_s[0] == pytest.approx(7 * 64e6 / 5e9, rel=1e-3)
-    assert rows.completion_s[0] >= rows.bound_s[0]
+    assert rows["bound_s"][0] == pytest.approx(7 * 64e6 / 5e9, rel=1e-3)
+    assert rows.completion_s[0] >= rows["bound_s"][0]
 
 
 def test_delays_that_only_the_model_can_represent_are_refused_by_the_emulation(tmp_path: Path) -> None:

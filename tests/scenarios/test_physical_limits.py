@@ -5,11 +5,11 @@ import math
 import pandas as pd
 import pytest
 
-from scenarios import api, collectives, grains, permutation, sizing
+from scenarios import api
 from scenarios.experiment import command
 from scenarios.spec.load import Override, load_scenario
 from scenarios.spec.physical_limits import LIMITS, notes_on, small_message_error
-from scenarios.tools import study_command
+from scenarios.studies import collectives, grains, harness, permutation, sizing
 
 FAR = {"conditions.wan_rate": "200 Gbit/s", "conditions.wan_delay": "300 ms", "fabric.gpus": 4}
 
@@ -66,12 +66,12 @@ def test_run_and_every_study_print_the_same_note_before_they_run(capsys):
     assert command.run(["--dry-run", "--chunk", "1 kB"]) == 0
     assert f"run.py: {words}" in capsys.readouterr().err
     options = ("--from", "8 kB", "--to", "8 kB", "--collectives", "1", "--modes", "base", "--algorithms", "direct")
-    assert collectives.main(["--kind", "alltoall", *options]) == 0
+    assert harness.main(collectives.STUDY, ["--kind", "alltoall", *options]) == 0
     assert f"collectives.py: {words}" in capsys.readouterr().err
     few = ("--gpus", "8", "--collectives", "2", "--kinds", "allgather", "--algorithms", "ring")
-    assert grains.main(["--size", "8 kB", "--grains", "logical", *few]) == 0
+    assert harness.main(grains.STUDY, ["--size", "8 kB", "--grains", "logical", *few]) == 0
     assert f"grains.py: {words}" in capsys.readouterr().err
-    assert permutation.main(["--hosts", "16", "--draws", "1", "--size", "1 kB"]) == 0
+    assert harness.main(permutation.STUDY, ["--hosts", "16", "--draws", "1", "--size", "1 kB"]) == 0
     assert f"permutation.py: {words}" in capsys.readouterr().err
 
 
@@ -93,12 +93,12 @@ def test_the_api_warns_of_each_limit_once_and_a_study_that_uses_it_prints_it_onc
     (warned,) = [str(one.message) for one in recwarn.list if one.category is api.ScenarioWarning]
     assert warned.startswith("messages of 1.5 kB are so small")
     few = ("--gpus", "8", "--collectives", "2", "--kinds", "allgather", "--algorithms", "ring")
-    assert grains.main(["--size", "8 kB", "--grains", "logical", *few]) == 0
+    assert harness.main(grains.STUDY, ["--size", "8 kB", "--grains", "logical", *few]) == 0
     assert capsys.readouterr().err.count("are so small") == 1 and len(recwarn.list) == 1
 
 
 def test_the_options_of_studies_tell_that_a_quantity_is_rounded(capsys):
-    assert sizing.main(["--nic", "1000000000.4 bit/s"]) == 0
+    assert harness.main(sizing.STUDY, ["--nic", "1000000000.4 bit/s"]) == 0
     said = 'run.py sizing: --nic: "1000000000.4 bit/s" is rounded to whole bit/s'
     assert said in capsys.readouterr().err.splitlines()
 
@@ -106,7 +106,7 @@ def test_the_options_of_studies_tell_that_a_quantity_is_rounded(capsys):
 def test_a_study_warns_of_measured_times_that_are_not_the_model_s(capsys):
     row = {"engine": "emulation", "setting": 0, "mode": "wan", "completion_s": 23.661e-3, "predicted_s": 1.803e-3}
     row |= {"drops": 0, "retransmitted_bytes": 4e6, "quickest_transfer": math.nan, "late": False}
-    study_command.warn_of("collectives.py", pd.DataFrame([row, row]))
+    harness.warn_of("collectives.py", pd.DataFrame([row, row]))
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("collectives.py: WARNING: measured times differ from the model's by more than 1%")
     assert "wan: median 13.1231" in said[0] and "TCP retransmitted in wan" in said[1]

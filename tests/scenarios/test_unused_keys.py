@@ -1,16 +1,18 @@
 """Keys without effect: each is told in one line, with the key that would give it a meaning, and changes nothing."""
 
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 import tomli_w
 
-from scenarios import api, collectives, grains, referees
+from scenarios import api
 from scenarios.experiment import command
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import Override, assignment, of_its_time, resolved, scenario_of, toml_or_text
 from scenarios.spec.scenario import DEFAULTS, Scenario
+from scenarios.studies import collectives, grains, harness, referees
 
 NOISE = "[[job]]\nkind='background'\npattern='poisson'\nrate='10 Gbit/s'\nduration='9 ms'\nchunk='1 MB'\n"
 COPY = "[fabric]\nrouting='spray'\n[run]\nmodes=['base']\n[[job]]\nkind='transfer'\nranks=[0, 4]\nsize='1 MB'\n"
@@ -246,13 +248,17 @@ def test_every_way_to_load_a_scenario_tells_a_key_without_effect(
         (command.run, [str(path), "--dry-run"], "run.py"),
         (command.run, [str(path), *model], "run.py"),
         (command.run, [str(path), "--export", "goal", str(tmp_path / "ring.goal")], "run.py"),
-        (referees.main, [str(path), "--collectives", "1", "--seconds", "0"], "run.py referees"),
+        (partial(harness.main, referees.STUDY), [str(path), "--collectives", "1", "--seconds", "0"], "run.py referees"),
         (
-            collectives.main,
+            partial(harness.main, collectives.STUDY),
             [str(path), *bandwidth],
             "collectives.py",
         ),
-        (grains.main, ["--set", "fabric.hash_seed=3", "--engine", "model", "--gpus", "4"], "grains.py"),
+        (
+            partial(harness.main, grains.STUDY),
+            ["--set", "fabric.hash_seed=3", "--engine", "model", "--gpus", "4"],
+            "grains.py",
+        ),
     ):
         assert main(arguments) == 0, name
         lines = [line for line in capsys.readouterr().err.splitlines() if ": unused: " in line]

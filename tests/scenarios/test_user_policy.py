@@ -17,7 +17,7 @@ from topologies.errors import SpecError
 
 
 def page_example() -> str:
-    (text,) = re.findall(r"```python\n(# calm\.py\n.*?)```", (PROJECT / "docs" / "scenarios.md").read_text(), re.S)
+    (text,) = re.findall(r"```python\n(# calm\.py\n.*?)```", (PROJECT / "docs" / "policies.md").read_text(), re.S)
     assert len(text.splitlines()) <= 15
     return str(text)
 
