@@ -211,13 +211,16 @@ class RouteApp(App):
         if (request := self._request) is None:
             return {}, NO_FLOWS, []
         reach = reachable(self._fabric, dead)
-        for src, dst in dict.fromkeys((*request.crossings, *(flow[:2] for flow in request.flows))):
+        for src, dst in dict.fromkeys(
+            (*request.crossings, *(flow[:2] for flow in request.flows), *request.connections)
+        ):
             if not reach[src, dst]:
                 _LOG.warning("no path leads over the WAN from rank %d to rank %d", src, dst)
         crossings = tuple(pair for pair in request.crossings if reach[pair])
         flows = tuple(flow for flow in request.flows if reach[flow[:2]])
         asks = tuple(ask for flow, ask in zip(request.flows, request.asks, strict=False) if reach[flow[:2]])
-        possible = replace(request, crossings=crossings, flows=flows, asks=asks)
+        connections = tuple(pair for pair in request.connections if reach[pair])
+        possible = replace(request, crossings=crossings, flows=flows, asks=asks, connections=connections)
         paths = choose(self._fabric, possible, dead)
         of_flows, limits = choose_flow_paths(self._fabric, possible, dead, paths, self._forwarding.paths_of_flows())
         return dict(zip(crossings, paths, strict=True)), of_flows, limits
@@ -258,7 +261,7 @@ class RouteApp(App):
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
-            "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port is not None],
+            "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port],
             "limits": self._limits,
             "outages": self._link_state.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.paths.dead),

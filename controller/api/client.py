@@ -97,13 +97,15 @@ class Controller:
         kept: Iterable[float] = (),
         probes: Iterable[tuple[int, int, int, int]] = (),
         given: Iterable[tuple[int, int, int]] = (),
+        connections: Iterable[tuple[int, int]] = (),
+        channels: int = 1,
     ) -> RouteReply:
         """Put every crossing (rank, rank of another site) on its path and all other pairs back on the default path.
 
         `rates_bps` and `delays_s`, [links], are the current conditions. With `best` a crossing takes the path of least
         cost for a chunk of `chunk_bytes`, otherwise the fixed path. `flows` (rank, rank, channel, TCP source port) are
-        routed by the fabric's routing, if that is not "single"; `asks`, `stay`, `kept`, `probes` and `given` are as in
-        `RouteRequest`. Returns when every switch has confirmed.
+        routed by the fabric's routing, if that is not "single"; the other arguments are as in `RouteRequest`. Returns
+        when every switch has confirmed.
         """
         request = {
             "ask": "route",
@@ -118,6 +120,8 @@ class Controller:
             "kept": list(kept),
             "probes": [[int(number) for number in probe] for probe in probes],
             "given": [[int(number) for number in one] for one in given],
+            "connections": [[int(src), int(dst)] for src, dst in connections],
+            "channels": channels,
         }
         reply = self._ask(request, deadline_s=self._deadline_s)
         return RouteReply(

@@ -46,6 +46,8 @@ class RouteRequest:
     rate that it wants, bit/s; `kept` is the share of each link that every class keeps; with `stay` flows remain in
     their current tunnels, so that only rates change. `probes`, (rank, rank, path index, TCP source port) each, take
     that path in any case. `given`, (rank, rank, path index) each, are crossings that take this path while it is whole.
+    The `connections` between two ranks, (rank, rank) each, are spread over so many `channels` by a hash of their ports,
+    and the fabric's routing chooses the path of each channel.
     """
 
     crossings: tuple[tuple[int, int], ...]
@@ -59,6 +61,8 @@ class RouteRequest:
     stay: bool = False
     probes: tuple[tuple[int, int, int, int], ...] = ()
     given: tuple[tuple[int, int, int], ...] = ()
+    connections: tuple[tuple[int, int], ...] = ()
+    channels: int = 1
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,18 @@ def _route_request(message: dict[str, Any], fabric: Fabric) -> RouteRequest:
         stay=stay,
         probes=probes,
         given=_given(message.get("given", []), crossings, fabric),
+        **_connections(message.get("connections", []), message.get("channels", 1), fabric),
     )
+
+
+def _connections(pairs: Any, channels: Any, fabric: Fabric) -> dict[str, Any]:
+    """Parse the pairs of ranks whose connections are spread, and over how many channels."""
+    most = MAX_FLOWS if multipath(fabric) is not None else 0
+    allowed = f"a list of pairs, at most {most} channels of theirs in all"
+    _check(_is_int(channels) and 0 < channels <= MAX_FLOWS, "channels", channels, f"a number from 1 to {MAX_FLOWS}")
+    _check(isinstance(pairs, list) and len(pairs) * channels <= most, "connections", pairs, allowed)
+    _flows([[*pair, 0, 1] if isinstance(pair, list) else pair for pair in pairs], fabric)
+    return {"connections": tuple((src, dst) for src, dst in pairs), "channels": channels}
 
 
 def _given(value: Any, crossings: Sequence[tuple[int, int]], fabric: Fabric) -> tuple[tuple[int, int, int], ...]:

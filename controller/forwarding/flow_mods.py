@@ -9,6 +9,7 @@ DEFAULT_PRIORITY = 100
 TURN_PRIORITY = 110  # of default rules that send packets back out of their input port
 TUNNEL_PRIORITY = 200
 ROUTE_PRIORITY = 200  # at leaves, where there are no tunnel rules
+SPREADING_PRIORITY = 205  # also at leaves
 FLOW_PRIORITY = 210  # also at leaves
 
 IN_PORT = 0xFFFF_FFF8
@@ -20,9 +21,10 @@ LAST_GENERATION = 0x7FFF_FFFF
 _OURS = 0x4C48 << 48  # "LH"
 _ROUTE = 1 << 32
 _OF_FLOW = 1 << 31
+_OF_CHANNELS = 1 << 40
 _SPINE_SHIFT = 24  # the path's index takes the bits below
 DEFAULT_COOKIE = _OURS
-ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ (LAST_GENERATION | _OF_FLOW)
+ROUTES_COOKIE, ROUTES_MASK = _OURS | _ROUTE, ALL_BITS ^ (LAST_GENERATION | _OF_FLOW | _OF_CHANNELS)
 """The cookie and mask that match all routes of all generations, and no other rule."""
 TUNNEL_COOKIE = _OURS | 2 << 32
 
@@ -30,25 +32,33 @@ TUNNEL_COOKIE = _OURS | 2 << 32
 @dataclass(frozen=True, kw_only=True)
 class Match:
     """The match of a rule: source and destination as IPv4 addresses or networks ("10.0.0.1", "10.1.0.0/24"), TCP source
-    port, input port, destination MAC. None matches everything."""
+    port, input port, destination MAC. None matches everything. With `channel` it is a match of the second table, of the
+    packets to which a spreading rule has given this channel."""
 
     src: str | None = None
     dst: str | None = None
     in_port: int | None = None
     eth_dst: str | None = None
     tcp_src: int | None = None
+    channel: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A flow entry that sets the packet's MACs to `eth_dst` and `eth_src`, if given, and sends it out of `out_port`."""
+    """A flow entry that sets the packet's MACs to `eth_dst` and `eth_src`, if given, and sends it out of `out_port`.
+
+    A spreading rule, with `channels`, instead gives the packet one of so many channels, by a hash of its addresses and
+    ports with `seed`, and hands it on to the second table.
+    """
 
     priority: int
     cookie: int
     match: Match
-    out_port: int
+    out_port: int = 0
     eth_dst: str | None = None
     eth_src: str | None = None
+    channels: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +84,10 @@ Stage = tuple[Message, ...]
 """Messages that may take effect in any order. Every switch confirms its messages before the next stage is sent."""
 
 
-def route_cookie(generation: int, *, of_flow: bool = False) -> int:
-    """Return the cookie of a generation's routes (1 to LAST_GENERATION): those of pairs of GPUs, or those of flows."""
-    return ROUTES_COOKIE | generation | (_OF_FLOW if of_flow else 0)
+def route_cookie(generation: int, *, of_flow: bool = False, of_channels: bool = False) -> int:
+    """Return the cookie of a generation's routes (1 to LAST_GENERATION): those of pairs of GPUs, those of flows, or
+    with `of_channels` the spreading rules and, if also `of_flow`, the routes of channels."""
+    return ROUTES_COOKIE | generation | (_OF_FLOW if of_flow else 0) | (_OF_CHANNELS if of_channels else 0)
 
 
 def tunnel_over(path: int, spine: int = -1) -> int:

@@ -8,7 +8,9 @@ the MAC. Some tunnels also fix the spine after the path, by a rule at the last r
 too, up to the destination, where it shows which path a packet has taken.
 
 A route puts a pair of GPUs, or one of their flows, into a tunnel, by a rule at the source's leaf; the TCP source port
-identifies the flow. Within a site, the route of a flow only selects its spine.
+identifies the flow. Within a site, the route of a flow only selects its spine. Connections whose ports nobody knows
+beforehand are spread: a rule of the pair gives each packet a channel, by a hash of its addresses and ports, and every
+channel has a route in the leaf's second table, as if it were a flow.
 
 No packet is lost while routes change, not even one in flight:
 - The rules of a tunnel are confirmed before a leaf sends packets into it, and they are never changed or removed. Every
@@ -22,6 +24,7 @@ No packet is lost while routes change, not even one in flight:
   TURN_PRIORITY.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -48,7 +51,8 @@ class Route:
     source's leaf sends to, and the generation that installed the route.
 
     With `port` it is the route of the pair's flow with that TCP source port, on any path (-1 within a site), and `down`
-    is the index of the spine after the path, as in `FlowPath`.
+    is the index of the spine after the path, as in `FlowPath`. A `port` below 0 stands for a channel (`of_channel`),
+    and SPREADING with a number of `channels` for the rule that gives them to the pair's packets.
     """
 
     src: int
@@ -58,6 +62,12 @@ class Route:
     generation: int
     port: int | None = None
     down: int = -1
+    channels: int = 0
+
+    @property
+    def channel(self) -> int | None:
+        """The channel whose route this is; None for another route."""
+        return None if self.port is None or self.port >= 0 else -1 - self.port
 
     @property
     def key(self) -> tuple[int, int, int | None]:
@@ -68,6 +78,15 @@ class Route:
     def tunnel(self) -> int:
         """The number of the route's tunnel."""
         return flow_mods.tunnel_over(self.path, self.down)
+
+
+SPREADING = 0
+"""In place of a TCP source port: the rule that spreads a pair's packets over channels."""
+
+
+def of_channel(channel: int) -> int:
+    """Return what stands for a channel in place of a TCP source port."""
+    return -1 - channel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,19 +168,44 @@ def change(
             stay.append(current)
         else:
             fresh.append(route)
+    for route in _spreading(fresh, stay, of_flows, generation):
+        current = before.get(route.key)
+        if current is not None and replace(current, generation=generation) == route:
+            stay.append(current)
+        else:
+            fresh.append(route)
     keys = {route.key for route in (*stay, *fresh)}
     new_tunnels = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
     moves = tuple(install(paths, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels)
-    leaves: list[Message] = [install(paths, route) for route in fresh]
-    leaves += [_removal(paths, route) for route in old if route.key not in keys]
+    # Routes of channels are in place before packets are spread over these, and until they no longer are.
+    ahead = [route for route in fresh if route.channel is not None and route.key not in before]
+    leaves: list[Message] = [install(paths, route) for route in fresh if route not in ahead]
+    gone = [route for route in old if route.key not in keys]
+    leaves += [_removal(paths, route) for route in gone if route.channel is None]
     switches = [switch.name for switch in paths.fabric.switches]
-    first = tuple(message for switch in switches for message in _tunnel_installs(paths, switch, new_tunnels))
+    first: list[Message] = [one for switch in switches for one in _tunnel_installs(paths, switch, new_tunnels)]
+    first += [install(paths, route) for route in ahead]
+    last = [_removal(paths, route) for route in gone if route.channel is not None]
     return Change(
-        stages=tuple(stage for stage in (first, tuple(leaves)) if stage),
+        stages=tuple(tuple(stage) for stage in (first, leaves, last) if stage),
         moves=moves,
         routes=(*stay, *fresh),
         tunnels=frozenset(new_tunnels.union(tunnels)),
     )
+
+
+def _spreading(
+    fresh: Collection[Route],
+    stay: Collection[Route],
+    of_flows: Mapping[tuple[int, int, int], FlowPath],
+    generation: int,
+) -> Iterator[Route]:
+    """Yield the spreading rule of every pair all of whose channels have a route."""
+    routed = Counter(route.key[:2] for route in (*fresh, *stay) if route.channel is not None)
+    channels = Counter((src, dst) for src, dst, port in of_flows if port < 0)
+    for (src, dst), count in channels.items():
+        if routed[src, dst] == count:
+            yield Route(src=src, dst=dst, path=-1, spine="", generation=generation, port=SPREADING, channels=count)
 
 
 def _route_of_flow(paths: FabricPaths, key: tuple[int, int, int], flow_path: FlowPath, generation: int) -> Route:
@@ -218,24 +262,44 @@ def _obsolete_turns(paths: FabricPaths, switch: str, rules: Collection[Rule]) ->
 
 def install(paths: FabricPaths, route: Route) -> Install:
     """Return the message that installs a route's rule, at the source's leaf."""
+    leaf, of_flow = paths.fabric.gpus[route.src].leaf, route.port is not None
+    tag = tunnel_tag(route.tunnel) if route.path >= 0 else None
+    if route.port == SPREADING:
+        rule = Rule(
+            priority=flow_mods.SPREADING_PRIORITY,
+            cookie=_cookie(route),
+            match=_match(paths, route),
+            channels=route.channels,
+            seed=paths.fabric.spec.hash_seed,
+        )
+    else:
+        rule = Rule(
+            priority=flow_mods.FLOW_PRIORITY if of_flow else flow_mods.ROUTE_PRIORITY,
+            cookie=_cookie(route),
+            match=_match(paths, route),
+            out_port=paths.port(leaf, route.spine),
+            eth_dst=tag,
+            eth_src=tag,
+        )
+    return Install(switch=leaf, rule=rule)
+
+
+def _cookie(route: Route) -> int:
+    if route.port is None or route.port > 0:
+        return flow_mods.route_cookie(route.generation, of_flow=route.port is not None)
+    return flow_mods.route_cookie(route.generation, of_flow=route.port < 0, of_channels=True)
+
+
+def _match(paths: FabricPaths, route: Route) -> Match:
     src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
-    of_flow, tag = route.port is not None, tunnel_tag(route.tunnel) if route.path >= 0 else None
-    rule = Rule(
-        priority=flow_mods.FLOW_PRIORITY if of_flow else flow_mods.ROUTE_PRIORITY,
-        cookie=flow_mods.route_cookie(route.generation, of_flow=of_flow),
-        match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port),
-        out_port=paths.port(src.leaf, route.spine),
-        eth_dst=tag,
-        eth_src=tag,
-    )
-    return Install(switch=src.leaf, rule=rule)
+    port = route.port if route.port is not None and route.port > 0 else None
+    return Match(src=src.ip, dst=dst.ip, tcp_src=port, channel=route.channel)
 
 
 def _removal(paths: FabricPaths, route: Route) -> Remove:
     """Return the message that removes a route's rule and keeps other routes of its generation."""
-    src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
-    cookie = flow_mods.route_cookie(route.generation, of_flow=route.port is not None)
-    return Remove(switch=src.leaf, cookie=cookie, match=Match(src=src.ip, dst=dst.ip, tcp_src=route.port))
+    leaf = paths.fabric.gpus[route.src].leaf
+    return Remove(switch=leaf, cookie=_cookie(route), match=_match(paths, route))
 
 
 def _tunnel_installs(paths: FabricPaths, switch: str, tunnels: Collection[int]) -> tuple[Install, ...]:

@@ -1,7 +1,7 @@
 """Keeps the forwarding state of the switches, their default rules and routes, and changes it."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
@@ -26,7 +26,8 @@ _STANDING_TUNNELS = 4096
 """In a fabric with more tunnels than this, a tunnel is installed when first wanted, instead of all at the start."""
 
 FlowPaths = Mapping[tuple[int, int, int], rules.FlowPath]
-"""The paths of flows, by (source rank, destination rank, TCP source port)."""
+"""The paths of flows, by (source rank, destination rank, TCP source port); of channels of connections, by what stands
+for the channel in place of the port (`rules.of_channel`)."""
 
 NO_FLOWS: FlowPaths = MappingProxyType({})
 
@@ -153,13 +154,14 @@ def choose_flow_paths(
         for src, dst, path, port in request.probes
         if failed.isdisjoint(fabric.paths[path].links)
     }
-    if routing is None or not request.flows:
+    flows = [*request.flows, *_channels(request)]
+    if routing is None or not flows:
         return probes, []
     reach = reachable(fabric, dead)
-    for src, dst, *_ in request.flows:
+    for src, dst, *_ in flows:
         if not reach[src, dst]:
             raise NoPathError(f"no path leads over the WAN from rank {src} to rank {dst}")
-    src, dst, channel, port = np.array(request.flows).T
+    src, dst, channel, port = np.array(flows).T
     keys = list(zip(src.tolist(), dst.tolist(), port.tolist(), strict=True))
     path: Integers
     limits: Limits = []
@@ -177,11 +179,18 @@ def choose_flow_paths(
         path = routing.paths(src, dst, channel, failed)
     if paths:
         of_crossing = dict(zip(request.crossings, paths, strict=True))
-        path = np.array([of_crossing.get(flow[:2], index) for flow, index in zip(request.flows, path, strict=True)])
+        path = np.array([of_crossing.get(flow[:2], index) for flow, index in zip(flows, path, strict=True)])
     up, down = routing.spines(src, dst, path, channel, dead).T
     columns = zip(keys, path.tolist(), up.tolist(), down.tolist(), strict=True)
     of_flows = {key: rules.FlowPath(path=index, up=above, down=below) for key, index, above, below in columns}
     return of_flows | probes, limits
+
+
+def _channels(request: RouteRequest) -> Iterator[tuple[int, int, int, int]]:
+    """Yield every channel of the request's connections in the form of a flow."""
+    for src, dst in request.connections:
+        for channel in range(request.channels):
+            yield src, dst, channel, rules.of_channel(channel)
 
 
 def _tunnels(fabric: Fabric) -> tuple[int, ...]:

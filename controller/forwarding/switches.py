@@ -7,11 +7,14 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from controller.compat import has_hung_up, hub
-from controller.forwarding.flow_mods import Install, Match, Message, Stage
+from controller.forwarding.flow_mods import ALL_BITS, Install, Match, Message, Rule, Stage
 from topologies.fabric.addressing import Switch
 
 _IPV4 = 0x0800
 _TCP = 6
+_OF_CHANNELS = 1  # the table with the routes of channels
+_CHANNEL = "reg0"  # the register that holds a packet's channel
+_SYMMETRIC_L3L4_UDP, _MODULO_N = 3, 0  # nx_hash_fields and nx_mp_algorithm of Open vSwitch (nicira-ext.h)
 
 _POLL_S = 0.25  # interval between looks for closed connections while answers are awaited
 
@@ -194,25 +197,50 @@ def flow_mod(datapath: Any, message: Message) -> Any:
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     if isinstance(message, Install):
         rule = message.rule
-        fields = {"eth_dst": rule.eth_dst, "eth_src": rule.eth_src}
-        actions = [parser.OFPActionSetField(**{name: mac}) for name, mac in fields.items() if mac is not None]
-        actions.append(parser.OFPActionOutput(rule.out_port))
+        more = []
+        if rule.channels:
+            actions = [_channel_of_packet(parser, rule)]
+            more.append(parser.OFPInstructionGotoTable(_OF_CHANNELS))
+        else:
+            fields = {"eth_dst": rule.eth_dst, "eth_src": rule.eth_src}
+            actions = [parser.OFPActionSetField(**{name: mac}) for name, mac in fields.items() if mac is not None]
+            actions.append(parser.OFPActionOutput(rule.out_port))
         return parser.OFPFlowMod(
             datapath,
             command=ofproto.OFPFC_ADD,
             cookie=rule.cookie,
+            table_id=0 if rule.match.channel is None else _OF_CHANNELS,
             priority=rule.priority,
             match=parser.OFPMatch(**match_fields(rule.match)),
-            instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)],
+            instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions), *more],
         )
     return parser.OFPFlowMod(
         datapath,
         command=ofproto.OFPFC_DELETE,
+        table_id=ofproto.OFPTT_ALL
+        if message.mask != ALL_BITS
+        else 0
+        if message.match.channel is None
+        else _OF_CHANNELS,
         cookie=message.cookie,
         cookie_mask=message.mask,
         out_port=ofproto.OFPP_ANY,
         out_group=ofproto.OFPG_ANY,
         match=parser.OFPMatch(**match_fields(message.match)),
+    )
+
+
+def _channel_of_packet(parser: Any, rule: Rule) -> Any:
+    """Return the action that gives a packet its channel, Open vSwitch's `multipath`: the hash depends on the addresses
+    and the ports of TCP and UDP alone, is the same in both directions, and has no random part, unlike a group's."""
+    return parser.NXActionMultipath(
+        fields=_SYMMETRIC_L3L4_UDP,
+        basis=rule.seed & 0xFFFF,
+        algorithm=_MODULO_N,
+        max_link=rule.channels - 1,
+        arg=0,
+        ofs_nbits=31,  # the first bit 0, and 32 bits
+        dst=_CHANNEL,
     )
 
 
@@ -224,6 +252,8 @@ def match_fields(match: Match) -> Mapping[str, Any]:
             fields["eth_type"] = _IPV4
             masked = tuple(IPv4Network(network).with_netmask.split("/"))
             fields[field] = masked if "/" in network else network
+    if match.channel is not None:
+        fields[_CHANNEL] = match.channel
     if match.tcp_src is not None:
         fields |= {"eth_type": _IPV4, "ip_proto": _TCP, "tcp_src": match.tcp_src}
     return {name: value for name, value in fields.items() if value is not None}

@@ -112,6 +112,16 @@ class Multipath:
         sites = range(len(self._tiers))
         return max(self.pieces(a, b) for a in sites for b in sites)
 
+    def channels_of_connections(self, pairs: int, most: int) -> int:
+        """Return over how many channels the connections of so many pairs of GPUs are spread, if at most `most` channels
+        of all pairs are possible: one for each piece of a message that is sprayed, one for each plane, or up to 64,
+        whose paths are hashed. A connection is not cut: it keeps the path of its channel."""
+        if self.sprays:
+            return self.width
+        if self.fabric.spec.routing == "ecmp":
+            return max(1, min(64, most // max(pairs, 1)))
+        return self.fabric.spec.rails or 1
+
     def candidates(self, src: Integers, dst: Integers) -> Integers:
         """Return the indices of the WAN paths from rank to rank, [..., most paths]: the fixed path first, -1 after the
         last path and within a site."""

@@ -89,6 +89,7 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
         [(one.label, {mode: one.choices_of_one(mode) for mode in one.run.modes}) for one in configs]
     )
     yield from _ring_search_notes(configs)
+    yield from _tunnel_notes(configs)
     yield from searches
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)
@@ -101,6 +102,15 @@ def _path_notes(config: Scenario) -> Iterator[str]:
         yield f"{mode} has no WAN path to choose: no two sites have more than one"
     if pairs := [f"{a} and {b}" for a, b in fabric.unjoined_sites]:
         yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
+
+
+def _tunnel_notes(configs: Sequence[Scenario]) -> Iterator[str]:
+    """Yield a note for the modes that would choose paths if there were more than the tunnels of admitted transfers."""
+    idle = dict.fromkeys(
+        mode for one in configs if one.has_tunnels_alone for mode in one.run.modes if one.modes[mode].reroutes
+    )
+    if idle:
+        yield f"{' and '.join(idle)} choose no WAN path where all jobs are admitted transfers: they keep their tunnels"
 
 
 def _admission_notes(configs: Sequence[Scenario]) -> Iterator[str]:

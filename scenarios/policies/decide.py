@@ -89,6 +89,18 @@ def ways_of(fabric: Fabric, mode: Mode) -> Multipath | None:
     return multipath(fabric) if fabric.spec.has_planes else spreads_over(fabric, mode)
 
 
+def spread_pairs(fabric: Fabric, *, within: bool) -> list[tuple[int, int]]:
+    """Return every two GPUs of two sites that the WAN joins, in either order; with `within` also those of one site."""
+    site, between = [gpu.site for gpu in fabric.gpus], fabric.paths_between
+    ranks = range(len(site))
+    return [
+        (a, b)
+        for a in ranks
+        for b in ranks
+        if between.get((site[a], site[b])) or (within and a != b and site[a] == site[b])
+    ]
+
+
 def channels(workload: Workload) -> Ranks:
     """Return the channel of each flow, [F]; 0 for a stream."""
     return np.array([flow.channel if isinstance(flow, Flow) else 0 for flow in workload.schedule.flows], np.int16)

@@ -180,7 +180,7 @@ class ProgramTimeline:
 
     def _install(self, chosen_bps: Floats, best: bool, avoided: Cables, *, is_choice: bool) -> None:
         try:
-            messages = self._testbed.route_all(chosen_bps, best=best, dead=avoided)
+            messages = self._testbed.route_all(self._mode, chosen_bps, best=best, dead=avoided)
         except ControllerError:
             if not self._loses_controller or self._testbed.controller.alive():
                 raise

@@ -13,7 +13,7 @@ from controller.routing.wan_path_choice import Router
 from hosts.collectives.kinds import Workload
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
-from scenarios.policies.decide import Chooser, traffic
+from scenarios.policies.decide import Chooser, traffic, ways_of
 from scenarios.policies.play import Given, Player
 from scenarios.policies.policy import ALWAYS, NEVER, Mode
 from scenarios.policies.situation import NO_PATHS
@@ -279,6 +279,11 @@ class InteractiveTestbed:
             bed.keeps_fixed_paths = False
             bed.set_fair_links(fair_links(bed.config), self.set_bps)
             self._programs_bps = None  # with other queues
+        routing = ways_of(self.fabric, self.mode)
+        if routing is not None and not routing.engineers:  # which spreads the program's connections
+            slowest_bps = links_in_grain(self.fabric).slowest_bps(self.set_bps)
+            bed.route_all(self.mode, slowest_bps, best=self.mode.reroutes, dead=self.state().dead)
+            bed.settle()
         self.set_transport()
         Path("/proc/sys/vm/panic_on_oom").write_text("0")
         with bed.host_ports(self.set_bps), Run(bed, program, request, timeline=None, emit=emit) as run:

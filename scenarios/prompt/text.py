@@ -1,5 +1,6 @@
 """Formats the prompt's output: links, paths, collectives, failures, and the flow rules of a switch. Pure functions."""
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
@@ -314,12 +315,18 @@ def _rule(line: str, names: Mapping[str, str]) -> tuple[int, tuple[str, ...]] | 
     ends = [names.get(address, address) for address in (match.get("nw_src", "any"), match.get("nw_dst", "any"))]
     if "tp_src" in match:
         ends[0] += f" port {match['tp_src']}"
+    if "reg0" in match:
+        coming.append(f"in channel {int(match['reg0'], 0)}")
     cells = (kind, *ends, ", ".join(coming), target, match["n_packets"], size(int(match["n_bytes"])))
     return int(match.get("priority", "32768")), cells
 
 
 def _target(actions: str, names: Mapping[str, str]) -> str | None:
     """Return the node that a rule sends to and its change of the tag; None for actions the controller never uses."""
+    if spread := re.fullmatch(
+        r"multipath\(symmetric_l3l4\+udp,\d+,modulo_n,(\d+),0,NXM_NX_REG0\[\]\),goto_table:1", actions
+    ):
+        return f"one of {spread[1]} channels, by its ports"
     target, change = "", ""
     for action in actions.split(","):
         verb, _, value = action.partition(":")

@@ -162,7 +162,6 @@ _SMALL_BUFFER = _is_given(
 _SLOW_START = _is_value("transport.line_rate", value=False)
 _IDLE_SLOW_START = _is_value("transport.slow_start_after_idle", value=True)
 _RTO_MIN = _is_given("transport.rto_min", lambda config: config.transport.rto_min_s != Transport.rto_min_s)
-_ECMP, _SPRAY = (_is_value("fabric.routing", name) for name in ("ecmp", ADMITTING_ROUTING))
 _TE = _is_value("fabric.routing", te.ROUTING)
 _UNADMITTED = _is_given(
     "fabric.routing",
@@ -274,7 +273,7 @@ TABLE = (
         _REROUTING,
         _ADMITTED,
         "not modelled yet: chosen paths beside its tunnels",
-        "modes such as base, or another fabric.routing",
+        "modes such as base, transfers alone, or another fabric.routing",
     ),
     Exclusion(_SLOW_START, _ADMITTED, "flows begin slower than it is promised", "true"),
     Exclusion(_IDLE_SLOW_START, _ADMITTED, "flows begin slower than it is promised", "false"),
@@ -317,12 +316,7 @@ TABLE = (
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
     Exclusion(
-        _ECMP, _PROGRAM, "not modelled yet: a program's connections have no channel, which chooses a path", "single"
-    ),
-    Exclusion(_SPRAY, _PROGRAM, "a program's connections cannot be cut into pieces", "single"),
-    Exclusion(_TE, _PROGRAM, "a program's demands, for which tunnels get rates, are not known", "single"),
-    Exclusion(
-        _RAILS, _PROGRAM, "not modelled yet: a program's connections have no channel, which chooses a plane", "1"
+        _TE, _PROGRAM, "a program's demands, for which tunnels get rates, are not known", "another fabric.routing"
     ),
     Exclusion(_JOBS_BESIDE, _WALL, "its timers are later than a packet takes", "the virtual clock"),
     Exclusion(

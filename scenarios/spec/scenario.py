@@ -23,9 +23,9 @@ from scenarios.policies.decide import (
     routes_greedily,
     shared_links,
 )
-from scenarios.policies.policy import MODES, Mode
+from scenarios.policies.policy import MODES, NEVER, Mode
 from scenarios.spec import faults, te
-from scenarios.spec.admission import AdmissionPlan, AdmissionSpec, Transfer
+from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionPlan, AdmissionSpec, Transfer
 from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
@@ -194,8 +194,21 @@ class Scenario:
         return (delay_s,) * len(self.fabric.gpus_per_site) if isinstance(delay_s, float) else delay_s or ()
 
     def mode(self, name: str) -> Mode:
-        """Return the mode with this name, which is built in or one of the scenario's policies."""
-        return self.modes[name]
+        """Return the mode with this name, which is built in or one of the scenario's policies.
+
+        Where all messages are those of admitted transfers it chooses no paths: their tunnels are what was promised.
+        """
+        mode = self.modes[name]
+        if not (mode.reroutes and self.has_tunnels_alone):
+            return mode
+        reembed = NEVER if mode.function is not None else mode.reembed
+        return replace(mode, reroute=NEVER, reembed=reembed, function=None)
+
+    @property
+    def has_tunnels_alone(self) -> bool:
+        """Whether a configuration has admitted transfers and nothing else."""
+        kinds = {job.kind for job in self.jobs}
+        return kinds == {TRANSFER} and self.fabric.routing == ADMITTING_ROUTING
 
     @property
     def modes(self) -> Mapping[str, Mode]:

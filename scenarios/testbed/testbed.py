@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.api.client import ControllerError
+from controller.api.protocol import MAX_FLOWS
 from controller.forwarding.flow_mods import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.traffic_engineering import Traffic
@@ -40,6 +41,7 @@ from scenarios.policies.decide import (
     channels,
     dscps_in_service_order,
     most_shared,
+    spread_pairs,
     spreads_over,
     traffic,
     ways_of,
@@ -754,13 +756,19 @@ class Testbed:
         """Install the paths of probes alone; crossings return to the fixed paths."""
         self._route([], rates_bps, best=False, flows={}, probes=probes)
 
-    def route_all(self, rates_bps: Floats, *, best: bool, dead: Cables = NO_CABLES) -> int:
+    def route_all(self, mode: Mode, rates_bps: Floats, *, best: bool, dead: Cables = NO_CABLES) -> int:
         """As `route`, but for every two GPUs in different sites that a WAN path joins, except those that the failed
-        cables `dead` cut off from each other."""
-        site, between = [gpu.site for gpu in self.fabric.gpus], self.fabric.paths_between
-        ranks, reach = range(len(site)), reachable(self.fabric, dead)
-        crossings = [(a, b) for a in ranks for b in ranks if between.get((site[a], site[b])) and reach[a, b]]
-        return self._route(crossings, rates_bps, best=best, flows={})
+        cables `dead` cut off from each other. Where the fabric's routing spreads flows, it spreads the connections of
+        these GPUs; in the physical grain also those within a site."""
+        reach, crossings = reachable(self.fabric, dead), spread_pairs(self.fabric, within=False)
+        crossings = [pair for pair in crossings if reach[pair]]
+        routing, connections, channels = ways_of(self.fabric, mode), list[tuple[int, int]](), 1
+        if routing is not None and not routing.engineers:
+            pairs = spread_pairs(self.fabric, within=self.fabric.spec.grain == "physical")
+            connections = [pair for pair in pairs if reach[pair]]
+            channels = routing.channels_of_connections(len(pairs), MAX_FLOWS)
+            crossings = crossings if spreads_over(self.fabric, mode) is None else []
+        return self._route(crossings, rates_bps, best=best, flows={}, connections=connections, channels=channels)
 
     def apply_rules_together(self) -> None:
         """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""
@@ -782,6 +790,8 @@ class Testbed:
         wanted_bps: Floats | None = None,
         probes: Sequence[Probe] = (),
         given: Mapping[tuple[int, int], int] = NO_PATHS,
+        connections: Sequence[tuple[int, int]] = (),
+        channels: int = 1,
     ) -> int:
         demands = traffic(self.config.workload) if self.tunnels and flows else Traffic(priority=(), wanted_bps=())
         if demands.priority and wanted_bps is not None:
@@ -799,6 +809,8 @@ class Testbed:
             kept=demands.kept,
             probes=probes,
             given=[(*pair, path) for pair, path in given.items()],
+            connections=connections,
+            channels=channels,
         )
         self._limit(reply.limits_bps)
         self._spread_paths = {index: path for index, (path, _, _) in zip(flows, reply.flow_paths, strict=True)}

@@ -58,7 +58,8 @@ def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[S
         # No network devices except those that are created later.
         "dummy.numdummies=0",
         "ifb.numifbs=0",
-        *(("time-travel=inf-cpu",) if clock == "virtual" else ()),
+        # Random ports choose paths, and random waits times: without a seed no run would repeat another.
+        *(("time-travel=inf-cpu", "random.seed=1") if clock == "virtual" else ()),
         f'init="{init}"',
     )
 

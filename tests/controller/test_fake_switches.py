@@ -103,7 +103,7 @@ def test_a_switch_that_does_not_confirm_is_named_and_the_next_request_clears_all
     fakes.events()
     assert fakes.route(3) == (3,)
     events = fakes.events()
-    cleared = {switch for switch, what, _, mask in events if what == "delete" and mask == 0xFFFFFFFF << 32}
+    cleared = {switch for switch, what, _, mask in events if what == "delete" and mask == 0xFFFFFEFF << 32}
     assert cleared == {switch.name for switch in FABRIC.switches}
     assert fakes.controller.status()["routes"] == [[3, 4, 3, 2]]
 

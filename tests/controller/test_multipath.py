@@ -190,6 +190,54 @@ def test_while_flow_routes_change_every_packet_takes_the_old_or_the_new_route(da
         assert walked(network, network.sent(*pair, 20000)) == walked(fixed, fixed.sent(*pair, 20000))
 
 
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_no_packet_is_lost_while_connections_are_spread_otherwise(data: st.DataObject) -> None:
+    """Those of other pairs, over another number of channels, and at last of none; every packet arrives at any time, and
+    those sent after a change take the path of their channel."""
+    spec = data.draw(fabrics()).spec
+    fabric, found = with_routing(spec, data.draw(st.sampled_from(["ecmp", "spray"])))
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    ways = FabricPaths(fabric)
+    network = with_default_rules(ways)
+    pairs = [pair for pair in permutations(range(len(fabric.gpus)), 2) if reachable(fabric, NO_CABLES)[pair]]
+    sent = [(*data.draw(st.sampled_from(pairs)), chance.randrange(1024, 65536)) for _ in range(6)]
+    routes: tuple[rules.Route, ...] = ()
+    tunnels: frozenset[int] = frozenset()
+    for generation in range(1, 5):
+        some = [one[:2] for one in sent if generation < 4 and chance.random() < 0.7]
+        channels = data.draw(st.sampled_from([1, 2, 5, 8]))
+        request = replace(route_request(fabric, []), connections=tuple(dict.fromkeys(some)), channels=channels)
+        wanted = choose_flow_paths(fabric, request, NO_CABLES)[0]
+        change = rules.change(ways, routes, {}, generation=generation, tunnels=tunnels, of_flows=wanted)
+        for stage in change.stages:
+            for message in any_order(stage, chance):
+                network.apply(message)
+                for one in sent:
+                    network.walk(network.sent(*one))
+        allowed = {
+            (src, dst): {
+                tuple(names_of(fabric, found, src, dst, channel))
+                for channel in (range(channels) if (src, dst) in some else ())
+            }
+            for src, dst, _ in sent
+        }
+        fixed = with_default_rules(ways)
+        for src, dst, port in sent:
+            took = tuple(walked(network, network.sent(src, dst, port)))
+            assert took in (allowed[src, dst] or {tuple(walked(fixed, fixed.sent(src, dst, port)))})
+        routes, tunnels = change.routes, change.tunnels
+    assert routes == ()
+
+
+def names_of(fabric: Fabric, found: Multipath, src: int, dst: int, channel: int) -> list[str]:
+    """Return the ports that the plan gives a channel, by name."""
+    ends = np.array(src), np.array(dst)
+    path = found.paths(*ends, channel)
+    names = [link.name for link in Ports(fabric).all]
+    return [names[one] for one in Ports(fabric).of(*ends, path, found.spines(*ends, path, channel)) if one >= 0]
+
+
 def test_a_new_source_port_gets_a_rule_and_the_old_ports_rule_is_removed() -> None:
     fabric, _ = with_routing(MESH, "ecmp")
     ways = FabricPaths(fabric)

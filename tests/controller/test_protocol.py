@@ -56,6 +56,8 @@ def test_a_route_request_is_parsed_and_refused_if_a_key_is_missing() -> None:
         ("given", [[4, 3, 0]], "two ranks of a requested crossing and the index of one of its paths"),
         ("given", [[3, 4]], "[3, 4]"),
         ("given", {"3": 4}, "at most 2 triples"),
+        ("connections", [[3, 4]], "a list of pairs, at most 0 channels"),
+        ("channels", 0, "a number from 1"),
     ],
 )
 def test_an_invalid_request_is_refused_with_the_offending_value(key: str, value: Any, shown: str) -> None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import ip_address, ip_network
 from itertools import permutations
+from zlib import crc32
 
 from hypothesis import strategies as st
 
 from controller.forwarding import rules
-from controller.forwarding.flow_mods import Install, Match, Message, Remove, Rule
+from controller.forwarding.flow_mods import ALL_BITS, Install, Match, Message, Remove, Rule
 from controller.routing.switch_paths import FabricPaths
 from topologies.errors import FabricError
 from topologies.fabric.fabric import Fabric, FabricSpec, WanPath, build_fabric
@@ -25,7 +26,8 @@ IN_PORT = 0xFFFFFFF8
 
 @dataclass(frozen=True, kw_only=True)
 class Packet:
-    """An IPv4 packet about to enter a node by a port; `passed` are the switches it has left."""
+    """An IPv4 packet about to enter a node by a port; `passed` are the switches it has left, and `channel` is what a
+    rule of the switch's first table has given it."""
 
     src: str
     dst: str
@@ -34,6 +36,7 @@ class Packet:
     in_port: int
     tcp_src: int = 4791
     passed: tuple[str, ...] = ()
+    channel: int | None = None
 
 
 @dataclass
@@ -66,16 +69,25 @@ class FakeNetwork:
 
     def step(self, packet: Packet) -> Packet:
         """Return the packet after one switch; assert that one rule matches best, and does not send the packet back."""
+        best = self.rule_for(packet)
+        if best.channels:  # any hash of the addresses and ports will do
+            of_connection = f"{packet.src} {packet.dst} {packet.tcp_src} {best.seed}".encode()
+            best = self.rule_for(replace(packet, channel=crc32(of_connection) % best.channels))
+        assert best.out_port != packet.in_port, f"a switch does not send a packet back: {packet}"
+        port = packet.in_port if best.out_port == IN_PORT else best.out_port
+        at, in_port = self.ends[packet.at, port]
+        eth_dst = best.eth_dst or packet.eth_dst
+        return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=(*packet.passed, packet.at))
+
+    def rule_for(self, packet: Packet) -> Rule:
+        """Return the rule of the switch, in the first table or for a packet with a channel in the second, that matches
+        best; assert that there is one."""
         hits = [rule for rule in self.tables[packet.at] if matches(rule.match, packet)]
         assert hits, f"a black hole: no rule at {packet.at} for {packet}"
         top = max(rule.priority for rule in hits)
         best = [rule for rule in hits if rule.priority == top]
         assert len(best) == 1, f"two rules of one priority at {packet.at} for {packet}"
-        assert best[0].out_port != packet.in_port, f"a switch does not send a packet back: {packet}"
-        port = packet.in_port if best[0].out_port == IN_PORT else best[0].out_port
-        at, in_port = self.ends[packet.at, port]
-        eth_dst = best[0].eth_dst or packet.eth_dst
-        return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=(*packet.passed, packet.at))
+        return best[0]
 
     def arrived(self, packet: Packet) -> bool:
         """Return whether the packet has reached a GPU; assert that this is its destination, and the headers as sent."""
@@ -108,6 +120,7 @@ def matches(match: Match, packet: Packet) -> bool:
         and (match.src is None or within(packet.src, match.src))
         and (match.dst is None or within(packet.dst, match.dst))
         and match.tcp_src in (None, packet.tcp_src)
+        and match.channel == packet.channel
     )
 
 
@@ -117,10 +130,12 @@ def removes(message: Remove, rule: Rule) -> bool:
     if rule.cookie & message.mask != message.cookie & message.mask:
         return False
     wide, narrow = message.match, rule.match
+    if message.mask == ALL_BITS and (wide.channel is None) != (narrow.channel is None):
+        return False  # it is about one table
     for asked, has in ((wide.src, narrow.src), (wide.dst, narrow.dst)):
         if asked is not None and (has is None or not ip_network(has).subnet_of(ip_network(asked))):  # type: ignore[arg-type]
             return False
-    same = (("in_port", wide.in_port), ("eth_dst", wide.eth_dst), ("tcp_src", wide.tcp_src))
+    same = (("in_port", wide.in_port), ("eth_dst", wide.eth_dst), ("tcp_src", wide.tcp_src), ("channel", wide.channel))
     return all(asked is None or getattr(narrow, name) == asked for name, asked in same)
 
 

@@ -208,6 +208,15 @@ def test_a_link_failure_breaks_only_those_unprotected_transfers_that_no_longer_f
     assert ends_s(down)["second"] <= second.due_s
 
 
+@pytest.mark.parametrize(
+    "policy", ['reroute = "every"\nreembed = "every 2"\nknowledge = "measured ends"', 'reroute = "gain 0.1"']
+)
+def test_a_mode_that_would_choose_paths_leaves_promised_transfers_their_tunnels(policy):
+    found = setting(COPY, STREAM, tail=f'[[policy]]\nname = "mine"\n{policy}')
+    assert found.modes["mine"].reroutes and not found.mode("mine").reroutes
+    assert ends_s(found, "mine") == ends_s(found, "wan") == ends_s(found, "base")
+
+
 def test_a_transfer_of_the_first_class_arrives_in_time_beside_a_large_alltoall():
     classes = '[[class]]\nname = "first"\npriority = 0\n[[class]]\nname = "rest"\npriority = 1\nshare = 0.1'
     noise = {"kind": "alltoall", "name": "noise", "ranks": [2, 3, 6, 7], "size": "40 MB"}

@@ -85,7 +85,7 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"fabric": {"routing": "ecmp"}},
         "job[1].rate: a rate of 1,000,000 bit/s cannot be combined with a",
     ),
-    (ADMITTED, {"run": {"modes": ["wan"]}}, "run.modes: wan, which chooses WAN paths, cannot be combined with an adm"),
+    (MIXED, {"run": {"modes": ["wan"]}}, "run.modes: wan, which chooses WAN paths, cannot be combined with an adm"),
     (
         ADMITTED,
         {"transport": {"line_rate": False}},
@@ -132,9 +132,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"collective": {"kind": "training"}},
         'run.referees: ["policy"] cannot be combined with collective.kind "training"',
     ),
-    (ECMP, PROGRAM, "fabric.routing: ecmp cannot be combined with a program"),
-    (RAILS, PROGRAM, "fabric.rails: 2 cannot be combined with a program"),
-    (SPRAY, PROGRAM, "fabric.routing: spray cannot be combined with a program"),
     (TE, PROGRAM, "fabric.routing: te cannot be combined with a program"),
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
     (READS, PROGRAM, "run.modes: mine, which knows measured ports, cannot be combined with a program"),

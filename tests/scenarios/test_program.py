@@ -361,7 +361,7 @@ class Network:
     def change(self, rates_bps: np.ndarray) -> None:
         self.changed.append(rates_bps)
 
-    def route_all(self, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
+    def route_all(self, mode: object, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
         self.routed.append((rates_bps, best))
         self.avoided.append(dead)
         return 2
@@ -609,8 +609,7 @@ def test_a_rank_that_stalls_virtual_time_is_named_and_killed(tmp_path: Path) -> 
         (["--exec", "true", "--policy", "mine.py"], 'mine.py" is not understood; allowed: FILE:NAME'),
         (["--exec", "true", "--set", 'program.message="0 B"'], 'program.message: "0 B" is zero'),
         (["--exec", "printf \udcff"], "is not allowed; allowed: a command for the shell"),
-        (["--exec", "true", "--set", "fabric.routing=spray"], "connections cannot be cut into pieces; allowed: single"),
-        (["--exec", "true", "--set", "fabric.routing=te"], "are not known; allowed: single"),
+        (["--exec", "true", "--set", "fabric.routing=te"], "are not known; allowed: another fabric.routing"),
         (["--exec", "true", "--cli"], "--cli cannot be combined with --exec"),
         (["--exec", "true", "--set", "program.ranks=[8]"], "there is no rank 8; allowed: 0 to 7"),
         (["--exec", "true", "--set", "program.ranks=[1,1]"], "[1, 1] is not allowed"),

@@ -1,0 +1,108 @@
+"""Programs in fabrics that spread flows: every connection takes one path, by a hash of its addresses and ports."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.runs import ended
+
+PYTHON = sys.executable
+UNIT, COUNT = 100_000, 8  # the connections send 1, 2, 4 ... units, so that the bytes on a link tell which passed it
+ENDS = f"""
+import os, socket, sys, threading, time
+rank, hosts, kind = int(os.environ["RANK"]), os.environ["LONGHAUL_HOSTS"].split(), sys.argv[1]
+sizes = [{UNIT} << number for number in range({COUNT})]
+def each(work, *lists):
+    threads = [threading.Thread(target=work, args=one) for one in zip(*lists)]
+    for one in threads: one.start()
+    for one in threads: one.join()
+if kind == "udp":
+    if rank == 0:
+        for size in sizes:
+            own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            for _ in range(size // 5000): own.sendto(bytes(5000), (hosts[1], 7000))
+    time.sleep(0.1)  # until the last has arrived
+    raise SystemExit
+if rank == 1:
+    server = socket.create_server(("", 7000), backlog=64)
+    def receive(connection):
+        while connection.recv(1 << 20): pass
+        connection.sendall(b"k")
+    each(receive, [server.accept()[0] for _ in sizes])
+else:
+    time.sleep(0.05)
+    def send(connection, size):
+        connection.sendall(bytes(size))
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"k"
+    each(send, [socket.create_connection((hosts[1], 7000)) for _ in sizes], sizes)
+"""
+FLAT = ("--set", 'conditions.wan_rate="40 Gbit/s"', "--set", 'conditions.intra_rate="200 Gbit/s"')
+
+
+def links(folder: Path, kind: str, *options: str) -> dict[str, int]:
+    """Run the program between g0 and g4, and return the bytes that each WAN link carried, by its name."""
+    (folder / "ends.py").write_text(ENDS)
+    asked = ("--modes", "base", "--set", "program.ranks=[0, 4]", *FLAT, *options)
+    ended("paper", *asked, "--json", "--out", "run", "--exec", f"{PYTHON} ends.py {kind}", cwd=folder)
+    with (folder / "run" / "links.csv").open() as file:
+        return {row["link"]: int(row["bytes"]) for row in csv.DictReader(file)}
+
+
+def connections(carried: dict[str, int]) -> dict[str, list[int]]:
+    """Return by link out of site 0 the connections of whose sizes its bytes consist; headers are equal parts of all."""
+    outwards = {name: size for name, size in carried.items() if name.startswith("s0")}
+    of_unit = sum(outwards.values()) / (2**COUNT - 1)
+    units = {name: round(size / of_unit) for name, size in outwards.items()}
+    assert all(abs(outwards[name] / of_unit - number) < 0.2 for name, number in units.items())
+    return {name: [bit for bit in range(COUNT) if number >> bit & 1] for name, number in units.items()}
+
+
+@pytest.mark.parametrize(("routing", "kind"), [("ecmp", "tcp"), ("ecmp", "udp"), ("spray", "tcp")])
+def test_every_connection_takes_one_path_and_together_they_take_several(
+    tmp_path: Path, routing: str, kind: str
+) -> None:
+    options = ("--set", f"fabric.routing={routing}")
+    carried = links(tmp_path, kind, *options)
+    over = connections(carried)
+    assert sorted(number for found in over.values() for number in found) == list(range(COUNT))  # each on one link
+    assert sum(map(bool, over.values())) >= 2
+    if kind == "tcp" and routing == "ecmp":
+        (tmp_path / "run").rename(tmp_path / "first")
+        assert links(tmp_path, kind, *options) == carried
+        (tmp_path / "run").rename(tmp_path / "second")
+        other = links(tmp_path, kind, *options, "--set", "fabric.hash_seed=3")
+        assert other != carried
+
+
+def test_connections_over_rails_take_a_plane_each_and_return_when_one_has_failed(tmp_path: Path) -> None:
+    rails = ("--set", "fabric.grain=physical", "--set", "fabric.rails=2")
+    ports = ["g0>s0n0", "s0n0>s0p0", "s0n0>s0p1"]
+    captured = "--set", f"program.capture={json.dumps(ports)}"
+    carried = links(tmp_path, "tcp", *rails, *captured)
+    assert connections(carried)["s0b0>s1b0"] == [*range(COUNT)]  # a mode that chooses no paths takes the fixed one
+    packets = packets_of(tmp_path / "run")
+    assert packets["g0>s0n0"] == packets["s0n0>s0p0"] + packets["s0n0>s0p1"]
+    assert min(packets.values()) > 50  # both planes
+    (tmp_path / "run").rename(tmp_path / "first")
+    fault = 'fault=[{at = "0 s", what = "link s0n0-s0p1 down"}]'
+    links(tmp_path, "tcp", *rails, *captured, "--set", fault)
+    after = packets_of(tmp_path / "run")
+    assert after["s0n0>s0p1"] == 0 and after["s0n0>s0p0"] == after["g0>s0n0"] > 50
+
+
+def packets_of(run: Path) -> dict[str, int]:
+    """Return the number of captured packets of each link."""
+    captures = json.loads((run / "program.json").read_text())["captures"]
+    return {one["link"]: one["packets"] for one in captures}
+
+
+def test_connections_over_a_link_that_fails_go_on_over_others(tmp_path: Path) -> None:
+    down = ", ".join(f'{{at = "50.5 ms", what = "link s0b0-{end} down"}}' for end in ("s1b0", "s1b1"))
+    carried = links(tmp_path, "tcp", "--set", "fabric.routing=ecmp", "--set", f"fault=[{down}]")
+    total = sum(size for name, size in carried.items() if name.startswith("s0"))
+    assert total >= UNIT * (2**COUNT - 1)  # all arrived, some of it sent again
+    assert carried["s0b1>s1b0"] + carried["s0b1>s1b1"] > total / 2
