@@ -11,6 +11,7 @@ import numpy.typing as npt
 from controller.api.client import ControllerError
 from controller.routing.wan_path_choice import Router
 from scenarios.policies.conditions import conditions_of
+from scenarios.policies.decide import ways_of
 from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import Mode
 from scenarios.spec.faults import CABLE_KINDS, Fault, active_at, dead_cables
@@ -105,6 +106,12 @@ class ProgramTimeline:
         self._chosen_bps, self._best = self._believed.known_bps(0, ()), self._routed_row() == 0
         self._install(self._chosen_bps, self._best, NO_CABLES, is_choice=False)
         testbed.settle()
+
+    def connected(self) -> None:
+        """Give the flows of jobs, whose connections now exist, the paths of the fabric's routing."""
+        if ways_of(self._conditions.fabric, self._mode) is not None:
+            self._install(self._chosen_bps, self._best, NO_CABLES, is_choice=False)
+            self._testbed.settle()
 
     @property
     def changes_paths(self) -> bool:

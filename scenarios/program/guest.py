@@ -71,6 +71,8 @@ def main(arguments: list[str]) -> int:
                 warm(testbed.fabric, config.program.ranks_of(config.gpus))
             # The jobs come first: the sockets' settings must not change their connections.
             jobs = JobRounds(testbed) if config.jobs else None
+            if jobs is not None:
+                timeline.connected()
             lowest_bps, fastest_bps = rate_bounds_bps(config, testbed.conditions)
             set_up_sockets(testbed, fastest_bps, lowest_bps=lowest_bps, paths_change=timeline.changes_paths)
             testbed.tell = _say_nothing  # from now on records are events of the run

@@ -315,6 +315,7 @@ TABLE = (
     Exclusion(_REFEREES, _OUTAGES, _NO_BEST),
     Exclusion(_REFEREES, _PROGRAM, _NO_BEST),
     *(Exclusion(_REFEREES, kind, _NO_BEST) for kind in _KINDS),
+    Exclusion(_ADMITTED, _PROGRAM, "it is promised without a program, which may send as much as it likes"),
     Exclusion(
         _TE, _PROGRAM, "a program's demands, for which tunnels get rates, are not known", "another fabric.routing"
     ),

@@ -759,16 +759,19 @@ class Testbed:
     def route_all(self, mode: Mode, rates_bps: Floats, *, best: bool, dead: Cables = NO_CABLES) -> int:
         """As `route`, but for every two GPUs in different sites that a WAN path joins, except those that the failed
         cables `dead` cut off from each other. Where the fabric's routing spreads flows, it spreads the connections of
-        these GPUs; in the physical grain also those within a site."""
+        these GPUs; in the physical grain also those within a site. Flows of agents that are connected keep their own
+        paths."""
         reach, crossings = reachable(self.fabric, dead), spread_pairs(self.fabric, within=False)
         crossings = [pair for pair in crossings if reach[pair]]
         routing, connections, channels = ways_of(self.fabric, mode), list[tuple[int, int]](), 1
+        flows: Mapping[int, tuple[int, int, int, int]] = {}
         if routing is not None and not routing.engineers:
             pairs = spread_pairs(self.fabric, within=self.fabric.spec.grain == "physical")
             connections = [pair for pair in pairs if reach[pair]]
             channels = routing.channels_of_connections(len(pairs), MAX_FLOWS)
             crossings = crossings if spreads_over(self.fabric, mode) is None else []
-        return self._route(crossings, rates_bps, best=best, flows={}, connections=connections, channels=channels)
+            flows = self._flows() if self._connected else {}
+        return self._route(crossings, rates_bps, best=best, flows=flows, connections=connections, channels=channels)
 
     def apply_rules_together(self) -> None:
         """Make switches apply the messages that the controller sends them at one instant together; raises OSError."""

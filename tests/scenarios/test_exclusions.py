@@ -132,6 +132,7 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"collective": {"kind": "training"}},
         'run.referees: ["policy"] cannot be combined with collective.kind "training"',
     ),
+    (ADMITTED, PROGRAM, "job: an admitted transfer cannot be combined with a program"),
     (TE, PROGRAM, "fabric.routing: te cannot be combined with a program"),
     (PROGRAM | {"job": [JOB]}, WALL, "job: jobs beside a program cannot be combined with the wall clock"),
     (READS, PROGRAM, "run.modes: mine, which knows measured ports, cannot be combined with a program"),

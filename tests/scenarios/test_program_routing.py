@@ -106,3 +106,16 @@ def test_connections_over_a_link_that_fails_go_on_over_others(tmp_path: Path) ->
     total = sum(size for name, size in carried.items() if name.startswith("s0"))
     assert total >= UNIT * (2**COUNT - 1)  # all arrived, some of it sent again
     assert carried["s0b1>s1b0"] + carried["s0b1>s1b1"] > total / 2
+
+
+def test_a_job_beside_a_program_is_sprayed_as_without_it(tmp_path: Path) -> None:
+    """Two ranks exchange 8 MB over four paths of 10 Gbit/s: 1.6 ms, and 10 us a WAN link; its connections are cut, those
+    of a program are not."""
+    (tmp_path / "own.toml").write_text(
+        '[fabric]\nrouting = "spray"\n[conditions]\nwan_rate = "10 Gbit/s"\nintra_rate = "100 Gbit/s"\n'
+        '[[job]]\nname = "one"\nkind = "allgather"\nranks = [1, 5]\nchunk = "8 MB"\n'
+    )
+    ended("own.toml", "--modes", "base", "--out", "run", "--exec", "sleep 0.01", cwd=tmp_path)
+    with (tmp_path / "run" / "jobs.csv").open() as file:
+        times_s = [float(row["completion_s"]) for row in csv.DictReader(file)]
+    assert len(times_s) >= 4 and times_s == pytest.approx([1.6e-3 + 12e-6] * len(times_s), rel=1e-3)
