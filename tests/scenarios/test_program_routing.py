@@ -109,7 +109,7 @@ def test_connections_over_a_link_that_fails_go_on_over_others(tmp_path: Path) ->
 
 
 def test_a_job_beside_a_program_is_sprayed_as_without_it(tmp_path: Path) -> None:
-    """Two ranks exchange 8 MB over four paths of 10 Gbit/s: 1.6 ms, and 10 us a WAN link; its connections are cut, those
+    """Two ranks exchange 8 MB over four paths of 10 Gbit/s, 1.6 ms and 12 us: its messages are cut, connections
     of a program are not."""
     (tmp_path / "own.toml").write_text(
         '[fabric]\nrouting = "spray"\n[conditions]\nwan_rate = "10 Gbit/s"\nintra_rate = "100 Gbit/s"\n'
