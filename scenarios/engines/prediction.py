@@ -197,7 +197,12 @@ class Plan(Timing):
             placement=decisions.placement,
             path=decisions.path,
             before=last,
-            chooses=(numbers == 0) | decisions.reembedded | decisions.rerouted | is_probed | (reconnects and spread),
+            chooses=(numbers == 0)
+            | decisions.reembedded
+            | decisions.rerouted
+            | is_probed
+            | (reconnects and spread)
+            | (config.engineers(chosen_by) & (numbers % config.collectives_per_rates(chosen_by) == 0)),
             routed=routed,
             spread=spread,
             reconnects=reconnects,

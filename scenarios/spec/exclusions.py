@@ -294,7 +294,9 @@ TABLE = (
     Exclusion(_TE, _WALL, _LATE),
     Exclusion(_TE, _FIFO, "not emulated yet: a fifo queue for each tunnel"),
     Exclusion(_TE, _TIMED, "not modelled yet: tunnels' rates for conditions that change within a collective"),
-    Exclusion(_TE, _COUNTED, "not modelled yet: the time to set tunnels' rates"),
+    Exclusion(
+        _TE_TIME, _COUNTED, "not modelled yet: tunnels that change within a collective", "a number of collectives"
+    ),
     Exclusion(_TE, _RAILS, "not modelled yet: tunnels on each of several planes"),
     Exclusion(_TE, _CEILING, "not modelled yet: tunnels' rates that know of ceilings", "a ceiling of 1"),
     Exclusion(

@@ -358,9 +358,13 @@ class Scenario:
         detours = tuple(cables for cables in dead if cables)
         return shared_links(fabric, self.workload, self.mode(mode), detours=detours)
 
+    def engineers(self, mode: Mode) -> bool:
+        """Return whether traffic engineering divides the WAN among a mode's flows."""
+        return self.fabric.routing == te.ROUTING and not mode.reroutes
+
     def collectives_per_rates(self, mode: Mode) -> int:
         """Return for how many collectives a mode keeps the link rates for which tunnel rates were computed."""
-        return self.te.collectives if self.fabric.routing == te.ROUTING and not mode.reroutes else 1
+        return self.te.collectives if self.engineers(mode) else 1
 
     def has_timeline(self, mode: str) -> bool:
         """Return whether a mode's decision times depend on more than the indices of the collectives."""
@@ -369,8 +373,7 @@ class Scenario:
 
     def measures_demands(self, mode: Mode) -> bool:
         """Return whether a mode's tunnel rates are computed from measured demands."""
-        is_engineered = self.fabric.routing == te.ROUTING and not mode.reroutes
-        return is_engineered and self.te.demand == te.MEASURED
+        return self.engineers(mode) and self.te.demand == te.MEASURED
 
     def routes_greedily(self, mode: str) -> bool:
         """Return whether a mode chooses the WAN paths greedily, because there are too many combinations."""

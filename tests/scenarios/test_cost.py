@@ -200,8 +200,32 @@ modes = ["ccl"]
 """
 
 
+ENGINEERED = """
+[fabric]
+gpus = [2, 3]
+wan = "five-router"
+routing = "te"
+grain = "physical"
+[te]
+every = 2
+[conditions]
+wan_delay = "1 ms"
+[collective]
+kind = "alltoall"
+chunk = "100 kB"
+reembed_every = 3
+[control]
+counted = true
+delay = ["1 ms", "4 ms"]
+[run]
+modes = ["ccl"]
+"""  # tunnels change before collectives 0, 2, 4 and placements before 0 and 3
+
+
 @pytest.mark.parametrize(
-    ("words", "count", "least"), [(THREE_SITES + APART, 6, 3), (ECMP, 3, 2)], ids=["three sites", "ecmp"]
+    ("words", "count", "least"),
+    [(THREE_SITES + APART, 6, 3), (ECMP, 3, 2), (ENGINEERED, 5, 4)],
+    ids=["three sites", "ecmp", "te"],
 )
 def test_measured_waits_equal_the_predicted_ones_on_paths_of_different_delay_and_for_spread_flows(
     words, count, least, tmp_path
@@ -210,7 +234,7 @@ def test_measured_waits_equal_the_predicted_ones_on_paths_of_different_delay_and
     wanted = ("--collectives", count, "--engine", "both", "--no-report", "--out", tmp_path / "run")
     ended("far.toml", *wanted, cwd=tmp_path)
     waits_s = rows(tmp_path / "run").set_index(["collective", "engine"]).reconfigure_s.unstack()
-    assert waits_s["emulation"].to_list() == pytest.approx(waits_s["model"].to_list(), abs=1e-6)
+    assert waits_s["emulation"].to_list() == pytest.approx(waits_s["model"].to_list(), rel=2e-6, abs=1e-6, nan_ok=True)
     assert (waits_s["model"] > 0).sum() >= least
 
 

@@ -115,7 +115,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
     (TE, WALL, "fabric.routing: te cannot be combined with the wall clock"),
     (TE, FIFO, 'fabric.routing: te cannot be combined with transport.queue "fifo"'),
     (TE, TIMED, "fabric.routing: te cannot be combined with conditions.every"),
-    (TE, COUNTED, "fabric.routing: te cannot be combined with control.counted true"),
+    (
+        TE | {"te": {"every": "100 ms", "demand": "measured"}},
+        COUNTED,
+        "te.every: 100 ms cannot be combined with control.counted true",
+    ),
     (TE, RAILS, "fabric.routing: te cannot be combined with fabric.rails"),
     (TE, CEILING, "fabric.routing: te cannot be combined with a class with a ceiling below 1"),
     (TE, mode(reembed="drift 0.1"), "run.modes: mine, which does not choose rings by their number alone, cannot be"),
