@@ -90,6 +90,8 @@ def _notes(configs: Sequence[Scenario], searches: Sequence[str]) -> Iterator[str
     )
     yield from _ring_search_notes(configs)
     yield from _tunnel_notes(configs)
+    if any(one.conditions.every_s is not None and one.control.counted for one in configs):
+        yield "conditions stand still during the reconfiguration before a collective, whose time is counted"
     yield from searches
     yield from loss_notes((one.label, one.transport.wan_loss) for one in configs)
     yield from _admission_notes(configs)

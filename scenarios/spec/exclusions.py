@@ -192,11 +192,6 @@ _ADMITTED = _has(
 )
 _STRUCK = _has("faults of collectives", "fault", lambda config: config.faults and config.program.command is None)
 _JOBS_BESIDE = _has("jobs beside a program", "job", lambda config: config.jobs and config.program.command is not None)
-_COUNTED_COLLECTIVES = _has(
-    "control.counted true for collectives",
-    "control.counted",
-    lambda config: config.control.counted and config.program.command is None,
-)
 _DECLARED = _has("faults", "fault", lambda config: not all(one.is_traced for one in config.faults))
 _OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(one.is_traced for one in config.faults))
 _LINK_LOSS = _fault("a link loss", lambda _, fault: fault.kind == "link loss")
@@ -254,7 +249,6 @@ TABLE = (
     Exclusion(_TIMED, _WALL, "not emulated yet: changes of rates at exact times"),
     Exclusion(_TIMED, _STRUCK, "not modelled yet: rates that change and links that fail within one collective"),
     Exclusion(_TIMED, _CLASSES, "not modelled yet: classes whose rates change within a collective"),
-    Exclusion(_TIMED, _COUNTED_COLLECTIVES, "not modelled yet: conditions would stand still during a reconfiguration"),
     Exclusion(_REROUTED_BY_TIME, _FIFO, "not modelled yet: packets that wait in queues of the path before", _FAIR.name),
     Exclusion(_REROUTED_BY_TIME, _BEST_POLICY, "the best policy keeps paths for a whole collective"),
     Exclusion(_CLASSES, _WALL, _LATE, _FAIR_VIRTUAL),

@@ -219,13 +219,28 @@ counted = true
 delay = ["1 ms", "4 ms"]
 [run]
 modes = ["ccl"]
-"""  # tunnels change before collectives 0, 2, 4 and placements before 0 and 3
+"""
+CHANGING = """
+[fabric]
+gpus = [2, 2]
+[conditions]
+wan_delay = "1 ms"
+every = "2 ms"
+[collective]
+chunk = "8 MB"
+reembed_every = 3
+[control]
+counted = true
+delay = "1 ms"
+[run]
+modes = ["joint"]
+"""
 
 
 @pytest.mark.parametrize(
     ("words", "count", "least"),
-    [(THREE_SITES + APART, 6, 3), (ECMP, 3, 2), (ENGINEERED, 5, 4)],
-    ids=["three sites", "ecmp", "te"],
+    [(THREE_SITES + APART, 6, 3), (ECMP, 3, 2), (ENGINEERED, 5, 3), (CHANGING, 5, 5)],
+    ids=["three sites", "ecmp", "te", "conditions by time"],
 )
 def test_measured_waits_equal_the_predicted_ones_on_paths_of_different_delay_and_for_spread_flows(
     words, count, least, tmp_path
@@ -236,6 +251,8 @@ def test_measured_waits_equal_the_predicted_ones_on_paths_of_different_delay_and
     waits_s = rows(tmp_path / "run").set_index(["collective", "engine"]).reconfigure_s.unstack()
     assert waits_s["emulation"].to_list() == pytest.approx(waits_s["model"].to_list(), rel=2e-6, abs=1e-6, nan_ok=True)
     assert (waits_s["model"] > 0).sum() >= least
+    found = rows(tmp_path / "run").set_index(["collective", "engine"]).completion_s.unstack()
+    assert found["emulation"].to_list() == pytest.approx(found["model"].to_list(), rel=5e-3)
 
 
 def test_a_remote_controller_takes_a_round_trip_to_the_farthest_site_that_it_changes():

@@ -69,7 +69,6 @@ PAIRS: list[tuple[Part, Part, str]] = [
     (TIMED, WALL, "conditions.every: 2 ms cannot be combined with the wall clock"),
     (TIMED, FAULT, "conditions.every: 2 ms cannot be combined with faults"),
     (TIMED, CLASSES, "conditions.every: 2 ms cannot be combined with classes"),
-    (TIMED, COUNTED, "conditions.every: 2 ms cannot be combined with control.counted true"),
     (BY_TIME, FIFO, 'policy[1].reroute: "every 10 ms" cannot be combined with transport.queue "fifo"'),
     (
         BY_TIME,
