@@ -15,6 +15,29 @@ def case(policy: str, *, size: str = "8 MB", collective: str = "", conditions: s
 BOTH = 'reroute = "every 1"\nreembed = "every 2"'
 CUT = '[[fault]]\nat = "collective 1"\nwhat = "link s0b0-s1b0 down"\nfor = "2 collectives"\n'
 SLOW = '[[fault]]\nat = "collective 2"\nwhat = "agent 5 slow 4x"\n'
+SPINE = '[[fault]]\nat = "collective 1"\nwhat = "switch s0p1 down"\nfor = "2 collectives"\n'
+BY_TIME = 'every = "1 ms"\ninterval = "100 ms"'
+CLASSES = """
+[[class]]
+name = "gold"
+priority = 0
+share = 0.2
+ceiling = 0.6
+[[class]]
+name = "rest"
+priority = 1
+share = 0.3
+[[job]]
+name = "one"
+kind = "alltoall"
+ranks = [0, 1, 4, 5]
+class = "gold"
+[[job]]
+name = "two"
+kind = "alltoall"
+ranks = [2, 3, 6, 7]
+class = "rest"
+"""
 CASES = {
     "nothing is chosen": case(""),
     "every 1, every 2": case('reroute = "every 1"\nreembed = "every 2"'),
@@ -33,6 +56,16 @@ CASES = {
     ),
     "physical": case(BOTH, more='[fabric]\ngrain = "physical"\n'),
     "ports spread by hashes": case("", more='[fabric]\nrouting = "ecmp"\n'),
+    "a cable fails while conditions change": case(
+        'reroute = "every 1"\nreembed = "every 3"', size="64 MB", conditions=BY_TIME, more=CUT
+    ),
+    "a spine fails while conditions change": case(
+        "", size="64 MB", conditions=BY_TIME, more=SPINE + '[fabric]\ngrain = "physical"\n'
+    ),
+    "classes while conditions change": case("", size="64 MB", conditions=BY_TIME, more=CLASSES),
+    "counted while conditions change": case(
+        BOTH, size="64 MB", conditions=BY_TIME, more='[control]\ncounted = true\ndelay = "1 ms"\n'
+    ),
 }
 """Scenarios by name, each with the mode MODE."""
 

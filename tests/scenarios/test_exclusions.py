@@ -67,8 +67,12 @@ PAIRS: list[tuple[Part, Part, str]] = [
         "run.modes: mine, which probes, cannot be combined with a fabric.buffer smaller than a probe",
     ),
     (TIMED, WALL, "conditions.every: 2 ms cannot be combined with the wall clock"),
-    (TIMED, FAULT, "conditions.every: 2 ms cannot be combined with faults"),
-    (TIMED, CLASSES, "conditions.every: 2 ms cannot be combined with classes"),
+    (BY_TIME, FAULT, 'policy[1].reroute: "every 10 ms" cannot be combined with faults of collectives'),
+    (
+        {"fault": [{"at": "collective 1", "what": "agent 3 slow 5x"}]},
+        TIMED,
+        "fault[1]: agent 3 slow 5x at collective 1 cannot be combined with conditions.every",
+    ),
     (BY_TIME, FIFO, 'policy[1].reroute: "every 10 ms" cannot be combined with transport.queue "fifo"'),
     (
         BY_TIME,
@@ -119,7 +123,11 @@ PAIRS: list[tuple[Part, Part, str]] = [
         COUNTED,
         "te.every: 100 ms cannot be combined with control.counted true",
     ),
-    (TE, RAILS, "fabric.routing: te cannot be combined with fabric.rails"),
+    (
+        TE | {"fabric": {"routing": "te", "grain": "physical", "rails": 2}},
+        FAULT,
+        "fabric.routing: te cannot be combined",
+    ),
     (TE, CEILING, "fabric.routing: te cannot be combined with a class with a ceiling below 1"),
     (TE, mode(reembed="drift 0.1"), "run.modes: mine, which does not choose rings by their number alone, cannot be"),
     (TE, mode(reembed="every", knowledge="measured ends"), "run.modes: mine, which knows measured ends, cannot be"),
@@ -156,6 +164,15 @@ OPEN: list[tuple[Part, Part]] = [
     (TRANSFER, FIFO),
     (TRANSFER, {"job": [COPY, {"ranks": [0, 1, 4, 5]}], "run": {"modes": ["base", "joint"]}}),
     (MIXED, {"fabric": {"grain": "physical", "routing": "single"}}),
+    (TIMED, FAULT),
+    (TIMED, CLASSES),
+    (TIMED, COUNTED),
+    (TE, COUNTED),
+    (TE, {"fabric": {"grain": "physical", "rails": 2}}),
+    (PROGRAM, ECMP),
+    (PROGRAM, SPRAY),
+    (PROGRAM, RAILS),
+    (ADMITTED, {"run": {"modes": ["wan"]}}),
 ]
 """Pairs that were refused before they were measured (docs/validation.md)."""
 

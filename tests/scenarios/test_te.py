@@ -350,6 +350,12 @@ def test_demands_measured_in_the_emulation_match_the_model(tmp_path: Path) -> No
     assert sorted(sent) == pytest.approx([8e6, 8e6, 32e6], rel=1e-3)
 
 
+def test_te_over_rails_takes_the_modelled_time_in_the_emulation(tmp_path: Path) -> None:
+    rails = ("fabric.grain=physical", "fabric.rails=2", "fabric.routing=te")
+    options = [word for text in rails for word in ("--set", text)]
+    measured(tmp_path / "run", "paper", "--engine", "emulation", "--modes", "base", *options, collectives=3)
+
+
 def test_by_time_te_takes_the_modelled_time_in_the_emulation(tmp_path: Path) -> None:
     (tmp_path / "idle.toml").write_text(IDLE)
     measured(tmp_path / "run", "idle.toml", "--engine", "emulation", collectives=2)
