@@ -353,7 +353,17 @@ def test_demands_measured_in_the_emulation_match_the_model(tmp_path: Path) -> No
 def test_te_over_rails_takes_the_modelled_time_in_the_emulation(tmp_path: Path) -> None:
     rails = ("fabric.grain=physical", "fabric.rails=2", "fabric.routing=te")
     options = [word for text in rails for word in ("--set", text)]
-    measured(tmp_path / "run", "paper", "--engine", "emulation", "--modes", "base", *options, collectives=3)
+    measured(
+        tmp_path / "run",
+        "paper",
+        "--engine",
+        "emulation",
+        "--modes",
+        "base",
+        *options,
+        sets=("collective.emulated=3",),
+        collectives=3,
+    )
 
 
 def test_by_time_te_takes_the_modelled_time_in_the_emulation(tmp_path: Path) -> None:
