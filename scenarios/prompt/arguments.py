@@ -45,6 +45,12 @@ def seed(line: str) -> int | None:
     return whole(given[0], "a seed", 0, MAX_SEED) if given else None
 
 
+def rounds(line: str) -> int:
+    """Parse an optional number of rounds."""
+    given = words(line, "round [COUNT]", 0, 1)
+    return whole(given[0], "a count", 1, MAX_COUNT) if given else 1
+
+
 def mode(line: str, modes: Collection[str] = MODES) -> str | None:
     """Parse an optional name of a mode."""
     given = words(line, "mode [MODE]", 0, 1)

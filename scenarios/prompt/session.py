@@ -52,9 +52,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
     The prompt runs one collective at a time, under conditions that do not change by themselves and in a mode that knows
-    the links as they are; of the scenario's jobs it keeps only transfers. Its times leave out the cost of changing ring
-    and paths. The session's files go into a run folder, which is removed if it stays empty. Raises FolderError if that
-    folder cannot be made, and vm.VMError if the VM cannot run.
+    the links as they are; the scenario's jobs run by the verb `round`, without classes. Its times leave out the cost of
+    changing ring and paths. The session's files go into a run folder, which is removed if it stays empty. Raises
+    FolderError if that folder cannot be made, and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.run_folder import RunFolder
     from scenarios.testbed import own_kernel
@@ -109,11 +109,10 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
 
 def _supported(config: Scenario) -> tuple[Scenario, list[str]]:
     """Return a configuration without the parts that the prompt does not support, and words for each part left out."""
-    transfers = tuple(replace(job, traffic_class=None) for job in config.jobs if job.kind == TRANSFER)
     left_out = []
-    if len(transfers) < len(config.jobs):
-        left_out.append("other jobs" if transfers else "jobs")
-    config = replace(config, jobs=transfers, classes=())
+    if config.classes:
+        left_out.append("classes")
+    config = replace(config, jobs=tuple(replace(job, traffic_class=None) for job in config.jobs), classes=())
     fabric = build_fabric(config.fabric)
     if flows_without_path(fabric, replace(config, jobs=()).workload):
         kind, (algorithm, *_) = next((kind, names) for kind in ALGORITHMS if (names := with_paths(fabric, kind)))
@@ -235,7 +234,9 @@ def serve(
             if not virtual:
                 platform = replace(platform, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
             with Testbed(replace(config, jobs=()), platform=platform, tell=tell, at_prompt=True) as testbed:
-                interactive = InteractiveTestbed(testbed, config.jobs)
+                requests = tuple(job for job in config.jobs if job.kind == TRANSFER)
+                jobs = tuple(job for job in config.jobs if job.kind != TRANSFER)
+                interactive = InteractiveTestbed(testbed, requests, jobs)
                 up.set()
                 banner = text.banner(testbed.fabric, platform.scale, where=where, folder=str(folder))
                 # Without a terminal, stdout has nothing but answers.

@@ -218,6 +218,15 @@ class Prompt(CLI):  # type: ignore[misc]
         """collective KIND SIZE [COUNT] [ALGORITHM]: run collectives of a kind: collective allreduce 8 MB"""
         self._run(*arguments.kind_of(line))
 
+    def do_round(self, line: str) -> None:
+        """round [COUNT]: run the scenario's jobs together, a round or several; measured and predicted time of each"""
+        try:
+            for _ in range(arguments.rounds(line)):
+                found = self._testbed.run_round()
+                print("\n".join(text.job(name, *times_s) for name, times_s in found.items()), flush=True)
+        except KeyboardInterrupt:
+            print("\naborted; the next collective starts new agents")
+
     def do_demand(self, line: str) -> None:
         """demand [clear]: what the requested transfers are promised over the links as they are now; or forget them"""
         if line.split() not in ([], ["clear"]):

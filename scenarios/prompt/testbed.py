@@ -67,16 +67,18 @@ class InteractiveTestbed:
     """Executes commands on a testbed that is up; conditions stay until a command changes them.
 
     `mode` is the mode in force. `set_bps`, [links or ports], are the configured rates, in the scenario's units.
-    `requests` are the transfers requested for the next round. `last_bytes` and `all_bytes` are the bytes that the last
-    collective and all collectives have sent on each WAN link, by link index, after rate scaling.
+    `requests` are the transfers requested for the next round, `jobs` the others of the scenario. `last_bytes` and
+    `all_bytes` are the bytes that the last collective and all collectives have sent on each WAN link, by link index,
+    after rate scaling.
     Every method raises the errors of `Failure` and PromptError, and can be called again afterwards.
     """
 
-    def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = ()) -> None:
+    def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = (), jobs: Sequence[JobSpec] = ()) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = testbed.config.mode("base")
         self._scenario_collective = self.collective  # the one of the scenario
-        self.requests = tuple(requests)
+        self.requests, self.jobs = tuple(requests), tuple(jobs)
+        self._rounds = 0  # of the jobs so far, of which each has its own draw of background traffic
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
         self.collectives = 0
@@ -249,20 +251,56 @@ class InteractiveTestbed:
 
         If the round is cut short, its agents are ended. The next collective starts new agents either way.
         """
+        record = self._run_jobs(config, "base", longest_s=max(transfer.due_s for transfer in config.transfers))
+        spans = config.workload.jobs
+        return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
+
+    def run_round(self) -> dict[str, tuple[float, float]]:
+        """Run the scenario's jobs together over the links as they are, over the best paths if the mode in force chooses
+        any; return the measured and the predicted time of each in s, by name.
+
+        Raises PromptError if there are none, or a flow has no path; as `deliver` does if it is cut short.
+        """
+        from scenarios.engines.prediction import Plan, decisions_of  # which takes half a second to import
+        from scenarios.engines.timing import jobs_s
+
+        if not self.jobs:
+            raise PromptError("the scenario has no jobs; allowed: a scenario with [[job]] tables")
+        name = "wan" if self.mode.reroutes else "base"
+        number, self._rounds = self._rounds, self._rounds + 1
+        config = replace(self.scenario(), jobs=self.jobs)
+        rounds = replace(config.collective, count=number + 1, emulated=number + 1)  # for which agents have room
+        config = replace(config, run=replace(config.run, modes=(name,)), collective=rounds)
+        self._check_reach(self.state(), pairs(config.workload.schedule, range(config.gpus)))
+        conditions = conditions_of(config)
+        decisions = decisions_of(config, name, conditions, start=number, count=1)
+        _, of_jobs_s = Plan(config, name, decisions, conditions, number).with_jobs_s()
+        assert of_jobs_s is not None
+        (predicted_s,) = of_jobs_s
+        config = config.of_round(number)
+        record = self._run_jobs(config, name, longest_s=float(predicted_s.max()) + config.workload.jobs[-1].start_s)
+        (measured_s,) = jobs_s(config.workload.jobs, np.array(record.arrived_ns)[:, None] / 1e9)
+        spans = config.workload.jobs
+        return {
+            span.name: (float(took_s), float(planned_s))
+            for span, took_s, planned_s in zip(spans, measured_s, predicted_s, strict=True)
+        }
+
+    def _run_jobs(self, config: Scenario, mode: str, *, longest_s: float) -> CollectiveRecord:
+        """Run a round of a configuration's jobs in a mode, with new agents; the next collective starts others, too."""
         bed, before, placement = self.testbed, self.testbed.config, self.testbed.placement
         with self._killing_agents_on_failure():
             bed.config, bed.placement = config, tuple(range(config.gpus))
             try:
-                bed.set_fair_links(config.fair_links("base"), self.set_bps)
-                bed.deadline_s = max(bed.deadline_s, _PATIENT * max(transfer.due_s for transfer in config.transfers))
+                bed.set_fair_links(config.fair_links(mode), self.set_bps)
+                bed.deadline_s = max(bed.deadline_s, _PATIENT * longest_s)
                 self._programs_bps = None
                 bed.renew()
-                bed.route(config.mode("base"), links_in_grain(self.fabric).slowest_bps(self.set_bps), best=False)
-                record = bed.measure(self.collectives + 1)
+                chosen_by, slowest_bps = config.mode(mode), links_in_grain(self.fabric).slowest_bps(self.set_bps)
+                bed.route(chosen_by, slowest_bps, best=chosen_by.reroutes)
+                return bed.measure(self.collectives + 1)
             finally:
                 bed.config, bed.placement, self._needs_agents, self._player = before, placement, True, None
-        spans = config.workload.jobs
-        return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
     def run_program(
         self, command: str, ranks: Sequence[int], request: Mapping[str, Any], emit: Callable[..., Any]

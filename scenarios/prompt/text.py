@@ -101,6 +101,12 @@ def wan(state: State, *, last_bytes: Mapping[int, int], all_bytes: Mapping[int, 
     return "\n".join([*table(headings, rows, numbers=range(1, 5)), *scale_note(scale)])
 
 
+def job(name: str, measured_s: float, predicted_s: float) -> str:
+    """Compare the measured and the predicted time of a job."""
+    ratio = f"{measured_s / predicted_s:.3f}"
+    return f"{name}: measured {duration(measured_s)}, predicted {duration(predicted_s)}, ratio {ratio}"
+
+
 def delivered(transfer: Transfer, completed_s: Mapping[str, float]) -> str:
     """Compare a transfer's due time with its measured completion; `completed_s` has the completions in s, by name."""
     measured_s = completed_s[transfer.job.name]

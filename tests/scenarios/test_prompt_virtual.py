@@ -278,3 +278,40 @@ def test_policies_and_saved_scenarios_give_the_same_times_at_the_prompt_as_outsi
     assert all(any(row != rows[0] for row in rows) for name, rows in chosen.items() if name != "saved")
     for at_prompt, outside in found.values():
         assert at_prompt == outside  # to the nanosecond
+
+
+JOBS = """
+[fabric]
+gpus = 4
+[[job]]
+name = "ring"
+kind = "allgather"
+ranks = [0, 2]
+chunk = "8 MB"
+[[job]]
+name = "late"
+kind = "alltoall"
+ranks = [1, 3]
+start = "1 ms"
+chunk = "4 MB"
+[[job]]
+name = "noise"
+kind = "background"
+ranks = [1, 3]
+pattern = "poisson"
+rate = "1 Gbit/s"
+duration = "2 ms"
+chunk = "100 kB"
+"""
+
+
+def test_rounds_of_a_scenarios_jobs_take_the_predicted_times_over_the_links_as_they_are(vm: VM) -> None:
+    (vm.folder / "jobs.toml").write_text(JOBS)
+    lines = "rate s0b0>s1b0 10 Gbit/s\nrate s1b0>s0b0 10 Gbit/s\nround\nlink s0b0 s1b0 down\nround\nround 0\n"
+    ended = vm.run("jobs.toml", "--cli", program=[RUN], input=lines.encode(), timeout=400)
+    assert '"0" is not a count; allowed: a whole number from 1 to 1,000' in ended.out
+    assert "without its" not in ended.err
+    found = re.findall(r"^(\w+): measured ([0-9.]+) ms, predicted ([0-9.]+) ms", ended.out, re.M)
+    assert [name for name, *_ in found] == ["ring", "late", "noise"] * 2
+    assert [float(took) for _, took, _ in found] == pytest.approx([float(planned) for *_, planned in found], rel=0.03)
+    assert float(found[0][1]) > 12.8 / 2 > float(found[3][1])  # two jobs share 10 Gbit/s, then they take another path
