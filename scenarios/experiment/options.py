@@ -178,7 +178,6 @@ class Request:
 def parse_request(arguments: Sequence[str]) -> Request:
     """Parse these arguments; raises ScenarioError with every mistake, SystemExit for an unknown option."""
     options = parser().parse_args(arguments)
-    from hosts.collectives.kinds import ALGORITHMS, TRAINING
     from scenarios.experiment.run_folder import FolderError, check  # which imports numpy
     from scenarios.spec.load import assignment, axis, load_scenario, toml_or_text
 
@@ -211,10 +210,6 @@ def parse_request(arguments: Sequence[str]) -> Request:
             "on the wall clock points run one at a time" if is_real else f"allowed: a whole number from 1 to {MAX_JOBS}"
         )
         mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed; {why}")
-    if options.cli and scenario is not None and scenario.configurations()[0].collective.kind == TRAINING:
-        mistakes.append(
-            f"--cli cannot be combined with {TRAINING}, which needs a run; allowed: {', '.join(ALGORITHMS)}"
-        )
     if scenario is not None and scenario.program.command is not None:
         mistakes += _program_clashes(options, scenario, overrides)
     if mistakes or scenario is None:

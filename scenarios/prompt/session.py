@@ -52,9 +52,9 @@ def launch(scenario: Scenario, *, out: Path | None) -> int:
     """Run a session on the network of a scenario (of a sweep, of its first configuration); return an exit status.
 
     The prompt runs one collective at a time, under conditions that do not change by themselves and in a mode that knows
-    the links as they are; the scenario's jobs run by the verb `round`, without classes. Its times leave out the cost of
-    changing ring and paths. The session's files go into a run folder, which is removed if it stays empty. Raises
-    FolderError if that folder cannot be made, and vm.VMError if the VM cannot run.
+    the links as they are; the scenario's jobs, training or messages run by the verb `round`. Its times leave out the
+    cost of changing ring and paths. The session's files go into a run folder, which is removed if it stays empty.
+    Raises FolderError if that folder cannot be made, and vm.VMError if the VM cannot run.
     """
     from scenarios.experiment.run_folder import RunFolder
     from scenarios.testbed import own_kernel
@@ -233,10 +233,13 @@ def serve(
             platform = replace(platform, folder=files)
             if not virtual:
                 platform = replace(platform, lead_s=max(platform.lead_s, _LEAD_S * config.gpus))
-            with Testbed(replace(config, jobs=()), platform=platform, tell=tell, at_prompt=True) as testbed:
+            # Training and messages have no size that a verb could give: `round` runs them as they are.
+            own = None if config.collective.kind in ALGORITHMS else config.collective
+            at_first = replace(config, jobs=(), collective=config.collective if own is None else CollectiveSpec())
+            with Testbed(at_first, platform=platform, tell=tell, at_prompt=True) as testbed:
                 requests = tuple(job for job in config.jobs if job.kind == TRANSFER)
                 jobs = tuple(job for job in config.jobs if job.kind != TRANSFER)
-                interactive = InteractiveTestbed(testbed, requests, jobs)
+                interactive = InteractiveTestbed(testbed, requests, jobs, own)
                 up.set()
                 banner = text.banner(testbed.fabric, platform.scale, where=where, folder=str(folder))
                 # Without a terminal, stdout has nothing but answers.

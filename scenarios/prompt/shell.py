@@ -219,7 +219,7 @@ class Prompt(CLI):  # type: ignore[misc]
         self._run(*arguments.kind_of(line))
 
     def do_round(self, line: str) -> None:
-        """round [COUNT]: run the scenario's jobs together, a round or several; measured and predicted time of each"""
+        """round [COUNT]: run the scenario's jobs together, its training or its messages; measured and predicted time"""
         try:
             for _ in range(arguments.rounds(line)):
                 found = self._testbed.run_round()

@@ -67,17 +67,24 @@ class InteractiveTestbed:
     """Executes commands on a testbed that is up; conditions stay until a command changes them.
 
     `mode` is the mode in force. `set_bps`, [links or ports], are the configured rates, in the scenario's units.
-    `requests` are the transfers requested for the next round, `jobs` the others of the scenario. `last_bytes` and
+    `requests` are the transfers requested for the next round, `jobs` the others of the scenario, and
+    `own` its collective if that has no size, as training or messages. `last_bytes` and
     `all_bytes` are the bytes that the last collective and all collectives have sent on each WAN link, by link index,
     after rate scaling.
     Every method raises the errors of `Failure` and PromptError, and can be called again afterwards.
     """
 
-    def __init__(self, testbed: Testbed, requests: Sequence[JobSpec] = (), jobs: Sequence[JobSpec] = ()) -> None:
+    def __init__(
+        self,
+        testbed: Testbed,
+        requests: Sequence[JobSpec] = (),
+        jobs: Sequence[JobSpec] = (),
+        own: CollectiveSpec | None = None,
+    ) -> None:
         self.testbed, self.fabric, self.scale = testbed, testbed.fabric, testbed.platform.scale
         self.mode = testbed.config.mode("base")
         self._scenario_collective = self.collective  # the one of the scenario
-        self.requests, self.jobs = tuple(requests), tuple(jobs)
+        self.requests, self.jobs, self.own = tuple(requests), tuple(jobs), own
         self._rounds = 0  # of the jobs so far, of which each has its own draw of background traffic
         self.last_bytes: dict[int, int] = {}
         self.all_bytes: dict[int, int] = {}
@@ -256,29 +263,36 @@ class InteractiveTestbed:
         return {one.name: max(record.arrived_ns[one.transfers.start : one.transfers.stop]) / 1e9 for one in spans}
 
     def run_round(self) -> dict[str, tuple[float, float]]:
-        """Run the scenario's jobs together over the links as they are, over the best paths if the mode in force chooses
-        any; return the measured and the predicted time of each in s, by name.
+        """Run the scenario's jobs together, or what it repeats instead, over the links as they are, and over the best
+        paths if the mode in force chooses any; return the measured and the predicted time of each in s, by name.
 
         Raises PromptError if there are none, or a flow has no path; as `deliver` does if it is cut short.
         """
         from scenarios.engines.prediction import Plan, decisions_of  # which takes half a second to import
         from scenarios.engines.timing import jobs_s
 
-        if not self.jobs:
-            raise PromptError("the scenario has no jobs; allowed: a scenario with [[job]] tables")
+        if not self.jobs and self.own is None:
+            allowed = "a scenario with [[job]] tables, training, or a schedule of messages"
+            raise PromptError(f"the scenario has nothing of its own to run; allowed: {allowed}")
         name = "wan" if self.mode.reroutes else "base"
         number, self._rounds = self._rounds, self._rounds + 1
         config = replace(self.scenario(), jobs=self.jobs)
-        rounds = replace(config.collective, count=number + 1, emulated=number + 1)  # for which agents have room
+        rounds = replace(
+            self.own or config.collective, count=number + 1, emulated=number + 1
+        )  # for which agents have room
         config = replace(config, run=replace(config.run, modes=(name,)), collective=rounds)
         self._check_reach(self.state(), pairs(config.workload.schedule, range(config.gpus)))
         conditions = conditions_of(config)
         decisions = decisions_of(config, name, conditions, start=number, count=1)
-        _, of_jobs_s = Plan(config, name, decisions, conditions, number).with_jobs_s()
-        assert of_jobs_s is not None
-        (predicted_s,) = of_jobs_s
+        (all_s,), of_jobs_s = Plan(config, name, decisions, conditions, number).with_jobs_s()
         config = config.of_round(number)
-        record = self._run_jobs(config, name, longest_s=float(predicted_s.max()) + config.workload.jobs[-1].start_s)
+        latest_s = max((span.start_s for span in config.workload.jobs), default=0.0)
+        record = self._run_jobs(
+            config, name, longest_s=float(np.max(all_s if of_jobs_s is None else of_jobs_s)) + latest_s
+        )
+        if of_jobs_s is None:
+            return {config.collective.kind: (record.completion_s, float(all_s))}
+        (predicted_s,) = of_jobs_s
         (measured_s,) = jobs_s(config.workload.jobs, np.array(record.arrived_ns)[:, None] / 1e9)
         spans = config.workload.jobs
         return {

@@ -117,7 +117,7 @@ class RoutedTestbed:
     def __init__(self) -> None:
         self.rates: list[np.ndarray] = []
 
-    def route_all(self, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
+    def route_all(self, mode: object, rates_bps: np.ndarray, *, best: bool, dead: Cables) -> int:
         self.rates.append(rates_bps.copy())
         return int(len(self.rates) < 2 or (self.rates[-1] != self.rates[-2]).any())
 

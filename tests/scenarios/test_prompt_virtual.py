@@ -315,3 +315,13 @@ def test_rounds_of_a_scenarios_jobs_take_the_predicted_times_over_the_links_as_t
     assert [name for name, *_ in found] == ["ring", "late", "noise"] * 2
     assert [float(took) for _, took, _ in found] == pytest.approx([float(planned) for *_, planned in found], rel=0.03)
     assert float(found[0][1]) > 12.8 / 2 > float(found[3][1])  # two jobs share 10 Gbit/s, then they take another path
+
+
+def test_an_iteration_of_training_at_the_prompt_takes_the_predicted_time(vm: VM) -> None:
+    (vm.folder / "training.toml").write_text(
+        '[fabric]\ngpus = 4\n[collective]\nkind = "training"\n[training]\nreplicas = 2\nmicro_batches = 4\n'
+    )
+    lines = b"round\nallgather 8 MB\nmode wan\nround\n"
+    ended = vm.run("training.toml", "--cli", program=[RUN], input=lines, timeout=400)
+    found = re.findall(r"^(training|allgather 1): measured \S+ ms, predicted \S+ ms, ratio (\S+)", ended.out, re.M)
+    assert found == [("training", "1.000"), ("allgather 1", "1.000"), ("training", "1.000")]

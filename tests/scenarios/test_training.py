@@ -222,11 +222,6 @@ def test_the_keys_that_a_training_does_not_use_are_told_before_it_runs(
     assert all(any(value.partition("=")[0] in one for one in told) for value in values[:keys])
 
 
-def test_a_prompt_with_a_training_scenario_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert experiment.run(["--cli", *command("collective.kind=training")]) == 2
-    assert "--cli cannot be combined with training, which needs a run; allowed: allgather, " in capsys.readouterr().err
-
-
 def test_a_mistake_in_a_training_job_does_not_also_report_its_training_keys_as_unused() -> None:
     with pytest.raises(ScenarioError) as refused:
         scenario("[[job]]\nkind = 'training'\nstart = 'noon'\n[training]\nmicro_batches = 4\n")

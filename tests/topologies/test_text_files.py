@@ -5,7 +5,7 @@ import os
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from topologies.text_files import TextFileError, decode, decode_xml, opened_text, read_bytes, read_text
@@ -26,6 +26,7 @@ def test_the_same_text_is_read_with_every_mark_and_every_line_end(encoding, ends
 
 @given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"])), st.sampled_from(MARKED))
 def test_any_marked_text_is_read_as_it_was_written(text, encoding):
+    assume(not text.startswith("\0"))  # in UTF-16 it would begin with the mark of UTF-32
     assert decode(text.encode(encoding)) == text
 
 
