@@ -35,6 +35,10 @@ SUBSTITUTES = 4
 """Number of substitutes for a failed path among which the channels of a piece are distributed: channel c takes
 substitute c // width % SUBSTITUTES."""
 
+ECMP_CHANNELS = 64
+"""Over how many channels the connections of two GPUs are spread by "ecmp", if there are not too many GPUs."""
+
+_MOST_CHANNELS = 8192  # of all pairs: the controller installs a rule for each, some 1,000 a second of wall time
 _UP, _OVER, _DOWN = range(3)  # the hops that choose: the leaf, the spine, and the border router after the WAN
 _HOP_BITS = 8
 
@@ -112,14 +116,14 @@ class Multipath:
         sites = range(len(self._tiers))
         return max(self.pieces(a, b) for a in sites for b in sites)
 
-    def channels_of_connections(self, pairs: int, most: int) -> int:
-        """Return over how many channels the connections of so many pairs of GPUs are spread, if at most `most` channels
-        of all pairs are possible: one for each piece of a message that is sprayed, one for each plane, or up to 64,
-        whose paths are hashed. A connection is not cut: it keeps the path of its channel."""
+    def channels_of_connections(self, pairs: int) -> int:
+        """Return over how many channels the connections of so many pairs of GPUs are spread: one for each piece of a
+        message that is sprayed, one for each plane, or up to ECMP_CHANNELS, whose paths are hashed. A connection is not
+        cut: it keeps the path of its channel."""
         if self.sprays:
             return self.width
         if self.fabric.spec.routing == "ecmp":
-            return max(1, min(64, most // max(pairs, 1)))
+            return max(1, min(ECMP_CHANNELS, _MOST_CHANNELS // max(pairs, 1)))
         return self.fabric.spec.rails or 1
 
     def candidates(self, src: Integers, dst: Integers) -> Integers:

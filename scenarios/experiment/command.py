@@ -16,6 +16,7 @@ from analysis.statistics.shared_link_notes import (
     notes,
     searched_notes,
 )
+from controller.routing.multipath import ECMP_CHANNELS
 from controller.routing.wan_path_choice import MAX_COMBINATIONS
 from hosts.collectives.schedule import ScheduleError
 from hosts.embedding.ring import MAX_EXACT_GPUS
@@ -28,6 +29,7 @@ from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse_request
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
+from scenarios.policies.decide import spread_pairs, spreads_over
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
@@ -102,6 +104,12 @@ def _path_notes(config: Scenario) -> Iterator[str]:
     fabric, mode = build_fabric(config.fabric), config.run.modes[0]
     if config.mode(mode).reroutes and all(len(paths) < 2 for paths in fabric.paths_between.values()):
         yield f"{mode} has no WAN path to choose: no two sites have more than one"
+    routing = spreads_over(fabric, config.mode(mode))
+    if routing is not None and config.fabric.routing == "ecmp":
+        count = len(spread_pairs(fabric, within=config.fabric.grain == "physical"))
+        if (channels := routing.channels_of_connections(count)) < ECMP_CHANNELS:
+            spread = f"{channels} channel{'s' * (channels != 1)} instead of {ECMP_CHANNELS}"
+            yield f"connections of two GPUs are spread over {spread}, as there are {count:,} pairs of GPUs"
     if pairs := [f"{a} and {b}" for a, b in fabric.unjoined_sites]:
         yield f"no WAN path joins the sites {', '.join(pairs)}: packets between their GPUs are lost"
 

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.api.client import ControllerError
-from controller.api.protocol import MAX_FLOWS
 from controller.forwarding.flow_mods import tunnels_match
 from controller.process import PORT, ControllerProcess
 from controller.routing.traffic_engineering import Traffic
@@ -768,7 +767,7 @@ class Testbed:
         if routing is not None and not routing.engineers:
             pairs = spread_pairs(self.fabric, within=self.fabric.spec.grain == "physical")
             connections = [pair for pair in pairs if reach[pair]]
-            channels = routing.channels_of_connections(len(pairs), MAX_FLOWS)
+            channels = routing.channels_of_connections(len(pairs))
             crossings = crossings if spreads_over(self.fabric, mode) is None else []
             flows = self._flows() if self._connected else {}
         return self._route(crossings, rates_bps, best=best, flows=flows, connections=connections, channels=channels)
