@@ -261,7 +261,7 @@ class RouteApp(App):
             "not_ready": self._not_ready(),
             "generation": self._forwarding.generation,
             "routes": [[r.src, r.dst, r.path, r.generation] for r in routes if r.port is None],
-            "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.port],
+            "flows": [[r.src, r.dst, r.port, r.path, self._spine_up(r), r.down] for r in routes if r.is_of_flow],
             "limits": self._limits,
             "outages": self._link_state.recent(),
             "dead": sorted(sorted(cable) for cable in self._forwarding.paths.dead),

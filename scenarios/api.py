@@ -104,11 +104,13 @@ def run(
     or VMs: at most as many VMs as fit in memory, and one on the wall clock. Warns (ScenarioWarning) of what was assumed
     of files, and of physical limits that the scenario is beyond.
 
-    Without `out`, reasons of points that fail are added to the list `failed`, if it is given, and the rows of the other
-    points are returned; `progress` is called with the number of points that are done, and that of all.
+    Reasons of points that fail are added to the list `failed`, if it is given, and the rows of the other points are
+    returned. Without `out`, `progress` is called with the number of points that are done, and that of all; with `out`,
+    run.py's own lines on stderr show it.
 
     Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
-    cannot run the VM, RunError if a point fails; the rows of the other points are then in the folder.
+    cannot run the VM, RunError if a point fails and `failed` is not given; the rows of the other points are then in the
+    folder.
     """
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; allowed: {', '.join(ENGINES)}")
@@ -116,7 +118,9 @@ def run(
     for note in notes_on(scenario.configurations(), emulates="emulation" in ENGINES[engine]):
         if note not in scenario.notes:  # which `scenario` has told
             warnings.warn(note, ScenarioWarning, stacklevel=2)
-    return _in_memory(scenario, parts, failed, progress) if out is None else _stored(scenario, parts, Path(out))
+    if out is not None:
+        return _stored(scenario, parts, failed, Path(out))
+    return _in_memory(scenario, parts, failed, progress)
 
 
 def _in_memory(
@@ -158,7 +162,7 @@ def _point_of(part: tuple[int, str, Slice]) -> tuple[int, int, str]:
     return order, event.setting, event.mode
 
 
-def _stored(scenario: Scenario, parts: "Sequence[Part]", path: Path) -> "pd.DataFrame":
+def _stored(scenario: Scenario, parts: "Sequence[Part]", failed: list[str] | None, path: Path) -> "pd.DataFrame":
     from scenarios.experiment.run_files import RunFiles
     from scenarios.experiment.runner import Run, carry_out
 
@@ -173,8 +177,10 @@ def _stored(scenario: Scenario, parts: "Sequence[Part]", path: Path) -> "pd.Data
             done = carry_out(files, Run(scenario, parts, json=False))
         except OSError as error:
             raise RunError(f"{path} cannot be written to: {error.strerror or error}") from None
-        if done.wrong:
+        if done.wrong and failed is None:
             raise RunError("; ".join(done.wrong))
+        if failed is not None:
+            failed += [why.removeprefix("failed: ") for why in done.wrong]
     finally:
         if not files.complete:
             files.discard()  # only if it holds no results

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullFormatter
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, panels
 from analysis.figures.run_points import Configuration, FigureGroup, Points, grouped
-from analysis.figures.style import FAINT, INK, MODE_STYLES
+from analysis.figures.style import FAINT, INK, MODE_STYLES, line_style
 from analysis.statistics.bandwidth import busbw_factor
 from topologies.units import format_size
 
@@ -26,10 +26,6 @@ class Row(NamedTuple):
     size: int
     busbw: float
     measured: bool
-
-
-_COLOURS = ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888")
-_MARKERS = "os^DvPX"
 
 
 def groups_of(configurations: Sequence[Configuration]) -> list[FigureGroup]:
@@ -83,8 +79,7 @@ def picture(kind: str, rows: Sequence[Row], *, name: str = "busbw", title: str =
 
 def _look(index: int) -> dict[str, Any]:
     """Return the line and the marker of the algorithm with this index."""
-    colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
-    return {"color": colour, "marker": marker, "markersize": 3.5}
+    return {**line_style(index), "markersize": 3.5}
 
 
 def _draw(axes: Axes, algorithms: Sequence[str], rows: Sequence[Row]) -> None:

@@ -10,10 +10,7 @@ from typing import NamedTuple
 from matplotlib.lines import Line2D
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend
-from analysis.figures.style import FAINT
-
-_COLOURS = ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888")
-_MARKERS = "os^DvPX"
+from analysis.figures.style import FAINT, line_style
 
 
 class Spot(NamedTuple):
@@ -29,18 +26,19 @@ class Spot(NamedTuple):
 def picture(spots: Sequence[Spot], *, name: str, x: str, y: str, title: str = "", log_x: bool = False) -> Picture:
     """Draw these points, at least one; `x` and `y` are the titles of the axes, with units."""
     names = list(dict.fromkeys(spot.name for spot in spots))
-    looks = {one: (_COLOURS[index % 7], _MARKERS[index % 7]) for index, one in enumerate(names)}
+    looks = {one: {**line_style(index), "markersize": 4} for index, one in enumerate(names)}
     with canvas(5.2, 3.4) as figure:
         axes = figure.subplots()
-        for one, (colour, marker) in looks.items():
+        for one, look in looks.items():
             own = sorted((spot for spot in spots if spot.name == one), key=lambda spot: spot.x)
-            axes.plot([spot.x for spot in own], [spot.y for spot in own], color=colour, marker=marker, markersize=4)
-            axes.vlines([s.x for s in own], [s.low for s in own], [s.high for s in own], color=colour, linewidth=1)
+            axes.plot([spot.x for spot in own], [spot.y for spot in own], **look)
+            ends = [spot.low for spot in own], [spot.high for spot in own]
+            axes.vlines([spot.x for spot in own], *ends, color=look["color"], linewidth=1)
         axes.axhline(0, color=FAINT, linewidth=0.8)
         axes.set_xscale("log" if log_x else "linear")
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         heading(figure, title)
-        legend(figure, [Line2D([], [], label=one, color=c, marker=m, markersize=4) for one, (c, m) in looks.items()])
+        legend(figure, [Line2D([], [], label=one, **look) for one, look in looks.items()])
     data = csv_text(spot._asdict() for spot in spots)
     return Picture(name=name, caption=f"{y} against {x}{title and f': {title}'}.", figure=figure, data=data)

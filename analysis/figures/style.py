@@ -39,6 +39,12 @@ _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     }
 )
 
+_LINES = tuple(zip(
+    ("#17375E", "#B5472F", "#5BA4CF", "#8A6D00", "#5D2E8C", "#2E7D32", "#888888"),
+    "os^DvPX",
+    strict=True,
+))  # fmt: skip
+
 _CYCLE = tuple(zip(
     ("#4C8C4A", "#8E5EA2", "#D98BB3", "#7A6A53", "#2F9C95", "#C9A66B", "#6B7FD7", "#A3B565"),
     ("...", "\\\\\\", "+++", "ooo", "|||", "**", "//..", "xx.."),
@@ -48,6 +54,12 @@ _CYCLE = tuple(zip(
 
 MODE_STYLES: dict[str, ModeStyle] = dict(_BUILT_IN)
 """The style of every mode of the current run, in drawing order; `name_modes` sets it."""
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Return the colour and the marker of the line with this index in a figure whose lines are not modes."""
+    colour, marker = _LINES[index % len(_LINES)]
+    return {"color": colour, "marker": marker}
 
 
 def name_modes(names: Iterable[str]) -> None:

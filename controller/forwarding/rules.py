@@ -70,6 +70,11 @@ class Route:
         return None if self.port is None or self.port >= 0 else -1 - self.port
 
     @property
+    def is_of_flow(self) -> bool:
+        """Whether this is the route of one flow."""
+        return self.port is not None and self.port > SPREADING
+
+    @property
     def key(self) -> tuple[int, int, int | None]:
         """The key of this route among the routes in force."""
         return self.src, self.dst, self.port
@@ -145,10 +150,10 @@ def change(
 ) -> Change:
     """Return the change from the routes in force, `old`, to the `wanted` path of each pair of ranks.
 
-    All other pairs return to the default path. `of_flows` are the paths of flows, by ranks and TCP source port; other
-    flows take their pair's path. `tunnels` are those whose rules are installed. A change is one stage, preceded by
-    another if it needs more tunnels. A route that does not change keeps its generation and its rule; a pair on the
-    default path needs no route. New routes get `generation`, which no route in force may have.
+    All other pairs return to the default path. `of_flows` are the paths of flows, by ranks and TCP source port, and of
+    channels (`of_channel`); other flows take their pair's path. `tunnels` are those whose rules are installed. A route
+    that does not change keeps its generation and its rule; a pair on the default path needs no route. New routes get
+    `generation`, which no route in force may have.
     """
     before = {route.key: route for route in old}
     stay, fresh = list[Route](), list[Route]()
@@ -174,24 +179,34 @@ def change(
             stay.append(current)
         else:
             fresh.append(route)
-    keys = {route.key for route in (*stay, *fresh)}
     new_tunnels = {route.tunnel for route in fresh if route.path >= 0}.difference(tunnels)
-    moves = tuple(install(paths, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels)
-    # Routes of channels are in place before packets are spread over these, and until they no longer are.
-    ahead = [route for route in fresh if route.channel is not None and route.key not in before]
-    leaves: list[Message] = [install(paths, route) for route in fresh if route not in ahead]
-    gone = [route for route in old if route.key not in keys]
-    leaves += [_removal(paths, route) for route in gone if route.channel is None]
-    switches = [switch.name for switch in paths.fabric.switches]
-    first: list[Message] = [one for switch in switches for one in _tunnel_installs(paths, switch, new_tunnels)]
-    first += [install(paths, route) for route in ahead]
-    last = [_removal(paths, route) for route in gone if route.channel is not None]
     return Change(
-        stages=tuple(tuple(stage) for stage in (first, leaves, last) if stage),
-        moves=moves,
+        stages=_stages(paths, before, stay, fresh, new_tunnels),
+        moves=tuple(install(paths, route) for route in fresh if route.path >= 0 and route.tunnel not in new_tunnels),
         routes=(*stay, *fresh),
         tunnels=frozenset(new_tunnels.union(tunnels)),
     )
+
+
+def _stages(
+    paths: FabricPaths,
+    before: Mapping[tuple[int, int, int | None], Route],
+    stay: Collection[Route],
+    fresh: Collection[Route],
+    new_tunnels: Collection[int],
+) -> tuple[Stage, ...]:
+    """Return the stages from the routes `before`, by key, to those that `stay` and the `fresh` ones: new tunnels and
+    channels first, then what sends packets into them, at last the removal of channels that no packet takes any more."""
+    keys = {route.key for route in (*stay, *fresh)}
+    gone = [route for key, route in before.items() if key not in keys]
+    ahead = [route for route in fresh if route.channel is not None and route.key not in before]
+    switches = [switch.name for switch in paths.fabric.switches]
+    first: list[Message] = [one for switch in switches for one in _tunnel_installs(paths, switch, new_tunnels)]
+    first += [install(paths, route) for route in ahead]
+    leaves: list[Message] = [install(paths, route) for route in fresh if route not in ahead]
+    leaves += [_removal(paths, route) for route in gone if route.channel is None]
+    last = [_removal(paths, route) for route in gone if route.channel is not None]
+    return tuple(tuple(stage) for stage in (first, leaves, last) if stage)
 
 
 def _spreading(
@@ -292,8 +307,7 @@ def _cookie(route: Route) -> int:
 
 def _match(paths: FabricPaths, route: Route) -> Match:
     src, dst = paths.fabric.gpus[route.src], paths.fabric.gpus[route.dst]
-    port = route.port if route.port is not None and route.port > 0 else None
-    return Match(src=src.ip, dst=dst.ip, tcp_src=port, channel=route.channel)
+    return Match(src=src.ip, dst=dst.ip, tcp_src=route.port if route.is_of_flow else None, channel=route.channel)
 
 
 def _removal(paths: FabricPaths, route: Route) -> Remove:

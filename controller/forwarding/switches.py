@@ -209,7 +209,7 @@ def flow_mod(datapath: Any, message: Message) -> Any:
             datapath,
             command=ofproto.OFPFC_ADD,
             cookie=rule.cookie,
-            table_id=0 if rule.match.channel is None else _OF_CHANNELS,
+            table_id=_table_of(rule.match),
             priority=rule.priority,
             match=parser.OFPMatch(**match_fields(rule.match)),
             instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions), *more],
@@ -217,17 +217,18 @@ def flow_mod(datapath: Any, message: Message) -> Any:
     return parser.OFPFlowMod(
         datapath,
         command=ofproto.OFPFC_DELETE,
-        table_id=ofproto.OFPTT_ALL
-        if message.mask != ALL_BITS
-        else 0
-        if message.match.channel is None
-        else _OF_CHANNELS,
+        table_id=_table_of(message.match) if message.mask == ALL_BITS else ofproto.OFPTT_ALL,
         cookie=message.cookie,
         cookie_mask=message.mask,
         out_port=ofproto.OFPP_ANY,
         out_group=ofproto.OFPG_ANY,
         match=parser.OFPMatch(**match_fields(message.match)),
     )
+
+
+def _table_of(match: Match) -> int:
+    """Return the table that has the rules with such a match."""
+    return 0 if match.channel is None else _OF_CHANNELS
 
 
 def _channel_of_packet(parser: Any, rule: Rule) -> Any:

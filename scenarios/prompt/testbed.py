@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,9 @@ class InteractiveTestbed:
     """Executes commands on a testbed that is up; conditions stay until a command changes them.
 
     `mode` is the mode in force. `set_bps`, [links or ports], are the configured rates, in the scenario's units.
-    `requests` are the transfers requested for the next round, `jobs` the others of the scenario, and
-    `own` its collective if that has no size, as training or messages. `last_bytes` and
-    `all_bytes` are the bytes that the last collective and all collectives have sent on each WAN link, by link index,
-    after rate scaling.
+    `requests` are the transfers requested for the next round, `jobs` the others of the scenario, and `own` its
+    collective if that has no size, as training or messages. `last_bytes` and `all_bytes` are the bytes that the last
+    collective or round and all of them have sent on each WAN link, by link index, after rate scaling.
     Every method raises the errors of `Failure` and PromptError, and can be called again afterwards.
     """
 
@@ -229,14 +229,19 @@ class InteractiveTestbed:
                 workload.schedule, self.testbed.placement, slot_bytes=slot_bytes, traffic=traffic(workload)
             )
             self._wait_for(predicted_s)
-            before = self._sent_bytes()
             self.testbed.drops()
-            row = self.testbed.measure(self.collectives + 1)
+            row = self._counted(partial(self.testbed.measure, self.collectives + 1))
         self.collectives += 1
         self._since += 1
+        return row, predicted_s
+
+    def _counted(self, measure: Callable[[], CollectiveRecord]) -> CollectiveRecord:
+        """Measure, and note what the WAN's ports have sent meanwhile."""
+        before = self._sent_bytes()
+        record = measure()
         self.last_bytes = {link: sent - before[link] for link, sent in self._sent_bytes().items()}
         self.all_bytes = {link: self.all_bytes.get(link, 0) + sent for link, sent in self.last_bytes.items()}
-        return row, predicted_s
+        return record
 
     def requested_round(self, more: Sequence[JobSpec] = ()) -> Scenario:
         """Return the round of all requested transfers and `more`, over the links as they are; raises PromptError."""
@@ -277,9 +282,8 @@ class InteractiveTestbed:
         name = "wan" if self.mode.reroutes else "base"
         number, self._rounds = self._rounds, self._rounds + 1
         config = replace(self.scenario(), jobs=self.jobs)
-        rounds = replace(
-            self.own or config.collective, count=number + 1, emulated=number + 1
-        )  # for which agents have room
+        with_room = number + 1  # agents are made for this round, too
+        rounds = replace(self.own or config.collective, count=with_room, emulated=with_room)
         config = replace(config, run=replace(config.run, modes=(name,)), collective=rounds)
         self._check_reach(self.state(), pairs(config.workload.schedule, range(config.gpus)))
         conditions = conditions_of(config)
@@ -287,9 +291,8 @@ class InteractiveTestbed:
         (all_s,), of_jobs_s = Plan(config, name, decisions, conditions, number).with_jobs_s()
         config = config.of_round(number)
         latest_s = max((span.start_s for span in config.workload.jobs), default=0.0)
-        record = self._run_jobs(
-            config, name, longest_s=float(np.max(all_s if of_jobs_s is None else of_jobs_s)) + latest_s
-        )
+        longest_s = float(np.max(all_s if of_jobs_s is None else of_jobs_s)) + latest_s
+        record = self._run_jobs(config, name, longest_s=longest_s)
         if of_jobs_s is None:
             return {config.collective.kind: (record.completion_s, float(all_s))}
         (predicted_s,) = of_jobs_s
@@ -301,7 +304,12 @@ class InteractiveTestbed:
         }
 
     def _run_jobs(self, config: Scenario, mode: str, *, longest_s: float) -> CollectiveRecord:
-        """Run a round of a configuration's jobs in a mode, with new agents; the next collective starts others, too."""
+        """Run a round of a configuration's jobs in a mode, with new agents; the next collective starts others, too.
+
+        Raises PromptError before it starts if its predicted time is above MAX_SECONDS, or its buffers do not fit.
+        """
+        _check_time(longest_s)
+        self._check_size(config.workload)
         bed, before, placement = self.testbed, self.testbed.config, self.testbed.placement
         with self._killing_agents_on_failure():
             bed.config, bed.placement = config, tuple(range(config.gpus))
@@ -312,7 +320,7 @@ class InteractiveTestbed:
                 bed.renew()
                 chosen_by, slowest_bps = config.mode(mode), links_in_grain(self.fabric).slowest_bps(self.set_bps)
                 bed.route(chosen_by, slowest_bps, best=chosen_by.reroutes)
-                return bed.measure(self.collectives + 1)
+                return self._counted(partial(bed.measure, self.collectives + 1))
             finally:
                 bed.config, bed.placement, self._needs_agents, self._player = before, placement, True, None
 
@@ -512,9 +520,7 @@ class InteractiveTestbed:
 
     def _wait_for(self, seconds: float) -> None:
         """Raise the agents' deadline for a collective of so many seconds; raises PromptError above MAX_SECONDS."""
-        if seconds > MAX_SECONDS:
-            allowed = f"up to {MAX_SECONDS:,} s, so take a smaller size or higher rates"
-            raise PromptError(f"the model predicts {seconds:.0f} s; allowed: {allowed}")
+        _check_time(seconds)
         if _PATIENT * seconds > self.testbed.deadline_s:
             self.testbed.deadline_s = _PATIENT * seconds
             self._programs_bps = None
@@ -570,6 +576,13 @@ class InteractiveTestbed:
     def _sent_bytes(self) -> dict[int, int]:
         """Return the bytes that each WAN link's port has sent since the port was made, by link index."""
         return {link: int(file.read_text()) for link, file in self._counters.items()}
+
+
+def _check_time(seconds: float) -> None:
+    """Raise PromptError if a collective or round of so many seconds is too long for the prompt."""
+    if seconds > MAX_SECONDS:
+        allowed = f"up to {MAX_SECONDS:,} s, so take a smaller size or higher rates"
+        raise PromptError(f"the model predicts {seconds:.0f} s; allowed: {allowed}")
 
 
 def _check_routes(state: State, pairs: Sequence[tuple[int, int]]) -> None:

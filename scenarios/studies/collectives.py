@@ -25,7 +25,7 @@ from scenarios.studies.harness import (
     check_range,
     quantity,
     warn,
-    warn_of,
+    warnings_of,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _answer(options: argparse.Namespace, show: Show) -> Answer:
             unmeasured = error
     status = FAILED if problems else DONE if unmeasured is None else CANNOT
     if "emulation" in rows:
-        warn_of(COMMAND, rows["emulation"])
+        problems += warnings_of(rows["emulation"])
     if unmeasured is not None:
         problems.append(f"nothing was measured: {unmeasured}")
     lines = list(_lines(scenario, rows))

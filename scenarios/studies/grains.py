@@ -26,12 +26,13 @@ from scenarios.studies.harness import (
     check_plain,
     check_range,
     warn,
-    warn_of,
+    warnings_of,
 )
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import pandas as pd
 
     from analysis.figures.output import Picture
     from analysis.statistics.intervals import Series
@@ -81,11 +82,12 @@ class _Point:
 
 
 def _answer(options: argparse.Namespace, show: Show) -> Answer:
-    lines = run(options, lambda done, count: show(f"{options.engine}: {done} of {count} algorithms"))
+    lines, problems = run(options, lambda done, count: show(f"{options.engine}: {done} of {count} algorithms"))
     return Answer(
         tables=[Table(_columns(own), own, title=f"{grain} grain") for grain, own in _by_grain(lines)],
         as_json={grain: [asdict(line) for line in own] for grain, own in _by_grain(lines)},
         picture=lambda: _picture(options, lines),
+        problems=problems,
     )
 
 
@@ -97,24 +99,30 @@ def _picture(options: argparse.Namespace, lines: Sequence[Line]) -> "Picture":
     return picture(rows, title=title)
 
 
-def run(options: argparse.Namespace, progress: Callable[[int, int], None]) -> list[Line]:
-    """Run all scenarios and return their lines, grain by grain.
+def run(options: argparse.Namespace, progress: Callable[[int, int], None]) -> tuple[list[Line], list[str]]:
+    """Run all scenarios; return their lines, grain by grain, and where measured times are not the model's.
 
     `progress` is called with the number of algorithms that are done and the number of all. Raises ValueError for wrong
     options, RunError if a point fails, VMError if the VM cannot run.
     """
+    from scenarios.api import run as run_scenario
+
     scenarios = [(key, _scenario(options, *key)) for key in _keys(options)]
     warn(COMMAND, [one for _, one in scenarios], emulates=options.engine != "model")
-    points: dict[tuple[str, str, str], dict[int, _Point]] = {}
+    points, problems = dict[tuple[str, str, str], dict[int, _Point]](), list[str]()
     for done, (key, scenario) in enumerate(scenarios):
         progress(done, len(scenarios))
-        points[key] = _times(scenario, options.engine, options.jobs)
+        rows = run_scenario(scenario, options.engine, jobs=options.jobs)
+        if options.engine == "emulation":
+            problems += [f"{', '.join(key)}: {warning}" for warning in warnings_of(rows)]
+        points[key] = _times(scenario, rows)
     progress(len(scenarios), len(scenarios))
-    return [
+    lines = [
         _line(key, gpus, options.mode, point, points[*key[:2], _RING][gpus])
         for key, by_gpus in points.items()
         for gpus, point in by_gpus.items()
     ]
+    return lines, problems
 
 
 def _keys(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
@@ -168,19 +176,17 @@ def _scenario(options: argparse.Namespace, grain: str, kind: str, algorithm: str
     return scenario
 
 
-def _times(scenario: "Scenario", engine: str, jobs: int) -> dict[int, _Point]:
-    """Run a scenario and return the times of its collectives by number of GPUs."""
+def _times(scenario: "Scenario", of_all: "pd.DataFrame") -> dict[int, _Point]:
+    """Return the times of a scenario's collectives by number of GPUs, from its rows."""
     from analysis.statistics.intervals import series_of
-    from scenarios.api import run as run_scenario
 
     points = {}
-    for gpus, rows in run_scenario(scenario, engine, jobs=jobs).groupby("gpus"):
+    for gpus, rows in of_all.groupby("gpus"):
         chosen = {name: rows[name].to_numpy() for name in ("reembedded", "rerouted")}
         number, predicted_s = rows.collective.to_numpy(), rows.predicted_s.to_numpy()
         predicted = series_of(number, predicted_s, scenario.conditions, **chosen)
-        measured_s = rows.completion_s.to_numpy() if engine == "emulation" else None
-        if engine == "emulation":
-            warn_of(COMMAND, rows)
+        is_measured = bool((rows.engine == "emulation").all())
+        measured_s = rows.completion_s.to_numpy() if is_measured else None
         points[int(gpus)] = _Point(pieces=scenario.collective.pieces, predicted=predicted, measured_s=measured_s)
     return points
 

@@ -2,9 +2,9 @@
 
     STUDY = Study(command="run.py mine", parser=_parser, answer=_answer)
 
-`answer(options, show)` returns an `Answer`: tables, the same as JSON, and a picture. A scenario is run through the
-Python API, by `points`, or by what a study computes itself. The harness parses the options, shows progress, prints the
-table or the JSON, draws the figure, and turns errors into one sentence and an exit status. `STUDIES` in
+`answer(options, show)` returns an `Answer`: tables, the same as JSON, and a picture. A scenario is run
+through the Python API; some studies also compute something themselves. The harness parses the options, shows progress,
+prints the table or the JSON, draws the figure, and turns errors into one sentence and an exit status. `STUDIES` in
 `scenarios/run.py` has a line for each. Slow modules are imported only when they are needed, so that --help is quick.
 """
 
@@ -192,13 +192,12 @@ def warn(name: str, scenarios: "Iterable[Scenario]", *, emulates: bool) -> None:
         print(f"{name}: {note}", file=sys.stderr)
 
 
-def warn_of(name: str, measured: "pd.DataFrame") -> None:
-    """Print where measured times are not the model's, by rows of measured collectives, as run.py does."""
+def warnings_of(measured: "pd.DataFrame") -> list[str]:
+    """Return a sentence for each way in which measured times are not the model's, by rows of measured collectives."""
     from analysis.statistics.fidelity import fidelity
 
     found = fidelity([measured])
-    for warning in () if found is None else found.warnings:
-        print(f"{name}: WARNING: {warning}", file=sys.stderr)
+    return [f"WARNING: {warning}" for warning in (() if found is None else found.warnings)]
 
 
 def check_range(options: argparse.Namespace, least: float, most: float, *names: str) -> None:

@@ -103,10 +103,9 @@ def test_the_options_of_studies_tell_that_a_quantity_is_rounded(capsys):
     assert said in capsys.readouterr().err.splitlines()
 
 
-def test_a_study_warns_of_measured_times_that_are_not_the_model_s(capsys):
+def test_a_study_warns_of_measured_times_that_are_not_the_model_s():
     row = {"engine": "emulation", "setting": 0, "mode": "wan", "completion_s": 23.661e-3, "predicted_s": 1.803e-3}
     row |= {"drops": 0, "retransmitted_bytes": 4e6, "quickest_transfer": math.nan, "late": False}
-    harness.warn_of("collectives.py", pd.DataFrame([row, row]))
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("collectives.py: WARNING: measured times differ from the model's by more than 1%")
+    said = harness.warnings_of(pd.DataFrame([row, row]))
+    assert said[0].startswith("WARNING: measured times differ from the model's by more than 1%")
     assert "wan: median 13.1231" in said[0] and "TCP retransmitted in wan" in said[1]
