@@ -307,7 +307,8 @@ chunk = "100 kB"
 
 def test_rounds_of_a_scenarios_jobs_take_the_predicted_times_over_the_links_as_they_are(vm: VM) -> None:
     (vm.folder / "jobs.toml").write_text(JOBS)
-    lines = "rate s0b0>s1b0 10 Gbit/s\nrate s1b0>s0b0 10 Gbit/s\nround\nlink s0b0 s1b0 down\nround\nround 0\n"
+    lines = "rate s0b0>s1b0 10 Gbit/s\nrate s1b0>s0b0 10 Gbit/s\nround\nlink s0b0 s1b0 down\nround\nround 0\nwan\n"
+    lines += "rate s0b0>s1b1 1 kbit/s\nround\n"
     ended = vm.run("jobs.toml", "--cli", program=[RUN], input=lines.encode(), timeout=400)
     assert '"0" is not a count; allowed: a whole number from 1 to 1,000' in ended.out
     assert "without its" not in ended.err
@@ -315,6 +316,9 @@ def test_rounds_of_a_scenarios_jobs_take_the_predicted_times_over_the_links_as_t
     assert [name for name, *_ in found] == ["ring", "late", "noise"] * 2
     assert [float(took) for _, took, _ in found] == pytest.approx([float(planned) for *_, planned in found], rel=0.03)
     assert float(found[0][1]) > 12.8 / 2 > float(found[3][1])  # two jobs share 10 Gbit/s, then they take another path
+    ((last, both),) = re.findall(r"^s0b0>s1b1 .*?([0-9.]+) MB +([0-9.]+) MB$", ended.out, re.M)
+    assert float(last) == float(both) > 12  # 8 and 4 MB, after a round over another link
+    assert re.search(r"the model predicts \d{4,} s; allowed: up to 3,600 s", ended.out)
 
 
 def test_an_iteration_of_training_at_the_prompt_takes_the_predicted_time(vm: VM) -> None:
