@@ -1,7 +1,6 @@
 """The compiled part of `fluid`: one event loop, `_advance`, for every schedule and network, and max-min fair rates.
 
-Importing this module imports numba, which takes longer than many commands; so `fluid` imports it when it is called.
-With the environment variable LONGHAUL_COMPILE=0 the same source runs as plain Python, without numba.
+Importing this module imports numba (`compiled`); so `fluid` imports it when it is called.
 
 A link is *shared* in an instance if several flows use it and its capacity is less than the sum of the rates that they
 would have alone. All other links limit single flows; the lowest capacity among a flow's unshared links is its `cap`.
@@ -15,42 +14,16 @@ The code for classes and for changing networks is compiled as separate variants:
 leaves it out.
 """
 
-import os
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from analysis.model.compiled import compiled, compiled_entry, compiled_without_refcounts
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
-
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _compiled(function: Function, **options: bool) -> Function:
-    if os.environ.get("LONGHAUL_COMPILE") == "0":
-        return function
-    from numba import njit
-
-    return njit(error_model="numpy", nogil=True, **options)(function)  # type: ignore[call-overload,no-any-return]
-
-
-def _compiled_entry(function: Function) -> Function:
-    """Compile a function with all functions that it calls, and cache the machine code on disk."""
-    return _compiled(function, cache=True)
-
-
-def _compiled_without_refcounts(function: Function) -> Function:
-    """Compile a function that allocates nothing, inlined and without reference counts.
-
-    Counts cost two atomic operations at every access to an array in a tuple, and made everything ten times as slow. A
-    call passes every tuple by value, hundreds of numbers; without `forceinline`, whether LLVM inlines a function
-    depends on how often it is called, and one more call made the loop up to eight times slower.
-    """
-    return _compiled(function, _nrt=False, forceinline=True)
-
 
 _TIE = 1e-12  # events closer than this share of the time since the start are simultaneous
 _NOISE = 1e-14  # smaller relative changes of a rate are ignored
@@ -234,7 +207,7 @@ class Changes(NamedTuple):
     delay: Floats
 
 
-@_compiled_entry
+@compiled_entry
 def run(program: Program, network: Network, classes: Classes | None, rows: Rows, completion: Floats) -> int:
     """Evaluate the instances one after another into `rows` and `completion` [K]; a single row keeps the last instance.
 
@@ -259,7 +232,7 @@ def run(program: Program, network: Network, classes: Classes | None, rows: Rows,
     return -1
 
 
-@_compiled_entry
+@compiled_entry
 def advance(run: Run, classes: Classes | None, changes: Changes) -> bool:
     """Go on with a run under each row of `changes` in turn; return whether all is over.
 
@@ -282,7 +255,7 @@ def advance(run: Run, classes: Classes | None, changes: Changes) -> bool:
     return False
 
 
-@_compiled_entry
+@compiled_entry
 def rates(links: Ints, capacity: Floats, classes: Classes | None, rate: Floats, bottleneck: Ints) -> int:
     """Compute the rates of flows that are all active, and their bottlenecks; `links` [F, H]. Returns as `run` does."""
     flows, hops = links.shape
@@ -352,12 +325,12 @@ def new_state(flows: int, hops: int, links: int, transfers: int) -> State:
     )
 
 
-_new_sharing, _new_state = _compiled(new_sharing), _compiled(new_state)
+_new_sharing, _new_state = compiled(new_sharing), compiled(new_state)
 
 # --- which links are shared ------------------------------------------------------------------------------------------
 
 
-@_compiled
+@compiled
 def _classes_of(capacity: Floats, classes: Classes | None) -> Classes | None:
     """Return the classes of an instance that has these capacities."""
     if classes is None:
@@ -365,7 +338,7 @@ def _classes_of(capacity: Floats, classes: Classes | None) -> Classes | None:
     return Classes(classes.served, classes.assured, capacity)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing: Sharing) -> int:
     """Fill in `sharing`; returns a flow that uses a link twice, or -1."""
     invalid = _count_uses(links, capacity, sharing)
@@ -396,7 +369,7 @@ def _find_shared(links: Ints, capacity: Floats, classes: Classes | None, sharing
     return invalid
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
     invalid = -1
     for flow in range(len(links)):
@@ -414,7 +387,7 @@ def _count_uses(links: Ints, capacity: Floats, sharing: Sharing) -> int:
     return invalid
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
     """Return the index in the fabric of a flow's hop, or of the link that sets its cap if `hop` is its degree."""
     return int(sharing.cap_link[flow] if hop == sharing.degree[flow] else sharing.link[sharing.hops[flow, hop]])
@@ -423,7 +396,7 @@ def _link_of_hop(flow: int, hop: int, sharing: Sharing) -> int:
 # --- max-min fair rates ----------------------------------------------------------------------------------------------
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _add_member(flow: int, sharing: Sharing, state: State) -> None:
     """Add a flow to the members of its shared links, and list it as active and changed."""
     _join_links(flow, sharing, state)
@@ -435,7 +408,7 @@ def _add_member(flow: int, sharing: Sharing, state: State) -> None:
     state.size[_CHANGED] += 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _join_links(flow: int, sharing: Sharing, state: State) -> None:
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -444,7 +417,7 @@ def _join_links(flow: int, sharing: Sharing, state: State) -> None:
         state.member_count[link] += 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _remove_member(flow: int, sharing: Sharing, state: State) -> None:
     """Remove a flow from the members of its shared links; in each list the last element takes its place."""
     for hop in range(sharing.degree[flow]):
@@ -459,7 +432,7 @@ def _remove_member(flow: int, sharing: Sharing, state: State) -> None:
     state.active[slot], state.active_at[other] = other, slot
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _list_links(flow: int, sharing: Sharing, state: State) -> None:
     for hop in range(sharing.degree[flow]):
         link = sharing.hops[flow, hop]
@@ -469,7 +442,7 @@ def _list_links(flow: int, sharing: Sharing, state: State) -> None:
             state.size[_LINKS] += 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
     """Compute new rates for all flows if links serve classes.
 
@@ -484,7 +457,7 @@ def _share_by_class(classes: Classes, sharing: Sharing, state: State) -> None:
             return
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
     """Set the room of each class to its ceiling."""
     for index in range(state.size[_ACTIVE]):
@@ -493,7 +466,7 @@ def _reset_rooms(capacity: Floats, sharing: Sharing, state: State) -> None:
             sharing.capacity[link] = max(_MIN_ROOM, capacity[sharing.link[link]])
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -> bool:
     """Move each class's room, by a whole or partial step, to what other classes leave; return whether all converged."""
     sharing.total[:] = 0.0
@@ -522,7 +495,7 @@ def _adjust_rooms(turn: int, classes: Classes, sharing: Sharing, state: State) -
     return converged
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing: Sharing) -> float:
     """Return the room of class `index` on a served link, given its class link and the served link's capacity: what
     earlier classes leave, minus what later classes use of their assured shares, but at least its own assured share and
@@ -537,7 +510,7 @@ def _room(link: int, index: int, link_capacity: float, classes: Classes, sharing
     return float(min(classes.capacity[link], max(classes.assured[index] * link_capacity, remaining)))
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
     """List all shared links that are connected to the first `count` flows, breadth first, and mark their flows."""
     state.size[_LINKS] = 0
@@ -556,7 +529,7 @@ def _list_component(flows: Ints, count: int, sharing: Sharing, state: State) -> 
         index += 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _fill_progressively(sharing: Sharing, state: State) -> None:
     """Give the flows on the listed links their max-min fair rates.
 
@@ -585,7 +558,7 @@ def _fill_progressively(sharing: Sharing, state: State) -> None:
                     _set_rate(flow, level, state.member_hop[slot], sharing, state)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _smallest_share(state: State) -> int:
     """Return the listed link with the smallest share, or -1; unlist links whose members all have rates."""
     smallest, index = -1, 0
@@ -602,7 +575,7 @@ def _smallest_share(state: State) -> int:
     return smallest
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State) -> None:
     """Set a flow's rate and finish time, and subtract the rate from the capacity left on its links."""
     state.has_no_rate[flow] = False
@@ -624,7 +597,7 @@ def _set_rate(flow: int, rate: float, limit: int, sharing: Sharing, state: State
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _start(instance: Instance) -> None:
     """Reset an instance: nothing has begun, and the transfers that wait for no others are on the stack."""
     program, rows, state = instance.program, instance.rows, instance.state
@@ -640,7 +613,7 @@ def _start(instance: Instance) -> None:
             state.size[_STACK] += 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _advance(until: float, network: Now, instance: Instance, classes: Classes | None, queues: Queues | None) -> bool:
     """Go on with an instance up to the time `until`, when its network may change. What ends or
     begins at that time does so now, but rates stay. Returns whether all is over; infinite `until` means to the end, and
@@ -674,7 +647,7 @@ def _advance(until: float, network: Now, instance: Instance, classes: Classes | 
     return True
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _settle(instance: Instance) -> None:
     """Empty the stack of transfers that wait for no others any more.
 
@@ -705,7 +678,7 @@ def _settle(instance: Instance) -> None:
                 _push(transfer, rows.begins, state)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _complete(transfer: int, at: float, instance: Instance) -> None:
     """Set when a transfer leaves and arrives, and release the transfers that wait for these events."""
     program, rows, state = instance.program, instance.rows, instance.state
@@ -718,7 +691,7 @@ def _complete(transfer: int, at: float, instance: Instance) -> None:
         _release(program.waiting[index], arrives, rows, state)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
     """Record that one of the events that a transfer waits for happens at time `at`."""
     rows.begins[transfer] = max(rows.begins[transfer], at)
@@ -728,7 +701,7 @@ def _release(transfer: int, at: float, rows: Rows, state: State) -> None:
         state.size[_STACK] += 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _end(flow: int, instance: Instance) -> None:
     """End the transfer that a flow serves; its bottleneck is the hop that has set its rate for longest."""
     sharing, rows, state = instance.sharing, instance.rows, instance.state
@@ -746,7 +719,7 @@ def _end(flow: int, instance: Instance) -> None:
     _complete(transfer, state.finish[flow], instance)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _begin(transfer: int, instance: Instance) -> None:
     """Begin a transfer on its flow; if the previous one has just ended, the flow keeps its rate for now."""
     program, rows, state = instance.program, instance.rows, instance.state
@@ -760,7 +733,7 @@ def _begin(transfer: int, instance: Instance) -> None:
         _add_member(flow, instance.sharing, state)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _set_finish(flow: int, instance: Instance) -> None:
     """Set the time when the transfer that a flow has just begun leaves at the flow's rate."""
     transfer = instance.state.serving[flow]
@@ -768,7 +741,7 @@ def _set_finish(flow: int, instance: Instance) -> None:
     instance.state.finish[flow] = instance.rows.begins[transfer] + takes
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _update_rates(instance: Instance, classes: Classes | None) -> None:
     """Compute new rates for all flows that are connected, by shared links, with flows that have begun a transfer, or
     have ended one without beginning the next."""
@@ -784,7 +757,7 @@ def _update_rates(instance: Instance, classes: Classes | None) -> None:
     _set_finish_times(instance)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _remove_ended(sharing: Sharing, state: State) -> None:
     """Remove the flows that have ended a transfer without beginning the next from the members of their links; unlist
     those that keep their rates as changed."""
@@ -800,7 +773,7 @@ def _remove_ended(sharing: Sharing, state: State) -> None:
     state.size[_CHANGED] = changed
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _set_caps(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
     """Set the rates of those of the first `count` flows that are in service and have no shared links."""
     for index in range(count):
@@ -808,7 +781,7 @@ def _set_caps(flows: Ints, count: int, sharing: Sharing, state: State) -> None:
             _set_rate(flows[index], sharing.cap[flows[index]], 0, sharing, state)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _set_finish_times(instance: Instance) -> None:
     """Set when the transfers leave that flows without a rate have begun, and unlist all flows as changed."""
     state = instance.state
@@ -818,7 +791,7 @@ def _set_finish_times(instance: Instance) -> None:
     state.size[_CHANGED] = 0
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _mark_unfinished(instance: Instance) -> None:
     """Mark the remaining transfers as never ending: those over links of capacity 0, and those that wait for them."""
     rows, state = instance.rows, instance.state
@@ -838,7 +811,7 @@ def _mark_unfinished(instance: Instance) -> None:
 # --- changes of the network ------------------------------------------------------------------------------------------
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _change_capacities(capacity: Floats, network: Now, state: State) -> None:
     for link in range(capacity.size):
         if network.capacity[link] != capacity[link]:
@@ -846,7 +819,7 @@ def _change_capacities(capacity: Floats, network: Now, state: State) -> None:
             state.size[_STALE] = 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _change_paths(links: Ints, delay: Floats, network: Now, instance: Instance) -> None:
     """Move all flows to their new paths. Data already sent arrives over the old path; nothing overtakes it."""
     state = instance.state
@@ -861,7 +834,7 @@ def _change_paths(links: Ints, delay: Floats, network: Now, instance: Instance) 
                 state.size[_STALE] = 1
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _resume(network: Now, instance: Instance, classes: Classes | None, queues: Queues) -> None:
     """Compute the rates from now on, after the events at which `_advance` stopped and changes of the network."""
     if instance.state.size[_STALE] > 0:
@@ -872,7 +845,7 @@ def _resume(network: Now, instance: Instance, classes: Classes | None, queues: Q
         _update_rates(instance, classes)
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _apply_changes(network: Now, instance: Instance, classes: Classes | None) -> None:
     """Find the shared links of a network that has changed, and compute the rates of all flows in service anew."""
     sharing, state = instance.sharing, instance.state
@@ -894,7 +867,7 @@ def _apply_changes(network: Now, instance: Instance, classes: Classes | None) ->
     state.size[_STALE] = 0
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _place_new_queues(network: Now, queues: Queues, instance: Instance) -> None:
     """Note where the packets of flows are queued that have begun a transfer."""
     state, is_new = instance.state, False
@@ -910,7 +883,7 @@ def _place_new_queues(network: Now, queues: Queues, instance: Instance) -> None:
                 queues.at[flow], queues.of[flow] = queues.bottleneck[flow], state.serving[flow]
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _find_bottlenecks(network: Now, queues: Queues, instance: Instance) -> None:
     """Find the bottleneck of each flow in service, a full link on which no flow is faster; of several the last."""
     sharing, state = instance.sharing, instance.state
@@ -936,7 +909,7 @@ def _find_bottlenecks(network: Now, queues: Queues, instance: Instance) -> None:
                 queues.bottleneck[flow] = link
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _move_queues(network: Now, queues: Queues, instance: Instance) -> None:
     """After a change of the network, move the queue of each flow whose bottleneck is now another link of its path.
 
@@ -978,7 +951,7 @@ def _move_queues(network: Now, queues: Queues, instance: Instance) -> None:
         queues.at[flow], queues.of[flow] = queues.bottleneck[flow], state.serving[flow]
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _queue_moves(flow: int, links: Ints, queues: Queues, state: State) -> bool:
     """Return whether a flow that was in service before has a new bottleneck, and its old one is still on its path."""
     was_passed = False
@@ -991,7 +964,7 @@ def _queue_moves(flow: int, links: Ints, queues: Queues, state: State) -> bool:
 # --- the heap --------------------------------------------------------------------------------------------------------
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _push(transfer: int, key: Floats, state: State) -> None:
     """Push a transfer on the heap, which is ordered by `key`, the smallest on top."""
     index = state.size[_HEAP]
@@ -1002,7 +975,7 @@ def _push(transfer: int, key: Floats, state: State) -> None:
     state.heap[index] = transfer
 
 
-@_compiled_without_refcounts
+@compiled_without_refcounts
 def _pop(key: Floats, state: State) -> int:
     """Pop the transfer with the smallest key off the heap."""
     top = state.heap[0]

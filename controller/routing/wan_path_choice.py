@@ -132,6 +132,21 @@ class Router:
             cost_s[np.ix_(row, near, far)], delay_s[np.ix_(row, near, far)] = choice.cost_s, choice.delay_s
         return cost_s, delay_s
 
+    def tables(self) -> dict[str, Any]:
+        """Return the fabric as the arrays of `stretches_jit.Network`, by field."""
+        fabric, links = self.fabric, self._links
+        indices = {
+            "site": fabric.gpu_sites,
+            "inside": fabric.intra_index,
+            "up": fabric.to_br_index,
+            "down": fabric.from_br_index,
+            "between": links.between,
+            "ends": links.border_routers,
+            "wan": np.where(links.wan == links.none, -1, links.wan),
+        }
+        found: dict[str, Any] = {name: np.ascontiguousarray(array, np.int64) for name, array in indices.items()}
+        return found | {"wan_delay_s": self._wan_delay_s, "delay_s": np.asarray(self.delays_s, np.float64)}
+
     def delay_s(self, path: Any, src: Any, dst: Any) -> Any:
         """Return the delay in seconds from rank to rank over the path with index `path`; arrays are broadcast."""
         up, down = self._links.ends(path, src, dst)
@@ -225,11 +240,16 @@ class _Links:
         self._dst_br = np.array([path.dst_br for path in fabric.paths], dtype=np.intp)
         most = max((len(path.links) for path in fabric.paths), default=0)
         wan = [(*path.links, *[self.none] * (most - len(path.links))) for path in fabric.paths]
-        self._wan = np.array(wan, dtype=np.intp).reshape(len(wan), most)
+        self.wan = np.array(wan, dtype=np.intp).reshape(len(wan), most)
         sites, between = len(fabric.gpus_per_site), fabric.paths_between
-        self._between = np.full((sites, sites, max(map(len, between.values()), default=0)), -1)
+        self.between = np.full((sites, sites, max(map(len, between.values()), default=0)), -1)
         for pair, paths in between.items():
-            self._between[pair][: len(paths)] = [path.index for path in paths]
+            self.between[pair][: len(paths)] = [path.index for path in paths]
+
+    @property
+    def border_routers(self) -> Indices:
+        """The border routers at both ends of each path, [paths, 2]."""
+        return np.stack([self._src_br, self._dst_br], axis=1)
 
     def ends(self, path: Any, src: Any, dst: Any) -> tuple[Any, Any]:
         """Return the links from `src` to a path's first border router and from its last to `dst`, arrays broadcast."""
@@ -239,7 +259,7 @@ class _Links:
     def of(self, path: Indices, src: Any, dst: Any) -> Indices:
         """Return the links from ranks `src` to `dst` over these paths, [..., H]; all three are broadcast."""
         up, down = self.ends(path, src, dst)
-        return np.concatenate([up[..., None], self._wan[path], down[..., None]], axis=-1)
+        return np.concatenate([up[..., None], self.wan[path], down[..., None]], axis=-1)
 
     def overlap(self, path: Indices, src: Ranks, dst: Ranks) -> Flags:
         """Return for each row of crossings, [K, C], whether any two of them share a link: [K]."""
@@ -249,11 +269,11 @@ class _Links:
 
     def candidates(self, src: Ranks, dst: Ranks) -> Indices:
         """Return the indices of the paths of each of C crossings, [C, P]; -1 after its last path."""
-        return self._between[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
+        return self.between[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
 
     def has_choice(self, src: Ranks, dst: Ranks) -> Flags:
         """Return for crossings, in arrays of any shape, whether each has several candidate paths."""
-        several = (self._between >= 0).sum(axis=-1) > 1
+        several = (self.between >= 0).sum(axis=-1) > 1
         chooses: Flags = several[self.fabric.gpu_sites[src], self.fabric.gpu_sites[dst]]
         return chooses
 

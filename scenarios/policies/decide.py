@@ -7,9 +7,9 @@ same `play.Player` decides; their paths come from the controller, which compares
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from controller.routing.multipath import Multipath, group_by_failures, multipath
 from controller.routing.traffic_engineering import Traffic, allocate_flows
 from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
-from hosts.collectives.schedule import Flow, Stream
+from hosts.collectives.schedule import Flow, Stream, Transfer
 from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
@@ -29,6 +29,9 @@ from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
 from topologies.fabric.failures import NO_CABLES, Cables, failed_links
 from topologies.fabric.ports import DirectedPort, links_in_grain
+
+if TYPE_CHECKING:
+    from scenarios.policies.stretches_jit import Network, Work
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -374,6 +377,32 @@ class Chooser:
         alpha_s, beta_s = self.flows(placement, path, rates_bps)
         return _placement_model(self.workload).completion_s(alpha_s.T, beta_s.T)
 
+    @cached_property
+    def compiled(self) -> "tuple[Network, Work] | None":
+        """As `Choices.compiled`; None if the fabric's routing spreads the flows."""
+        if self._routing is not None:
+            return None
+        from scenarios.policies.stretches_jit import Network, Work
+
+        schedule, transfers = self.workload.schedule, placed_transfers(self.workload)
+        begins, ends = np.array(schedule.ends, np.int64)
+        _, first = np.unique(begins * schedule.places + ends, return_index=True)
+        return (
+            Network(**self.router.tables()),
+            Work(
+                src=begins,
+                dst=ends,
+                is_stream=np.array([isinstance(flow, Stream) for flow in schedule.flows]),
+                is_first=np.isin(np.arange(begins.size), first),
+                flow=np.array([one.flow for one in transfers], np.int64),
+                amount=np.array([one.amount for one in transfers], np.float64),
+                after_at=np.cumsum([0, *(len(one.after) for one in transfers)]),
+                after=np.array([index for one in transfers for index in one.after], np.int64),
+                slot_bits=float(8 * self.workload.slot_bytes),
+                message_bits=float(8 * self.workload.unsprayed.largest_message_bytes),
+            ),
+        )
+
 
 def decide(
     chooser: Chooser,
@@ -463,10 +492,15 @@ def _messages_per_round(workload: Workload) -> float:
     return max(by_edge.values()) / rounds
 
 
+def placed_transfers(workload: Workload) -> Sequence[Transfer]:
+    """Return the transfers by which placements are chosen: background jobs, whose ranks stay, are left out."""
+    return workload.foreground_transfers if workload.jobs else workload.schedule.transfers
+
+
 @lru_cache(maxsize=64)
 def _placement_model(workload: Workload) -> CompiledSchedule:
-    """Return the timing model that placements are chosen by: it leaves out background jobs, whose ranks stay."""
-    return CompiledSchedule(workload.foreground_transfers) if workload.jobs else compiled(workload)
+    """Return the timing model that placements are chosen by."""
+    return CompiledSchedule(placed_transfers(workload)) if workload.jobs else compiled(workload)
 
 
 @lru_cache(maxsize=64)

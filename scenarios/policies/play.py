@@ -10,15 +10,14 @@ import numpy.typing as npt
 
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.policy import Mode, When
-from scenarios.policies.rules import Cost, decide, no_cost_s, quiet
+from scenarios.policies.rules import Cost, decide, no_cost_s
 from scenarios.policies.situation import Action, Choices, InForce, Options, Placement, Ranks, Situation
+from scenarios.policies.stretches import Stretches
 from topologies.conditions.sampler import Sampler
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
-
-_MOST_QUIET = 256  # collectives that are looked at together
 
 
 class Belief(Protocol):
@@ -121,6 +120,7 @@ class Player:
         self.belief, self.in_force = belief, InForce(Placement(-1, None, lambda: first))
         self._mode, self._options = mode, Options(choices, belief.ahead, reroutes=mode.reroutes)
         self._every, self._cost_s = reembed_every, cost_s
+        self._stretches = Stretches(mode, choices, self._options, reembed_every=reembed_every, cost_s=cost_s)
 
     def decide(self, number: int) -> Action:
         """Return what the policy chooses before this collective; nothing changes until `take`."""
@@ -128,12 +128,17 @@ class Player:
         now = Situation(number, self.in_force, self._options, cables_changed=cables_changed)
         return decide(self._mode, now, reembed_every=self._every, cost_s=self._cost_s)
 
-    def quiet(self, number: int, most: int) -> int:
-        """Return before how many collectives from this one on certainly nothing is chosen, at most `most`."""
-        rates_bps = self.belief.ahead(number)[:most]
-        if len(rates_bps) < 2:  # nothing is known of later collectives, perhaps because cables may fail
-            return 0
-        return quiet(self._mode, self.in_force, number, rates_bps, reembed_every=self._every)
+    def decide_ahead(self, number: int, most: int) -> Numbers:
+        """Decide before up to `most` collectives from this one on, and take the actions.
+
+        Return before which collectives placement and paths were chosen that are in force in each, [2, K]. K may be 0;
+        then `decide` decides before the first one.
+        """
+        believed_bps = self.belief.ahead(number)[:most]
+        if len(believed_bps) < 2:  # nothing is known of later collectives, perhaps because cables may fail
+            return np.zeros((2, 0), np.int64)
+        moments, self.in_force = self._stretches.decide(number, believed_bps, self.in_force)
+        return moments
 
     def take(self, action: Action) -> None:
         """Record that an action was carried out."""
@@ -189,7 +194,7 @@ class Timeline:
     def __init__(self, player: Player) -> None:
         self._player = player
         self._times = np.full((2, 256), -1)  # row 0 embedding, row 1 routing; doubled when it is full
-        self._done, self._span = 0, 1
+        self._done = 0
 
     def moments(self, start: int, count: int) -> Moments:
         """Return the moments of collectives start .. start+count-1; raises the errors of `rules.decide`."""
@@ -197,19 +202,13 @@ class Timeline:
         if until > self._times.shape[1]:
             self._times = np.concatenate([self._times, np.full((2, 2 * until), -1)], axis=1)
         while self._done < until:
-            # As long as nothing is due, ever more collectives are looked at together.
-            most = min(self._span, until - self._done)
-            quiet = player.quiet(self._done, most) if most > 1 else 0
-            acts = False
-            if not quiet:
-                action = player.decide(self._done)
-                player.take(action)
-                acts = action != Action()
-            self._span = 1 if acts else min(2 * self._span, _MOST_QUIET)
-            placement, routing = player.in_force
-            stretch = slice(self._done, self._done + max(1, quiet))
-            self._times[0, stretch] = placement.number
-            self._times[1, stretch] = -1 if routing is None else routing.number
-            self._done = stretch.stop
+            moments = player.decide_ahead(self._done, until - self._done)
+            if not moments.size:
+                player.take(player.decide(self._done))
+                placement, routing = player.in_force
+                moments = np.array([[placement.number], [-1 if routing is None else routing.number]])
+            decided = self._done + moments.shape[1]
+            self._times[:, self._done : decided] = moments
+            self._done = decided
         embedded, routed = self._times[:, start:until]
         return Moments(embedded, routed)

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric
+
+if TYPE_CHECKING:
+    from scenarios.policies.stretches_jit import Network, Work
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -35,6 +38,10 @@ class Choices(Protocol):
 
     def seconds(self, placement: Ranks, path: Ranks, rates_bps: Floats) -> Floats:
         """Return the predicted completion times with this placement and these paths under these rates, [K] seconds."""
+
+    @property
+    def compiled(self) -> "tuple[Network, Work] | None":
+        """What the compiled loop needs to predict these times; None if it cannot."""
 
     @property
     def in_order(self) -> Ranks:
@@ -111,6 +118,14 @@ class InForce(NamedTuple):
         return InForce(action.placement or self.placement, action.routing or self.routing)
 
 
+class Anew(NamedTuple):
+    """The best placements, [K, n], their paths, [K, F], and their predicted times, [K] s."""
+
+    ranks: Ranks
+    path: Ranks
+    seconds: Floats
+
+
 class Options:
     """What could be chosen before collectives under the rates believed before them, and the predicted times with it.
 
@@ -150,6 +165,12 @@ class Options:
     def anew(self, number: int, believed: Floats) -> "_Row":
         """Return the best placement with the best paths for it, or the fixed paths if the policy never re-routes."""
         return self._row("anew", number, None, lambda: _Rows(self._choices, believed, best=self._reroutes))
+
+    def anew_of(self, number: int, believed: Floats) -> "Anew":
+        """Return the best placement, its paths and its time under each row of believed rates."""
+        row = self.anew(number, believed)
+        rows = slice(row.at, row.at + len(believed))
+        return Anew(row.rows.ranks[rows], row.rows.path[rows], row.rows.seconds[rows])
 
     def rerouted(self, number: int, believed: Floats, placement: Placement) -> "_Row":
         """Return this placement with the best paths for it."""

@@ -31,6 +31,8 @@ class Exchange:
     A choice is rated by the time of an exchange: every GPU sends each GPU of another site a message, all at once.
     """
 
+    compiled = None  # `seconds` has its own formula
+
     def __init__(self, router: Router, message_bytes: int) -> None:
         sites = router.fabric.gpu_sites
         self._router, self._message_bytes = router, message_bytes

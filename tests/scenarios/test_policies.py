@@ -1,6 +1,7 @@
 """Policies and knowledge: when rings and paths are chosen, under which belief, independently of batches."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -17,6 +18,7 @@ from scenarios.policies import knowledge, policy
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, Decisions, decide
 from scenarios.policies.knowledge import Knowledge
+from scenarios.policies.play import Given, Player, Timeline
 from scenarios.policies.policy import MODES, Mode, When, when
 from scenarios.spec import ScenarioError
 from scenarios.spec.load import resolved, scenario_of
@@ -28,7 +30,10 @@ CHUNK = 8_000_000
 FABRICS = {
     "mesh": build_fabric(FabricSpec(gpus_per_site=(4, 4))),
     "five-router": build_fabric(FabricSpec(gpus_per_site=(2, 3), wan=WanSpec(preset="five-router"))),
+    "pairs": build_fabric(FabricSpec(gpus_per_site=(2, 2))),
 }
+SPECS = dict.fromkeys(FABRICS, ConditionsSpec(sampler="markov", mean_stay=5.0))
+SPECS["pairs"] = replace(SPECS["pairs"], intra_rate_bps=SPECS["pairs"].wan_rate_bps)  # sharing a site's links costs
 PARTS = ("placement", "path", "alpha_s", "beta_s", "reembedded", "rerouted")
 WHENS = ("never", "every", "every 1", "every 3", "every 7", "drift 0", "drift 0.4", "drift 0.5", "gain 0", "gain 0.3")
 KNOWLEDGE = ("oracle", "stale 0", "stale 1", "stale 5", "mean", "ewma 0.01", "ewma 0.3", "ewma 1", "ar 1", "ar 3")
@@ -36,9 +41,12 @@ KNOWLEDGE = ("oracle", "stale 0", "stale 1", "stale 5", "mean", "ewma 0.01", "ew
 Floats = npt.NDArray[np.float64]
 
 
-def load_of(name: str) -> Workload:
+RING = ("allgather", "ring")
+
+
+def load_of(name: str, collective: tuple[str, str] = RING) -> Workload:
     fabric = FABRICS[name]
-    return workload("allgather", "ring", sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
+    return workload(*collective, sites=fabric.gpus_per_site, size_bytes=CHUNK * len(fabric.gpus))
 
 
 def mode_of(reroute: str, reembed: str, known: str = "oracle", horizon: int | None = None) -> Mode:
@@ -48,7 +56,7 @@ def mode_of(reroute: str, reembed: str, known: str = "oracle", horizon: int | No
 
 
 def plan(name: str, mode: Mode, start: int, count: int, *, drawn: Sampler | None = None, every: int = 4) -> Decisions:
-    fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
+    fabric, spec = FABRICS[name], SPECS[name]
     conditions = drawn or sampler(fabric, spec, seed=3)
     return decide(
         Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge"),
@@ -60,17 +68,36 @@ def plan(name: str, mode: Mode, start: int, count: int, *, drawn: Sampler | None
     )
 
 
+def planned_ahead(name: str, mode: Mode, collective: tuple[str, str], count: int, ahead: int) -> Decisions:
+    """Return the decisions if the rates of `ahead` collectives are drawn, and so decided upon, at a time."""
+    fabric, spec = FABRICS[name], SPECS[name]
+    conditions = sampler(fabric, spec, seed=3)
+    chooser = Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name, collective), "slowest edge")
+    believed = mode.knowledge.of(conditions)
+    timeline = Timeline(Player(mode, chooser, Given(believed, ahead=ahead), reembed_every=4))
+    asked = {"believed": believed, "timeline": timeline, "reembed_every": 4}
+    parts = [decide(chooser, conditions, start=0, count=1, **asked)]
+    return Decisions.joined([*parts, decide(chooser, conditions, start=1, count=count - 1, **asked)])
+
+
 def same(a: Decisions, b: Decisions) -> bool:
     return all((getattr(a, part) == getattr(b, part)).all() for part in PARTS)
 
 
 def in_turn(
-    name: str, mode: Mode, believed: Sampler, count: int, *, every: int, struck: Collection[int] = ()
+    name: str,
+    mode: Mode,
+    believed: Sampler,
+    count: int,
+    *,
+    every: int,
+    struck: Collection[int] = (),
+    collective: tuple[str, str] = RING,
 ) -> tuple[list[list[int]], list[list[int]], list[bool]]:
     """Return placements, paths and whether anything was chosen, decided one collective at a time as the documentation
     describes it; cables are cut or repaired before each of the `struck` collectives."""
-    fabric, spec = FABRICS[name], ConditionsSpec(sampler="markov", mean_stay=5.0)
-    chooser = Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name), "slowest edge")
+    fabric, spec = FABRICS[name], SPECS[name]
+    chooser = Chooser(Router(fabric, delays_s(fabric, spec)), mode, load_of(name, collective), "slowest edge")
     placement, basis = chooser.in_order[None], dict[str, Floats]()
     path: npt.NDArray[np.int16] | None = None
     horizon = mode.horizon or every
@@ -118,11 +145,26 @@ def test_batched_decisions_equal_decisions_taken_one_collective_at_a_time(rerout
     for known in ("oracle", "stale 2")[(WHENS.index(reroute) + WHENS.index(reembed)) % 2 :][:1]:
         mode = mode_of(reroute, reembed, known)
         decisions = plan("mesh", mode, 0, 24)
-        believed = mode.knowledge.of(sampler(FABRICS["mesh"], ConditionsSpec(sampler="markov", mean_stay=5.0), seed=3))
+        believed = mode.knowledge.of(sampler(FABRICS["mesh"], SPECS["mesh"], seed=3))
         placement, path, chosen = in_turn("mesh", mode, believed, 24, every=4)
-        assert decisions.placement.tolist() == placement
-        assert decisions.path.tolist() == path
-        assert (decisions.reembedded | decisions.rerouted).tolist() == chosen
+        for found in (decisions, planned_ahead("mesh", mode, RING, 24, ahead=9)):
+            assert found.placement.tolist() == placement
+            assert found.path.tolist() == path
+            assert (found.reembedded | found.rerouted).tolist() == chosen
+
+
+@pytest.mark.parametrize("collective", [("alltoall", "direct"), ("allreduce", "double-tree"), ("scatter", "direct")])
+@pytest.mark.parametrize("name", FABRICS)
+@pytest.mark.parametrize(("reroute", "reembed"), [*product(("never", "drift 0.4", "gain 0", "gain 0.1"), repeat=2)])
+def test_decisions_about_many_collectives_at_once_equal_those_about_one_also_where_paths_share_links(
+    reroute: str, reembed: str, name: str, collective: tuple[str, str]
+) -> None:
+    mode = mode_of(reroute, reembed, "oracle", horizon=3)
+    believed = sampler(FABRICS[name], SPECS[name], seed=3)
+    placement, path, chosen = in_turn(name, mode, believed, 16, every=4, collective=collective)
+    found = planned_ahead(name, mode, collective, 16, ahead=6)
+    assert (found.placement.tolist(), found.path.tolist()) == (placement, path)
+    assert (found.reembedded | found.rerouted).tolist() == chosen
 
 
 STRUCK = """
