@@ -79,8 +79,8 @@ fi
 # Byte code in place: the VM, whose files are thrown away, would compile every module at every boot.
 .venv/bin/python -m compileall -q topologies controller hosts scenarios analysis || die "a module does not compile"
 compiled=(analysis/model/__pycache__/fluid_jit.run*.nbi)
-[ "${compiled[0]}" -nt analysis/model/fluid_jit.py ] || say "compiling the model of flows that share links"
-for module in analysis.model.fluid hosts.embedding.search; do
+[ "${compiled[0]}" -nt analysis/model/fluid_jit.py ] || say "compiling the model of flows that share links, and policies"
+for module in analysis.model.fluid hosts.embedding.search scenarios.policies.players; do
     .venv/bin/python -m "$module" || die "$module does not compile"
 done
 

@@ -133,7 +133,7 @@ class Router:
         return cost_s, delay_s
 
     def tables(self) -> dict[str, Any]:
-        """Return the fabric as the arrays of `stretches_jit.Network`, by field."""
+        """Return the fabric as the arrays of `scenarios.policies.network.Network`, by field."""
         fabric, links = self.fabric, self._links
         indices = {
             "site": fabric.gpu_sites,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise, permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,13 @@ from hosts.collectives.schedule import Flow, Stream, Transfer
 from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
+from scenarios.policies.network import Network, Work
 from scenarios.policies.play import Given, Player, Timeline, periodic
 from scenarios.policies.policy import Mode
 from topologies.conditions.sampler import Sampler
 from topologies.fabric.fabric import Fabric, LogicalLink, WanPath
 from topologies.fabric.failures import NO_CABLES, Cables, failed_links
 from topologies.fabric.ports import DirectedPort, links_in_grain
-
-if TYPE_CHECKING:
-    from scenarios.policies.stretches_jit import Network, Work
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -378,12 +376,10 @@ class Chooser:
         return _placement_model(self.workload).completion_s(alpha_s.T, beta_s.T)
 
     @cached_property
-    def compiled(self) -> "tuple[Network, Work] | None":
+    def compiled(self) -> tuple[Network, Work] | None:
         """As `Choices.compiled`; None if the fabric's routing spreads the flows."""
         if self._routing is not None:
             return None
-        from scenarios.policies.stretches_jit import Network, Work
-
         schedule, transfers = self.workload.schedule, placed_transfers(self.workload)
         begins, ends = np.array(schedule.ends, np.int64)
         _, first = np.unique(begins * schedule.places + ends, return_index=True)

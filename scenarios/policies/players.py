@@ -1,11 +1,13 @@
 """The player of a mode in a configuration: its policy, its belief, and the assumed cost of its choices."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 from scenarios.policies import cost
 from scenarios.policies.beliefs import belief_of
 from scenarios.policies.conditions import Conditions, chooser_of, conditions_of
 from scenarios.policies.play import Player, Timeline
+from scenarios.policies.policy import Mode, when
 from scenarios.policies.rules import Cost, no_cost_s
 from scenarios.spec.scenario import Scenario
 
@@ -40,3 +42,9 @@ def timeline_of(config: Scenario, mode: str) -> Timeline:
     """Return the timeline of a mode whose knowledge is not measured, assuming that no collective is lost to a fault. It
     is cached, and later calls extend it."""
     return Timeline(player_of(config, mode, conditions_of(config), ahead=_AHEAD))
+
+
+if __name__ == "__main__":  # set-up runs this to fill numba's cache, so that no command has to wait for compilation
+    for rule in map(when, ("drift 0.5", "gain 0.5")):
+        policy = Mode(name="compiled", reroute=rule, reembed=rule)
+        timeline_of(replace(Scenario(), policies=(policy,)), policy.name).moments(0, 2)

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from scenarios.policies.network import Network, Work
 from topologies.fabric.fabric import Fabric
-
-if TYPE_CHECKING:
-    from scenarios.policies.stretches_jit import Network, Work
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -40,7 +38,7 @@ class Choices(Protocol):
         """Return the predicted completion times with this placement and these paths under these rates, [K] seconds."""
 
     @property
-    def compiled(self) -> "tuple[Network, Work] | None":
+    def compiled(self) -> tuple[Network, Work] | None:
         """What the compiled loop needs to predict these times; None if it cannot."""
 
     @property
