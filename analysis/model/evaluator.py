@@ -75,7 +75,9 @@ class Evaluator:
         links, capacity_bps, delay_s, classes = network
         return fluid.times(self._program, links, capacity_bps, delay_s, slot_bytes=self._slot_bytes, classes=classes)
 
-    def runs(self, network: Shared, *, packet_bytes: float = 0.0) -> Iterator[fluid.Run]:
+    def runs(
+        self, network: Shared, *, packet_bytes: float = 0.0, queued_at: Links | None = None
+    ) -> Iterator[fluid.Run]:
         """Yield a run of each instance, whose network may change while it runs, as `fluid.runs` does."""
         links, capacity_bps, delay_s, classes = network
         return fluid.runs(
@@ -86,4 +88,5 @@ class Evaluator:
             slot_bytes=self._slot_bytes,
             classes=classes,
             packet_bytes=packet_bytes,
+            queued_at=queued_at,
         )

@@ -213,13 +213,15 @@ def runs(
     slot_bytes: float,
     classes: Classes | None = None,
     packet_bytes: float = 0.0,
+    queued_at: Links | None = None,
 ) -> Iterator[Run]:
     """Yield a run of each of K instances, whose network may change while it runs; arguments and errors are as for
     `times`.
 
     With `packet_bytes` above 0, links have queues: each flow has two packets of this size queued at its bottleneck, as
     TCP has in the testbed. If a change moves the bottleneck towards the sender, these packets have passed the new one
-    already, which has that much less to send. Each new bottleneck sends one packet immediately.
+    already, which has that much less to send. Each new bottleneck sends one packet immediately. `queued_at`, [L], is
+    the link in whose queue the packets of a link wait, by default its own.
     """
     _check_network(links, capacity_bps, delay_s, slot_bytes, classes)
     _check_single_use(_double_use(links), flows=links.shape[1])
@@ -237,7 +239,10 @@ def runs(
             8 * float(slot_bytes),
         )
         of_flows, of_links = np.full((3, flows), -1, np.int32), np.empty((3, size))
-        queues = fluid_jit.Queues(8 * float(packet_bytes), *of_flows, *of_links)
+        where = np.arange(size, dtype=np.int32)
+        if queued_at is not None:
+            where[: len(queued_at)] = queued_at
+        queues = fluid_jit.Queues(8 * float(packet_bytes), where, *of_flows, *of_links)
         seconds = np.empty((4, 1, program.flow.size))
         bottleneck = np.empty((1, program.flow.size), np.int32)
         rows = fluid_jit.Rows(seconds[0], seconds[1], seconds[2], bottleneck, seconds[3])

@@ -91,11 +91,12 @@ class Rows(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """The packets that are queued at flows' bottlenecks: the bits of one, 0 for no queues; for each flow the link where
-    they are, `at`, while it serves the transfer `of`; and for computing, the flow's present `bottleneck`, and for each
-    link three numbers."""
+    """The packets that are queued at flows' bottlenecks: the bits of one, 0 for no queues; `where`, for each link the
+    link in whose queue its packets wait; for each flow the link where they are, `at`, while it serves the transfer
+    `of`; and for computing, the flow's present `bottleneck`, and for each link three numbers."""
 
     packet_bits: float
+    where: Ints
     at: Ints
     of: Ints
     bottleneck: Ints
@@ -907,6 +908,8 @@ def _find_bottlenecks(network: Now, queues: Queues, instance: Instance) -> None:
             is_full = queues.total[link] >= room * (1.0 - _EQUAL)
             if is_full and state.rate[flow] >= queues.fastest[link] * (1.0 - _EQUAL):
                 queues.bottleneck[flow] = link
+        if queues.bottleneck[flow] >= 0:
+            queues.bottleneck[flow] = queues.where[queues.bottleneck[flow]]
 
 
 @compiled_without_refcounts

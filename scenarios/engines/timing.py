@@ -24,6 +24,7 @@ from scenarios.policies.measured_knowledge import (
     links_by_flow,
     links_passed,
     measured_demands_within,
+    tunnel_ports,
     tunnels_of,
 )
 from scenarios.policies.outcome import Readings
@@ -222,12 +223,22 @@ class Timing:
             return
         links, capacity_bps, delay_s, classes = self._shared() if isinstance(network, Unshared) else network
         changing = Shared(links[rows], capacity_bps[rows], delay_s[rows], classes)
-        runs = _evaluator(self.workload).runs(changing, packet_bytes=0 if timed is None else payload_bytes(FRAME_BYTES))
+        packet_bytes = 0 if timed is None else payload_bytes(FRAME_BYTES)
+        runs = _evaluator(self.workload).runs(changing, packet_bytes=packet_bytes, queued_at=self._queued_at())
         for row, run in zip(rows.tolist(), runs, strict=True):
             plan, rates_bps = self.row(row), capacity_bps[row : row + 1, : len(self.conditions.shared.all)]
             start = _State(rates_bps, plan.decisions.limits_bps, links[row : row + 1], delay_s[row : row + 1])
             plan._finish(run, start, read)
             yield row, run.times
+
+    def _queued_at(self) -> Links | None:
+        """Return the link or port in whose queue packets of each link, port and tunnel wait: those of a tunnel wait at
+        the port where it begins."""
+        if not self.decisions.limits_bps.size:
+            return None
+        links, begins = len(self.conditions.shared.all), tunnel_ports(self.conditions.fabric)
+        classes = self.decisions.limits_bps.shape[1] // len(begins)
+        return np.array([*range(links), *begins * classes], np.int32)
 
     def _finish(self, run: fluid.Run, start: _State, read: Readings | None) -> None:
         """Run the plan's one collective to its end, while its network changes; `start` is the one at its beginning."""

@@ -274,6 +274,12 @@ def tunnels_of(fabric: Fabric, workload: Workload, path: Ranks) -> npt.NDArray[n
     return np.where(path >= 0, first + path, -1).astype(np.int32)
 
 
+def tunnel_ports(fabric: Fabric) -> list[int]:
+    """Return the link or port where the tunnel over each path begins, by index."""
+    index = {link.name: link.index for link in links_in_grain(fabric).all}
+    return [index[fabric.links[path.links[0]].name] for path in fabric.paths]
+
+
 def measured_demands(fabric: Fabric, workload: Workload, read: Readings, *, sample_s: float) -> Floats:
     """Estimate the rates that demands want from the readings of their tunnels in one collective.
 

@@ -45,6 +45,7 @@ from scenarios.policies.decide import (
     traffic,
     ways_of,
 )
+from scenarios.policies.measured_knowledge import tunnel_ports
 from scenarios.policies.policy import Mode
 from scenarios.policies.situation import NO_PATHS
 from scenarios.spec.classes import services
@@ -303,10 +304,9 @@ class Testbed:
         without fair queues."""
         if self.config.fabric.routing != ROUTING or self.fair_links is None:
             return ()
-        ports = {link.name: link.index for link in links_in_grain(self.fabric).all}
-        first = [ports[self.fabric.links[path.links[0]].name] for path in self.fabric.paths]
+        begins = tunnel_ports(self.fabric)
         return tuple(
-            Tunnel(link=first[path.index], match=f"{tunnels_match(path.index)} match ip tos {4 * dscp:#04x} 0xfc")
+            Tunnel(link=begins[path.index], match=f"{tunnels_match(path.index)} match ip tos {4 * dscp:#04x} 0xfc")
             for dscp in dscps_in_service_order(self.config.workload)
             for path in self.fabric.paths
         )
