@@ -170,8 +170,9 @@ _TE_ON_RAILS = _is_given(
 )
 _TE_OVER_ROUTERS = _is_given(
     "fabric.routing",
-    lambda config: config.fabric.routing == te.ROUTING
-    and any(len(path.links) > 1 for path in build_fabric(config.fabric).paths),
+    lambda config: (
+        config.fabric.routing == te.ROUTING and any(len(path.links) > 1 for path in build_fabric(config.fabric).paths)
+    ),
     f'fabric.routing "{te.ROUTING}" over WAN paths of several links',
 )
 _UNADMITTED = _is_given(
@@ -308,7 +309,7 @@ TABLE = (
     Exclusion(
         _TE_OVER_ROUTERS,
         _TIMED,
-        "not modelled yet: packets that wait behind a tunnel's first link when rates change, up to 17 % of a collective",
+        "not modelled yet: packets that wait behind a tunnel's first link when rates change, up to 17 %",
         "WAN paths of one link",
     ),
     Exclusion(

@@ -117,7 +117,7 @@ PAIRS: list[tuple[Part, Part, str]] = [
     ),
     (TE, WALL, "fabric.routing: te cannot be combined with the wall clock"),
     (TE, FIFO, 'fabric.routing: te cannot be combined with transport.queue "fifo"'),
-    (TE, TIMED, "fabric.routing: te cannot be combined with conditions.every"),
+    (TE | {"fabric": {"routing": "te", "wan": "five-router"}}, TIMED, "fabric.routing: te cannot be combined with"),
     (
         TE | {"te": {"every": "100 ms", "demand": "measured"}},
         COUNTED,
