@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from controller.routing.network import Network
 from topologies.fabric.fabric import Fabric, WanPath
 
 Floats = npt.NDArray[np.float64]
@@ -132,20 +133,24 @@ class Router:
             cost_s[np.ix_(row, near, far)], delay_s[np.ix_(row, near, far)] = choice.cost_s, choice.delay_s
         return cost_s, delay_s
 
-    def tables(self) -> dict[str, Any]:
-        """Return the fabric as the arrays of `scenarios.policies.network.Network`, by field."""
+    def network(self) -> Network:
+        """Return the fabric as arrays."""
+
+        def indices(table: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+            return np.ascontiguousarray(table, np.int64)
+
         fabric, links = self.fabric, self._links
-        indices = {
-            "site": fabric.gpu_sites,
-            "inside": fabric.intra_index,
-            "up": fabric.to_br_index,
-            "down": fabric.from_br_index,
-            "between": links.between,
-            "ends": links.border_routers,
-            "wan": np.where(links.wan == links.none, -1, links.wan),
-        }
-        found: dict[str, Any] = {name: np.ascontiguousarray(array, np.int64) for name, array in indices.items()}
-        return found | {"wan_delay_s": self._wan_delay_s, "delay_s": np.asarray(self.delays_s, np.float64)}
+        return Network(
+            site=indices(fabric.gpu_sites),
+            inside=indices(fabric.intra_index),
+            up=indices(fabric.to_br_index),
+            down=indices(fabric.from_br_index),
+            between=indices(links.between),
+            ends=indices(links.border_routers),
+            wan=indices(np.where(links.wan == links.none, -1, links.wan)),
+            wan_delay_s=self._wan_delay_s,
+            delay_s=np.asarray(self.delays_s, np.float64),
+        )
 
     def delay_s(self, path: Any, src: Any, dst: Any) -> Any:
         """Return the delay in seconds from rank to rank over the path with index `path`; arrays are broadcast."""

@@ -36,6 +36,7 @@ from scenarios.policies.measured_knowledge import (
     predicted_readings,
     probe_takes_s,
     probed_before,
+    tunnel_ports,
     tunnels_of,
 )
 from scenarios.policies.outcome import Outcome, Readings
@@ -300,7 +301,7 @@ def critical_path(config: Scenario, mode: str, count: int) -> dict[str, float]:
     links = plan.links()
     names = [link.name for link in conditions.shared.all]
     if decisions.limits_bps.size:  # a tunnel's limit is reported under the tunnel's first link
-        first_links = [conditions.fabric.links[path.links[0]].name for path in conditions.fabric.paths]
+        first_links = [names[link] for link in tunnel_ports(conditions.fabric)]
         names += first_links * (decisions.limits_bps.shape[1] // len(first_links))
     mean_s: defaultdict[str, float] = defaultdict(float)
     whole = None if config.has_background else plan.times()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from analysis.model.max_plus import CompiledSchedule
 from controller.routing.multipath import Multipath, group_by_failures, multipath
+from controller.routing.network import Network
 from controller.routing.traffic_engineering import Traffic, allocate_flows
 from controller.routing.wan_path_choice import NoPathError, Router
 from hosts.collectives.kinds import Workload
@@ -23,7 +24,7 @@ from hosts.collectives.schedule import Flow, Stream, Transfer
 from hosts.embedding.bounds import lower_bounds
 from hosts.embedding.placement import best_placements
 from hosts.embedding.ring import MAX_EXACT_GPUS, best_rings, objective_values, rank_order
-from scenarios.policies.network import Network, Work
+from scenarios.policies.arrays import Work
 from scenarios.policies.play import Given, Player, Timeline, periodic
 from scenarios.policies.policy import Mode
 from topologies.conditions.sampler import Sampler
@@ -376,15 +377,15 @@ class Chooser:
         return _placement_model(self.workload).completion_s(alpha_s.T, beta_s.T)
 
     @cached_property
-    def compiled(self) -> tuple[Network, Work] | None:
-        """As `Choices.compiled`; None if the fabric's routing spreads the flows."""
+    def arrays(self) -> tuple[Network, Work] | None:
+        """As `Choices.arrays`; None if the fabric's routing spreads the flows."""
         if self._routing is not None:
             return None
         schedule, transfers = self.workload.schedule, placed_transfers(self.workload)
         begins, ends = np.array(schedule.ends, np.int64)
         _, first = np.unique(begins * schedule.places + ends, return_index=True)
         return (
-            Network(**self.router.tables()),
+            self.router.network(),
             Work(
                 src=begins,
                 dst=ends,

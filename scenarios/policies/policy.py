@@ -38,7 +38,7 @@ class When:
     `collective.reembed_every`. `every TIME`, stored as K = 1 with `within_s`: before every collective, and also while
     it runs, whenever conditions change at a multiple of `within_s` seconds. `drift SHARE`: before the first collective,
     and whenever the believed rates differ on average by at least SHARE from those of the last choice. `gain SHARE`:
-    whenever the predicted gain outweighs the cost (`DecisionTimeline`). `own`: a user's function decides.
+    whenever the predicted gain outweighs the cost (`rules.is_due`). `own`: a user's function decides.
     """
 
     kind: str = "never"

@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.policies.network import Network, Work
+from controller.routing.network import Network
+from scenarios.policies.arrays import Anew, Work
 from topologies.fabric.fabric import Fabric
 
 Floats = npt.NDArray[np.float64]
@@ -38,8 +39,8 @@ class Choices(Protocol):
         """Return the predicted completion times with this placement and these paths under these rates, [K] seconds."""
 
     @property
-    def compiled(self) -> tuple[Network, Work] | None:
-        """What the compiled loop needs to predict these times; None if it cannot."""
+    def arrays(self) -> tuple[Network, Work] | None:
+        """What a compiled loop needs to predict these times; None if it cannot."""
 
     @property
     def in_order(self) -> Ranks:
@@ -116,14 +117,6 @@ class InForce(NamedTuple):
         return InForce(action.placement or self.placement, action.routing or self.routing)
 
 
-class Anew(NamedTuple):
-    """The best placements, [K, n], their paths, [K, F], and their predicted times, [K] s."""
-
-    ranks: Ranks
-    path: Ranks
-    seconds: Floats
-
-
 class Options:
     """What could be chosen before collectives under the rates believed before them, and the predicted times with it.
 
@@ -164,7 +157,7 @@ class Options:
         """Return the best placement with the best paths for it, or the fixed paths if the policy never re-routes."""
         return self._row("anew", number, None, lambda: _Rows(self._choices, believed, best=self._reroutes))
 
-    def anew_of(self, number: int, believed: Floats) -> "Anew":
+    def anew_of(self, number: int, believed: Floats) -> Anew:
         """Return the best placement, its paths and its time under each row of believed rates."""
         row = self.anew(number, believed)
         rows = slice(row.at, row.at + len(believed))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from scenarios.policies.arrays import Anew
 from scenarios.policies.policy import Mode
 from scenarios.policies.rules import GAIN, Cost, horizon_of, rule_of
 from scenarios.policies.situation import Choices, InForce, Options, Placement, Ranks, Routing
@@ -44,6 +45,8 @@ class Stretches:
         latest, times = self._latest(in_force, believed_bps), None
         if self._compares:
             times = self._times(number, in_force, believed_bps)
+            if self._mode.reembeds:  # a block that ends sooner may have been computed before
+                believed_bps = believed_bps[: len(times.anew.seconds)]
         count = stretch(self._policy, Coming(number, np.ascontiguousarray(believed_bps)), latest, times, moments)
         return moments[:, :count], self._after(in_force, latest, times) if count else in_force
 
@@ -56,7 +59,7 @@ class Stretches:
     def _policy(self) -> "Policy | None":
         """The policy as numbers; None if the compiled loop cannot decide for it."""
         mode = self._mode
-        if mode.function is not None or (self._compares and self._choices.compiled is None):
+        if mode.function is not None or (self._compares and self._choices.arrays is None):
             return None
         from scenarios.policies.stretches_jit import Policy
 
@@ -82,19 +85,18 @@ class Stretches:
         return Latest(numbers, then_bps)
 
     def _times(self, number: int, in_force: InForce, believed_bps: Floats) -> "Times":
-        from scenarios.policies.stretches_jit import Anew, Room, Times
+        from scenarios.policies.stretches_jit import Room, Times
 
-        assert self._choices.compiled is not None
-        network, work = self._choices.compiled
+        assert self._choices.arrays is not None
+        network, work = self._choices.arrays
         ranks, flows = in_force.placement.ranks, work.src.size
         if in_force.routing is None:
             (path,) = self._choices.paths(ranks[None], believed_bps[:1], chosen=False)
         else:
             path = in_force.routing.path
-        anew = Anew(np.zeros((0, ranks.size), np.int64), np.zeros((0, flows), np.int64), np.zeros(0))
+        anew = Anew(np.zeros((0, ranks.size), np.int16), np.zeros((0, flows), np.int16), np.zeros(0))
         if self._mode.reembeds:
-            best = self._options.anew_of(number, believed_bps)
-            anew = Anew(best.ranks.astype(np.int64), best.path.astype(np.int64), best.seconds)
+            anew = self._options.anew_of(number, believed_bps)
         room = Room(
             path=np.zeros(flows, np.int64),
             alpha_s=np.zeros(flows),
@@ -109,6 +111,8 @@ class Stretches:
         """Return what is in force once the compiled loop has made the latest choices."""
         placement, routing = before
         embedded, routed = latest.numbers.tolist()
+        if (embedded, routed) == (placement.number, -1 if routing is None else routing.number):
+            return before  # the same object, by which options are found that were computed before
         if embedded != placement.number:
             placement = self._placement(embedded, latest.then_bps[0], times)
         if routed != (-1 if routing is None else routing.number):

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.model.compiled import compiled_entry, compiled_without_refcounts
+from controller.routing.network import Network
 from scenarios.policies import rules
-from scenarios.policies.network import Network, Work
+from scenarios.policies.arrays import Anew, Work
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Ranks = npt.NDArray[np.int16]
 
 _PLACEMENT, _PATHS = 0, 1  # rows of `Latest` and of moments
 
@@ -50,14 +51,6 @@ class Latest(NamedTuple):
 
     numbers: Ints
     then_bps: Floats
-
-
-class Anew(NamedTuple):
-    """The best placement before each collective, `ranks` [K, n], with its paths [K, F] and its predicted time [K]."""
-
-    ranks: Ints
-    path: Ints
-    seconds: Floats
 
 
 class Room(NamedTuple):
@@ -176,7 +169,7 @@ def _drifted(latest: Latest, of: int, rates_bps: Floats, rule: rules.Rule) -> fl
 
 
 @compiled_without_refcounts
-def _copy(values: Ints, to: Ints) -> None:
+def _copy(values: Ints | Ranks, to: Ints) -> None:
     for at in range(values.size):  # an assignment of a slice would need reference counts
         to[at] = values[at]
 

@@ -31,7 +31,7 @@ class Exchange:
     A choice is rated by the time of an exchange: every GPU sends each GPU of another site a message, all at once.
     """
 
-    compiled = None  # `seconds` has its own formula
+    arrays = None  # `seconds` has its own formula
 
     def __init__(self, router: Router, message_bytes: int) -> None:
         sites = router.fabric.gpu_sites

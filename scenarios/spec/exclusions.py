@@ -309,7 +309,7 @@ TABLE = (
     Exclusion(
         _TE_OVER_ROUTERS,
         _TIMED,
-        "not modelled yet: packets that wait behind a tunnel's first link when rates change, up to 17 %",
+        "not modelled yet: packets that wait behind a tunnel's first link when rates change, 40 % and more",
         "WAN paths of one link",
     ),
     Exclusion(

@@ -2,9 +2,9 @@
 
     STUDY = Study(command="run.py mine", parser=_parser, answer=_answer)
 
-`answer(options, show)` returns an `Answer`: tables, the same as JSON, and a picture. A scenario is run
-through the Python API; some studies also compute something themselves. The harness parses the options, shows progress,
-prints the table or the JSON, draws the figure, and turns errors into one sentence and an exit status. `STUDIES` in
+`answer(options, show)` returns an `Answer`: tables, the same as JSON, and a picture. A scenario is run through the
+Python API; some studies also compute something themselves. The harness parses the options, shows progress, prints the
+table or the JSON, draws the figure, and turns errors into one sentence and an exit status. `STUDIES` in
 `scenarios/run.py` has a line for each. Slow modules are imported only when they are needed, so that --help is quick.
 """
 

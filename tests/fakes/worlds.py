@@ -37,7 +37,7 @@ class FakeChoices:
     """Two places and two paths of a link each: the faster path is the best, and ranks are in the order of the rates."""
 
     in_order = np.array([0, 1], np.int16)
-    compiled = None
+    arrays = None
 
     def placements(self, rates_bps: Floats) -> npt.NDArray[np.int16]:
         return np.argsort(rates_bps, axis=1, kind="stable").astype(np.int16)

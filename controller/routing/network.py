@@ -1,4 +1,4 @@
-"""The fabric and a schedule as arrays, for compiled loops."""
+"""The fabric as arrays, for compiled loops."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Network(NamedTuple):
@@ -25,20 +24,3 @@ class Network(NamedTuple):
     wan: Ints
     wan_delay_s: Floats
     delay_s: Floats
-
-
-class Work(NamedTuple):
-    """The schedule: the places of each flow, `src` and `dst` [F], `is_stream` [F], and `is_first` [F], whether it is
-    the first between its places; `flow` and `amount` of each transfer [T] and, in CSR form, the transfers that it waits
-    for, `after_at` [T + 1] and `after`; the bits of a slot, and of the message for which paths are compared."""
-
-    src: Ints
-    dst: Ints
-    is_stream: Bools
-    is_first: Bools
-    flow: Ints
-    amount: Floats
-    after_at: Ints
-    after: Ints
-    slot_bits: float
-    message_bits: float
