@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -316,3 +317,21 @@ def test_the_recursion_for_flows_that_share_nothing_gives_the_same_bits_as_the_e
     assert (evaluator.completion_s(shared) == evaluator.completion_s(unshared)).all()
     for name in ("begins_s", "leaves_s", "arrives_s"):
         assert (getattr(evaluator.times(shared), name) == getattr(evaluator.times(unshared), name)).all()
+
+
+@pytest.mark.parametrize(("queued_at", "ends_s"), [([0, 0], 1 + 95 / 2), (None, 1 + (95 - 3 * 10) / 2)])
+def test_packets_of_a_tunnel_wait_at_the_port_where_it_begins(queued_at: list[int] | None, ends_s: float) -> None:
+    """A flow of 100 bits passes a port (link 0) of 10 bit/s into a tunnel (link 1) of 5 bit/s; after 1 s the port has 2
+    bit/s. Behind the port, two packets of 10 bits would have passed it already, and it would send a third at once."""
+    (run,) = fluid.runs(
+        [SimpleNamespace(flow=0, amount=100.0, after=())],
+        np.array([[[0, 1]]]),
+        np.array([[10.0, 5.0]]),
+        np.zeros((1, 1)),
+        slot_bytes=1 / 8,
+        packet_bytes=10 / 8,
+        queued_at=None if queued_at is None else np.array(queued_at, np.int32),
+    )
+    assert not run.advance(np.array([1.0]), capacity_bps=np.array([[10.0, 5.0]]))
+    run.advance(np.array([np.inf]), capacity_bps=np.array([[2.0, 5.0]]))
+    assert run.times.arrives_s[0, 0] == pytest.approx(ends_s)
