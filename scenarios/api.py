@@ -1,15 +1,18 @@
-"""The Python API: makes a scenario, runs it in either engine, and compares the modes of stored runs in pairs.
+"""The Python API: makes a scenario, runs it in either engine, compares the modes of stored runs in pairs, and plots.
 
     from scenarios.api import compare, run, scenario
 
     rows = run(scenario("fig4a", {"collective.count": 1000}), out="results/mine")
     compare(rows, baseline="wan")  # or compare("results/mine", baseline="wan")
+    plot(rows)  # or plot("results/mine", "over_time")
 
 Every failure is an exception whose text is a sentence, and what `run.py` would say of a scenario on stderr is a
 `ScenarioWarning`. `analysis.results` reads run folders.
 """
 
 import json
+import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +50,9 @@ from topologies.errors import format_value
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
+    from analysis.figures.__main__ import Task
     from analysis.figures.run_points import Configuration, PointRows
     from scenarios.experiment.runner import Part
 
@@ -58,9 +63,13 @@ __all__ = [
     "ScenarioError",
     "ScenarioWarning",
     "compare",
+    "plot",
     "run",
     "scenario",
 ]
+
+
+_QUIET_S = 2.0  # between two lines of progress
 
 
 class ScenarioWarning(UserWarning):
@@ -94,7 +103,7 @@ def run(
     jobs: int = 1,
     out: str | Path | None = None,
     failed: list[str] | None = None,
-    progress: Callable[[int, int], None] = lambda done, count: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> "pd.DataFrame":
     """Run every point of a scenario and return one row per collective.
 
@@ -105,8 +114,8 @@ def run(
     of files, and of physical limits that the scenario is beyond.
 
     Reasons of points that fail are added to the list `failed`, if it is given, and the rows of the other points are
-    returned. Without `out`, `progress` is called with the number of points that are done, and that of all; with `out`,
-    run.py's own lines on stderr show it.
+    returned. Without `out`, `progress` is called with the number of points that are done, and that of all; by default
+    it writes a line on stderr every few seconds. With `out`, run.py's own lines on stderr show it.
 
     Raises ValueError for an engine, a scenario or a folder that cannot be used, vm.CannotRunError if this machine
     cannot run the VM, RunError if a point fails and `failed` is not given; the rows of the other points are then in the
@@ -120,7 +129,20 @@ def run(
             warnings.warn(note, ScenarioWarning, stacklevel=2)
     if out is not None:
         return _stored(scenario, parts, failed, Path(out))
-    return _in_memory(scenario, parts, failed, progress)
+    return _in_memory(scenario, parts, failed, progress or _lines())
+
+
+def _lines() -> Callable[[int, int], None]:
+    """Return a function that writes how many points are done on stderr, at most one line in `_QUIET_S` seconds."""
+    last_s = time.monotonic()
+
+    def told(done: int, count: int) -> None:
+        nonlocal last_s
+        if done < count and time.monotonic() - last_s >= _QUIET_S:
+            last_s = time.monotonic()
+            print(f"run: {done} of {count} points", file=sys.stderr, flush=True)
+
+    return told
 
 
 def _in_memory(
@@ -265,6 +287,37 @@ def compare(
         wanted = "any of its modes" if baseline is None else f"the mode {format_value(baseline)}"
         raise ResultsError(f"{other} has none of the collectives of {own} in {wanted}")
     return pd.DataFrame(rows)
+
+
+def plot(run: "str | Path | pd.DataFrame", kind: str = "comparison", *, number: int = 0) -> "Figure":
+    """Return a figure of a run, as a Matplotlib figure, which a notebook shows.
+
+    A run is a run folder, or the rows that `run` or `analysis.results.load` returned. Kinds are the names of the
+    modules in `analysis.figures` that draw: "comparison", "cdf", "fidelity", "over_time", "timeline" and others, as far
+    as the run has what they need; of several figures of a kind, `number` chooses one, from 0.
+
+    Raises ResultsError for a run that cannot be read or drawn, ValueError for a kind or a number that it does not have.
+    """
+    from analysis.figures.__main__ import tasks_of
+    from analysis.figures.run_points import FigureError
+
+    stored = open_run(run) if isinstance(run, str | Path) else run_of_rows(run)
+    try:
+        configurations, points = _points(run)
+        kinds: dict[str, list[Task]] = {}
+        for task in tasks_of(stored, configurations, points):
+            kinds.setdefault(task.func.__module__.rpartition(".")[2], []).append(task)
+        if kind not in kinds:
+            raise ValueError(f"{_name_of(run)} has no figure {format_value(kind)}; allowed: {', '.join(kinds)}")
+        if not isinstance(number, int) or not 0 <= number < len(kinds[kind]):
+            most = len(kinds[kind]) - 1
+            raise ValueError(f"{format_value(number)} is no figure of the kind {kind}; allowed: 0 to {most}")
+        picture = kinds[kind][number]()
+    except FigureError as error:
+        raise ResultsError(str(error)) from None
+    if picture is None:
+        raise ResultsError(f"{_name_of(run)} has nothing to draw as {kind}; allowed: another kind")
+    return picture.figure
 
 
 def _name_of(run: "str | Path | pd.DataFrame") -> str:

@@ -18,6 +18,8 @@ from scenarios.spec.load import load_scenario
 from tests.conftest import PROJECT
 
 LANGUAGES = {"sh", "toml", "python", ""}  # blocks without a language are output and drawings
+NOTEBOOK = "notebook.md"  # whose blocks follow from each other
+QUESTIONS = "questions.md"
 SHOWN = r"results/[A-Za-z0-9_.-]+-[0-9]{8}-[0-9]{6}"  # the names of run folders in examples
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (PROJECT / "README.md", *PROJECT.glob("docs/*.md"))}
 
@@ -136,11 +138,34 @@ def test_every_command_of_the_readme_runs(command: str, folder: Path) -> None:
     assert "Traceback" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("block", blocks_in("python"))
+@pytest.mark.parametrize("block", [one for one in blocks_in("python") if one.values[0].page != NOTEBOOK])
 def test_every_python_block_runs(block: Block, folder: Path) -> None:
     (folder / "block.py").write_text(block.text)
     done = sh(".venv/bin/python block.py", folder)
     assert done.returncode == 0, f"{block.page}, line {block.line}: {done.stderr}"
+
+
+def test_the_cells_of_the_notebook_run_in_order_and_print_what_is_shown(folder: Path) -> None:
+    cells = [block for block in BLOCKS if block.page == NOTEBOOK]
+    code = [f"{block.text}\nprint('---')" for block in cells if block.language == "python"]
+    (folder / "cells.py").write_text("\n".join(code))
+    done = sh(".venv/bin/python cells.py", folder)
+    assert done.returncode == 0, done.stderr
+    printed = re.sub(r"[ \t]+$", "", done.stdout, flags=re.MULTILINE).split("---\n")
+    assert [text for text in printed if text] == [block.text for block in cells if block.language == ""]
+    for name in ("comparison.svg", "over_time.svg"):
+        assert (folder / name).read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize("number", range(len([one for one in BLOCKS if (one.page, one.language) == (QUESTIONS, "sh")])))
+def test_every_question_is_answered_by_the_lines_shown(number: int, folder: Path) -> None:
+    """Lines are wrapped on the page, and "..." stands for others."""
+    (asked, answered) = [[one for one in BLOCKS if (one.page, one.language) == (QUESTIONS, it)] for it in ("sh", "")]
+    command = asked[number].text.strip()
+    done = sh(command if "--exec" in command else f"{command} --no-report", folder)
+    assert done.returncode == 0, done.stderr
+    for passage in answered[number].text.split("...\n"):
+        assert " ".join(passage.split()) in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("block", [one for one in blocks_in("") if "mininet> " in one.values[0].text])

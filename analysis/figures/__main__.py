@@ -26,6 +26,7 @@ from analysis.figures import (
     faults,
     fidelity,
     job_times,
+    over_time,
     periods,
     referees,
     timeline,
@@ -44,9 +45,10 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
 _MAX_JOBS = 12  # configurations of a sweep whose jobs, or transfers, are drawn
+_MAX_OVER_TIME = 4  # configurations of a sweep that are drawn over time
 _QUIET_S = 2.0  # between two lines of progress
 
-Task = Callable[[], Picture | None]
+Task = partial[Picture] | partial[Picture | None]
 
 
 def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
@@ -92,6 +94,8 @@ def tasks_of(
     tasks += [
         partial(cdf.picture, part, group, here, points) for group in groups for part, here in cdf.parts_of(name, group)
     ]
+    with_time = [one for one in configurations if over_time.is_drawn(one)]
+    tasks += [partial(over_time.picture, name, run, points, one) for one in with_time[:_MAX_OVER_TIME]]
     if len(run.faults):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]

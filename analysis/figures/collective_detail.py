@@ -7,7 +7,7 @@ again from the run's seed and checked against the stored times. Other modules do
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -237,6 +237,24 @@ def collectives_of(run: Run, points: Points, configuration: Configuration, *, nu
         if collective is not None:
             collectives.append(collective)
     return collectives
+
+
+def links_in_use(configuration: Configuration, rows: Any) -> Counter[int]:
+    """Return in how many of these collectives, rows of one mode, each logical link or port is on a flow's path.
+
+    It is empty if the stored schedule, placements and paths do not fit the fabric.
+    """
+    links = links_in_grain(configuration.fabric).all
+    anything, used = (np.ones(len(links)), np.zeros(len(links))), Counter[int]()
+    try:
+        schedule = schedule_of(configuration, len(configuration.fabric.gpus))
+        for number, ring, paths in zip(rows["collective"], rows["ring"], rows["paths"], strict=True):
+            shared = links_in_grain(configuration.fabric, _dead(configuration, int(number)))
+            flows = _flows(shared, schedule, [int(each) for each in ring], [int(each) for each in paths], anything)
+            used.update({link for flow in flows for link in flow.links})
+    except (IndexError, KeyError, ValueError, TypeError):
+        return Counter()
+    return used
 
 
 def _conditions(run: Run, configuration: Configuration, number: int) -> tuple[Floats, Floats]:

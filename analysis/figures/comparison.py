@@ -1,4 +1,4 @@
-"""Mean completion time by mode and gain over base, against a swept key, in the form of the paper's figures 4 and 5.
+"""Mean completion time by mode and gain over a baseline, against a swept key, as in the paper's figures 4 and 5.
 
 A numeric key is an x axis with a line for each mode; any other key has a tick for each value, with a bar for each mode.
 The model predicts many collectives and the emulation measures the first few of them, so their means are not comparable:
@@ -6,7 +6,7 @@ one set of panels shows the model alone, another the measurements with the predi
 """
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
@@ -20,8 +20,18 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from analysis.figures.output import Picture, canvas, csv_text, heading, legend, log_ticks
-from analysis.figures.run_points import ENGINES, Configuration, FigureError, FigureGroup, Points, collective_words
-from analysis.figures.style import FAINT, INK, MODE_STYLES, line, marker, paler, time_unit
+from analysis.figures.run_points import (
+    ENGINES,
+    Configuration,
+    FigureError,
+    FigureGroup,
+    Points,
+    collective_words,
+    settings_of,
+)
+from analysis.figures.style import INK, MODE_STYLES, line, marker, paler, time_unit
+from analysis.statistics.answer import fixed
+from analysis.statistics.contests import Place, baselines_of
 from analysis.statistics.intervals import Interval, Numbers, Summary, gain, reasons, summarise
 
 _WIDE = 8.0  # ratio of the highest to the lowest value above which an axis is logarithmic
@@ -33,9 +43,10 @@ _MAX_GAINS = 4  # ticks up to which every bar has room for its gain in figures
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The completion time of a mode at a configuration, and its gain over base.
+    """The completion time of a mode at a configuration, and its gain over its baseline, called `over`.
 
-    `gain` is the saved share of base's time, from pairs of the same collectives; None if base was not run.
+    `gain` is the saved share of the baseline's time, from pairs of the same collectives; both are None for the baseline
+    itself, and for points without one.
     """
 
     engine: str
@@ -43,6 +54,7 @@ class Estimate:
     mode: str
     summary: Summary
     gain: Interval | None
+    over: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +82,8 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
             panel = (index * rows + facet // columns, facet % columns) if is_faceted else (0, index)
             drawn.append((panel, comparison, title, here))
     width = columns * max(3.0 if is_faceted else 4.2, min(6.0, 0.7 * len(group.ticks)))
-    is_base = all(estimate.mode == "base" for one in comparisons for estimate in one.estimates)
+    over = _over([estimate for one in comparisons for estimate in one.estimates])
+    is_base = over is None
     with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
         heights = [3.0, 0.01 if is_base else 2.0] * bands
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
@@ -104,7 +117,7 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
         heading(figure, group.title)
     stem = f"{name}-{group.name}" if group.name else name
     against = f", against {group.x_label}" if len(group.configurations) > 1 else ""
-    caption = f"Mean completion time{'' if is_base else ' and gain over base, by mode'}{against}: {group.title}."
+    caption = f"Mean completion time{'' if is_base else f' and gain over {over}'}{against}: {group.title}."
     data = csv_text(_row(group, estimate) for comparison in comparisons for estimate in comparison.estimates)
     return Picture(name=stem, caption=caption, figure=figure, data=data)
 
@@ -123,6 +136,7 @@ def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
 
     Raises FigureError if no collective was run in every configuration and mode.
     """
+    baselines = baselines_of(settings_of(points))
     model, emulation = (_common(group, points, engine) for engine in ENGINES)
     both = _in_both(model, emulation)
     wanted: list[tuple[tuple[str, ...], Numbers]] = []
@@ -142,7 +156,7 @@ def comparisons_of(group: FigureGroup, points: Points) -> list[Comparison]:
                 estimate
                 for engine in engines
                 for configuration in group.configurations
-                for estimate in _estimates(engine, configuration, among, points)
+                for estimate in _estimates(engine, configuration, among, points, baselines)
             ),
         )
         for engines, among in wanted
@@ -160,13 +174,28 @@ def _in_both(one: Numbers, other: Numbers) -> Numbers:
     return one if np.array_equal(one, other) else np.intersect1d(one, other)
 
 
-def _estimates(engine: str, configuration: Configuration, among: Numbers, points: Points) -> Iterator[Estimate]:
+def _estimates(
+    engine: str,
+    configuration: Configuration,
+    among: Numbers,
+    points: Points,
+    baselines: Mapping[Place, tuple[str, Place]],
+) -> Iterator[Estimate]:
     by_mode = {mode: points.get((engine, configuration.index, mode)) for mode in MODE_STYLES}
     series = {mode: point.among(among) for mode, point in by_mode.items() if point is not None}
     for mode, times in series.items():
-        over_base = gain(series["base"], times) if "base" in series else None
+        place = Place(configuration.index, mode)
+        name, baseline = baselines.get(place, ("", place))
+        other = None if baseline == place else points.get((engine, *baseline))
+        saved = None if other is None else gain(other.among(among), times)
         which: Any = {"engine": engine, "configuration": configuration, "mode": mode}
-        yield Estimate(**which, summary=summarise(times), gain=over_base)
+        yield Estimate(**which, summary=summarise(times), gain=saved, over=None if saved is None else name)
+
+
+def _over(estimates: Sequence[Estimate]) -> str | None:
+    """Return the name of the baseline of these estimates; None if none of them has one."""
+    names = list(dict.fromkeys(one.over for one in estimates if one.over is not None))
+    return (names[0] if len(names) == 1 else "the baseline") if names else None
 
 
 def _subject(comparison: Comparison) -> str:
@@ -189,11 +218,10 @@ def _draw(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, means
     else:
         times.set_ylim(0, max(times.get_ylim()[1], 1.06 * max(means_s) / unit_s))
     times.set_ylabel(f"mean time ({unit})")
-    gains.set_ylabel("gain over base (%)")
+    over = _over(shown.estimates)
+    gains.set_ylabel(f"gain over {over} (%)")
     gains.margins(y=0.18)
-    if all(estimate.gain is None for estimate in shown.estimates):
-        gains.annotate("base was not run", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
-    elif all(estimate.mode == "base" for estimate in shown.estimates):
+    if over is None:
         gains.set_ylabel("")
         gains.set_yticks([])
         gains.tick_params(length=0)
@@ -213,8 +241,8 @@ def _draw_lines(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup,
             if engine == "model" or len(shown.engines) == 1:
                 look |= line(mode)
             _plot(times, x, [one.summary.mean_s for one in estimates], 1 / unit_s, look, whiskers=is_first)
-            over_base = [one.gain for one in estimates if one.gain is not None and mode != "base"]
-            _plot(gains, x[: len(over_base)], over_base, 100, look, whiskers=is_first)
+            saved = [(at, one.gain) for at, one in zip(x, estimates, strict=True) if one.gain is not None]
+            _plot(gains, [at for at, _ in saved], [each for _, each in saved], 100, look, whiskers=is_first)
     if is_log:
         gains.set_xscale("log")
     gains.xaxis.set_minor_locator(NullLocator())
@@ -280,12 +308,12 @@ def _draw_bars(times: Axes, gains: Axes, shown: Comparison, group: FigureGroup, 
         face = paler(style.colour) if side else style.colour
         times.bar(x, one.summary.mean_s.value / unit_s, width, facecolor=face, **look)
         _whisker(times, x, one.summary.mean_s, 1 / unit_s)
-        if one.gain is None or one.mode == "base":
+        if one.gain is None:
             continue
         _plot(gains, [x], [one.gain], 100, marker(one.mode, measured=one.engine == "emulation"), whiskers=True)
         if not side and len(group.ticks) <= _MAX_GAINS:
             top = one.gain.value if math.isnan(one.gain.high) else one.gain.high
-            text, look = f"{one.gain.value * 100:.1f}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
+            text, look = f"{fixed(one.gain.value * 100, 1)}{sign}".replace("-", "−"), {"ha": "center", "fontsize": 6.5}
             gains.annotate(text, (middle, top * 100), (0, 5), textcoords="offset points", **look)
     labels = modes if is_alone else list(group.ticks)
     gains.set_xticks(range(len(labels)), [fill(label, _TICK_WIDTH) for label in labels])

@@ -82,11 +82,21 @@ class Picture:
             print(f"{command}: {file}", file=sys.stderr)
 
 
+class _Figure(Figure):
+    """A figure that a notebook shows, without a command before and in the style of all figures."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        with mpl.rc_context(dict(SETTINGS)):
+            FigureCanvasAgg(self).print_png(png)  # type: ignore[no-untyped-call]
+        return png.getvalue()
+
+
 @contextmanager
 def canvas(width: float, height: float) -> Iterator[Figure]:
     """Yield an empty figure of this size in inches; within the context Matplotlib has the style of all figures."""
     with mpl.rc_context(dict(SETTINGS)):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = _Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
 

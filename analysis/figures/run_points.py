@@ -6,8 +6,8 @@ of its configurations; other modules do the drawing.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pandas as pd
 from analysis.figures.style import MODE_STYLES, name_modes
 from analysis.results.reader import Run
 from analysis.statistics.answer import COLLECTIVE_NAMES
+from analysis.statistics.contests import Setting, Value
 from analysis.statistics.intervals import Numbers, Series, series_of
 from topologies.conditions import link_overrides
 from topologies.conditions.sampler import ConditionsSpec, delays_s
@@ -139,6 +140,8 @@ class Configuration:
     admission: Sequence[Mapping[str, Any]] = ()
     jobs: Sequence[Mapping[str, Any]] = ()
     rounds_differ: bool = False
+    at: tuple[Value, ...] = ()
+    baseline: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str) -> Any:
         """Return the value of a scenario's key."""
@@ -247,8 +250,17 @@ def configurations_of(run: Run) -> list[Configuration]:
         about = {"swept": stored["swept"], "values": values, "shared_links": shared, "schedule": schedule}
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
+        about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
         configurations.append(Configuration(index=index, label=label, **about))
     return configurations
+
+
+def _values_at(stored: Mapping[str, Any]) -> tuple[Value, ...]:
+    """Return the swept values of a configuration in words; runs of earlier versions lack them."""
+    at = stored.get("at")
+    if at is None:
+        return tuple(Value(key, words(key, value), _number(key, value)) for key, value in stored["swept"].items())
+    return tuple(Value(key, re.sub(r"(?<=\d )us\b", "µs", text), number) for key, text, number in at)
 
 
 def _are_names(value: object) -> bool:
@@ -318,6 +330,33 @@ def points_of(run: Run, configurations: Sequence[Configuration]) -> dict[tuple[s
         )
     order = list(MODE_STYLES)
     return {key: points[key] for key in sorted(points, key=lambda k: (ENGINES.index(k[0]), k[1], order.index(k[2])))}
+
+
+def settings_of(points: Points) -> list[Setting]:
+    """Return the configurations of these points, each with the modes that it has among them."""
+    found: dict[int, dict[str, Configuration]] = {}
+    for _, index, mode in points:
+        found.setdefault(index, {})[mode] = next(
+            point.configuration for (_, here, _), point in points.items() if here == index
+        )
+    order = list(MODE_STYLES)
+    return [
+        Setting(
+            index=index,
+            label=(one := next(iter(found[index].values()))).label,
+            kind=one.kind,
+            at=one.at,
+            modes=tuple(sorted(found[index], key=_order_of(one, order))),
+            baseline=one.baseline,
+        )
+        for index in sorted(found)
+    ]
+
+
+def _order_of(one: Configuration, known: Sequence[str]) -> Callable[[str], int]:
+    """Return the order of modes: as they were given in the run, or else as styles have them."""
+    given = list(one.values.get("run.modes", ())) or list(known)
+    return lambda mode: given.index(mode) if mode in given else len(given)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,9 +14,8 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,11 @@ from pyarrow.csv import write_csv
 from analysis.figures.__main__ import draw_all, exit_status_of, tasks_of
 from analysis.figures.fidelity import fidelity_of
 from analysis.figures.output import Picture, write_file
-from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of
+from analysis.figures.run_points import Configuration, PointRows, Points, configurations_of, points_of, settings_of
 from analysis.results.reader import Run, open_run
-from analysis.statistics.answer import Comparison, answer
+from analysis.statistics.answer import answer, ends, fixed
 from analysis.statistics.claims import ABOUT, PAPER_JOINT_GAIN, PAPER_ORDER, claims, is_paper_configuration
+from analysis.statistics.contests import MODE, Place, baselines_of, contests_of
 from analysis.statistics.fidelity import fifo_of, percentage
 from analysis.statistics.intervals import Interval, Summary, gain, reasons, summarise
 from analysis.statistics.shared_link_notes import loss_notes, notes
@@ -45,6 +45,9 @@ _MAX_LINES = 1_000  # of the summary and every other table
 _MAX_PLAIN_ROWS = 1_000  # a downloadable file with more rows is compressed
 
 REPORT = "report.html"
+
+Baselines = Mapping[Place, tuple[str, Place]]
+"""The name and the point of each point's baseline."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,11 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     loader = FileSystemLoader(Path(__file__).parent)
     page = Environment(autoescape=True, undefined=StrictUndefined, loader=loader, trim_blocks=True)
     all_points = list(points.values())
-    orders, paper = _orders(all_points)
-    estimates = [(point, summarise(point.series), _gain(point, points)) for point in all_points]
+    orders, paper = _orders(points)
+    baselines = baselines_of(settings_of(points))
+    gains = {id(point): _gain(point, points, baselines) for point in all_points}
+    over = list(dict.fromkeys(name for point in all_points if (name := _over(point, baselines))))
+    estimates = [(point, summarise(point.series), gains[id(point)]) for point in all_points]
     summary = [_line(*estimate) for estimate in estimates]
     intervals = [(point.mode, one) for point, times, over_base in estimates for one in (times.mean_s, over_base)]
     queued = [line for point in all_points for line in _fifo_line(point)]
@@ -92,7 +98,8 @@ def report(run: Run, configurations: Sequence[Configuration], points: Points, pi
     shown, left_out = _figures(pictures)  # last: they are drawn in other processes meanwhile
     return page.get_template("report.html.j2").render(
         name=run.provenance.get("name", "run"),
-        answer=answer(list(_comparisons(all_points))),
+        answer=answer(settings_of(points), {(one.engine, _place(one)): one.series for one in all_points}),
+        baseline=over[0] if len(over) == 1 else "the baseline",
         complete=run.complete,
         fidelity=fidelity_of(points, run.jobs),
         percentage=percentage,
@@ -132,20 +139,6 @@ def _scope(configurations: Sequence[Configuration], points: Sequence[PointRows])
             parts.append(f"{sum(here):,} collectives {word} at {len(here)} points")
     names = "; ".join(labels) if len(labels) <= 8 else f"{labels[0]} to {labels[-1]}, {len(labels)} configurations"
     return f"{names}: {', '.join(parts)}"
-
-
-def _comparisons(points: Sequence[PointRows]) -> Iterator[Comparison]:
-    """Yield the comparison of the modes of every configuration in each engine."""
-    for (engine, index), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
-        times = {point.mode: point for point in group}
-        one = next(iter(times.values())).configuration
-        yield Comparison(
-            index=index,
-            label=one.label,
-            kind=one.kind,
-            is_measured=engine == "emulation",
-            times={mode: point.series for mode, point in times.items()},
-        )
 
 
 def _figures(pictures: Iterable[Picture]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -191,10 +184,23 @@ def _jobs(run: Run, configurations: Sequence[Configuration]) -> Iterable[list[st
         yield [engine, label, mode, job, background, f"{len(rows):,}", measured, f"{times['predicted_s']:,.3f}"]
 
 
-def _gain(point: PointRows, points: Points) -> Interval | None:
-    """Return a point's gain over base; None for base itself and without it."""
-    base = points.get((point.engine, point.configuration.index, "base"))
-    return None if base is None or point.mode == "base" else gain(base.series, point.series)
+def _place(point: PointRows) -> Place:
+    return Place(point.configuration.index, point.mode)
+
+
+def _over(point: PointRows, baselines: Baselines) -> str:
+    """Return the name of a point's baseline; "" for the baseline itself, and without any."""
+    name, place = baselines.get(_place(point), ("", _place(point)))
+    return "" if place == _place(point) else name
+
+
+def _gain(point: PointRows, points: Points, baselines: Baselines) -> Interval | None:
+    """Return a point's gain over its baseline; None for the baseline itself and without any."""
+    if not _over(point, baselines):
+        return None
+    _, (index, mode) = baselines[_place(point)]
+    baseline = points.get((point.engine, index, mode))
+    return None if baseline is None else gain(baseline.series, point.series)
 
 
 def _line(point: PointRows, summary: Summary, over_base: Interval | None) -> list[str]:
@@ -203,7 +209,7 @@ def _line(point: PointRows, summary: Summary, over_base: Interval | None) -> lis
     line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3), f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, "", ""]
-    return [*line, f"{over_base.value * 100:.1f} %", _bounds(over_base, 100, 1)]
+    return [*line, f"{fixed(over_base.value * 100, 1)} %", _bounds(over_base, 100, 1)]
 
 
 def _fifo_line(point: PointRows) -> Iterator[list[str]]:
@@ -227,24 +233,29 @@ def _fault_lines(run: Run, configurations: Sequence[Configuration]) -> Iterator[
 def _bounds(interval: Interval, scale: float, digits: int) -> str:
     if math.isnan(interval.low):
         return "—"
-    return f"{interval.low * scale:,.{digits}f} to {interval.high * scale:,.{digits}f}"
+    low, high = ends(interval, scale, digits)
+    return "all alike" if low == high else f"{low} to {high}"
 
 
-def _orders(points: Sequence[PointRows]) -> tuple[list[list[str]], list[list[str]]]:
-    """Return lines with the order of the modes at each configuration and engine.
+def _orders(points: Points) -> tuple[list[list[str]], list[list[str]]]:
+    """Return lines with the order of what each contest compares, in each engine.
 
     The second list has the lines of the paper's own configurations, with verdicts on its claims.
     """
     others, papers = [], []
-    for (engine, _), group in groupby(points, key=lambda point: (point.engine, point.configuration.index)):
-        here = list(group)
-        configuration = here[0].configuration
-        tested = claims({point.mode: point.series for point in here})
-        line = [engine, configuration.label, tested.order_text]
-        if is_paper_configuration(configuration.values, [point.mode for point in here]):
-            papers.append([*line, _verdict(tested.order_holds), _verdict(tested.joint_holds)])
-        elif len(here) > 1:
-            others.append(line)
+    for engine in dict.fromkeys(engine for engine, _, _ in points):
+        for contest in contests_of(settings_of(points)):
+            here = {name: points[engine, *at] for name, at in contest.places.items() if (engine, *at) in points}
+            if not here:
+                continue
+            tested = claims({name: point.series for name, point in here.items()})
+            first = next(iter(here.values())).configuration
+            words = [value.words for value in contest.at] if contest.key != MODE else []
+            line = [engine, ", ".join(filter(None, [contest.label, *words])), tested.order_text]
+            if contest.key == MODE and is_paper_configuration(first.values, list(here)):
+                papers.append([*line, _verdict(tested.order_holds), _verdict(tested.joint_holds)])
+            elif len(here) > 1:
+                others.append(line)
     return others, papers
 
 

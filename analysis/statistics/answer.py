@@ -1,12 +1,15 @@
-"""The result of a run in one sentence: what was compared, which mode is fastest, by how much, and how surely."""
+"""The result of a run in one sentence: what was compared, what is fastest, by how much, and how surely."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 
-from analysis.statistics.claims import claims
-from analysis.statistics.intervals import Interval, Series, gain, summarise
-from topologies.errors import list_all
+import numpy as np
+
+from analysis.statistics.contests import MODE, Contest, Place, Setting, contests_of
+from analysis.statistics.intervals import FEW, MIN_COLLECTIVES, Interval, Series, gain, shared, summarise
+from topologies.errors import list_all, list_first
 
 COLLECTIVE_NAMES = {
     "allgather": "AllGather",
@@ -22,104 +25,315 @@ COLLECTIVE_NAMES = {
 }
 """The name in text of each kind of collective."""
 
+_ROUNDING = 1e-9  # smaller gains are rounding errors of sums
+_MAX_DIGITS = 6
+_MAX_RUNS = 4  # changes of the best along a number that are still told one by one
+_MAX_NAMES = 4
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
-    """The completion times of the modes of one configuration in one engine.
 
-    `index` is the index of the configuration, `kind` its kind of collective, and `times` are the modes' times by name.
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The outcome of one contest.
+
+    `best` has the lowest of the mean times `means_s`. `equal` took the same times as it, `tied` have a difference whose
+    interval includes zero, and `unsure` one without an interval. `below` is the gain of the best over its baseline; if
+    the best is the baseline, `below_next` is its gain over `next`, the one with the next higher mean.
     """
 
-    index: int
-    label: str
-    kind: str
-    is_measured: bool
+    contest: Contest
+    best: str
+    means_s: Mapping[str, float]
+    equal: tuple[str, ...]
+    tied: tuple[str, ...]
+    unsure: tuple[str, ...]
+    below: Interval | None
+    next: str | None
+    below_next: Interval | None
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """The best, followed by what is equal to it or cannot be told from it."""
+        return (self.best, *self.equal, *self.tied, *self.unsure)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """The times of the alternatives of a contest, by name, and whether they were measured instead of predicted."""
+
+    contest: Contest
     times: Mapping[str, Series]
+    is_measured: bool
 
     @property
     def collectives(self) -> int:
-        """How many collectives every mode has."""
+        """How many collectives every alternative has."""
         return min(series.number.size for series in self.times.values())
 
 
-def answer(comparisons: Sequence[Comparison]) -> str:
-    """Return the sentence for one or more comparisons, whether or not they have the same modes.
+def answer(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> str:
+    """Return the sentence on a run's completion times, by engine ("model" or "emulation") and point.
 
-    If both engines ran a configuration, the measured times count, unless the model has more collectives.
+    If both engines ran a contest, the measured times count, unless the model has more collectives. Points without times
+    are left out.
     """
-    by_size = sorted(comparisons, key=lambda one: (one.index, one.collectives, one.is_measured))
-    comparisons = list({one.index: one for one in by_size}.values())  # the last of each configuration
-    modes = list(dict.fromkeys(mode for comparison in comparisons for mode in comparison.times))
-    where = comparisons[0].label if len(comparisons) == 1 else f"{len(comparisons)} configurations"
-    if len(modes) == 1:
-        means = sorted((summarise(one.times[modes[0]]).mean_s for one in comparisons), key=lambda mean_s: mean_s.value)
-        text = f"a mean of {_ms(means[0].value)} ms{_interval(means[0], _ms, ' ms')}"
-        if len(comparisons) > 1:
-            text = f"means of {_ms(means[0].value)} to {_ms(means[-1].value)} ms"
-        return f"{where}: {text} in {modes[0]} over {_counted(comparisons)}; no mode to compare it with."
-    by_fastest: dict[tuple[str, ...], list[Comparison]] = {}
-    for comparison in comparisons:
-        by_fastest.setdefault(_fastest(comparison), []).append(comparison)
-    groups = sorted(by_fastest.items(), key=lambda item: -len(item[1]))
-    outcomes = [_outcome(fastest, group, len(comparisons)) for fastest, group in groups]
-    return f"{list_all(modes)} compared over {_counted(comparisons)}, {where}: {'; '.join(outcomes)}."
+    contests = [one for one in (_with_times(each, times) for each in contests_of(settings)) if one is not None]
+    if not contests:
+        return _alone(settings, times)
+    outcome = _outcomes([verdict_of(one.contest, one.times) for one in contests])
+    return f"{_compared(contests)}: {outcome}."
 
 
-def _fastest(comparison: Comparison) -> tuple[str, ...]:
-    """Return the fastest mode, followed by the modes that do not differ from it significantly."""
-    tested = claims(comparison.times)
-    best = [tested.order[-1]]
-    for mode, relation in zip(reversed(tested.order[:-1]), reversed(tested.relations), strict=True):
-        if relation == ">":
-            break
-        best.append(mode)
-    return tuple(best)
+def verdict_of(contest: Contest, times: Mapping[str, Series]) -> Verdict:
+    """Return the outcome of a contest, over the collectives that all of its alternatives have."""
+    names, common = list(times), shared(list(times.values()))
+    series = dict(zip(names, common if common is not None else times.values(), strict=True))
+    means = {name: float(one.completion_s.mean()) for name, one in series.items()}
+    order = sorted(names, key=lambda name: (means[name], name != contest.baseline))
+    best, others = order[0], order[1:]
+    over = {name: _gain(series[name], series[best]) for name in others}
+    equal = tuple(name for name in others if _are_equal(series[name], series[best]))
+    differing = [name for name in others if name not in equal]
+    following = differing[0] if differing else None
+    is_baseline = best == contest.baseline or contest.baseline in equal
+    return Verdict(
+        contest=contest,
+        best=best,
+        means_s=means,
+        equal=equal,
+        tied=tuple(name for name in differing if not over[name].why and over[name].low <= _ROUNDING),
+        unsure=tuple(name for name in differing if over[name].why),
+        below=None if is_baseline or contest.baseline not in series else over[contest.baseline],
+        next=following,
+        below_next=None if following is None else over[following],
+    )
 
 
-def _outcome(fastest: Sequence[str], group: Sequence[Comparison], total: int) -> str:
-    """Return the outcome of a group of comparisons, out of `total`, in which the same modes are fastest."""
-    where = f" at all {total}" if len(group) == total else f" at {len(group)} of {total}"
-    if total == 1:
-        where = ""
-    gains = [gain(one.times["base"], one.times[fastest[0]]) for one in group if "base" in one.times]
-    known = [interval for interval in gains if interval is not None]
-    winner = f"{fastest[0]} is fastest{where}"
-    if len(fastest) > 1:
-        winner = f"{fastest[0]} has the lowest mean{where}, not distinguishable from {list_all(fastest[1:])}"
-    if not known or fastest[0] == "base":
-        return winner
-    least, most = min(known, key=lambda interval: interval.value), max(known, key=lambda interval: interval.value)
-    if len(known) == 1:
-        return f"{winner}, {_percent(least.value)} % below base{_interval(least, _percent, ' %')}"
-    ends = [end for interval in known for end in (interval.low, interval.high)]
-    why = next((interval.why for interval in known if interval.why), "")
-    range_of_all = Interval(value=0, low=math.nan if why else min(ends), high=max(ends), why=why)
-    span = f"{_percent(least.value)} % to {_percent(most.value)} % below base"
-    return f"{winner}, {span}{_interval(range_of_all, _percent, ' %', 's within')}"
+def _gain(slower: Series, faster: Series) -> Interval:
+    found = gain(slower, faster)
+    return Interval(value=math.nan, low=math.nan, high=math.nan, why=FEW) if found is None else found
 
 
-def _interval(interval: Interval, text: Callable[[float], str], unit: str, word: str = "") -> str:
+def _are_equal(one: Series, other: Series) -> bool:
+    same = one.completion_s.shape == other.completion_s.shape
+    return same and bool(np.allclose(one.completion_s, other.completion_s, rtol=_ROUNDING, atol=0))
+
+
+def _with_times(contest: Contest, times: Mapping[tuple[str, Place], Series]) -> Measured | None:
+    """Return a contest with the times of one engine; None if fewer than two alternatives have times there."""
+    found = []
+    for engine in ("model", "emulation"):
+        here = {name: times[engine, place] for name, place in contest.places.items() if (engine, place) in times}
+        if len(here) > 1:
+            found.append(Measured(contest=contest, times=here, is_measured=engine == "emulation"))
+    return max(found, key=lambda one: (len(one.times), one.collectives, one.is_measured), default=None)
+
+
+def _alone(settings: Sequence[Setting], times: Mapping[tuple[str, Place], Series]) -> str:
+    """Return the sentence on points of which no two are comparable."""
+    by_place: dict[Place, tuple[str, Series]] = {}
+    for (engine, place), series in sorted(times.items(), key=lambda item: (item[1].number.size, item[0][0] != "model")):
+        by_place[place] = engine, series
+    labels = {one.index: one for one in settings}
+    parts = []
+    for place, (engine, series) in sorted(by_place.items()):
+        one, mean_s = labels[place.setting], summarise(series).mean_s
+        count = _counted([one.kind], [series.number.size], [engine == "emulation"], each=False)
+        parts.append(
+            f"{one.label}: a mean of {_ms(mean_s.value)} ms{_interval(mean_s, 1e3, ' ms')} in {place.mode} over {count}"
+        )
+    what = "no mode to compare it with" if len(parts) == 1 else "these differ in no value that could be compared"
+    return f"{list_first(parts, _MAX_NAMES, separator='; ')}; {what}."
+
+
+def _compared(contests: Sequence[Measured]) -> str:
+    """Return what was compared, over how many collectives, and where."""
+    names = list(dict.fromkeys(name for one in contests for name in one.times))
+    what = list_all(names) if len(names) <= 2 * _MAX_NAMES else f"{names[0]} to {names[-1]} ({len(names)})"
+    counted = _counted(
+        [one.contest.kind for one in contests],
+        [one.collectives for one in contests],
+        [one.is_measured for one in contests],
+    )
+    where = contests[0].contest.label if len(contests) == 1 else f"{len(contests)} configurations"
+    mode = {place.mode for one in contests for place in one.contest.places.values()}
+    of_mode = "" if contests[0].contest.key == MODE or len(mode) > 1 else f" in {mode.pop()}"
+    return f"{what} compared over {counted}{of_mode}{where and f', {where}'}"
+
+
+def _counted(kinds: Sequence[str], counts: Sequence[int], measured: Sequence[bool], *, each: bool = True) -> str:
+    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
+    number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
+    engines = dict.fromkeys("measured" if one else "timing model" for one in measured)
+    names = {COLLECTIVE_NAMES.get(kind, "collective") for kind in kinds}
+    name = names.pop() if len(names) == 1 else "collective"
+    plural = "" if max(counts) == 1 else "s"
+    return f"{number} {name}{plural}{' each' if each else ''} ({list_all(list(engines))})"
+
+
+def _outcomes(verdicts: Sequence[Verdict]) -> str:
+    """Return the outcome of all contests: along a number if they differ by one, or else by what is best."""
+    if len(verdicts) == 1:
+        return f"{_outcome(verdicts)}{_along(verdicts[0])}"
+    if all(len(one.contest.at) == 1 and one.contest.at[0].number is not None for one in verdicts):
+        ordered = sorted(verdicts, key=lambda one: one.contest.at[0].number or 0)
+        runs = [list(some) for _, some in groupby(ordered, key=lambda one: one.best)]
+        if 1 < len(runs) <= _MAX_RUNS:
+            return "; ".join(f"{_outcome(run, where=_span(run, runs))}" for run in runs)
+    groups: dict[tuple[str, ...], list[Verdict]] = {}
+    for one in verdicts:
+        groups.setdefault(one.leaders, []).append(one)
+    total, by_size = len(verdicts), sorted(groups.values(), key=lambda group: -len(group))
+    return "; ".join(_outcome(group, where=_at(group, total)) for group in by_size)
+
+
+def _span(run: Sequence[Verdict], runs: Sequence[Sequence[Verdict]]) -> str:
+    """Return where along a number a run of contests is: " up to 64 MB", " from 128 MB on"."""
+    least, most = run[0].contest.at[0].words, run[-1].contest.at[0].words
+    if run is runs[0]:
+        return f" up to {most}" if len(run) > 1 else f" at {most}"
+    if run is runs[-1]:
+        return f" from {least} on" if len(run) > 1 else f" at {least}"
+    return f" at {least}" if least == most else f" from {least} to {most}"
+
+
+def _at(group: Sequence[Verdict], total: int) -> str:
+    """Return at which contests, out of `total`, a group is: " at all 4", " at 2 of 3 (8 MB; 16 MB)"."""
+    if len(group) == total:
+        return f" at all {total}"
+    names = [", ".join(value.words for value in one.contest.at) for one in group]
+    which = f" ({'; '.join(names)})" if len(names) <= _MAX_NAMES and all(names) else ""
+    return f" at {len(group)} of {total}{which}"
+
+
+def _outcome(group: Sequence[Verdict], where: str = "") -> str:
+    """Return the outcome of contests in which the same alternative is best."""
+    return f"{_winner(group, where)}{_margin(group)}"
+
+
+def _winner(group: Sequence[Verdict], where: str) -> str:
+    """Return which alternative is best, as surely as it is so."""
+    best, total = group[0].best, len(group)
+    if all(one.next is None for one in group):
+        return f"{list_all([best, *group[0].equal])} take the same time{where}"
+    if all(one.equal for one in group):
+        best = list_all([best, *_all(group, lambda one: one.equal)])
+        return f"{best} are equally fast{where}, and fastest" if not _is_open(group) else f"{best} are equal{where}"
+    if not _is_open(group):
+        return f"{best} is fastest{where}"
+    tied, unsure = _all(group, lambda one: one.tied), _all(group, lambda one: one.unsure)
+    doubts = []
+    if tied:
+        some = sum(bool(one.tied) for one in group)
+        doubts.append(f"cannot be told from {list_all(tied)}{f' at {some} of {total}' if some < total else ''}")
+    if unsure and not tied:
+        return f"{best} has the lowest mean{where}"
+    return f"{best} has the lowest mean{where}{', but ' * bool(doubts)}{' and '.join(doubts)}"
+
+
+def _is_open(group: Sequence[Verdict]) -> bool:
+    return any(one.tied or one.unsure for one in group)
+
+
+def _all(group: Sequence[Verdict], names: Callable[[Verdict], Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(name for one in group for name in names(one)))
+
+
+def _margin(group: Sequence[Verdict]) -> str:
+    """Return by how much the best is below the baseline, or below the next if it is the baseline."""
+    known = [(one.contest.baseline, one.below) for one in group if one.below is not None]
+    if not known:
+        following = [(one.next, one.below_next) for one in group if one.next is not None and one.below_next is not None]
+        names = list(dict.fromkeys(str(name) for name, _ in following))
+        if not following:
+            return f", {_ms(group[0].means_s[group[0].best])} ms" if len(group) == 1 else ""
+        then = f"{names[0]}, the next" if len(names) == 1 else "the next"
+        return f", {_below([each for _, each in following], then)}"
+    names = list(dict.fromkeys(name for name, _ in known))
+    return f", {_below([each for _, each in known], names[0] if len(names) == 1 else 'the baseline')}"
+
+
+def _below(gains: Sequence[Interval], what: str) -> str:
+    """Return gains in words: "35.3 % below base (95 % interval 35.1 to 35.5 %)"."""
+    least, most = min(one.value for one in gains), max(one.value for one in gains)
+    low, high = _percent(least), _percent(most)
+    span = f"{low} %" if low == high else f"{low} to {high} %"
+    if high == fixed(0, 1):
+        span = "less than 0.1 %"
+    without = [one for one in gains if one.why]
+    if without and len(without) == len(gains):
+        return f"{span} below {what} ({_why(without)})"
+    ends = [end for one in gains if not one.why for end in (one.low, one.high)]
+    whole = Interval(value=least, low=min(ends), high=max(ends))
+    text = f"{span} below {what}{_interval(whole, 100, ' %', 's within' if len(gains) > 1 else '')}"
+    return f"{text}, without an interval at {len(without)} of {len(gains)}: {_why(without)}" if without else text
+
+
+def _why(gains: Sequence[Interval]) -> str:
+    why = gains[0].why
+    return f"{why}: {MIN_COLLECTIVES} or more" if why == FEW else why
+
+
+def _along(verdict: Verdict) -> str:
+    """Return how the mean goes along the quantity whose values compete; "" if their key is none, or has two values."""
+    numbers = verdict.contest.numbers
+    if numbers is None or len(verdict.means_s) < 3:
+        return ""
+    order = sorted(verdict.means_s, key=lambda name: numbers[name])
+    means = [verdict.means_s[name] for name in order]
+    rises = [after > before * (1 + _ROUNDING) for before, after in pairwise(means)]
+    falls = [after < before * (1 - _ROUNDING) for before, after in pairwise(means)]
+    first, last = (f"{_ms(verdict.means_s[name])} ms at {name}" for name in (order[0], order[-1]))
+    lowest = order.index(verdict.best)
+    if all(rises) or all(falls):
+        return f"; the mean {'rises' if rises[0] else 'falls'} from {first} to {last}"
+    if all(falls[:lowest]) and all(rises[lowest:]):
+        return f"; the mean falls from {first} to {_ms(means[lowest])} ms there and rises to {last}"
+    return f"; from {first} to {last} the mean neither rises nor falls all the way"
+
+
+def _interval(interval: Interval, scale: float, unit: str, word: str = "") -> str:
+    """Return an interval in brackets, with as many digits as tell its ends apart."""
     if math.isnan(interval.low):
-        return f" ({interval.why})"
-    return f" (95 % interval{word} {text(interval.low)} to {text(interval.high)}{unit})"
+        return f" ({_why([interval])})"
+    if interval.high - interval.low <= _ROUNDING * max(abs(interval.low), abs(interval.high)):
+        return " (the same in every collective)" if not word else " (the same in every collective of each)"
+    least = 1 if unit == " %" else _digits(interval.value * scale)
+    low, high = ends(interval, scale, least)
+    return f" (95 % interval{word} {low} to {high}{unit})"
+
+
+def ends(interval: Interval, scale: float, digits: int) -> tuple[str, str]:
+    """Return both ends of an interval in text, with at least `digits` decimals and as many as tell them apart."""
+    for more in range(digits, _MAX_DIGITS + 1):
+        low, high = (fixed(end * scale, more) for end in (interval.low, interval.high))
+        if low != high:
+            break
+    return low, high
+
+
+def bracketed(interval: Interval, scale: float, digits: int) -> str:
+    """Return both ends of an interval in brackets for a table or a line, or why there are none."""
+    if math.isnan(interval.low):
+        return "[-]"
+    low, high = ends(interval, scale, digits)
+    return "[all alike]" if low == high else f"[{low}, {high}]"
+
+
+def fixed(number: float, digits: int) -> str:
+    """Return a number with this many decimals, without a sign if it is rounded to zero."""
+    text = f"{number:,.{digits}f}"
+    return text.removeprefix("-") if not text.strip("-0.,") else text
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.1f}"
+    return fixed(share * 100, 1)
+
+
+def _digits(ms: float) -> int:
+    """Return the decimals of a time in ms with four digits, or with all those before the decimal point."""
+    return max(0, 3 - (math.floor(math.log10(ms)) if ms > 0 else 0))
 
 
 def _ms(seconds: float) -> str:
-    """Return a time in ms, with four digits or all those before the decimal point."""
     ms = seconds * 1e3
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.4g}"
-
-
-def _counted(comparisons: Sequence[Comparison]) -> str:
-    """Return the number of collectives and where they come from: "100,000 AllGathers (timing model)"."""
-    counts = [comparison.collectives for comparison in comparisons]
-    number = f"{min(counts):,}" if len(set(counts)) == 1 else f"{min(counts):,} to {max(counts):,}"
-    engines = dict.fromkeys("measured" if comparison.is_measured else "timing model" for comparison in comparisons)
-    each = " each" if len(comparisons[0].times) > 1 or len(comparisons) > 1 else ""
-    names = {COLLECTIVE_NAMES.get(comparison.kind, "collective") for comparison in comparisons}
-    name = names.pop() if len(names) == 1 else "collective"
-    return f"{number} {name}{'' if max(counts) == 1 else 's'}{each} ({list_all(list(engines))})"

@@ -119,6 +119,13 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="vary any key of the scenario, in all combinations with other sweeps; repeatable",
     )
+    add(
+        "--baseline",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="what the others are compared with: mode=wan, or a value of a swept key, as algorithm=ring; repeatable",
+    )
     add("--out", metavar="DIR", help="folder for the results, new or empty (default results/NAME-DATE-TIME)")
     add("--resume", metavar="DIR", help="resume the interrupted run in this folder")
     add("--jobs", metavar="N", help="parallel processes (default: one per core)")
@@ -342,6 +349,8 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
             overrides += [Override(key, values if option == "modes" else values[0], where, typed) for key in keys]
     if options.capture:
         overrides.append(Override("program.capture", options.capture, "--capture"))
+    if options.baseline:
+        overrides.append(Override("run.baseline", options.baseline, "--baseline"))
     of_policies = [
         Override("policy", {"name": text.rpartition(":")[2], "function": text}, f"--policy {text}")
         for text in options.policy

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from analysis.statistics.answer import bracketed, fixed
 from analysis.statistics.intervals import Interval, Series, series_of
 from scenarios.engines.base import Activity, EngineEvent, Failed, Retrying, Slice
 from scenarios.experiment.heartbeat import breaking_silence
@@ -152,7 +153,7 @@ class Progress:
         """Describe a finished point in one line."""
         done, mean, gain, predicted, ratio = self.points[index, mode].words()
         parts = [self.engine, self.configs[index].label, f"{mode}: {done}", f"mean {mean}"]
-        parts += [f"{gain} below base"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
+        parts += [f"gain over base {gain}"] * bool(gain) + [f"predicted {predicted}, ratio {ratio}"] * bool(predicted)
         return f"[{self.finished}/{len(self.points)}] {', '.join(parts)}"
 
     def table(self, last: int) -> Table:
@@ -182,8 +183,8 @@ def _new_point(engine: str, config: Scenario) -> _PointProgress:
 
 def _format_interval(interval: Interval, scale: float, unit: str, digits: int) -> str:
     """Format an estimate with its interval, if it has one."""
-    value, low, high = (f"{number * scale:,.{digits}f}" for number in (interval.value, interval.low, interval.high))
-    return f"{value}{unit}" + ("" if math.isnan(interval.low) else f" [{low}, {high}]")
+    value = f"{fixed(interval.value * scale, digits)}{unit}"
+    return value if math.isnan(interval.low) else f"{value} {bracketed(interval, scale, digits)}"
 
 
 def with_progress(

@@ -5,6 +5,7 @@ from typing import Any
 
 from hosts.collectives.kinds import JobSpan, Workload
 from scenarios.spec import classes
+from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_value, plain_values
 from topologies.fabric.fabric import Fabric, build_fabric
 
@@ -19,6 +20,7 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
             "label": config.label,
             "swept": {key: plain_value(key, value) for key, value in config.at},
             "columns": config.columns,
+            **_contest_as_json(index, config),
             "values": plain_values(config),
             "fabric": _fabric_as_json(build_fabric(config.fabric)),
             "schedule": _schedule_as_json(config.workload),
@@ -33,6 +35,12 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
         }
         for index, config in enumerate(scenario.configurations())
     ]
+
+
+def _contest_as_json(index: int, config: Scenario) -> dict[str, Any]:
+    """Return the swept values in words with their coordinates, and the baseline, as `contests.Setting` has them."""
+    place = setting_of(index, config)
+    return {"at": [list(value) for value in place.at], "baseline": dict(place.baseline)}
 
 
 def _admission_as_json(config: Scenario) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from analysis.results.columns import COLLECTIVE, POINT, REFEREES
 from analysis.results.rows import Point
-from analysis.statistics.answer import Comparison, answer
+from analysis.statistics.answer import answer, bracketed, fixed
 from analysis.statistics.claims import (
     ABOUT,
     PAPER_JOINT_GAIN,
@@ -26,6 +26,7 @@ from analysis.statistics.claims import (
     claims,
     is_paper_configuration,
 )
+from analysis.statistics.contests import MODE, Contest, Place, Setting, baselines_of, contests_of
 from analysis.statistics.fidelity import Fidelity, Fifo, fifo_of
 from analysis.statistics.intervals import Interval, Series, Summary, gain, reasons, series_of, summarise
 from analysis.statistics.transfer_times import times_of
@@ -33,6 +34,7 @@ from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
 from scenarios.spec.admission import UNADMITTED
+from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
 from scenarios.spec.training import sites_of
 from scenarios.text_table import aligned
@@ -126,7 +128,9 @@ class BudgetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PointResult:
-    """One mode in one configuration: its times, and its gain over base (None if they share no collectives).
+    """One mode in one configuration: its times, and its gain over the point `over`, its baseline.
+
+    The gain is None if they share no collectives, and `over` is None for the baseline itself.
 
     `bound_s` is the mean of its collectives' lower bounds, `reconfigure_s` the mean time of a change of routes, and
     `fifo` the effect of fifo queues on collectives without faults; each is None if there is no such value. `jobs` are
@@ -138,6 +142,7 @@ class PointResult:
     mode: str
     summary: Summary
     gain: Interval | None
+    over: str | None = None
     bound_s: float | None = None
     reconfigure_s: float | None = None
     jobs: tuple[JobResult, ...] = ()
@@ -152,7 +157,7 @@ class PointResult:
 class ConfigResult:
     """The results of all modes in one configuration, whose index among the scenario's configurations is `index`.
 
-    `times` are the completion times by mode. The gain of base is zero.
+    `times` are the completion times by mode. The gain of a baseline is zero.
     """
 
     engine: str
@@ -227,9 +232,10 @@ def results_of(
     jobs: Mapping[Point, tuple[JobResult, ...]],
     firsts: Mapping[Point, "First"],
     faults: Mapping[Point, tuple[FaultResult, ...]],
-) -> Iterator[ConfigResult]:
-    """Yield the result of each configuration that has modes with all their collectives stored, over these modes.
+) -> list[ConfigResult]:
+    """Return the result of each configuration that has modes with all their collectives stored, over these modes.
     `firsts` are the first collectives of measured training points."""
+    results = []
     for index, config in enumerate(configs):
         rows_of = {mode: stored.get(Point(engine, index, mode)) for mode in config.run.modes}
         count = config.collective.count
@@ -239,9 +245,50 @@ def results_of(
             jobs_by_mode = {mode: jobs.get(point, ()) for mode, point in points.items()}
             firsts_by_mode = {mode: firsts[point] for mode, point in points.items() if point in firsts}
             faults_by_mode = {mode: faults.get(point, ()) for mode, point in points.items()}
-            yield _result(
-                engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode, faults=faults_by_mode
+            results.append(
+                _result(
+                    engine, index, config, finished, jobs=jobs_by_mode, firsts=firsts_by_mode, faults=faults_by_mode
+                )
             )
+    return _over_baselines(results)
+
+
+def _over_baselines(results: Sequence[ConfigResult]) -> list[ConfigResult]:
+    """Return the results of one engine with the gains of all points over their baselines."""
+    baselines, times = baselines_of(_settings_of(results)), _times_of(results)
+    return [
+        replace(
+            result,
+            points=tuple(_over(point, Place(result.index, point.mode), baselines, times) for point in result.points),
+        )
+        for result in results
+    ]
+
+
+def _over(
+    point: PointResult,
+    place: Place,
+    baselines: Mapping[Place, tuple[str, Place]],
+    times: Mapping[Place, Series],
+) -> PointResult:
+    name, baseline = baselines.get(place, ("", place))
+    if not name or baseline not in times:
+        return point
+    return replace(point, gain=gain(times[baseline], times[place]), over=None if place == baseline else name)
+
+
+def _settings_of(results: Iterable[ConfigResult]) -> list[Setting]:
+    """Return the configurations of results among those of their sweep, with the modes that have results."""
+    found: dict[int, Setting] = {}
+    for result in results:
+        setting = found.get(result.index) or replace(setting_of(result.index, result.config), modes=())
+        modes = tuple(mode for mode in result.config.run.modes if mode in {*setting.modes, *result.times})
+        found[result.index] = replace(setting, modes=modes)
+    return [found[index] for index in sorted(found)]
+
+
+def _times_of(results: Iterable[ConfigResult]) -> dict[Place, Series]:
+    return {Place(result.index, mode): times for result in results for mode, times in result.times.items()}
 
 
 def point_result(mode: str, times: Series, base: Series | None) -> PointResult:
@@ -271,7 +318,7 @@ def _result(
         series[mode] = series_of(np.arange(times_s.size), times_s, config.conditions, **chosen)
     points = tuple(
         replace(
-            point_result(mode, times, series.get("base")),
+            point_result(mode, times, None),
             bound_s=_mean(stored[mode]["bound_s"].to_numpy()),
             reconfigure_s=_mean(stored[mode]["reconfigure_s"].to_numpy()),
             jobs=tuple(
@@ -373,7 +420,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
     `links` has the names of the logical links or ports, as traces use them, and the indices of the
     configurations whose fabric has them.
     """
-    times = dict.fromkeys(("mean_s", "total_s", "gain_vs_base"))
+    times = dict.fromkeys(("mean_s", "total_s", "gain", "baseline", "gain_vs_base"))
     points = [
         _identity(engine, config, mode)
         | times
@@ -407,7 +454,9 @@ def _point_as_json(result: ConfigResult, point: PointResult) -> dict[str, Any]:
     values = {
         "mean_s": point.summary.mean_s.value,
         "total_s": point.summary.total_s.value,
-        "gain_vs_base": None if point.gain is None else point.gain.value,
+        "gain": None if point.gain is None else point.gain.value,
+        "baseline": point.over,
+        "gain_vs_base": None if point.gain is None or point.over not in (None, "base") else point.gain.value,
     }
     which = _identity(result.engine, result.config, point.mode)
     bound = {"mean_bound_s": point.bound_s} | {f"mean_{name}": mean_s for name, mean_s in point.referees_s.items()}
@@ -546,24 +595,22 @@ def _interval_ends(point: PointResult) -> dict[str, float | str | None]:
 
 
 def as_sentence(results: Sequence[ConfigResult]) -> str:
-    """Return the answer of a run in one sentence: which mode is fastest, by how much, and how sure that is."""
-    contests = [
-        Comparison(
-            index=result.index,
-            label=result.config.label,
-            kind="jobs" if result.config.jobs else result.config.collective.kind,
-            is_measured=result.engine != "model",
-            times=result.times,
-        )
+    """Return the answer of a run in one sentence: what is fastest, by how much, and how sure that is."""
+    times = {
+        (result.engine, Place(result.index, mode)): series
         for result in results
-    ]
-    return answer(contests)
+        for mode, series in result.times.items()
+    }
+    return answer(_settings_of(results), times)
 
 
 def as_text(results: Sequence[ConfigResult]) -> str:
     """Return a table of the points and each configuration's order of the modes, with the paper's claims for its own."""
     points = [(result, point) for result in results for point in result.points]
-    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*_COLUMNS, *_OPTIONAL_COLUMNS)]
+    over = list(dict.fromkeys(point.over for _, point in points if point.over is not None))
+    compared = f"gain over {over[0] if len(over) == 1 else 'the baseline'}, 95 % interval"
+    always = (*_COLUMNS, (compared, lambda _, point: _gain(point)))
+    columns = [[heading, *(cell(*point) for point in points)] for heading, cell in (*always, *_OPTIONAL_COLUMNS)]
     shown = (column for number, column in enumerate(columns) if number < len(_COLUMNS) or any(column[1:]))
     rows = list(zip(*shown, strict=True))
     more = (
@@ -668,15 +715,9 @@ def _exposed(training: TrainingResult) -> str:
 
 
 def _gain(point: PointResult) -> str:
-    if point.gain is None or point.mode == "base":
+    if point.gain is None or point.over is None:
         return ""
-    return f"{point.gain.value:.1%}{_format_ends(point.gain, 100, 1)}"
-
-
-def _format_ends(interval: Interval, scale: float, digits: int) -> str:
-    if math.isnan(interval.low):
-        return " [-]"
-    return f" [{interval.low * scale:,.{digits}f}, {interval.high * scale:,.{digits}f}]"
+    return f"{fixed(point.gain.value * 100, 1)}% {bracketed(point.gain, 100, 1)}"
 
 
 def _ms_of(value_s: float | None) -> str:
@@ -695,11 +736,10 @@ _COLUMNS: Sequence[tuple[str, _Cell]] = (
     ("collectives", lambda _, point: f"{point.summary.collectives:,}"),
     (
         "mean, 95 % interval (ms)",
-        lambda _, point: _ms_of(point.summary.mean_s.value) + _format_ends(point.summary.mean_s, 1e3, 3),
+        lambda _, point: f"{_ms_of(point.summary.mean_s.value)} {bracketed(point.summary.mean_s, 1e3, 3)}",
     ),
     ("lower bound (ms)", lambda _, point: _ms_of(point.bound_s)),
     ("total (s)", lambda _, point: f"{point.summary.total_s.value:,.3f}"),
-    ("gain over base, 95 % interval", lambda _, point: _gain(point)),
 )
 """The columns of the table of points: heading and cell."""
 _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
@@ -722,22 +762,44 @@ _OPTIONAL_COLUMNS: Sequence[tuple[str, _Cell]] = (
 
 def _order_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     papers = [result for result in results if _has_paper_values(result)]
-    others = [result for result in results if len(result.points) > 1 and not _has_paper_values(result)]
+    others = [line for engine in dict.fromkeys(one.engine for one in results) for line in _orders(engine, results)]
     if others:
+        about = "where there is an interval of the difference that excludes zero, ~ elsewhere"
         yield from (
             "",
-            "the modes, slowest first (> where there is an interval of the difference that excludes zero, ~ elsewhere)",
+            f"{'the modes' if len(results[0].points) > 1 else 'compared'}, slowest first (> {about})",
+            *others,
         )
-    for result in others:
-        yield f"{result.engine}, {result.config.label}: {result.claims.order_text}"
     if papers:
         paper = f"the paper's claims: {' > '.join(PAPER_ORDER)}, joint about {PAPER_JOINT_GAIN:.0%} below base"
         yield from ("", f"{paper} (here: within {ABOUT * 100:.0f} points of it)")
     for result in papers:
         order = f"{result.claims.order_text}{_verdict(result.claims.order_holds)}"
         joint = next(point for point in result.points if point.mode == "joint")
-        gain_text = f"joint {_gain(joint)} below base{_verdict(result.claims.joint_holds)}"
-        yield f"{result.engine}, {result.config.label}: {order}; {gain_text}"
+        text = f"joint {_gain(_below_base(result, joint))} below base{_verdict(result.claims.joint_holds)}"
+        yield f"{result.engine}, {result.config.label}: {order}; {text}"
+
+
+def _below_base(result: ConfigResult, point: PointResult) -> PointResult:
+    """Return a point of the paper's with its gain over base, whatever the user's baseline."""
+    return replace(point, gain=gain(result.times["base"], result.times[point.mode]), over="base")
+
+
+def _orders(engine: str, results: Sequence[ConfigResult]) -> Iterator[str]:
+    """Yield the order of each contest of an engine, except those of the paper's configurations."""
+    here = [result for result in results if result.engine == engine]
+    papers, times = {result.index for result in here if _has_paper_values(result)}, _times_of(here)
+    for contest in contests_of(_settings_of(here)):
+        series = {name: times[place] for name, place in contest.places.items() if place in times}
+        is_paper = contest.key == MODE and next(iter(contest.places.values())).setting in papers
+        if len(series) > 1 and not is_paper:
+            yield f"{engine}, {_where(contest)}: {claims(series).order_text}"
+
+
+def _where(contest: Contest) -> str:
+    """Return what the alternatives of a contest share, in words."""
+    at = [value.words for value in contest.at] if contest.key != MODE else []
+    return ", ".join(filter(None, [contest.label, *(words for words in at if words not in contest.label.split(", "))]))
 
 
 def _has_paper_values(result: ConfigResult) -> bool:

@@ -1,11 +1,12 @@
 """Checks of a scenario's values together; each value by itself is valid."""
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from itertools import pairwise
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
+from analysis.statistics.contests import MODE
 from hosts.collectives.kinds import ALGORITHMS
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.decide import flows_without_path, probes_of, rank_order_of
@@ -15,12 +16,13 @@ from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.keys import MAX_CONFIGURATIONS
+from scenarios.spec.labels import baseline_of, value_words
 from scenarios.spec.round_workload import JobError
 from scenarios.spec.scenario import MAX_OPTIMUM, Scenario
 from topologies import units
 from topologies.conditions import sampler
 from topologies.conditions.sampler import ConditionsSpec
-from topologies.errors import Mistake, SpecError, did_you_mean, format_value
+from topologies.errors import Mistake, SpecError, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.shaping.rate_scale import ScaleError
 
@@ -40,7 +42,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
         return
     configs, mistakes = scenario.configurations(), list[Mistake]()
     if "run" not in unread and not any(table.startswith("policy") for table in unread):
-        mistakes += _check_modes(scenario)
+        mistakes += [*_check_modes(scenario), *_check_baseline(configs)]
     fabrics: dict[FabricSpec, Fabric] = {}
     if "fabric" not in unread:
         for spec in dict.fromkeys(config.fabric for config in configs):
@@ -87,6 +89,23 @@ def _collect(mistakes: list[Mistake]) -> Iterator[None]:
         yield
     except SpecError as error:
         mistakes += error.mistakes
+
+
+def _check_baseline(configs: Sequence[Scenario]) -> Iterator[Mistake]:
+    """Check that what is wanted as the baseline is a mode of the run, or a value of a swept key."""
+    found = {MODE: list(configs[0].run.modes)}
+    for key in dict(configs[0].at):
+        found[key] = list(dict.fromkeys(value_words(key, dict(one.at)[key]) for one in configs))
+    try:
+        wanted = baseline_of(configs[0])
+    except ValueError as error:
+        yield Mistake("run.baseline", str(error))
+        return
+    for key, words in wanted.items():
+        if words not in found[key]:
+            yield Mistake(
+                "run.baseline", f"{format_value(words)} is no {key} of this run; allowed: {list_first(found[key], 8)}"
+            )
 
 
 def _check_modes(scenario: Scenario) -> Iterator[Mistake]:

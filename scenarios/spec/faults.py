@@ -104,8 +104,12 @@ class Fault:
 
     @property
     def words(self) -> str:
-        """The fault in words, with its time unless it begins before collective 0."""
-        return self.what if (self.collective, self.after_s) == (0, None) else f"{self.what} at {self.at}"
+        """The fault in words, with its time unless it begins before collective 0, and how long it lasts."""
+        at = "" if (self.collective, self.after_s) == (0, None) else f" at {self.at}"
+        if self.of_program:
+            return f"{self.what}{at}{'' if self.lasts_s is None else f' for {format_delay(self.lasts_s)}'}"
+        lasts = "" if self.lasts is None else f" for {self.lasts:,} collective{'s' * (self.lasts != 1)}"
+        return f"{self.what}{at}{lasts}"
 
     @property
     def is_throughout(self) -> bool:

@@ -151,6 +151,13 @@ _MODES = Kind(
     lambda modes: unique(map(_MODE.read, modes), modes),
     list,
 )
+_WANTED = texts('text such as "mode=wan" or "algorithm=ring"', re.compile(r"[^=]+=[^=]+").fullmatch)
+_BASELINE = Kind(
+    f"a list of {_WANTED.allowed}",
+    (list,),
+    lambda given: unique(map(_WANTED.read, given), given) if given else (),
+    list,
+)
 REFEREES = ("ring", "schedule", "policy")
 _REFEREES = Kind(
     f"a list of {', '.join(REFEREES)}",
@@ -281,6 +288,7 @@ KEYS: Mapping[str, Key] = {
         Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first on."),
         Key("collective.budget", "budget_s", DELAY, "Longest acceptable time; results tell whether it is kept."),
         Key("run.modes", "modes", _MODES, "Modes to compare: nothing adapts, rings do, WAN paths do, or both."),
+        Key("run.baseline", "baseline", _BASELINE, "What others are compared with: a mode, or a swept key's value."),
         Key("run.referees", "referees", _REFEREES, "References for the times: the best ring, schedule or policy."),
         Key("run.search", "search", _SEARCH, "Time to search for each best schedule, by the solver's own clock."),
         Key("run.seed", "seed", whole(0, MAX_SEED), "Seed of all random numbers."),
@@ -369,7 +377,6 @@ KEYS: Mapping[str, Key] = {
 }
 """Every key of a scenario except those of [sweep], in the order in which they are written."""
 
-IN_LABEL = ("collective.size", "collective.kind", "collective.algorithm", "training.pipeline")
 OUTERMOST = ("fabric.gpus", "collective.chunk", "conditions.wan_delay")
 SWEPT = (
     *OUTERMOST,
@@ -377,7 +384,17 @@ SWEPT = (
         key
         for key in KEYS
         if key
-        not in (*OUTERMOST, "name", "fabric.grain", "run.modes", "run.referees", "run.search", "run.clock", "policy")
+        not in (
+            *OUTERMOST,
+            "name",
+            "fabric.grain",
+            "run.modes",
+            "run.baseline",
+            "run.referees",
+            "run.search",
+            "run.clock",
+            "policy",
+        )
         and not key.startswith("program.")
     ),
 )

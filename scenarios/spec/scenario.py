@@ -6,7 +6,7 @@ without a sweep. `load` reads files, and `consistency` checks values together.
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from analysis.model.optimal_schedule import COPIED, MAX_GPUS
 from hosts.agent.transport import Transport
-from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING, Workload
+from hosts.collectives.kinds import TRAINING, Workload
 from hosts.collectives.training import Training
 from hosts.embedding.ring import MAX_EXACT_GPUS
 from scenarios.policies.decide import (
@@ -30,47 +30,27 @@ from scenarios.spec.classes import ClassSpec
 from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, workload_of
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
-from scenarios.spec.keys import IN_LABEL, KEYS, OUTERMOST
+from scenarios.spec.keys import KEYS, OUTERMOST
+from scenarios.spec.labels import label_of
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.round_workload import workload_of_jobs
+from scenarios.spec.run import RunSpec
 from scenarios.spec.te import TeSpec
 from scenarios.spec.training import TrainingPlan
 from scenarios.spec.values import (
     DELAY,
     Kind,
 )
-from topologies import units
 from topologies.conditions.sampler import ConditionsSpec, sampler, trace_of
 from topologies.conditions.trace import Trace
-from topologies.errors import SpecError, list_first
+from topologies.errors import SpecError
 from topologies.fabric.fabric import (
     FabricSpec,
     build_fabric,
 )
-from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 
 MAX_OPTIMUM = 300
 """Most collectives for which the best policy is computed: the effort grows as the square of the modes' choices."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """What is compared (`modes`) and with which references (`referees`), how long a best schedule is searched for, the
-    seed of all random numbers, and the clock and the rate scale of the emulation. `captures` is no key: the folder for
-    captures of a run's collectives, None if nothing is captured."""
-
-    modes: tuple[str, ...] = tuple(MODES)
-    referees: tuple[str, ...] = ()
-    search: float = 2.0
-    seed: int = 1
-    clock: str = "virtual"
-    scale: RateScale = FULL_SCALE
-    captures: Path | None = field(default=None, compare=False)
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the emulation runs in real time."""
-        return self.clock == "wall"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,66 +257,8 @@ class Scenario:
 
     @cached_property
     def label(self) -> str:
-        """The configuration in words: "8 GPUs, 64 MB, 10 us", followed by further swept values.
-
-        A single number of GPUs means two equal sites; for other fabrics the sites are listed, as in "4+4+4+4 GPUs", or
-        it is "8 GPUs in one site".
-        """
-        sites = self.fabric.gpus_per_site
-        gpus = self.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
-        one_site = len(sites) == 1
-        wan, delay = self.fabric.wan, units.format_delay(self.conditions.wan_delay_s)
-        if any(one.delay_s is not None for one in self.conditions.links):
-            delay = f"delays by link, else {delay}"
-        if wan.km:
-            delay = (wan.name or "own WAN") + f", without lengths {delay}" * (None in wan.km)
-        words = [f"{gpus} GPUs{' in one site' if one_site else ''}", *self._collective_words]
-        if not one_site:
-            words.append(delay)
-        if self.conditions.links and "conditions.links" not in dict(self.at):
-            words.append(f"links {list_first([one.links for one in self.conditions.links], 3)}")
-        words += filter(None, (self._swept_words(key, value) for key, value in self.at))
-        if self.fabric.grain != DEFAULTS.fabric.grain:
-            words.append(f"{self.fabric.grain} grain")
-        if self.fabric.rails is not None and "fabric.rails" not in dict(self.at):
-            words.append(f"{self.fabric.rails} rail{'s' * (self.fabric.rails != 1)}")
-        if self.fabric.routing != DEFAULTS.fabric.routing and "fabric.routing" not in dict(self.at):
-            words.append(self.fabric.routing)
-        if self.run.is_real:
-            carried = units.format_size(self.run.scale.chunk_bytes(self.collective.chunk_bytes))
-            size = f" with {carried}" if self.kinds - {*SELF_SIZED_KINDS} else ""
-            scaled = "" if self.run.scale == FULL_SCALE else f" at {self.run.scale} of the rates{size}"
-            words.append(f"wall clock{scaled}")
-        return ", ".join(words)
-
-    def _swept_words(self, key: str, value: Any) -> str:
-        """Return a swept value in words; empty if the label has it already."""
-        if key == "fabric.wan" and value.km:
-            return ""
-        is_training = key == "training.pipeline" and bool(self.jobs)
-        if key in (*OUTERMOST, *IN_LABEL) and not is_training:
-            return ""
-        if key in ("job", "class", "conditions.links", "fault"):  # their tables are too long to be written out
-            return ", ".join(each.words for each in value) or f"without {KEYS[key].attribute}"
-        name = "controller delay" if key == "control.delay" else key.partition(".")[2].replace("_", " ")
-        written = KEYS[key].kind.write(value)
-        return f"{name} {str(written).lower() if isinstance(written, bool) else written}"
-
-    @property
-    def _collective_words(self) -> Iterator[str]:
-        """Yield the collective in words: its kind, if it is not the default, and its size."""
-        spec = self.collective
-        if self.jobs:
-            yield f"{len(self.jobs)} job{'s' * (len(self.jobs) != 1)}"
-        if spec.kind == TRAINING and not self.jobs:
-            yield f"training {self.training.pipeline}"
-            yield self.training.words(self.gpus)
-            return
-        if (spec.kind, spec.algorithm) != (DEFAULTS.collective.kind, DEFAULTS.collective.algorithm):
-            yield f"{spec.kind} {spec.algorithm or ''}".strip()
-        of_collective = not self.jobs and spec.kind not in SELF_SIZED_KINDS
-        if of_collective or any(job.has_default_size(spec) for job in self.jobs):
-            yield units.format_size(spec.chunk_bytes if spec.size_bytes is None else spec.size_bytes)
+        """The configuration in words, with every key that is not at its default (`labels.label_of`)."""
+        return label_of(self, DEFAULTS)
 
     @cached_property
     def columns(self) -> Mapping[str, Any]:

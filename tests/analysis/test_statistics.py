@@ -1,4 +1,4 @@
-"""Statistics of completion times: values, the coverage of confidence intervals, claims, the answer and fidelity."""
+"""Statistics of completion times: values, the coverage of confidence intervals, claims and fidelity."""
 
 import math
 
@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.statistics.answer import Comparison, answer
 from analysis.statistics.claims import claims, is_paper_configuration
 from analysis.statistics.fidelity import fidelity
 from analysis.statistics.intervals import (
@@ -283,40 +282,6 @@ def test_claims_compare_only_collectives_that_all_modes_have():
     assert (found.order_holds, found.joint_holds) == (True, True)
     apart = claims(times | {"joint": Series(np.arange(2000, 2100), luck[:100])})
     assert (apart.order_holds, apart.joint_holds) == (None, None)
-
-
-def contest(times, count=400, **changes):
-    luck = np.random.default_rng(7).uniform(0.9, 1.1, count)
-    series = {mode: Series(np.arange(count), share * luck) for mode, share in times.items()}
-    about = {"index": 0, "label": "8 GPUs", "kind": "allgather", "is_measured": False}
-    return Comparison(times=series, **about | changes)
-
-
-def test_the_answer_names_the_comparison_the_winner_its_gain_and_the_interval():
-    text = answer([contest({"base": 1.0, "wan": 0.8, "joint": 0.7})])
-    for part in ("base, wan and joint", "400 AllGathers", "timing model", "8 GPUs", "joint is fastest", "30.0 % below"):
-        assert part in text
-    assert "95 % interval 30.0 to 30.0 %" in text
-    few = answer([contest({"base": 1.0, "joint": 0.7}, 20, is_measured=True)])
-    assert "too few" in few and "measured" in few and "joint has the lowest mean" in few
-    shares = [{"base": 1.0, "joint": 0.7}, {"base": 1.0, "joint": 0.5}, {"base": 1.0, "joint": 1.2}]
-    text = answer([contest(times, index=k) for k, times in enumerate(shares)])
-    assert "joint is fastest at 2 of 3, 30.0 % to 50.0 % below base" in text
-    assert "base is fastest at 1 of 3" in text
-    assert "at all 2" in answer([contest(times, index=k) for k, times in enumerate(shares[:2])])
-    assert "no mode to compare" in answer([contest({"wan": 0.8})])
-    alone = answer([contest({"base": times_s}, index=k) for k, times_s in enumerate((0.2, 21.0, 3.0))])
-    assert alone.startswith("3 configurations: means of 200.2 to 21,018 ms in base over 400 AllGathers each")
-    assert "fastest" not in alone
-    assert "below base" not in answer([contest({"wan": 0.8, "joint": 0.7})])
-
-
-@pytest.mark.parametrize(("modelled", "engine"), [(20, "measured"), (21, "timing model")])
-def test_the_answer_uses_measured_times_unless_the_model_has_more_collectives(modelled, engine):
-    both = [contest({"base": 1.0, "wan": 0.8}, modelled), contest({"base": 1.0, "wan": 0.8}, 20, is_measured=True)]
-    for order in (both, both[::-1]):
-        text = answer(order)
-        assert engine in text and "configurations" not in text
 
 
 def measured(measured_s, predicted_s, drops=0, late=False, collective=0, again=np.nan, mode="base"):

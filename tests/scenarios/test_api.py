@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.results import load
-from scenarios.api import ResultsError, RunError, ScenarioError, compare, run, scenario
+from scenarios.api import ResultsError, RunError, ScenarioError, compare, plot, run, scenario
 from scenarios.experiment.command import run as command
 
 SHORT = ["--engine", "model", "--gpus", "6,8", "--modes", "joint,base", "--collectives", "120", "--no-report"]
@@ -106,3 +106,22 @@ def test_invalid_arguments_of_the_api_raise_an_error_with_the_reason(stored: dic
     assert command(["--engine", "model", "--collectives", "5", "--out", str(tmp_path / "other")]) == 0
     with pytest.raises(ResultsError, match="sweep"):
         compare(stored["two"], tmp_path / "other")
+
+
+def test_plots_are_figures_of_rows_and_folders_and_other_kinds_are_refused_with_those_that_there_are(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    one = scenario(values={"collective.count": 30, "conditions.sampler": "ar1", "run.modes": ["base", "joint"]})
+    rows = run(one)
+    (top, *_), picture = plot(rows).axes, plot(rows)._repr_png_()
+    assert "mean time" in top.get_ylabel() and picture.startswith(b"\x89PNG")
+    assert "number of the AllGather" in plot(rows, "over_time").axes[-1].get_xlabel()
+    run(one, out="kept")
+    assert {type(plot("kept", kind)) for kind in ("comparison", "cdf", "timeline", "over_time")} == {type(plot(rows))}
+    with pytest.raises(ValueError, match='the frame has no figure "fidelity"; allowed: comparison, cdf, over_time'):
+        plot(rows, "fidelity")
+    with pytest.raises(ValueError, match="3 is no figure of the kind cdf; allowed: 0 to 0"):
+        plot(rows, "cdf", number=3)
+    with pytest.raises(ResultsError, match="nowhere"):
+        plot("nowhere")

@@ -71,7 +71,7 @@ def test_in_the_physical_grain_no_two_edges_of_a_ring_share_a_port_so_its_slowes
 
 
 def test_labels_and_link_names_show_the_grain_and_a_sweep_over_grains_is_refused(tmp_path: Path) -> None:
-    assert scenario(PHYSICAL).label.endswith(", physical grain") and "grain" not in scenario().label
+    assert scenario(PHYSICAL).label.endswith(", physical grain, ring slowest edge") and "grain" not in scenario().label
     answer = json.loads(ended("--dry-run", "--json", "--set", PHYSICAL, cwd=tmp_path)[0])
     assert {point["grain"] for point in answer["points"]} == {"physical"}
     assert "g0>s0l0" in answer["links"][0]["names"] and "g0>g1" not in answer["links"][0]["names"]

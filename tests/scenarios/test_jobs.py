@@ -143,7 +143,7 @@ def test_labels_of_swept_configurations_say_without_classes_or_without_jobs():
     labels = [one.label for one in Scenario(sweep=(Axis("class", ((), classes.read([GOLD]))),)).configurations()]
     assert labels[0].endswith("10 us, without classes") and labels[1].endswith("10 us, gold 2")
     (label,) = [one.label for one in load_scenario("paper", [Override("sweep.job", [[]], "job")]).configurations()]
-    assert label.endswith("10 us, without jobs")
+    assert label.endswith("10 us, ring slowest edge, without jobs")
 
 
 def test_a_start_of_zero_equals_the_default_start_of_a_job():

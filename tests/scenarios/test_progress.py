@@ -43,11 +43,15 @@ def test_a_finished_point_is_shown_with_its_mean_and_gain_over_base():
         assert shown.take(part(0, mode, times_s[mode][:700]))
     always = {"reembedded": np.ones(1000, bool), "rerouted": np.ones(1000, bool)}
     series = {mode: series_of(np.arange(1000), times, setting.conditions, **always) for mode, times in times_s.items()}
-    mean, less = summarise(series["joint"]).mean_s, gain(series["base"], series["joint"])
+    mean = summarise(series["joint"]).mean_s
     in_words = f"{mean.value * 1e3:,.3f} ms [{mean.low * 1e3:,.3f}, {mean.high * 1e3:,.3f}]"
+    assert shown.points[0, "joint"].words()[:3] == ("1,000 of 1,000", in_words, "50.0 % [all alike]")
+    less = gain(series["base"], series["wan"])
     below = f"{less.value * 100:.1f} % [{less.low * 100:.1f}, {less.high * 100:.1f}]"
-    assert shown.points[0, "joint"].words()[:3] == ("1,000 of 1,000", in_words, below)
-    assert shown.line(0, "joint").startswith("[4/4] model, 8 GPUs, 8 MB, 10 us, joint: 1,000 of 1,000, mean ")
+    assert shown.points[0, "wan"].words()[2] == below
+    assert shown.line(0, "joint").startswith(
+        "[4/4] model, 8 GPUs, 8 MB, 10 us, ring slowest edge, joint: 1,000 of 1,000, mean "
+    )
 
 
 def test_the_time_left_is_extrapolated_from_the_pace_since_the_run_began(clock):

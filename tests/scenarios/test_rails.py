@@ -105,10 +105,8 @@ def test_rails_survive_storing_appear_in_labels_and_replace_leaves_and_spines() 
     text = resolved(one)
     assert "leaves" not in text and "spines" not in text and scenario_of(text).fabric == one.fabric
     swept = scenario(*ONE, "sweep.fabric.oversubscription=[1, [2, 3]]")
-    assert [point.label.split(", ")[3] for point in swept.configurations()] == [
-        "oversubscription 1.0",
-        "oversubscription [2.0",
-    ]
+    shown = [point.label for point in swept.configurations()]
+    assert "oversubscription 1.0," in shown[0] and "oversubscription [2.0, 3.0]," in shown[1]
     assert "leaves" in resolved(scenario(*ONE, "sweep.fabric.oversubscription=[1, 2]"))
 
 

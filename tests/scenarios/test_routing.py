@@ -36,12 +36,12 @@ def times_s(setting: Scenario, mode: str, count: int = 5) -> "list[float]":
 
 def test_the_routing_appears_in_labels_survives_storing_and_can_be_swept() -> None:
     one = scenario("fabric.routing=ecmp", "fabric.hash_seed=7")
-    assert one.label.endswith(", ecmp") and "single" not in scenario().label
+    assert ", ecmp, hash seed 7" in one.label and "single" not in scenario().label
     assert from_json(to_json(one)).fabric == one.fabric
     with pytest.raises(ScenarioError, match="allowed: single, ecmp, spray"):
         scenario("fabric.routing=random")
     swept = scenario('sweep.fabric.routing=["single", "spray"]')
-    assert [point.label.rpartition(", ")[2] for point in swept.configurations()] == ["routing single", "routing spray"]
+    assert ["routing single" in point.label for point in swept.configurations()] == [True, False]
     with pytest.raises(ScenarioError, match="sprayed over all paths, the workload has 8,192 channels; allowed: 5,000"):
         scenario("fabric.routing=spray", "fabric.grain=physical", "fabric.spines=32", "collective.channels=64")
 

@@ -72,11 +72,12 @@ def test_with_json_stdout_is_exactly_one_object(run):
     answer = json.loads(run("--collectives", 30, "--json", "--no-report", "--out", "there").out)
     assert list(answer) == ["run", "points"] and answer["run"] == "there"
     assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
-    assert all(list(point)[:10] == [*POINT_KEYS, "gain_vs_base"] for point in answer["points"])
+    assert all(list(point)[:12] == [*POINT_KEYS, "gain", "baseline", "gain_vs_base"] for point in answer["points"])
     base = answer["points"][0]
     assert base["gain_vs_base"] == 0 and base["total_s"] == pytest.approx(30 * base["mean_s"])
     for point in answer["points"]:
-        assert point["gain_vs_base"] == pytest.approx(1 - point["total_s"] / base["total_s"])
+        assert point["gain"] == point["gain_vs_base"] == pytest.approx(1 - point["total_s"] / base["total_s"])
+        assert point["baseline"] == (None if point is base else "base")
 
 
 def test_running_the_resolved_scenario_reproduces_the_results(points, tmp_path):
@@ -143,8 +144,8 @@ def test_constant_times_and_series_too_short_for_an_interval_give_results_withou
     # Seven steps of 1.6 ms each, whatever the ring, plus the accumulated delays.
     assert all(point["mean_s"] == pytest.approx(7 * 1.6e-3, rel=0.02) for point in found)
     assert all(point["gain_vs_base"] == pytest.approx(0, abs=0.01) for point in found)
-    text = (tmp_path / "there/summary.csv").read_text() + (tmp_path / "there/figures/paper.csv").read_text()
-    assert "nan" not in text
+    text = (tmp_path / "there/summary.csv").read_text()
+    assert "nan" not in text + (tmp_path / "there/figures/paper.csv").read_text()
     assert (",,\n" in text) == (count < 60)
 
 

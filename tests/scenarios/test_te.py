@@ -308,7 +308,7 @@ start = "15 ms"
 def test_te_keys_survive_storing_and_invalid_combinations_are_refused() -> None:
     one = scenario(TE, "te.every=4", "te.pieces=8")
     assert (from_json(to_json(one)).te.every, from_json(to_json(one)).fabric.pieces) == (4, 8)
-    assert one.label.endswith(", te")
+    assert ", te, " in one.label and one.label.endswith(", te every 4, te pieces 8")
     one = scenario(TE, "te.every=100 ms", "te.demand=measured")
     assert from_json(to_json(one)).te.every == 0.1 and scenario_of(resolved(one)).te == one.te
     by_time = {

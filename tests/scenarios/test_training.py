@@ -168,8 +168,8 @@ def test_a_training_scenario_survives_writing_and_reading() -> None:
     sweep = "[sweep]\n'training.pipeline' = ['1f1b', 'zero-bubble']\n"
     split = scenario(f"[training]\nweights = '5 ms'\n{sweep}[[job]]\nkind = 'training'\n")
     assert scenario_of(resolved(split)) == split and split.training.weights_s == 5e-3
-    labels = [f"8 GPUs, 1 job, 10 us, pipeline {name}" for name in ("1f1b", "zero-bubble")]
-    assert [one.label for one in split.configurations()] == labels
+    for one, name in zip(split.configurations(), ("1f1b", "zero-bubble"), strict=True):
+        assert one.label.startswith("8 GPUs, 1 job (#") and f", 10 us, pipeline {name}" in one.label
     assert "training" not in resolved(scenario(""))
 
 

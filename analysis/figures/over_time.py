@@ -1,0 +1,269 @@
+"""A run over time: the time of each collective, and below it the rates of the WAN links that it used.
+
+A run gets this figure if its conditions have a memory (a trace, markov, ar1, or conditions by time) or if it has
+faults. Faults are spans; below the figure is what each cost. Rates are those before any fault takes a link down.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis.figures.collective_detail import links_in_use
+from analysis.figures.output import Picture, canvas, csv_text, heading, legend
+from analysis.figures.run_points import Configuration, PointRows, Points
+from analysis.figures.style import FAINT, MODE_STYLES, line, line_style, marker, time_unit
+from analysis.results.reader import Run
+from analysis.statistics.answer import fixed
+from topologies.conditions.sampler import sampler
+from topologies.conditions.timed import Timed
+from topologies.errors import ConditionsError
+from topologies.fabric.ports import links_in_grain
+from topologies.units import format_delay, parse_delay_s
+
+Floats = npt.NDArray[np.float64]
+
+_WITH_MEMORY = ("trace", "markov", "ar1")
+_MOST = 200  # collectives that are drawn
+_BEFORE = 20  # of them before the first fault, if it is later than the first _MOST
+_LINKS = 6
+_COSTS = 6  # faults whose cost is written below the figure
+_MOST_ROWS, _LEAST = 400, 10  # rows of conditions by time that are drawn, in at least so many collectives
+_AT = re.compile(r"(?:(?P<after>.+?) into )?collective (?P<number>[0-9]+)")
+
+
+Shown = Sequence[tuple[PointRows, npt.NDArray[np.bool_]]]
+"""Points, each with a mask of the rows that are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """A fault in force, from its beginning to its end, both on the axis of collectives."""
+
+    what: str
+    begin: float
+    end: float
+
+
+def is_drawn(configuration: Configuration) -> bool:
+    """Return whether the times of a configuration's collectives follow each other in a way worth a figure."""
+    values = configuration.values
+    has_memory = values["conditions.sampler"] in _WITH_MEMORY or values.get("conditions.every") is not None
+    return has_memory or bool(values.get("fault"))
+
+
+def picture(name: str, run: Run, points: Points, configuration: Configuration) -> Picture | None:
+    """Draw the collectives of a configuration of the run called `name`; None if it has none."""
+    here = [point for (_, index, _), point in points.items() if index == configuration.index]
+    if not here:
+        return None
+    faults, window = list(_faults(configuration)), _window(configuration, here)
+    shown = [(point, (point.number >= window[0]) & (point.number < window[1])) for point in here]
+    steps, rates_bps, names = _rates(run, configuration, window, _used(configuration, shown))
+    rows = list(_rows(shown, steps, rates_bps, names, is_timed=_is_timed(configuration)))
+    with canvas(7.2, 4.6 if names else 3.2) as figure:
+        grid = figure.subplots(
+            2 if names else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2][: 1 + bool(names)]
+        )
+        times, *others = grid[:, 0]
+        _draw_times(times, shown)
+        for axes in others:
+            _draw_rates(axes, steps, rates_bps, names)
+        for axes in grid[:, 0]:
+            for span in faults:
+                if span.begin < window[1] and span.end > window[0]:
+                    ends = max(span.begin, window[0] - 0.5), min(span.end, window[1] - 0.5)
+                    axes.axvspan(*ends, facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", linewidth=0.4, zorder=0)
+        grid[-1, 0].set_xlabel(collective_axis(configuration))
+        grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
+        heading(figure, configuration.label)
+        notes = [*_notes(here, window), *_costs(run, configuration)]
+        legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
+    caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
+    stem = f"{name}-over-time" if configuration.index == 0 else f"{name}-{configuration.index}-over-time"
+    return Picture(name=stem, caption=f"{caption}{configuration.label}.", figure=figure, data=csv_text(rows))
+
+
+_FAULT = Patch(facecolor="#EEEEEE", edgecolor=FAINT, hatch="////", label="a fault is in force")
+
+
+def collective_axis(configuration: Configuration) -> str:
+    """Return what the axis of collectives counts."""
+    what = f"number of the {configuration.collective}"
+    if not _is_timed(configuration):
+        return what
+    interval = configuration.values.get("conditions.interval") or configuration.values.get("conditions.every")
+    step = configuration.values.get("conditions.trace_step")
+    seconds = step if configuration.values["conditions.sampler"] == "trace" else interval
+    return f"{what}, one every {format_delay(float(seconds))}" if seconds else what
+
+
+def _is_timed(configuration: Configuration) -> bool:
+    return configuration.values.get("conditions.every") is not None
+
+
+def _faults(configuration: Configuration) -> Iterator[Span]:
+    for fault in configuration.values.get("fault") or ():
+        at = _AT.fullmatch(str(fault["at"]))
+        if at is None:
+            continue
+        first, is_within = int(at["number"]), bool(at["after"]) and parse_delay_s(at["after"]) > 0
+        lasts = int(str(fault["for"]).split()[0]) if "for" in fault else math.inf
+        yield Span(what=str(fault["what"]), begin=first if is_within else first - 0.5, end=first + lasts - 0.5)
+
+
+def _window(configuration: Configuration, points: Sequence[PointRows]) -> tuple[int, int]:
+    """Return the first collective that is drawn, and the one after the last: the measured ones, if there are any."""
+    measured = [point for point in points if point.engine == "emulation"]
+    numbers = np.concatenate([point.number for point in measured or points])
+    first, last, most = int(numbers.min()), int(numbers.max()), _MOST
+    values = configuration.values
+    if _is_timed(configuration):
+        is_trace = values["conditions.sampler"] == "trace"
+        interval_s = (
+            values["conditions.trace_step" if is_trace else "conditions.interval"] or values["conditions.every"]
+        )
+        most = max(_LEAST, min(_MOST, round(_MOST_ROWS * values["conditions.every"] / interval_s)))
+    begins = [math.ceil(span.begin) for span in _faults(configuration)]
+    if begins and min(begins) >= first + most:
+        first = min(begins) - min(_BEFORE, most // 2)
+    return first, min(last + 1, first + most)
+
+
+def _used(configuration: Configuration, shown: Shown) -> Counter[int]:
+    """Return how often the drawn collectives use each link."""
+    used = Counter[int]()
+    for point, rows in shown:
+        used += links_in_use(configuration, point.rows[rows])
+    return used
+
+
+def _rates(
+    run: Run, configuration: Configuration, window: tuple[int, int], used: Counter[int]
+) -> tuple[Floats, Floats, list[str]]:
+    """Return where on the axis of collectives rates begin to hold, [S], the rates [S, links] bit/s, and the links.
+
+    The links are those of the WAN that are used most often. There are none if the conditions can neither be drawn
+    again nor are stored.
+    """
+    links = [link for link in links_in_grain(configuration.fabric).all if link.kind == "wan"]
+    none = np.empty(0), np.empty((0, 0)), list[str]()
+    chosen = sorted(links, key=lambda link: (-used[link.index], link.index))[:_LINKS]
+    kept = sorted(link.index for link in chosen if used[link.index] or not used)
+    if not kept:
+        return none
+    try:
+        steps, rates_bps = _drawn(configuration, window)
+    except ConditionsError:  # the file of the trace is missing
+        table = run.conditions
+        stored = table[
+            (table["setting"] == configuration.index) & table["collective"].between(window[0], window[1] - 1)
+        ]
+        if stored.empty or _is_timed(configuration):
+            return none
+        wide = stored.pivot_table(index="collective", columns="link", values="rate_bps")
+        steps, rates_bps = np.asarray(wide.index, dtype=np.float64) - 0.5, wide.to_numpy(dtype=np.float64)
+    names = {link.index: link.name for link in links}
+    return steps, rates_bps[:, kept], [names[index] for index in kept]
+
+
+def _drawn(configuration: Configuration, window: tuple[int, int]) -> tuple[npt.NDArray[Any], Floats]:
+    """Return where rates begin to hold, and the rates of all links, drawn again from the seed."""
+    draws = sampler(configuration.fabric, configuration.conditions, seed=configuration.seed)
+    first, end = window
+    if not isinstance(draws, Timed):
+        return np.arange(first, end) - 0.5, draws.rates_bps(first, end - first)
+    row, last = int(draws.row(np.array(first))), int(draws.row(np.array(end)))
+    last = last if draws.source.limit is None else min(last, draws.source.limit - 1)
+    steps = np.arange(row, last + 1) * draws.every_ns / draws.interval_ns
+    return np.maximum(steps, first - 0.5), draws.source.rates_bps(row, last + 1 - row)
+
+
+def _draw_times(axes: Axes, shown: Shown) -> None:
+    highest = max((float(point.completion_s[rows].max()) for point, rows in shown if rows.any()), default=1.0)
+    unit_s, unit = time_unit(highest)
+    is_measured = {point.mode for point, _ in shown if point.engine == "emulation"}
+    for point, rows in shown:
+        number = point.number[rows]
+        if point.engine == "emulation":
+            axes.plot(number, point.predicted_s[rows] / unit_s, zorder=2, **line(point.mode))
+            axes.plot(number, point.completion_s[rows] / unit_s, zorder=3, **marker(point.mode, measured=True))
+        elif point.mode not in is_measured:
+            axes.plot(number, point.completion_s[rows] / unit_s, zorder=2, **line(point.mode))
+    axes.set_ylabel(f"time of a collective ({unit})")
+    axes.set_ylim(bottom=0)
+
+
+def _draw_rates(axes: Axes, steps: Floats, rates_bps: Floats, names: Sequence[str]) -> None:
+    for index, name in enumerate(names):
+        look = line_style(index) | {"marker": "", "linewidth": 1.1, "linestyle": ("-", "--")[index // 4 % 2]}
+        ends = np.append(steps, steps[-1] + 1)
+        axes.step(ends, np.append(rates_bps[:, index], rates_bps[-1:, index]) / 1e9, where="post", label=name, **look)
+    axes.set_ylabel("rate (Gbit/s)")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=6.5, ncols=1 + len(names) // 5, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _handles(shown: Shown) -> list[Line2D]:
+    here = {
+        point.mode: point.engine == "emulation" for point, _ in sorted(shown, key=lambda one: one[0].engine != "model")
+    }
+    looks = {
+        mode: line(mode) | (marker(mode, measured=True) if is_measured else {}) for mode, is_measured in here.items()
+    }
+    modes = [mode for mode in MODE_STYLES if mode in here]
+    return [Line2D([], [], label=MODE_STYLES[mode].label, **(looks[mode] | line(mode))) for mode in modes]
+
+
+def _notes(points: Sequence[PointRows], window: tuple[int, int]) -> Iterator[str]:
+    """Yield how to read the figure, and what it leaves out."""
+    is_measured = any(point.engine == "emulation" for point in points)
+    yield "Lines: predicted; markers: measured." if is_measured else "Lines: predicted."
+    most = max(int(point.number.max()) + 1 for point in points if not is_measured or point.engine == "emulation")
+    if most > window[1] or window[0]:
+        yield f"Collectives {window[0]:,} to {window[1] - 1:,} of {most:,}."
+
+
+def _costs(run: Run, configuration: Configuration) -> Iterator[str]:
+    """Yield what each measured fault cost, by mode: the time that it took from the collectives that it hit."""
+    if run.faults.empty:
+        return
+    mine = run.faults[run.faults["setting"] == configuration.index]
+    for number, ((at, what), rows) in enumerate(mine.groupby(["at_collective", "what"], sort=True)):
+        if number == _COSTS:
+            yield f"{mine.groupby(['at_collective', 'what']).ngroups - _COSTS} more faults are in faults.parquet."
+            return
+        known = rows[rows["cost_s"].notna()]
+        costs = ", ".join(f"{row.mode} {fixed(row.cost_s * 1e3, 3)} ms" for row in known.itertuples(index=False))
+        yield f"{what} in collective {at:,} cost {costs or 'a time that is not known'}."
+
+
+def _rows(
+    shown: Shown,
+    steps: Floats,
+    rates_bps: Floats,
+    names: Sequence[str],
+    *,
+    is_timed: bool,
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the figure's data: a row for each collective of each point, with the rates under which it begins."""
+    for point, rows in shown:
+        about = {"engine": point.engine, "setting": point.configuration.index, "mode": point.mode}
+        for number, time_s, predicted_s in zip(
+            point.number[rows].tolist(),
+            point.completion_s[rows].tolist(),
+            point.predicted_s[rows].tolist(),
+            strict=True,
+        ):
+            at = number if is_timed else number - 0.5
+            row = int(np.searchsorted(steps, at, side="right")) - 1
+            rates = {f"rate_bps {name}": rates_bps[row, index] for index, name in enumerate(names)} if row >= 0 else {}
+            yield about | {"collective": number, "completion_s": time_s, "predicted_s": predicted_s} | rates

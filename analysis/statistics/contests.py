@@ -1,0 +1,179 @@
+"""What a run compares: the alternatives of each contest, under conditions that they share, and their baseline.
+
+With several modes, the modes of each configuration compete. With one mode, the values of swept keys do: those that
+somebody can choose (an algorithm, a routing, the number of pieces) at each combination of the others (sizes, delays,
+rates), or all of them if there are only others.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MODE = "mode"
+"""The name of the modes among what can be a baseline, beside keys of the scenario."""
+
+_CHOICES = (
+    *(f"collective.{name}" for name in ("algorithm", "channels", "pieces", "schedule", "reembed_every", "ring")),
+    *("fabric.routing", "fabric.rails", "fabric.paths", "fabric.buffer", "class", "policy"),
+    *("transport.", "te.", "training.", "control.", "admission."),
+)
+"""The keys, or the tables, whose values somebody chooses; those of other keys are given."""
+
+
+class Value(NamedTuple):
+    """The value of a swept key: the key, the value in words ("16 GPUs"), and its coordinate if it is a quantity."""
+
+    key: str
+    words: str
+    number: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A configuration among the others of its sweep: its index and label, the values of swept keys, and its modes.
+
+    `baseline` has the values, in words, of the keys (and of MODE) whose baseline the user has chosen.
+    """
+
+    index: int
+    label: str
+    kind: str
+    at: tuple[Value, ...]
+    modes: tuple[str, ...]
+    baseline: Mapping[str, str]
+
+
+class Place(NamedTuple):
+    """The index of a point's configuration, and its mode."""
+
+    setting: int
+    mode: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """Alternatives that are compared with each other: their points by name, and the name of their baseline.
+
+    `at` are the values of the swept keys by which contests differ, and `label` is what all alternatives share.
+    `is_choice` tells that somebody can choose among the alternatives, `key` the one key whose values they are (or
+    MODE), and `numbers` are their coordinates if they are quantities.
+    """
+
+    label: str
+    kind: str
+    at: tuple[Value, ...]
+    places: Mapping[str, Place]
+    baseline: str
+    is_choice: bool
+    key: str | None = None
+    numbers: Mapping[str, float] | None = None
+
+    @property
+    def name_of(self) -> Mapping[Place, str]:
+        """The names of the alternatives by their points."""
+        return {place: name for name, place in self.places.items()}
+
+
+def is_choice(key: str) -> bool:
+    """Return whether somebody chooses the value of a key, rather than being given it."""
+    return key in _CHOICES or key.startswith(tuple(one for one in _CHOICES if one.endswith(".")))
+
+
+def contests_of(settings: Sequence[Setting]) -> tuple[Contest, ...]:
+    """Return the contests of a run's configurations, in their order; none if there is a single point."""
+    if len({mode for one in settings for mode in one.modes}) > 1:
+        varied = _varied(settings)
+        return tuple(_of_modes(one, varied) for one in settings if len(one.modes) > 1)
+    varied = _varied(settings)
+    if not varied:
+        return ()
+    chosen = {key for key in varied if is_choice(key)}
+    if not chosen:
+        return (_of_values(settings, varied, is_choice=False),)
+    groups: dict[tuple[str, ...], list[Setting]] = {}
+    for one in settings:
+        groups.setdefault(tuple(value.words for value in one.at if value.key in varied - chosen), []).append(one)
+    return tuple(_of_values(group, chosen, is_choice=True, others=varied - chosen) for group in groups.values())
+
+
+def baselines_of(settings: Sequence[Setting]) -> dict[Place, tuple[str, Place]]:
+    """Return for every point of a contest the name and the point of its baseline.
+
+    Values that nobody chooses, such as sizes, have one only if the user has named it.
+    """
+    return {
+        place: (one.baseline, one.places[one.baseline])
+        for one in contests_of(settings)
+        if one.is_choice or any(setting.baseline for setting in settings)
+        for place in one.places.values()
+    }
+
+
+def _varied(settings: Iterable[Setting]) -> set[str]:
+    """Return the keys that have several values."""
+    values: dict[str, set[str]] = {}
+    for one in settings:
+        for value in one.at:
+            values.setdefault(value.key, set()).add(value.words)
+    return {key for key, words in values.items() if len(words) > 1}
+
+
+def _of_modes(one: Setting, varied: set[str]) -> Contest:
+    wanted = one.baseline.get(MODE, "base")
+    return Contest(
+        label=one.label,
+        kind=one.kind,
+        at=tuple(value for value in one.at if value.key in varied),
+        places={mode: Place(one.index, mode) for mode in one.modes},
+        baseline=wanted if wanted in one.modes else one.modes[0],
+        is_choice=True,
+        key=MODE,
+    )
+
+
+def _of_values(group: Sequence[Setting], keys: set[str], *, is_choice: bool, others: Iterable[str] = ()) -> Contest:
+    named: dict[str, Setting] = {}
+    for one in group:
+        name = _name(one, keys)
+        named[name if name not in named else f"{name} (no. {len(named) + 1})"] = one
+    only = next(iter(keys)) if len(keys) == 1 else None
+    numbers = {
+        name: value.number
+        for name, one in named.items()
+        for value in one.at
+        if value.key == only and value.number is not None
+    }
+    return Contest(
+        label=_shared_words([one.label for one in group]),
+        kind=group[0].kind,
+        at=tuple(value for value in group[0].at if value.key in others),
+        places={name: Place(one.index, one.modes[0]) for name, one in named.items()},
+        baseline=_baseline(named, keys),
+        is_choice=is_choice,
+        key=only,
+        numbers=numbers if len(numbers) == len(named) else None,
+    )
+
+
+def _baseline(named: Mapping[str, Setting], keys: set[str]) -> str:
+    """Return the name of the alternative with the wanted values, or else with the first ones."""
+    first = next(iter(named.values()))
+    wanted = {value.key: first.baseline.get(value.key, value.words) for value in first.at if value.key in keys}
+    return next(
+        (
+            name
+            for name, one in named.items()
+            if all(wanted[value.key] == value.words for value in one.at if value.key in keys)
+        ),
+        next(iter(named)),
+    )
+
+
+def _name(one: Setting, keys: set[str]) -> str:
+    return ", ".join(value.words for value in one.at if value.key in keys)
+
+
+def _shared_words(labels: Sequence[str]) -> str:
+    """Return the parts that all labels have: "8 GPUs, 10 us" of "8 GPUs, 8 MB, 10 us" and "8 GPUs, 64 MB, 10 us"."""
+    parts = [label.split(", ") for label in labels]
+    return ", ".join(part for part in parts[0] if all(part in other for other in parts[1:]))

@@ -1,0 +1,260 @@
+"""A configuration in words: its label, which names every key that is not at its default, and its place in a sweep.
+
+Tables that are too long for a label are told apart by a number in hexadecimal digits, "2 jobs (#3f09ac)".
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, Protocol
+
+from analysis.statistics.contests import MODE, Setting, Value
+from hosts.collectives.kinds import SELF_SIZED_KINDS, TRAINING
+from hosts.collectives.training import Training
+from scenarios.spec.collective import CollectiveSpec
+from scenarios.spec.jobs import JobSpec
+from scenarios.spec.keys import KEYS
+from scenarios.spec.run import RunSpec
+from topologies import units
+from topologies.conditions.sampler import ConditionsSpec, delays_s
+from topologies.errors import SpecError, list_first
+from topologies.fabric.fabric import FabricSpec, build_fabric
+from topologies.fabric.ports import links_in_grain
+from topologies.fabric.wan import WanSpec
+from topologies.shaping.rate_scale import FULL_SCALE
+
+_STATED = {
+    *("fabric.gpus", "fabric.wan", "fabric.sites", "conditions.wan_delay"),
+    *("collective.kind", "collective.algorithm", "collective.chunk", "collective.size"),
+    *("run.clock", "run.rate_scale"),
+}
+"""The keys that a label begins or ends with."""
+_WITHOUT_EFFECT = {
+    *("name", "run.modes", "run.referees", "run.search", "run.baseline", "policy", "collective.count"),
+    *("collective.emulated", "collective.budget"),
+    *(f"program.{name}" for name in ("deadline", "sample", "memory", "processes", "output", "files", "capture")),
+}
+"""The keys that change no time of a point, or that are told beside the label."""
+_PLAIN = ("fabric.routing",)
+"""The keys whose values speak for themselves."""
+_TABLES = ("job", "class", "conditions.links", "fault")
+"""The keys whose values are tables, too long to be written out."""
+_IN_TRAINING = tuple(f"training.{name}" for name in ("pipeline", "stages", "micro_batches", "replicas"))
+_MOST = 3  # entries of a table that are named
+
+
+class Configuration(Protocol):
+    """What a label tells of a configuration, as `Scenario` has it."""
+
+    @property
+    def fabric(self) -> FabricSpec: ...
+    @property
+    def conditions(self) -> ConditionsSpec: ...
+    @property
+    def collective(self) -> CollectiveSpec: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def jobs(self) -> tuple[JobSpec, ...]: ...
+    @property
+    def run(self) -> RunSpec: ...
+    @property
+    def at(self) -> tuple[tuple[str, Any], ...]: ...
+    @property
+    def gpus(self) -> int: ...
+    @property
+    def kinds(self) -> Set[str]: ...
+    @property
+    def label(self) -> str: ...
+    def value(self, key: str) -> Any: ...
+
+
+def label_of(config: Configuration, defaults: Configuration) -> str:
+    """Return a configuration in words: "8 GPUs, 64 MB, 10 us", and then every other key that is not at its default.
+
+    A single number of GPUs means two equal sites; for other fabrics the sites are listed, as in "4+4+4+4 GPUs", or it
+    is "8 GPUs in one site".
+    """
+    sites = config.fabric.gpus_per_site
+    gpus = config.gpus if sites == sites[:1] * 2 else "+".join(map(str, sites))
+    one_site = len(sites) == 1
+    words = [f"{gpus} GPUs{' in one site' if one_site else ''}", *_collective_words(config, defaults)]
+    if not one_site:
+        words.append(_wan_words(config))
+    words += filter(None, (_further_words(config, key, defaults) for key in KEYS))
+    if config.run.is_real:
+        carried = units.format_size(config.run.scale.chunk_bytes(config.collective.chunk_bytes))
+        size = f" with {carried}" if config.kinds - {*SELF_SIZED_KINDS} else ""
+        scaled = "" if config.run.scale == FULL_SCALE else f" at {config.run.scale} of the rates{size}"
+        words.append(f"wall clock{scaled}")
+    return ", ".join(words)
+
+
+def setting_of(index: int, config: Configuration) -> Setting:
+    """Return the place of a configuration among those of its sweep."""
+    return Setting(
+        index=index,
+        label=config.label,
+        kind="jobs" if config.jobs else config.collective.kind,
+        at=tuple(Value(key, value_words(key, value), _number(value)) for key, value in config.at),
+        modes=config.run.modes,
+        baseline=baseline_of(config),
+    )
+
+
+def baseline_of(config: Configuration) -> dict[str, str]:
+    """Return the values in words of the swept keys (and of MODE) whose baseline the user has chosen.
+
+    Raises ValueError for a key that is not swept and for a value that cannot be read.
+    """
+    swept, wanted = dict(config.at), dict[str, str]()
+    for text in config.run.baseline:
+        name, _, written = text.partition("=")
+        key = _key_of(name.strip(), swept)
+        wanted[key] = written.strip() if key == MODE else value_words(key, _read(key, written.strip()))
+    return wanted
+
+
+def _key_of(name: str, swept: Mapping[str, Any]) -> str:
+    found = [key for key in (MODE, *swept) if name in (key, key.rpartition(".")[2])]
+    if len(found) != 1:
+        raise ValueError(
+            f"{name!r} is {'not swept' if not found else 'not clear'}; allowed: {', '.join((MODE, *swept))}"
+        )
+    return found[0]
+
+
+def _read(key: str, written: str) -> Any:
+    for meant in (_plain_number(written), written):
+        if meant is not None:
+            try:
+                return KEYS[key].kind.read(meant)
+            except ValueError as error:
+                why = error
+    raise why
+
+
+def _plain_number(text: str) -> int | float | bool | None:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() else number
+
+
+def value_words(key: str, value: Any) -> str:
+    """Return the value of a swept key in words that tell the key, too: "16 GPUs", "64 MB", "pieces 4"."""
+    if key == "fabric.gpus":
+        return f"{sum(value) if value == value[:1] * 2 else '+'.join(map(str, value))} GPUs"
+    if key in ("collective.chunk", "collective.size") and value is not None:
+        return units.format_size(value) + " buffer" * (key == "collective.size")
+    if key == "conditions.wan_delay":
+        return units.format_delay(value)
+    if key == "fabric.wan":
+        return _wan_name(value)
+    if key in ("collective.kind", "collective.algorithm", "training.pipeline", *_PLAIN) and value is not None:
+        return str(value)
+    return key_words(key, value)
+
+
+def key_words(key: str, value: Any) -> str:
+    """Return a key with its value in words: "wan rate 40 Gbit/s"; a table has the words of its entries."""
+    kind = KEYS[key].kind
+    if key in _TABLES:
+        if not value:
+            return f"without {KEYS[key].attribute}"
+        is_short = key != "job" and len(value) <= _MOST
+        return list_first([each.words for each in value], _MOST) + f" ({_number_of(key, value)})" * (not is_short)
+    table, _, last = key.rpartition(".")
+    name = last.replace("_", " ")
+    if table in ("te", "admission", "control", "class"):
+        name = f"{'controller' if table == 'control' else table} {name}"
+    written = None if value is None else kind.write(value)
+    if key in ("conditions.trace", "collective.schedule") and value is not None:
+        return f"{name} {'/'.join(str(written).split('/')[-2:])}"
+    if isinstance(written, bool):
+        return f"{name} {str(written).lower()}"
+    return f"{name} {'default' if written is None else written}"
+
+
+def _number(value: Any) -> float | None:
+    """Return the coordinate of a value: a number, the GPUs of all sites, or the middle of a range of rates."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, tuple) and value and all(type(item) is int for item in value):
+        return float(sum(value))
+    return None
+
+
+def _further_words(config: Configuration, key: str, defaults: Configuration) -> str:
+    """Return a key that the label's beginning does not state, in words, if it is swept or not at its default."""
+    swept = dict(config.at)
+    is_swept, value = key in swept, swept.get(key, config.value(key))
+    if key == "fault":
+        value = tuple(fault for fault in value if not fault.is_traced)
+    if is_swept:
+        return key_words(key, value) if key not in _STATED and not _is_in_training(config, key) else ""
+    is_told = key in _STATED | _WITHOUT_EFFECT | {"job"} or _is_in_training(config, key)
+    if is_told or value == defaults.value(key):
+        return ""
+    if key == "conditions.links" and all(one.rate_bps is None for one in value):
+        return ""  # delays, which are among the WAN's words
+    plain = {"fabric.grain": f"{value} grain", "fabric.rails": f"{value} rail{'s' * (value != 1)}"}
+    return plain.get(key, str(value) if key in _PLAIN else key_words(key, value))
+
+
+def _is_in_training(config: Configuration, key: str) -> bool:
+    """Return whether the words of a training collective tell a key."""
+    return key in _IN_TRAINING and TRAINING in config.kinds and not config.jobs
+
+
+def _wan_words(config: Configuration) -> str:
+    """Return the delays of the WAN's links: "10 us", "WAN 40 ms to 100 ms", or the name of a map."""
+    wan, delay = config.fabric.wan, units.format_delay(config.conditions.wan_delay_s)
+    if wan.km:
+        return _wan_name(wan) + f", without lengths {delay}" * (None in wan.km)
+    name = "" if wan == FabricSpec().wan else f"{_wan_name(wan)}, "
+    if not any(one.delay_s is not None for one in config.conditions.links):
+        return name + delay
+    try:
+        fabric = build_fabric(config.fabric)
+        delays = delays_s(fabric, config.conditions)
+    except SpecError:
+        return f"{name}delays by link, else {delay}"
+    of_wan = [float(delays[link.index]) for link in links_in_grain(fabric).all if link.kind == "wan"]
+    least, most = (units.format_delay(end) for end in (min(of_wan), max(of_wan)))
+    return f"{name}WAN {least if least == most else f'{least} to {most}'}"
+
+
+def _wan_name(wan: WanSpec) -> str:
+    return wan.name or wan.preset or f"own WAN ({_number_of('fabric.wan', wan)})"
+
+
+def _number_of(key: str, value: Any) -> str:
+    """Return a number that tells a long table from others: the first digits of the hash of what a file would have."""
+    written = json.dumps(KEYS[key].kind.write(value), sort_keys=True, default=str)
+    return f"#{hashlib.sha256(written.encode()).hexdigest()[:6]}"
+
+
+def _collective_words(config: Configuration, defaults: Configuration) -> Iterator[str]:
+    """Yield the collective in words: its kind, if it is not the default, and its size."""
+    spec = config.collective
+    if config.jobs:
+        number = "" if "job" in dict(config.at) else f" ({_number_of('job', config.jobs)})"
+        yield f"{len(config.jobs)} job{'s' * (len(config.jobs) != 1)}{number}"
+    if spec.kind == TRAINING and not config.jobs:
+        yield f"training {config.training.pipeline}"
+        yield config.training.words(config.gpus)
+        return
+    if (spec.kind, spec.algorithm) != (defaults.collective.kind, defaults.collective.algorithm):
+        yield f"{spec.kind} {spec.algorithm or ''}".strip()
+    of_collective = not config.jobs and spec.kind not in SELF_SIZED_KINDS
+    if of_collective or any(job.has_default_size(spec) for job in config.jobs):
+        of_buffer = spec.size_bytes is not None
+        yield value_words(
+            f"collective.{'size' if of_buffer else 'chunk'}", spec.size_bytes if of_buffer else spec.chunk_bytes
+        )

@@ -1,0 +1,288 @@
+"""The sentence that answers a run: a table of inputs and sentences, and what holds of every sentence."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.statistics.answer import answer
+from analysis.statistics.contests import MODE, Place, Setting, Value, baselines_of, contests_of
+from analysis.statistics.intervals import Series
+
+JOINT = {"base": 1.0, "wan": 0.8, "joint": 0.7}
+
+
+def algorithm(name):
+    return Value("collective.algorithm", name)
+
+
+def size(mb):
+    return Value("collective.chunk", f"{mb} MB", mb * 1e6)
+
+
+def pieces(number):
+    return Value("collective.pieces", f"pieces {number}", number)
+
+
+def gpus(number):
+    return Value("fabric.gpus", f"{number} GPUs", number)
+
+
+def noisy(mean_s, seed, count=400):
+    return mean_s * np.random.default_rng(seed).uniform(0.9, 1.1, count)
+
+
+def settings_of(cases, baseline):
+    return [
+        Setting(
+            index=index,
+            label=", ".join(["2 sites", *(value.words for value in at)]),
+            kind="allgather",
+            at=tuple(at),
+            modes=tuple(means),
+            baseline=baseline,
+        )
+        for index, (at, means) in enumerate(cases)
+    ]
+
+
+def said(cases, *, baseline=None, count=400, engine="model"):
+    """Return the answer to cases, each of them swept values and a mean, or times, by mode.
+
+    Means belong to times that are proportional to each other, so that a gain is the same in every collective.
+    """
+    luck = noisy(1.0, 7, count)
+    times = {}
+    for index, (_, means) in enumerate(cases):
+        for mode, mean in means.items():
+            completion_s = mean if isinstance(mean, np.ndarray) else mean * luck
+            times[engine, Place(index, mode)] = Series(np.arange(completion_s.size), completion_s)
+    return answer(settings_of(cases, baseline or {}), times)
+
+
+ALIKE = "(the same in every collective)"
+RING = [
+    ([algorithm("ring")], {"base": 1.0}),
+    ([algorithm("direct")], {"base": 0.9}),
+    ([algorithm("mesh")], {"base": 0.6}),
+]
+CROSSING = [
+    ([size(mb), algorithm(name)], {"base": mb * share})
+    for mb in (1, 8, 64, 128)
+    for name, share in (("ring", 1 if mb < 100 else 0.5), ("mesh", 0.7))
+]
+
+
+@pytest.mark.parametrize(
+    ("cases", "sentence"),
+    [
+        pytest.param([([], JOINT)], f"joint is fastest, 30.0 % below base {ALIKE}.", id="modes"),
+        pytest.param(
+            [([], {"base": noisy(1, 1), "joint": noisy(0.7, 2)})],
+            "joint is fastest, 29.9 % below base (95 % interval 29.3 to 30.4 %).",
+            id="an interval",
+        ),
+        pytest.param(
+            [([], {"base": 1.0, "wan": 1.2, "joint": 1.3})],
+            f"base is fastest, 16.7 % below wan, the next {ALIKE}.",
+            id="the baseline is fastest",
+        ),
+        pytest.param(
+            [([], {"base": 1.0, "wan": 1.0, "joint": 1.0})],
+            "base, wan and joint take the same time, 1,001 ms.",
+            id="all are equal",
+        ),
+        pytest.param(
+            [([], {"base": 1.0, "wan": 0.8, "joint": 0.8})],
+            f"wan and joint are equally fast, and fastest, 20.0 % below base {ALIKE}.",
+            id="two are equally fast",
+        ),
+        pytest.param(
+            [([], {"base": 1.0, "wan": 1.0, "joint": 1.2})],
+            f"base and wan are equally fast, and fastest, 16.7 % below joint, the next {ALIKE}.",
+            id="the baseline and another are equally fast",
+        ),
+        pytest.param(
+            [([], {"base": noisy(1, 1), "wan": noisy(0.701, 3), "joint": noisy(0.7, 2)})],
+            "joint has the lowest mean, but cannot be told from wan, 29.9 % below base (95 % interval 29.3 to 30.4 %).",
+            id="the best and another cannot be told apart",
+        ),
+        pytest.param(
+            [([], {"base": noisy(1, 1), "joint": noisy(0.999, 2)})],
+            "base has the lowest mean, but cannot be told from joint, 0.1 % below joint, the next (95 % interval "
+            "-0.7 to 0.9 %).",
+            id="the baseline and the other cannot be told apart",
+        ),
+        pytest.param(
+            [([], {"base": noisy(1, 1, 20), "joint": noisy(0.7, 2, 20)})],
+            "joint has the lowest mean, 30.1 % below base (too few collectives for an interval: 60 or more).",
+            id="too few collectives",
+        ),
+        pytest.param(
+            [([], {"base": 1.0, "joint": 1 - 1e-5})],
+            f"joint is fastest, less than 0.1 % below base {ALIKE}.",
+            id="a small gain",
+        ),
+        pytest.param(
+            [([], {"base": 1.0, "joint": 1 + 1e-5})],
+            f"base is fastest, less than 0.1 % below joint, the next {ALIKE}.",
+            id="a small loss",
+        ),
+        pytest.param(
+            [([size(1)], {"base": 0.2}), ([size(8)], {"base": 1.0}), ([size(64)], {"base": 8.0})],
+            f"1 MB is fastest, 80.0 % below 8 MB, the next {ALIKE}; the mean rises from 200.2 ms at 1 MB to 8,007 ms "
+            "at 64 MB.",
+            id="a quantity that is given",
+        ),
+        pytest.param(RING, f"mesh is fastest, 40.0 % below ring {ALIKE}.", id="algorithms"),
+        pytest.param(
+            CROSSING,
+            "mesh is fastest up to 64 MB, 30.0 % below ring (the same in every collective of each); ring is fastest at "
+            f"128 MB, 28.6 % below mesh, the next {ALIKE}.",
+            id="the best changes along a number",
+        ),
+        pytest.param(
+            CROSSING[:6],
+            "mesh is fastest at all 3, 30.0 % below ring (the same in every collective of each).",
+            id="the best is the same everywhere",
+        ),
+        pytest.param(
+            [([size(mb)], JOINT | {"joint": share}) for mb, share in ((1, 0.7), (8, 0.75), (64, 0.9))],
+            "joint is fastest up to 8 MB, 25.0 to 30.0 % below base (95 % intervals within 25.0 to 30.0 %); wan is "
+            f"fastest at 64 MB, 20.0 % below base {ALIKE}.",
+            id="the best mode changes along a number",
+        ),
+        pytest.param(
+            [([gpus(n), size(mb)], {"base": 1.0, "joint": s}) for n in (8, 16) for mb, s in ((1, 0.7), (8, 1.2))],
+            "joint is fastest at 2 of 4 (8 GPUs, 1 MB; 16 GPUs, 1 MB), 30.0 % below base (the same in every collective "
+            "of each); base is fastest at 2 of 4 (8 GPUs, 8 MB; 16 GPUs, 8 MB), 16.7 % below joint, the next (the same "
+            "in every collective of each).",
+            id="the best mode changes with two keys",
+        ),
+        pytest.param(
+            [([pieces(number)], {"base": mean}) for number, mean in ((1, 1.0), (2, 0.8), (4, 0.7), (8, 0.75))],
+            f"pieces 4 is fastest, 30.0 % below pieces 1 {ALIKE}; the mean falls from 1,001 ms at pieces 1 to 700.6 ms "
+            "there and rises to 750.6 ms at pieces 8.",
+            id="a number has an optimum",
+        ),
+        pytest.param(
+            [([size(1)], {"base": noisy(1, 1), "joint": noisy(0.999, 2)}), ([size(8)], {"base": 1.0, "joint": 0.5})],
+            "base has the lowest mean at 1 MB, but cannot be told from joint, 0.1 % below joint, the next (95 % "
+            f"interval -0.7 to 0.9 %); joint is fastest at 8 MB, 50.0 % below base {ALIKE}.",
+            id="told apart at some only",
+        ),
+        pytest.param(
+            [
+                ([size(1)], {"base": 1.0, "joint": 0.9}),
+                ([size(8)], {"base": noisy(1, 1, 20), "joint": noisy(0.7, 2, 20)}),
+            ],
+            f"joint is fastest at 1 of 2 (1 MB), 10.0 % below base {ALIKE}; joint has the lowest mean at 1 of 2 "
+            "(8 MB), 30.1 % below base (too few collectives for an interval: 60 or more).",
+            id="enough collectives at some only",
+        ),
+    ],
+)
+def test_each_case_of_the_answer_has_its_sentence(cases, sentence):
+    assert said(cases).partition(": ")[2] == sentence
+
+
+@pytest.mark.parametrize(
+    ("cases", "options", "beginning"),
+    [
+        ([([], JOINT)], {}, "base, wan and joint compared over 400 AllGathers each (timing model), 2 sites: "),
+        (
+            [([], JOINT)],
+            {"engine": "emulation", "count": 1},
+            "base, wan and joint compared over 1 AllGather each (measured)",
+        ),
+        (RING, {}, "ring, direct and mesh compared over 400 AllGathers each (timing model) in base, 2 sites: "),
+        (CROSSING, {}, "ring and mesh compared over 400 AllGathers each (timing model) in base, 4 configurations: "),
+        ([([], {"wan": 0.8})], {}, "2 sites: a mean of 800.7 ms (95 % interval 796.1 to 805.3 ms) in wan over 400 "),
+        (
+            [([], {"wan": np.full(400, 0.111001)})],
+            {},
+            "2 sites: a mean of 111 ms (the same in every collective) in wan ",
+        ),
+    ],
+)
+def test_the_answer_begins_with_what_was_compared(cases, options, beginning):
+    assert said(cases, **options).startswith(beginning)
+
+
+def test_a_point_that_nothing_is_compared_with_is_told_alone():
+    assert said([([], {"wan": 0.8})]).endswith("; no mode to compare it with.")
+
+
+@pytest.mark.parametrize(
+    ("cases", "baseline", "part"),
+    [
+        ([([], JOINT)], {MODE: "wan"}, "12.5 % below wan"),
+        (RING, {"collective.algorithm": "direct"}, "33.3 % below direct"),
+        (
+            [([size(mb)], {"base": s}) for mb, s in ((1, 0.2), (8, 1.0), (64, 8.0))],
+            {"collective.chunk": "64 MB"},
+            "64 MB",
+        ),
+    ],
+)
+def test_the_gain_is_over_the_chosen_baseline(cases, baseline, part):
+    assert part in said(cases, baseline=baseline)
+    settings = settings_of(cases, baseline)
+    contest = contests_of(settings)[0]
+    chosen = contest.places[contest.baseline]
+    assert {place for _, place in baselines_of(settings).values()} == {chosen}
+
+
+@pytest.mark.parametrize(("modelled", "engine"), [(20, "measured"), (21, "timing model")])
+def test_measured_times_count_unless_the_model_has_more_collectives(modelled, engine):
+    settings = settings_of([([], JOINT)], {})
+    times = {
+        (name, Place(0, mode)): Series(np.arange(count), mean * noisy(1.0, 7, count))
+        for name, count in (("model", modelled), ("emulation", 20))
+        for mode, mean in JOINT.items()
+    }
+    assert engine in answer(settings, times)
+    assert engine in answer(settings, dict(reversed(times.items())))
+
+
+def test_collectives_that_only_one_of_them_has_do_not_count():
+    """The mode with fewer collectives would look faster: its first ones are short."""
+    settings = settings_of([([], {"base": 1.0, "joint": 1.0})], {})
+    grows_s = np.linspace(1, 2, 1000)
+    times = {("model", Place(0, "base")): Series(np.arange(1000), grows_s)}
+    times["model", Place(0, "joint")] = Series(np.arange(100), grows_s[:100])
+    assert "base and joint take the same time" in answer(settings, times)
+
+
+MEANS = st.sampled_from([0.5, 0.7, 0.7 + 1e-6, 0.999, 1.0, 1.0 + 1e-6, 2.0])
+
+
+@st.composite
+def runs(draw):
+    modes = draw(st.lists(st.sampled_from(["base", "ccl", "wan", "joint"]), min_size=1, max_size=4, unique=True))
+    ats = draw(
+        st.sampled_from(
+            [[[]], [[size(1)], [size(8)]], [[algorithm("ring")], [algorithm("mesh")]], [case[0] for case in CROSSING]]
+        )
+    )
+    count, is_noisy = draw(st.sampled_from([1, 20, 400])), draw(st.booleans())
+    cases = []
+    for at in ats:
+        means = {mode: draw(MEANS) for mode in modes}
+        cases.append((at, {m: noisy(v, draw(st.integers(0, 9)), count) if is_noisy else v for m, v in means.items()}))
+    return cases, count, draw(st.sampled_from([{}, {MODE: modes[-1]}]))
+
+
+@given(runs())
+def test_no_answer_contradicts_itself(given):
+    cases, count, baseline = given
+    text = said(cases, count=count, baseline=baseline)
+    assert text.endswith(".") and ".." not in text and "nan" not in text and "  " not in text
+    assert not re.search(r"-0(\.0*)? %", text)
+    assert not re.search(r"(-?[\d.,]+) (?:%|ms)? ?to \1 (?:%|ms)", text)
+    for part in re.split(r"; |: ", text):
+        assert not ("is fastest" in part and ("too few" in part or "cannot be told" in part)), part
+        below = re.search(r"(\S+) (?:is fastest|has the lowest mean).* below (\S+?)(?:,| \()", part)
+        assert below is None or below[1] != below[2], part

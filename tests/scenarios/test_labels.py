@@ -1,0 +1,133 @@
+"""Labels of configurations: two with different keys never have one; the baseline of a comparison."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from scenarios.spec import ScenarioError
+from scenarios.spec.keys import KEYS
+from scenarios.spec.load import Override, load_scenario
+from tests.fakes.commands import run
+from tests.scenarios.test_key_ends import LONG, REFUSED, configuration
+from topologies.fabric.fabric import FabricSpec, build_fabric
+
+UNTOLD = {"collective.count", "collective.emulated", "collective.budget", "run.search", "program.deadline"}
+UNTOLD |= {f"program.{name}" for name in ("sample", "memory", "processes", "output", "files", "capture")}
+"""Keys of a run's length and limits, which change no time that a label stands beside."""
+
+
+def label(**values):
+    (one,) = load_scenario("paper", [Override(key, value, key) for key, value in values.items()]).configurations()
+    return one.label
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS.values() if key.kind.ends and key.name not in UNTOLD])
+def test_both_ends_of_every_numeric_key_have_labels_of_their_own(tmp_path, monkeypatch, key):
+    monkeypatch.chdir(tmp_path)
+    links = build_fabric(FabricSpec(gpus_per_site=(2, 2))).links
+    Path("trace.csv").write_text("time,link,rate\n" + "".join(f"0,{link.name},10 Gbit/s\n" for link in links))
+    ends = [end for end in key.kind.ends if (key.name, end) not in (*REFUSED, *LONG)]
+    labels = {configuration(key.name, end).label for end in ends}
+    assert len(labels) == len(ends), labels
+
+
+FIFO = {"transport.queue": "fifo"}
+TABLE = {"kind": "transfer", "ranks": [0, 4], "deadline": "1 s"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"conditions.sampler": "ar1"}, {"conditions.sampler": "markov"}),
+        ({"collective.pieces": 2, "collective.kind": "broadcast"}, {"collective.kind": "broadcast"}),
+        ({"fabric.routing": "ecmp"}, {"fabric.routing": "spray"}),
+        ({**FIFO, "transport.congestion_control": "bbr"}, {**FIFO, "transport.congestion_control": "cubic"}),
+        ({"run.seed": 2}, {"run.seed": 3}),
+        ({"fault": [{"at": "collective 3", "what": "link s0b0-s1b0 down"}]}, {}),
+        ({"job": [TABLE | {"size": "1 MB"}]}, {"job": [TABLE | {"size": "2 MB"}]}),
+        ({"conditions.links": {"wan": {"delay": "1 ms"}}}, {"conditions.links": {"wan": {"delay": "2 ms"}}}),
+        ({"conditions.links": {"wan": {"rate": "10 Gbit/s"}}}, {"conditions.links": {"wan": {"rate": "20 Gbit/s"}}}),
+        (
+            {"fabric.wan": {"links": [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s0b0", "s1b1"]]}},
+            {"fabric.wan": {"links": [["s0b0", "s1b0"], ["s0b1", "s1b1"], ["s0b1", "s1b0"]]}},
+        ),
+    ],
+)
+def test_values_that_differ_have_labels_that_differ(one, other):
+    shared = {"fabric.routing": "spray"} if "job" in one else {}
+    assert label(**shared | one) != label(**shared | other)
+
+
+def test_two_traces_of_one_name_have_labels_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    links = build_fabric(FabricSpec(gpus_per_site=(4, 4))).links
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        text = "".join(f"0,{link.name},10 Gbit/s\n" for link in links)
+        Path(folder, "trace.csv").write_text("time,link,rate\n" + text)
+    sampled = {"conditions.sampler": "trace", "collective.count": 1}
+    assert label(**sampled | {"conditions.trace": "a/trace.csv"}) != label(
+        **sampled | {"conditions.trace": "b/trace.csv"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ({"s0b0>*": {"delay": "40 ms"}, "s0b1>*": {"delay": "100 ms"}}, "WAN 10 us to 100 ms"),
+        ({"wan": {"delay": "20 ms"}}, "WAN 20 ms"),
+    ],
+)
+def test_delays_of_single_links_are_told_instead_of_the_delay_of_all(links, words):
+    assert words in label(**{"conditions.links": links}).split(", ")
+
+
+SWEPT = ("--engine", "model", "--collectives", "200", "--modes", "base,wan,joint", "--set", "run.seed=4")
+ALGORITHMS = ("--engine", "model", "--collectives", "100", "--modes", "base", "--set", "collective.kind=allreduce")
+ALGORITHMS = *ALGORITHMS, "--sweep", "collective.algorithm=hierarchical,ring"
+
+
+@pytest.mark.parametrize(
+    ("options", "baseline", "named"),
+    [(SWEPT, "mode=wan", "wan"), (ALGORITHMS, "algorithm=ring", "ring")],
+)
+def test_sentence_table_json_figure_and_report_take_the_same_baseline(
+    tmp_path, monkeypatch, capsys, options, baseline, named
+):
+    monkeypatch.chdir(tmp_path)
+    run(*options, "--baseline", baseline, "--out", "out")
+    text = capsys.readouterr().out
+    assert f"gain over {named}" in text and f" below {named}" in text.partition("\n")[0]
+    run("--resume", "out", "--json")
+    points = json.loads(capsys.readouterr().out)["points"]
+    means_s = [point["mean_s"] for point in points]
+    (index,) = [index for index, point in enumerate(points) if point["baseline"] is None]
+    for point, mean_s in zip(points, means_s, strict=True):
+        assert point["baseline"] in (None, named)
+        assert point["gain"] is None or point["gain"] == pytest.approx(1 - mean_s / means_s[index])
+    with (Path("out") / "figures" / "paper.csv").open() as file:
+        drawn = [float(row["gain"]) for row in csv.DictReader(file) if row["gain"]]
+    assert drawn == pytest.approx([point["gain"] for point in points if point["baseline"] is not None])
+    assert f"gain over {named}" in (Path("out") / "report.html").read_text().lower()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "says"),
+    [
+        ("mode=fast", '"fast" is no mode of this run; allowed: base, ccl, wan, joint'),
+        ("algorithm=ring", "'algorithm' is not swept; allowed: mode"),
+        ("wan", 'text such as "mode=wan" or "algorithm=ring"'),
+    ],
+)
+def test_a_baseline_that_is_not_in_the_run_is_refused_with_what_is(baseline, says):
+    with pytest.raises(ScenarioError) as error:
+        load_scenario("paper", [Override("run.baseline", [baseline], "--baseline")])
+    assert says in str(error.value)
+
+
+def test_a_value_of_a_swept_key_that_is_not_in_the_run_is_refused():
+    values = {"run.baseline": ["chunk=3 MB"], "sweep.collective.chunk": ["1 MB", "8 MB"]}
+    with pytest.raises(ScenarioError, match=r"3 MB.* is no collective.chunk of this run; allowed: 1 MB, 8 MB"):
+        load_scenario("paper", [Override(key, value, key) for key, value in values.items()])
