@@ -240,6 +240,7 @@ def check_arguments(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("block", blocks_in("toml"))
 def test_every_toml_block_loads_as_a_scenario(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "scenarios").symlink_to(PROJECT / "scenarios")  # of which a block names a trace
     path = tmp_path / "scenario.toml"
     path.write_text(block.text)
     assert load_scenario(str(path)).configurations()

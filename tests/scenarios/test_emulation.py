@@ -186,7 +186,8 @@ def test_a_failed_point_is_retried_without_duplicate_rows_but_not_after_a_wrong_
     assert used.tries.count((0, "wan")) == 2
     assert load("run").groupby("mode").size().to_dict() == dict.fromkeys(["base", "ccl", "joint", "wan"], 5)
     assert open_run("run").complete
-    again = "tried once more: emulation, 8 GPUs, 8 MB, 10 us, ring slowest edge, wan, after 2 collectives: the switch fell over\n"
+    point = "emulation, 8 GPUs, 8 MB, 10 us, ring slowest edge, wan"
+    again = f"tried once more: {point}, after 2 collectives: the switch fell over\n"
     assert again in capsys.readouterr().err and again in (Path("run") / "log.txt").read_text()
     wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide a wrong result
     run("--engine", "emulation", "--modes", "wan", "--collectives", "5", "--no-report", "--out", "wrong", status=1)
