@@ -125,7 +125,8 @@ class Configuration:
     `swept` holds the values of the swept keys; `shared_links`, for each mode, the names of the links that flows can
     share. `schedule` is the schedule as stored in settings.json, None in runs of early versions, which only had the
     ring AllGather. `classes` are the classes of flows in the order in which WAN links serve them, if any. `admission`
-    has the outcomes of its transfers (`scenarios.spec.admission`). `jobs` has the name and the start of each job, and
+    has the outcomes of its transfers (`scenarios.spec.admission`). `further` has the keys in words that are neither
+    swept nor at their defaults, beyond sizes, GPUs and the WAN. `jobs` has the name and the start of each job, and
     for a training job the range of its transfers, its positions and what each of them computes. `rounds_differ`:
     background traffic was drawn for every round, and `schedule` is that of the first; earlier versions drew it once.
     """
@@ -142,6 +143,7 @@ class Configuration:
     rounds_differ: bool = False
     at: tuple[Value, ...] = ()
     baseline: Mapping[str, str] = field(default_factory=dict)
+    further: tuple[str, ...] = ()
 
     def value(self, key: str) -> Any:
         """Return the value of a scenario's key."""
@@ -251,6 +253,7 @@ def configurations_of(run: Run) -> list[Configuration]:
         about |= {"classes": classes, "admission": stored.get("admission", ()), "jobs": stored.get("jobs") or ()}
         about["rounds_differ"] = stored.get("rounds_differ") is True
         about |= {"at": _values_at(stored), "baseline": stored.get("baseline") or {}}
+        about["further"] = tuple(stored.get("further", ()))
         configurations.append(Configuration(index=index, label=label, **about))
     return configurations
 
@@ -439,7 +442,8 @@ class FigureGroup:
         keys = ["fabric.gpus", *_COLLECTIVE, size]
         keys += ["fabric.wan" if is_long else "conditions.wan_delay"] if has_wan else []
         keys += [key for key in first.swept if key not in keys]
-        return ", ".join(text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key)))
+        titled = [text for key in keys if key not in (self.across, self.facet) and (text := self._titled(key))]
+        return ", ".join([*titled, *first.further])
 
     def _titled(self, key: str) -> str:
         """Return the value of a key that all configurations share, in words; "" if it need not be mentioned."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from hosts.collectives.kinds import JobSpan, Workload
 from scenarios.spec import classes
-from scenarios.spec.labels import setting_of
-from scenarios.spec.scenario import Scenario, plain_value, plain_values
+from scenarios.spec.labels import conditions_of_all, setting_of
+from scenarios.spec.scenario import DEFAULTS, Scenario, plain_value, plain_values
 from topologies.fabric.fabric import Fabric, build_fabric
 
 
@@ -38,9 +38,11 @@ def settings_as_json(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def _contest_as_json(index: int, config: Scenario) -> dict[str, Any]:
-    """Return the swept values in words with their coordinates, and the baseline, as `contests.Setting` has them."""
+    """Return the swept values in words with their coordinates and the baseline, as `contests.Setting` has them, and
+    further keys in words."""
     place = setting_of(index, config)
-    return {"at": [list(value) for value in place.at], "baseline": dict(place.baseline)}
+    further = conditions_of_all(config, DEFAULTS)
+    return {"at": [list(value) for value in place.at], "baseline": dict(place.baseline), "further": further}
 
 
 def _admission_as_json(config: Scenario) -> dict[str, Any]:

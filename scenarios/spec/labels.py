@@ -90,6 +90,12 @@ def label_of(config: Configuration, defaults: Configuration) -> str:
     return ", ".join(words)
 
 
+def conditions_of_all(config: Configuration, defaults: Configuration) -> list[str]:
+    """Return every key in words that is neither swept nor at its default, beyond those that a label begins with."""
+    swept = dict(config.at)
+    return [words for key in KEYS if key not in swept and (words := _further_words(config, key, defaults))]
+
+
 def setting_of(index: int, config: Configuration) -> Setting:
     """Return the place of a configuration among those of its sweep."""
     return Setting(
