@@ -193,7 +193,7 @@ class _Typed:
         if made and not (_IN_SITE.fullmatch(made) or _shape(made) == _shape(self.value)):
             made = None
         took = f"has made the file {made} of the rest" if made else "takes an unquoted > for the name of a file"
-        allowed = f'quotes around it, {self.option} "{self.value}>{made or "NODE"}"'
+        allowed = f'quotes around it, {self.option} "{self.value}>{made or "NODE"}", or {self.value}:{made or "NODE"}'
         return f"{self.option} {self.value}: a link is FROM>TO, and the shell {took}; allowed: {allowed}"
 
 

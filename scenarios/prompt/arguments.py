@@ -16,6 +16,7 @@ from topologies import units
 from topologies.errors import SpecError, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
+from topologies.fabric.link_names import directions
 from topologies.fabric.ports import links_in_grain
 
 MAX_COUNT = 1000
@@ -70,16 +71,16 @@ def program(fabric: Fabric, line: str) -> tuple[tuple[int, ...], str]:
     return ranks, command.strip()
 
 
-def link_rate(fabric: Fabric, line: str) -> tuple[int, int]:
-    """Parse a link or port, returned by its index, and a rate in bit/s."""
+def link_rate(fabric: Fabric, line: str) -> tuple[tuple[int, ...], int]:
+    """Parse a link or port, or both directions of one, returned by their indices, and a rate in bit/s."""
     link, *text = _link_words(fabric, line, "rate LINK RATE, such as rate s0b0>s1b0 40 Gbit/s", 2, _MANY)
-    return link_index(fabric, link), _quantity(units.parse_rate_bps, " ".join(text))
+    return link_indices(fabric, link), _quantity(units.parse_rate_bps, " ".join(text))
 
 
-def link_delay(fabric: Fabric, line: str) -> tuple[int, float]:
-    """Parse a link or port, returned by its index, and a delay in seconds."""
+def link_delay(fabric: Fabric, line: str) -> tuple[tuple[int, ...], float]:
+    """Parse a link or port, or both directions of one, returned by their indices, and a delay in seconds."""
     link, *text = _link_words(fabric, line, "delay LINK TIME, such as delay s0b0>s1b0 5 ms", 2, _MANY)
-    return link_index(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
+    return link_indices(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
 
 
 def collective(kind: str, line: str) -> tuple[int, int, str | None]:
@@ -102,8 +103,8 @@ def collective(kind: str, line: str) -> tuple[int, int, str | None]:
 
 
 def _link_words(fabric: Fabric, line: str, usage: str, least: int, most: int) -> list[str]:
-    """Return the words of a line that begins with a link, which may have spaces around its ">", as `words` does."""
-    first, *rest = re.sub(r"\s*>\s*", ">", line).split() or [""]
+    """Return the words of a line that begins with a link, which may have spaces around its sign, as `words` does."""
+    first, *rest = re.sub(r"\s*([>:])\s*", r"\1", line).split() or [""]
     if first in (names := nodes(fabric)) and rest[:1] and rest[0] in names:
         raise PromptError(f"{format_value(f'{first} {rest[0]}')} are two nodes; allowed: a link as {first}>{rest[0]}")
     return words(" ".join([first, *rest]), usage, least, most)
@@ -250,12 +251,22 @@ def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
 
 
 def link_index(fabric: Fabric, name: str) -> int:
-    """Return the index of the logical link or port of that name; raises PromptError."""
+    """Return the index of the logical link or port of that name; raises PromptError, also for both directions."""
+    indices = link_indices(fabric, name)
+    if len(indices) > 1:
+        one = directions(name)[0]
+        raise PromptError(f"{format_value(name)} is both directions; allowed: one of them, such as {one}")
+    return indices[0]
+
+
+def link_indices(fabric: Fabric, name: str) -> tuple[int, ...]:
+    """Return the index of the logical link or port of that name, or of both directions; raises PromptError."""
     links = links_in_grain(fabric).all
-    names = {link.name: link.index for link in links}
+    names, named = {link.name: link.index for link in links}, directions(name)
     wan = [f"{link.name} (WAN) or " for link in links if link.kind == "wan"][:1]
-    choice(name, "link", names, f"FROM>TO, such as {''.join(wan)}{links[0].name}")
-    return names[name]
+    if not names.keys() >= {*named}:
+        choice(name, "link", names, f"FROM>TO, such as {''.join(wan)}{links[0].name}")
+    return tuple(names[one] for one in named)
 
 
 def rank(fabric: Fabric, name: str) -> int:

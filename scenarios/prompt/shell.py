@@ -107,18 +107,19 @@ class Prompt(CLI):  # type: ignore[misc]
 
     def do_rate(self, line: str) -> None:
         """rate LINK RATE: set the rate of a link (in the physical grain, of a port): rate s0b0>s1b0 40 Gbit/s"""
-        link, rate_bps = arguments.link_rate(self._fabric, line)
-        self._testbed.set_rate(link, rate_bps)
-        state = self._testbed.state()
-        down = link in state.shared.failed(state.dead)
-        print(text.rated(state.shared.all[link].name, rate_bps, self._testbed.scale, down=down))
+        links, rate_bps = arguments.link_rate(self._fabric, line)
+        for link in links:
+            self._testbed.set_rate(link, rate_bps)
+            state = self._testbed.state()
+            down = link in state.shared.failed(state.dead)
+            print(text.rated(state.shared.all[link].name, rate_bps, self._testbed.scale, down=down))
 
     def do_delay(self, line: str) -> None:
         """delay LINK TIME: set the delay of a link (in the physical grain, of a port): delay s0b0>s1b0 5 ms"""
-        link, delay_s = arguments.link_delay(self._fabric, line)
-        print(
-            text.delayed(links_in_grain(self._fabric).all[link].name, delay_s, self._testbed.set_delay(link, delay_s))
-        )
+        links, delay_s = arguments.link_delay(self._fabric, line)
+        for link in links:
+            name = links_in_grain(self._fabric).all[link].name
+            print(text.delayed(name, delay_s, self._testbed.set_delay(link, delay_s)))
 
     def do_ring(self, line: str) -> None:
         """ring [ORDER|best|rank]: show or set the ring, or the placement: ring best, ring 0 2 1 3 7 5 6 4"""

@@ -15,6 +15,7 @@ from typing import Any
 from scenarios.spec.values import Kind, fitting, texts, whole
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.link_names import directions
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_size
 
@@ -86,11 +87,19 @@ RANKS = fitting(
     tuple,
     list,
 )
+
+
+def _directions(names: Sequence[str]) -> list[str]:
+    return [one for name in names for one in directions(name)]
+
+
 CAPTURE = fitting(
     "a list of links by name, each once",
     (list,),
-    lambda names: all(isinstance(one, str) for one in names) and len(set(names)) == len(names),
-    tuple,
+    lambda names: (
+        all(isinstance(one, str) for one in names) and len(set(_directions(names))) == len(_directions(names))
+    ),
+    lambda names: tuple(_directions(names)),
     list,
 )
 PROCESSES = whole(2, 30_000, "processes")

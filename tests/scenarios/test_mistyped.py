@@ -88,7 +88,8 @@ def test_run_answers_what_was_mistyped_with_what_to_type(
     except SystemExit as error:
         status = error.code
     said = capsys.readouterr().err
-    assert status == 2 and says in said and said.count("\n") == 1, said
+    told = [line for line in said.splitlines() if not line.endswith(" s so far")]  # progress on a busy machine
+    assert status == 2 and len(told) == 1 and says in told[0], said
 
 
 @pytest.mark.parametrize(

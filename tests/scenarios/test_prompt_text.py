@@ -66,8 +66,8 @@ def state(*, dead: Cables = NO_CABLES, routes: Any = (), fabric: Fabric = FABRIC
     ("line", "value"),
     [
         ("resample", None),
-        ('rate s0b0>s1b0 "40Gbit/s"', (LINK["s0b0>s1b0"], 40_000_000_000)),
-        ("delay s0b0>s1b0 5 ms", (LINK["s0b0>s1b0"], 0.005)),
+        ('rate s0b0>s1b0 "40Gbit/s"', ((LINK["s0b0>s1b0"],), 40_000_000_000)),
+        ("delay s0b0>s1b0 5 ms", ((LINK["s0b0>s1b0"],), 0.005)),
         ("ring best", "best"),
         ("run echo a: b", (tuple(range(8)), "echo a: b")),
         ("run g4,0:  echo a: b", ((4, 0), "echo a: b")),

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from topologies import units
 from topologies.errors import ConditionsError, Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.link_names import directions
 from topologies.fabric.ports import links_in_grain
 
 Indices = npt.NDArray[np.intp]
@@ -125,12 +126,13 @@ def resolved(fabric: Fabric, entries: Sequence[LinkConditions]) -> list[tuple[Li
         if name in classes:
             indices = [link.index for link in links if link.kind in classes[name]]
             of_classes.append((entry, indices))
-        elif name in index_of:
-            indices = [index_of[name]]
+        elif indices := [index_of[one] for one in directions(name) if one in index_of]:
             of_names.append((entry, indices))
         else:
             is_pattern = any(sign in name for sign in _WILDCARDS)
-            indices = [index for link, index in index_of.items() if is_pattern and fnmatchcase(link, name)]
+            indices = [
+                index for link, index in index_of.items() if is_pattern and fnmatchcase(link, name.replace(":", ">"))
+            ]
             of_patterns.append((entry, indices))
         if not indices:
             kind = "link" if grain == "logical" else "port"

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from topologies.conditions.synthetic import Uniform
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
+from topologies.fabric.link_names import directions
 from topologies.text_files import TextFileError, opened_text
 from topologies.units import RATE, UnitError, parse_number, parse_rate_bps, parse_rate_or_zero_bps, rounded, rounding
 
@@ -221,7 +222,7 @@ def _read(
 class _Rows:
     """The rows of a trace: each link's rates (bit/s) by time (ns from the first row), and how they were written."""
 
-    def __init__(self, links: Iterable[str], may_be_down: Collection[str], left_out: Collection[str]) -> None:
+    def __init__(self, links: Iterable[str], may_be_down: frozenset[str], left_out: frozenset[str]) -> None:
         self.rates_bps: dict[str, dict[int, int]] = {name: {} for name in links}
         self.now_ns, self.first_time = 0, ""
         self._may_be_down, self._left_out = may_be_down, left_out
@@ -269,20 +270,22 @@ class _Rows:
             raise ValueError(
                 f"time {time} comes after {self.now_ns / 1e9:g}{self._clock.since}; times must not decrease"
             )
-        if link in self._left_out:
+        named = directions(link)
+        if self._left_out.issuperset(named):
             self._unused, self.now_ns = self._unused + 1, time_ns
             return
-        if link not in self.rates_bps:
+        if not self.rates_bps.keys() >= {*named}:
             known = list_first(list(self.rates_bps), 3)
             raise ValueError(f"the fabric has no link {link!r}; its links are {known}")
-        if time_ns in self.rates_bps[link]:
-            raise ValueError(f"link {link} has two rates at time {time}, to the nanosecond; allowed: one")
+        if twice := [one for one in named if time_ns in self.rates_bps[one]]:
+            raise ValueError(f"link {twice[0]} has two rates at time {time}, to the nanosecond; allowed: one")
         rate_bps, is_rounded = _rate_bps(rate if self._delimiter == "," else self._with_point(rate))
-        if rate_bps == 0 and link not in self._may_be_down:
+        if rate_bps == 0 and not self._may_be_down.issuperset(named):
             allowed = f", or 0 for links such as {min(self._may_be_down)}" if self._may_be_down else ""
             raise ValueError(f"the rate of {link} is 0; allowed: above 0{allowed}")
         self._count, self._rounded = self._count + 1, self._rounded + is_rounded
-        self.rates_bps[link][time_ns] = rate_bps
+        for one in named:
+            self.rates_bps[one][time_ns] = rate_bps
         self.now_ns = time_ns
 
     def _with_point(self, text: str) -> str:
