@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.figures.output import Picture, canvas, csv_text, heading
-from analysis.figures.style import INK, MODE_STYLES, time_unit
+from analysis.figures.style import INK, MODE_STYLES, line_style, time_unit
 
 _LOOKS = [style.colour for style in MODE_STYLES.values()]
 _LINES = ("-", (0, (4, 1.5)), (0, (1, 1)))
@@ -28,6 +28,37 @@ def _kept(at_s: npt.NDArray[np.float64]) -> list[int]:
     if kept[-1] != at_s.size - 1:
         kept[max(1, len(kept) - 1) :] = [at_s.size - 1]
     return kept
+
+
+def steps(results: Sequence[tuple[Mapping[str, Any], float | None]]) -> Picture:
+    """Draw the median step time of a program against the last swept value, a line for each combination of the others.
+
+    `results` are the values by swept key (the mode is one) of each run, and its median step time in s, None if its
+    ranks told none. Values stand in the order of the sweep, equally far apart.
+    """
+    known = [(values, step_s) for values, step_s in results if step_s is not None]
+    keys = [key for key in known[0][0] if key != "mode"] or ["mode"]
+    x_key, others = keys[-1], [key for key in known[0][0] if key != keys[-1]]
+    ticks = list(dict.fromkeys(str(values[x_key]) for values, _ in results))
+    scale, unit = time_unit(max(step_s for _, step_s in known))
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for values, step_s in known:
+        name = ", ".join(str(values[key]) for key in others)
+        lines.setdefault(name, []).append((ticks.index(str(values[x_key])), step_s / scale))
+    with canvas(5.2, 3.2) as figure:
+        axes = figure.subplots()
+        for index, (name, spots) in enumerate(lines.items()):
+            look = line_style(index) | {"linestyle": "-", "markersize": 5}
+            axes.plot(*zip(*spots, strict=True), label=name, **look)
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(x_key)
+        axes.set_ylabel(f"median time of a step ({unit})")
+        if others:
+            axes.legend(fontsize="small", title=", ".join(others), title_fontsize="small")
+    rows = [{**values, "step_s": step_s} for values, step_s in known]
+    caption = f"Median time of a program's step against {x_key}."
+    return Picture(name="steps", caption=caption, figure=figure, data=csv_text(rows))
 
 
 def picture(run: Mapping[str, Any], samples: Sequence[tuple[int, Sequence[int], Sequence[float]]]) -> Picture:

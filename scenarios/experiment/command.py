@@ -224,7 +224,9 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     except FolderError as error:
         print(_unmade_folder(request, error), file=sys.stderr)
         return BAD_USAGE
-    return run_program(request.scenario, folder, ["run.py", *arguments], as_json=request.json)
+    modes = request.scenario.run.modes if request.modes_given else request.scenario.run.modes[:1]
+    shown = request.rank_output
+    return run_program(request.scenario, folder, ["run.py", *arguments], modes, as_json=request.json, shown=shown)
 
 
 def _unmade_folder(request: Request, error: FolderError) -> str:

@@ -34,6 +34,9 @@ _ELSEWHERE = ("--out", "--resume", "--dask", "--cli", "--capture", "--policy", "
 EXPORTS = ("goal", "msccl")
 """The formats of --export."""
 
+RANK_OUTPUT = ("0", "all", "none")
+"""Whose output is printed while a program runs."""
+
 _KEYS = {
     "modes": ("run.modes",),
     "gpus": ("fabric.gpus",),
@@ -132,6 +135,12 @@ def parser() -> argparse.ArgumentParser:
     add("--dask", metavar="ADDRESS", help="run the points on the workers of this Dask scheduler")
     add("--dry-run", action="store_true", help="print what would be run, and stop")
     add(
+        "--rank-output",
+        choices=RANK_OUTPUT,
+        help="with --exec: print the output of rank 0 while it runs (default), of all ranks, or of none; with --json, "
+        "on stderr and none by default",
+    )
+    add(
         "--export",
         nargs=2,
         metavar=("FORMAT", "FILE"),
@@ -180,6 +189,8 @@ class Request:
     no_report: bool
     cli: bool
     export: tuple[str, str] | None
+    rank_output: str
+    modes_given: bool
 
 
 def parse_request(arguments: Sequence[str]) -> Request:
@@ -228,6 +239,8 @@ def parse_request(arguments: Sequence[str]) -> Request:
         jobs=jobs,
         jobs_given=options.jobs is not None,
         export=None if options.export is None else tuple(options.export),
+        rank_output=options.rank_output or ("none" if options.json else "0"),
+        modes_given=options.modes is not None,
         **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "no_report", "cli")},
     )
 
@@ -279,8 +292,6 @@ def _program_clashes(
             given.append(one.where)
     for option in dict.fromkeys(given):
         yield f"{option} cannot be combined with {what}, which runs no collectives; allowed: one of the two"
-    if options.modes is not None and len(scenario.run.modes) > 1:
-        yield f"--modes: {len(scenario.run.modes)} modes, but a program runs in one; allowed: 1"
 
 
 def _resumed(options: argparse.Namespace, overrides: Sequence["Override"]) -> tuple["Scenario", tuple[str, ...]]:

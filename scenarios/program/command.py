@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +31,14 @@ class _Ran(NamedTuple):
     notes: list[str]
 
 
-def run_program(scenario: Scenario, folder: RunFolder, command: Sequence[str], *, as_json: bool) -> int:
-    """Run the program of a scenario into a folder, once in each configuration; return the exit status, 0 if all ranks
-    ended with 0. With several configurations each has a folder of its own, whose name is its number from 1 on."""
+def run_program(
+    scenario: Scenario, folder: RunFolder, command: Sequence[str], chosen: Sequence[str], *, as_json: bool, shown: str
+) -> int:
+    """Run the program of a scenario into a folder, once in each configuration and each of the `chosen` modes; return
+    the exit status, 0 if all ranks ended with 0. Of several runs each has a folder of its own, whose name is its number
+    from 1 on. `shown` are the ranks whose output is printed meanwhile (`options.RANK_OUTPUT`)."""
     modes, ran = scenario.run.modes, list[_Ran]()
-    if len(modes) > 1:
+    if len(modes) > len(chosen):
         _say(
             f"the program runs once, in {modes[0]}, the first of the modes {', '.join(modes)}: run it again for each "
             f"other mode, as with --modes {modes[1]}"
@@ -45,8 +49,9 @@ def run_program(scenario: Scenario, folder: RunFolder, command: Sequence[str], *
         _say(f"{folder.path} cannot be written to: {error.strerror or error}")
         return FAILED
     try:
-        for number in range(len(scenario.configurations())):
-            ran.append(_run_in(scenario, number, folder.path, tells=not as_json))
+        points = [(config, mode) for config in scenario.configurations() for mode in chosen]
+        for number in range(len(points)):
+            ran.append(_run_in(scenario, points, number, folder.path, tells=not as_json, shown=shown))
             for line in ran[-1].failures:
                 files.log(line)
         notes = [*dict.fromkeys(note for one in ran for note in one.notes), session.time_note(scenario)]
@@ -69,26 +74,35 @@ def run_program(scenario: Scenario, folder: RunFolder, command: Sequence[str], *
     if as_json:
         whole = ran[0].result if len(ran) == 1 else {"configurations": [one.result for one in ran]}
         print(json.dumps({**whole, "folder": str(folder.path)}))
+    if len(ran) > 1 and not as_json:
+        print("\n".join(_compared([one.result for one in ran])))
     for line in [*notes, *failures, *([] if as_json else [f"the run is in {folder.path}"])]:
         _say(line)
     return FAILED if failures else DONE
 
 
-def _run_in(scenario: Scenario, number: int, folder: Path, *, tells: bool) -> _Ran:
-    """Run a scenario's program in the configuration with this number, from 0 on, and write its files; if it `tells`,
-    print the outcome. Raises VMError, OSError and ResultsError."""
-    configs, swept = scenario.configurations(), [axis.key for axis in scenario.sweep if len(axis.values) > 1]
-    config, where, which = configs[number], "", dict[str, Any]()
-    if len(configs) > 1:
-        folder, where = folder / str(number + 1), f"{config.label}: "
+def _run_in(
+    scenario: Scenario, points: Sequence[tuple[Scenario, str]], number: int, folder: Path, *, tells: bool, shown: str
+) -> _Ran:
+    """Run a scenario's program in the configuration and mode with this number, from 0 on, and write its files; if it
+    `tells`, print the outcome. Raises VMError, OSError and ResultsError."""
+    swept = [axis.key for axis in scenario.sweep if len(axis.values) > 1]
+    config, mode = points[number]
+    config = replace(config, run=replace(config.run, modes=(mode,)))
+    several_modes = len({mode for _, mode in points}) > 1
+    where, which = "", dict[str, Any]()
+    if len(points) > 1:
+        label = f"{config.label}, {mode}" if several_modes else config.label
+        folder, where = folder / str(number + 1), f"{label}: "
         values = dict(_cell(key, value) for key, value in config.at if key in swept)
-        which = {"configuration": number + 1, "label": config.label, "values": values}
+        values |= {"mode": mode} if several_modes else {}
+        which = {"configuration": number + 1, "label": label, "values": values}
         folder.mkdir()
     if where and tells:
-        print(f"{number + 1} of {len(configs)}: {config.label}", flush=True)
+        print(f"{number + 1} of {len(points)}: {where.removesuffix(': ')}", flush=True)
     began_s = time.monotonic()
     try:
-        state, why = session.run(config, folder=folder)
+        state, why = session.run(config, folder=folder, shows=_shows(shown, tells=tells))
     except VMError:
         if where:
             folder.rmdir()
@@ -97,8 +111,40 @@ def _run_in(scenario: Scenario, number: int, folder: Path, *, tells: bool) -> _R
     session.write_results(state, result)
     if tells:
         print(_table(result), flush=True)
+        if shown != "all":
+            print(f"the output of {'the other' if shown == '0' else 'all'} ranks is in {folder / session.OUTPUT}")
     failures, notes = session.failures(result, config, folder), session.notes(result, config)
     return _Ran(result, [where + line for line in failures], [where + line for line in notes])
+
+
+def _shows(shown: str, *, tells: bool) -> session.Shows:
+    """Return the function that prints what ranks print: of rank 0 as it is, of all ranks line by line with the rank.
+
+    What a rank prints on stderr, and everything if stdout is for JSON, goes to stderr.
+    """
+    unread: dict[tuple[int, str], bytes] = {}
+
+    def show(rank: int, stream: str, output: bytes) -> None:
+        file = sys.stdout if tells and stream == "stdout" else sys.stderr
+        if shown == "0" and rank == 0:
+            file.write(output.decode(errors="replace"))
+            file.flush()
+        if shown == "all":
+            *lines, unread[rank, stream] = (unread.get((rank, stream), b"") + output).split(b"\n")
+            for line in lines:
+                print(f"[rank {rank}] {line.decode(errors='replace')}", file=file, flush=True)
+
+    return show
+
+
+def _compared(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the runs of a program: the time of each, and the median of its steps if it told them."""
+    has_steps = any(result["step_s"] is not None for result in results)
+    lines = [f"{'run, s':>14}" + f"{'median step, s':>16}" * has_steps + "  setting"]
+    for result in results:
+        step = "" if result["step_s"] is None else f"{result['step_s']:.6f}"
+        lines.append(f"{result['run_s']:>14.6f}" + f"{step:>16}" * has_steps + f"  {result['label']}")
+    return lines
 
 
 def _cell(key: str, value: Any) -> tuple[str, Any]:

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, BinaryIO
 
 from rich.console import Console, Group
@@ -43,11 +45,16 @@ from topologies.units import format_size
 OUTPUT, LINKS, RANKS, FAULTS, JOBS = "output", "links.csv", "ranks.csv", "faults.csv", "jobs.csv"
 """In the run folder: each rank's output, the bytes on WAN links over time, the ranks, the faults, and the jobs."""
 
+STEPS = "steps.csv"
+"""In the run folder: the time of each step that ranks told."""
+
 PROGRAM = "program.json"
 """In the run folder: the whole result as JSON."""
 
 COUNTED = ("retransmitted_segments", "udp_receive_drops")
 """What is counted on each rank's host, as columns of `ranks.csv`."""
+
+_OF_STEP = ("rank", "step", "step_s")
 
 CROWDED = (
     "the ranks met the limit of {:,} processes and threads per rank on average (program.processes): no more could be "
@@ -71,6 +78,13 @@ _NO_SPINNING = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1", "MKL_NUM_T
 """Variables that prevent threads from spinning while they wait, which would stop the clock."""
 
 
+Shows = Callable[[int, str, bytes], None]
+"""Takes what a rank has printed: the rank, "stdout" or "stderr", and the bytes."""
+
+_STEP = re.compile(rb"^longhaul: step ([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*$", re.MULTILINE)
+"""A line by which a program tells how long a step took, in seconds (`longhaul.report`)."""
+
+
 @dataclass
 class RunState:
     """The state of a run as seen from outside, updated from the VM's JSON records (`guest` lists them).
@@ -84,6 +98,7 @@ class RunState:
 
     folder: Path
     gpus: tuple[int, ...]
+    shows: Shows = lambda rank, stream, output: None
     doing: str = "the VM's start"
     links: list[dict[str, Any]] = field(default_factory=list)
     samples: list[tuple[int, list[int], list[float]]] = field(default_factory=list)
@@ -130,6 +145,7 @@ class RunState:
             output, rank = base64.b64decode(line["text"]), line["rank"]
             file.write(output)
             self.printed[rank] = self.printed.get(rank, 0) + len(output)
+            self.shows(rank, line["stream"], output)
             self.last[rank] = (self.last.get(rank, b"") + output)[-_LAST_BYTES:]
         elif "ended" in line:
             self.ended[line["rank"]] = line["ended"], line["at_ns"]
@@ -172,9 +188,9 @@ class RunState:
         return "".join(filter(str.isprintable, line.rpartition("\r")[2]))
 
 
-def run(config: Scenario, *, folder: Path) -> tuple[RunState, str | None]:
+def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str | None]:
     """Run the program of a configuration, with its files in a folder; return its state, and the reason if the run was
-    cut short, else None.
+    cut short, else None. `shows` is called with what the ranks print.
 
     Raises VMError if the VM cannot run, or fails before the ranks start.
     """
@@ -182,7 +198,7 @@ def run(config: Scenario, *, folder: Path) -> tuple[RunState, str | None]:
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
-    state = RunState(folder, spec.ranks_of(config.gpus))
+    state = RunState(folder, spec.ranks_of(config.gpus), shows)
     request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
     began_s = time.monotonic()
     of_network = carrying_bytes(config) if config.jobs else network_bytes(config)
@@ -267,11 +283,21 @@ def _environment() -> dict[str, str]:
     return {"PYTHONUSERBASE": f"{home}/.local", **_NO_SPINNING, **environment, **own}
 
 
+def _steps(folder: Path, ranks: int) -> Iterator[tuple[int, int, float]]:
+    """Yield each step that a rank told on stdout: the rank, the step's number from 0 on, and its time in s."""
+    for rank in range(ranks):
+        path = folder / OUTPUT / f"{rank}.stdout"
+        if path.exists():
+            for number, found in enumerate(_STEP.findall(path.read_bytes())):
+                yield rank, number, float(found)
+
+
 def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
     """Return the result of a run, which is the content of program.json: its ranks, WAN links and counters."""
     gpus = config.program.ranks_of(config.gpus)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
+    steps = list(_steps(state.folder, len(gpus)))
     counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(gpus))
     return {
         "command": config.program.command,
@@ -279,6 +305,8 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "clock": config.run.clock,
         "run_s": state.virtual_ns / 1e9,
         "wall_s": round(wall_s, 3),
+        "step_s": median(step_s for _, _, step_s in steps) if steps else None,
+        "steps": steps,
         "ended_early": why,
         "deadline": state.deadline,
         "ranks": [
@@ -435,6 +463,8 @@ def write_results(state: RunState, result: Mapping[str, Any]) -> None:
 
     write_text(state.folder / PROGRAM, json.dumps(result, indent=1) + "\n")
     write_text(state.folder / RANKS, ranks_csv(result))
+    if result["steps"]:
+        write_text(state.folder / STEPS, _csv(_OF_STEP, result["steps"]))
     if result["faults"]:
         columns = tuple(result["faults"][0])
         write_text(state.folder / FAULTS, _csv(columns, [[*fault.values()] for fault in result["faults"]]))
@@ -485,6 +515,22 @@ def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
             for row in result[part]
         ]
         write_text(folder / name, _csv(("configuration", *keys, *columns), rows))
+    if any(result["steps"] for result in results):
+        rows = [
+            [result["configuration"], *result["values"].values(), *step]
+            for result in results
+            for step in result["steps"]
+        ]
+        write_text(folder / STEPS, _csv(("configuration", *keys, *_OF_STEP), rows))
+        _draw_steps(folder, results)
+
+
+def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
+    """Write the figure of the median step time against the last swept value, a line for each other combination."""
+    from analysis.figures.program import steps  # slow to import, because of matplotlib
+
+    (folder / FIGURES).mkdir(exist_ok=True)
+    steps([(result["values"], result["step_s"]) for result in results]).write(folder / FIGURES)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

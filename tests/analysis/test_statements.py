@@ -148,7 +148,7 @@ def test_a_program_tells_that_it_runs_in_the_first_of_several_modes(
     for modes, said in ((["base", "wan"], True), (["wan"], False)):
         (config,) = scenario(run__modes=modes, program__command="true").configurations()
         folder: Any = SimpleNamespace(path=Path("run"))
-        program_command.run_program(config, folder, ["run.py"], as_json=True)
+        program_command.run_program(config, folder, ["run.py"], modes[:1], as_json=True, shown="none")
         told = capsys.readouterr().err
         assert ("the program runs once, in base, the first of the modes base, wan: run it again" in told) == said
 

@@ -75,7 +75,6 @@ RUN = [
      "--set collective.channels: 4 channels, which tree does not have; allowed: 1, or the algorithm ring"),
     ("--set collective.kind=broadcast --set collective.channels=4", "4 channels, which chain does not have"),
     # what a command cannot have, and which can
-    ("--exec hostname --modes base,wan", "--modes: 2 modes, but a program runs in one; allowed: 1"),
 ]  # fmt: skip
 
 

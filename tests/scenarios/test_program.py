@@ -696,3 +696,42 @@ def test_a_dry_run_of_a_program_prints_a_runnable_scenario_without_points(tmp_pa
     assert "# the program on 8 GPUs" in said and "collectives" not in said.partition("# the program")[2]
     found = subprocess.run([*command, "--json"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert json.loads(found)["points"] == []
+
+
+STEPS = """
+import os, longhaul
+if os.environ["RANK"] == "0":
+    for step in (0.25, 0.5, 0.125):
+        longhaul.compute(step)
+        longhaul.report(step=step)
+print("rank", os.environ["RANK"])
+"""
+
+
+def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tells(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(STEPS)
+    sets = ("--set", "program.ranks=[0, 3]", "--gpus", "4", "--sweep", "conditions.wan_rate=1 Gbit/s,10 Gbit/s")
+    command = ("--modes", "base,wan", "--exec", f"{PYTHON} mine.py", "--rank-output", "all")
+    out, _ = ended(*sets, *command, "--out", "run", cwd=tmp_path)
+    assert out.count("[rank 0] longhaul: step 0.250000000\n") == out.count("[rank 1] rank 1\n") == 4
+    table = out.partition("median step, s")[2].splitlines()[1:5]
+    assert [line.split()[1] for line in table] == ["0.250000"] * 4
+    assert [line.rpartition(", ")[2] for line in table] == ["base", "wan", "base", "wan"]
+    with (tmp_path / "run/steps.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    told = [(row["configuration"], row["mode"], row["rank"], float(row["step_s"])) for row in rows]
+    modes = [("1", "base"), ("2", "wan"), ("3", "base"), ("4", "wan")]
+    assert told == [(*one, "0", step_s) for one in modes for step_s in (0.25, 0.5, 0.125)]
+    with (tmp_path / "run/figures/steps.csv").open() as file:
+        drawn = [(row["conditions.wan_rate"], row["mode"], float(row["step_s"])) for row in csv.DictReader(file)]
+    assert drawn == [(rate, mode, 0.25) for rate in ("1 Gbit/s", "10 Gbit/s") for mode in ("base", "wan")]
+
+
+@pytest.mark.parametrize(("options", "shown"), [((), "rank 0\n"), (("--rank-output", "none"), "")])
+def test_the_output_of_rank_0_is_printed_unless_it_is_not_wanted(
+    tmp_path: Path, options: tuple[str, ...], shown: str
+) -> None:
+    sets = ("--set", "program.ranks=[0, 3]", "--gpus", "4", "--modes", "base")
+    out, _ = ended(*sets, *options, "--exec", "echo rank $RANK", "--out", "run", cwd=tmp_path)
+    assert out.startswith(f"{shown}rank   GPU") and (tmp_path / "run/output/1.stdout").read_text() == "rank 1\n"
+    assert f"the output of {'the other' if shown else 'all'} ranks is in run/output\n" in out

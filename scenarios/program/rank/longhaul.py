@@ -12,3 +12,13 @@ def compute(seconds: float) -> None:
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"{seconds} is not a computing time; allowed: a number of seconds from 0 up")
     time.sleep(seconds)
+
+
+def report(step: float) -> None:
+    """Tell the run how many seconds a step took: print a line from which it makes tables and a figure.
+
+    Raises ValueError if `step` is negative or not finite.
+    """
+    if not (math.isfinite(step) and step >= 0):
+        raise ValueError(f"{step} is not the time of a step; allowed: a number of seconds from 0 up")
+    print(f"longhaul: step {step:.9f}", flush=True)
