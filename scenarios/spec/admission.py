@@ -368,8 +368,8 @@ def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
     """Return the lowest rates that the conditions allow; of WAN links only the part that the transfers' class gets."""
     if plan.conditions.sampler == "trace":
-        trace = sampler(fabric, plan.conditions, seed=0)
-        bps = trace.rates_bps(0, trace.limit or 1).min(axis=0)
+        once = sampler(fabric, replace(plan.conditions, trace_repeat=False), seed=0)
+        bps = once.rates_bps(0, once.limit or 1).min(axis=0)
     else:
         bps = ranges_bps(fabric, plan.conditions)[0].copy()
     other_shares = sum(each.share for each in plan.classes if each.name != traffic_class)

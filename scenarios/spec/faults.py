@@ -262,12 +262,13 @@ def outages(trace: Trace, fabric: Fabric, *, count: int) -> tuple[Fault, ...]:
     """
     links, runs = links_in_grain(fabric).all, dict[Cable, list[tuple[int, int]]]()
     for link, first, stop in trace.outages():
-        if first < count:
-            runs.setdefault(cable(links[link].src, links[link].dst), []).append((first, stop))
+        for begun in range(0, count if trace.repeats else 1, trace.length):
+            if first + begun < count:
+                runs.setdefault(cable(links[link].src, links[link].dst), []).append((first + begun, stop + begun))
     struck = []
     for c in fabric.cables:
         for first, stop in _united(sorted(runs.get(cable(c.a, c.b), ()))):
-            lasts = None if stop >= trace.limit else stop - first
+            lasts = None if trace.limit is not None and stop >= trace.limit else stop - first
             down = Fault(collective=first, kind="link down", target=f"{c.a}-{c.b}", lasts=lasts, is_traced=True)
             struck.append(down)
     return tuple(sorted(struck, key=lambda fault: fault.collective))

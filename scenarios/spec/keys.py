@@ -264,6 +264,7 @@ KEYS: Mapping[str, Key] = {
         Key("conditions.coefficient", "coefficient", _COEFFICIENT, "Coefficient of the process per collective.", _AR1),
         Key("conditions.trace", "trace", _FILE, "Recorded bandwidths; path relative to the scenario's file.", _TRACE),
         Key("conditions.trace_step", "trace_step_s", DELAY, "Time in the trace between two collectives.", _TRACE),
+        Key("conditions.trace_repeat", "trace_repeat", TRUTH, "Whether it begins again after its last row.", _TRACE),
         Key("conditions.links", "links", _LINKS, "Rates and delays of single links, by class, pattern or name."),
         Key("conditions.every", "every_s", _EVERY, "Time between two changes of conditions; by default a collective."),
         Key("conditions.interval", "interval_s", _EVERY, "Time from a collective to the next, with every.", _DRAWN),

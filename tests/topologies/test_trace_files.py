@@ -4,6 +4,7 @@ pandas writes most of the files; the oracle is the table from which they are wri
 """
 
 import csv
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.spec.faults import outages
+from scenarios.spec.load import Override, load_scenario
 from topologies.conditions.trace import Trace, read_trace
 from topologies.errors import ConditionsError
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -170,9 +172,9 @@ def test_a_link_is_down_in_the_collectives_at_whose_time_its_rate_is_0(
     # The trace's links here are the two WAN links alone, so its indices are mapped to the fabric's.
     index = {link.name: link.index for link in fabric.links}
     moved = [(index[LINKS[link]], first, stop) for link, first, stop in trace.outages()]
-    for fault in outages(_At(moved, trace.limit), fabric, count=count):  # type: ignore[arg-type]
+    for fault in outages(_At(moved, trace.length), fabric, count=count):  # type: ignore[arg-type]
         assert fault.what == "link s0b0-s1b0 down" and fault.is_traced
-        stop = trace.limit if fault.lasts is None else fault.collective + fault.lasts
+        stop = trace.length if fault.lasts is None else fault.collective + fault.lasts
         found += range(fault.collective, min(stop, count))
     assert found == down
     rates = trace.rates_bps(0, count)
@@ -187,7 +189,43 @@ class _At:
     """The outages of a trace by the links of a fabric."""
 
     def __init__(self, runs: list[tuple[int, int, int]], limit: int) -> None:
-        self._runs, self.limit = runs, limit
+        self._runs, self.limit, self.length, self.repeats = runs, limit, limit, False
 
     def outages(self) -> list[tuple[int, int, int]]:
         return self._runs
+
+
+def test_a_trace_that_repeats_begins_again_a_step_after_its_last_row(tmp_path: Path) -> None:
+    """Of three rows at 0, 1 and 2 s, the last one holds for a step: the passage is three steps long."""
+    rows = "".join(f"{t},{name},{t + 1} Gbit/s\n" for t in range(3) for name in LINKS)
+    (tmp_path / "trace.csv").write_text("time,link,rate\n" + rows)
+    once, again = (read_trace(tmp_path / "trace.csv", LINKS, repeats=repeats) for repeats in (False, True))
+    assert (once.limit, again.limit) == (3, None)
+    assert again.rates_bps(0, 8)[:, 0].tolist() == [1e9, 2e9, 3e9, 1e9, 2e9, 3e9, 1e9, 2e9]
+    assert again.rates_bps(4, 2)[:, 0].tolist() == [2e9, 3e9]
+    assert again.mean_bps[0] == 2e9
+    with pytest.raises(ConditionsError, match="covers 3 collectives; 4 are needed"):
+        once.rates_bps(0, 4)
+
+
+def test_outages_of_a_trace_that_repeats_repeat() -> None:
+    fabric = build_fabric(FabricSpec(gpus_per_site=(2, 2), border_routers=1))
+    names = [link.name for link in fabric.links if link.kind == "wan"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.csv")
+        path.write_text(
+            "time,link,rate\n" + "".join(f"{t},{one},{9 * (t != 1)} Gbit/s\n" for t in range(3) for one in names)
+        )
+        values = {"conditions.sampler": "trace", "conditions.trace": str(path), "conditions.trace_repeat": True}
+        values |= {"collective.count": 7, "fabric.gpus": 4, "fabric.border_routers": 1}
+        found = load_scenario("paper", [Override(key, value, key) for key, value in values.items()])
+        assert [(fault.collective, fault.lasts) for fault in found.configurations()[0].faults] == [(1, 1), (4, 1)]
+
+
+def test_bare_numbers_too_small_for_bits_per_second_are_told(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("time,link,rate\n" + "".join(f"0,{name},400\n" for name in LINKS))
+    count = len(LINKS)
+    told = f"{count} of {count} rates are numbers without a unit below 1,000,000, taken as bit/s"
+    assert any(told in note for note in read_trace(tmp_path / "trace.csv", LINKS).notes)
+    (tmp_path / "large.csv").write_text("time,link,rate\n" + "".join(f"0,{name},400000000\n" for name in LINKS))
+    assert not read_trace(tmp_path / "large.csv", LINKS).notes

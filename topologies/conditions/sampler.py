@@ -33,9 +33,9 @@ class ConditionsSpec:
 
     `mean` and `deviation` (gaussian) are fractions of the range's highest rate; draws are clipped to the range.
     `mean_stay` (markov) is a number of collectives. `coefficient` (ar1) is the autoregressive coefficient from one
-    collective to the next. `trace` is a CSV file, and `trace_step_s` its time in seconds from one collective to the
-    next; links within sites that the trace omits are drawn as by the sampler uniform. `links` holds ranges of rates
-    and delays for selected links.
+    collective to the next. `trace` is a CSV file, `trace_step_s` its time in seconds from one collective to the next,
+    and `trace_repeat` whether it begins again at its end; links within sites that the trace omits are drawn as by the
+    sampler uniform. `links` holds ranges of rates and delays for selected links.
 
     With `every_s`, conditions change by time (`timed.Timed`): they are drawn for every `every_s` seconds instead of
     every collective. Collectives then begin every `interval_s` (default: `every_s`), or with a trace every
@@ -53,6 +53,7 @@ class ConditionsSpec:
     coefficient: float = 0.9
     trace: Path | None = None
     trace_step_s: float = 1.0
+    trace_repeat: bool = False
     links: tuple[LinkConditions, ...] = ()
     every_s: float | None = None
     interval_s: float | None = None
@@ -130,6 +131,7 @@ def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
         names,
         within_sites=within_sites,
         step_s=spec.every_s or spec.trace_step_s,
+        repeats=spec.trace_repeat,
         unlisted=uniform,
         may_be_down=_failing(fabric, spec),
         left_out={f"{src}>{dst}" for a, b in fabric.spec.wan.links for src, dst in ((a, b), (b, a))} - {*names},

@@ -46,6 +46,7 @@ numbers are dates after the year 5000."""
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,18}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
+_LEAST_BARE_BPS = 1_000_000  # a smaller number without a unit was probably meant in another one
 _KEY = "conditions.trace"
 
 
@@ -53,9 +54,10 @@ _KEY = "conditions.trace"
 class Trace:
     """A sampler that replays a trace: collective k has the rates in force at k * `step_ns`.
 
-    `times_ns` holds the times of every link's rows (whole ns from the beginning, increasing) and `rates_from_bps` the
-    rates from then on (bit/s, 0 while the link is down). Both are empty for a link that the trace omits; its rates are
-    drawn by `unlisted`. `notes` tell what was assumed of the file or not used.
+    `times_ns` holds the times of every link's rows (whole ns from the beginning, increasing) and `rates_from_bps`
+    the rates from then on (bit/s, 0 while the link is down). Both are empty for a link that the trace omits; its
+    rates are drawn by `unlisted`. If it `repeats`, it begins again one step after its last row. `notes` tell what
+    was assumed of the file or not used.
     """
 
     path: Path
@@ -64,6 +66,7 @@ class Trace:
     end_ns: int
     step_ns: int
     unlisted: Uniform | None
+    repeats: bool = False
     notes: tuple[str, ...] = ()
     _shaped_bps: tuple[npt.NDArray[np.float64], ...] = field(init=False, repr=False)
 
@@ -71,18 +74,24 @@ class Trace:
         object.__setattr__(self, "_shaped_bps", tuple(map(_without_outages, self.rates_from_bps)))
 
     @property
-    def limit(self) -> int:
-        """The number of collectives that the trace covers: it ends with its last row."""
+    def length(self) -> int:
+        """The number of collectives from the trace's first row to its last one."""
         return self.end_ns // self.step_ns + 1
+
+    @property
+    def limit(self) -> int | None:
+        """The number of collectives that the trace covers: it ends with its last row, unless it repeats."""
+        return None if self.repeats else self.length
 
     @property
     def mean_bps(self) -> npt.NDArray[np.float64]:
         """Every link's time-average rate over the trace, [links] bit/s."""
         means = np.zeros(len(self.times_ns)) if self.unlisted is None else self.unlisted.mean_bps
+        end_ns = self.length * self.step_ns if self.repeats else self.end_ns
         for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
             if times_ns.size:
-                held_ns = np.diff(times_ns, append=self.end_ns)
-                means[link] = (rates * held_ns).sum() / self.end_ns if self.end_ns else rates[-1]
+                held_ns = np.diff(times_ns, append=end_ns)
+                means[link] = (rates * held_ns).sum() / end_ns if end_ns else rates[-1]
         return np.maximum(1.0, means)  # of a link that is down throughout
 
     def rates_bps(self, start: int, count: int) -> npt.NDArray[np.float64]:
@@ -91,10 +100,10 @@ class Trace:
         A link that is down has the rate that it had before, or else the next one. Raises ConditionsError if the trace
         ends before the last of these collectives.
         """
-        if start + count > self.limit:
+        if self.limit is not None and start + count > self.limit:
             covers = f"the trace ends at {self.end_ns / 1e9:g} s and covers {self.limit} collectives"
             raise ConditionsError([Mistake(_KEY, f"{self.path}: {covers}; {start + count} are needed")])
-        now_ns = np.arange(start, start + count) * self.step_ns
+        now_ns = np.arange(start, start + count) % self.length * self.step_ns
         table = np.empty((count, len(self.times_ns)))
         if self.unlisted is not None:
             table[:] = self.unlisted.rates_bps(start, count)
@@ -105,9 +114,9 @@ class Trace:
 
     def outages(self) -> Iterator[tuple[int, int, int]]:
         """Yield each link's runs of collectives in which it is down: its index, the first collective, and the first one
-        after them."""
+        after them, in the trace's first passage."""
         for link, (times_ns, rates) in enumerate(zip(self.times_ns, self.rates_from_bps, strict=True)):
-            ends_ns = [*times_ns[1:].tolist(), self.limit * self.step_ns]
+            ends_ns = [*times_ns[1:].tolist(), self.length * self.step_ns]
             first = stop = -1
             for row in np.flatnonzero(rates == 0).tolist():
                 begins, ends = (-(-int(at) // self.step_ns) for at in (times_ns[row], ends_ns[row]))
@@ -135,11 +144,12 @@ def read_trace(
     *,
     within_sites: Collection[str] = (),
     step_s: float = 1.0,
+    repeats: bool = False,
     unlisted: Uniform | None = None,
     may_be_down: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Trace:
-    """Read a trace of these links, with a collective every `step_s` seconds.
+    """Read a trace of these links, with a collective every `step_s` seconds, which may repeat.
 
     The links `within_sites` may be omitted all together; `unlisted` then draws their rates. Only the links in
     `may_be_down` may have the rate 0. Rows of links in `left_out` are not used, nor are columns other than time, link
@@ -163,6 +173,7 @@ def read_trace(
         end_ns=file.end_ns,
         step_ns=round(step_s * 1e9),
         unlisted=None if all(map(len, file.times_ns)) else unlisted,
+        repeats=repeats,
         notes=file.notes,
     )
 
@@ -229,7 +240,7 @@ class _Rows:
         self._delimiter, self._columns = ",", [0, 1, 2]
         self._header: list[str] = []
         self._clock = _Clock()
-        self._count = self._rounded = self._commas = self._unused = 0
+        self._count = self._rounded = self._commas = self._unused = self._bare = 0
 
     def records(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header, each with its line number; blank lines and comments are skipped."""
@@ -284,6 +295,7 @@ class _Rows:
             allowed = f", or 0 for links such as {min(self._may_be_down)}" if self._may_be_down else ""
             raise ValueError(f"the rate of {link} is 0; allowed: above 0{allowed}")
         self._count, self._rounded = self._count + 1, self._rounded + is_rounded
+        self._bare += 0 < rate_bps < _LEAST_BARE_BPS and rate[-1:].isdigit()
         for one in named:
             self.rates_bps[one][time_ns] = rate_bps
         self.now_ns = time_ns
@@ -309,6 +321,9 @@ class _Rows:
         yield from self._clock.notes(self.first_time)
         if self._unused:
             yield f"{self._unused:,} row{'s' * (self._unused != 1)} of links that the fabric leaves out not used"
+        if self._bare:
+            of = f"{self._bare:,} of {self._count:,} rates"
+            yield f"{of} are numbers without a unit below 1,000,000, taken as bit/s: write 40 Gbit/s for another unit"
         if self._rounded:
             yield f"{self._rounded:,} of {self._count:,} rates were rounded to whole bit/s"
 
