@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from controller.routing.network import Network
 from scenarios.policies.arrays import Anew, Work
-from topologies.fabric.fabric import Fabric
+from topologies.fabric.fabric import Fabric, LogicalLink
 
 Floats = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.int16]
@@ -286,6 +286,26 @@ class Situation:
     def paths(self) -> dict[tuple[int, int], int]:
         """The paths in force: by source and destination rank in two sites, the index in `fabric.paths`."""
         return self._options.crossings(self.in_force, self._kept.path)
+
+    @property
+    def rate(self) -> dict[str, float]:
+        """The believed rate of every logical link by its name ("s0b0>s1b0"), in bit/s."""
+        return self._by_name(self.believed_bps)
+
+    @property
+    def rate_when_routed(self) -> dict[str, float]:
+        """The rates by name that were believed when the paths in force were chosen; empty if none were."""
+        return {} if self.in_force.routing is None else self._by_name(self.in_force.routing.rates_bps)
+
+    @property
+    def links_in_use(self) -> list[LogicalLink]:
+        """The WAN links of the paths in force, each once, with `name`, `src` and `dst`."""
+        used = {link for index in self.paths.values() for link in self.fabric.paths[index].links}
+        return [self.fabric.links[link] for link in sorted(used)]
+
+    def _by_name(self, rates_bps: Floats) -> dict[str, float]:
+        names = [link.name for link in self.fabric.links]
+        return dict(zip(names, rates_bps.tolist(), strict=True))
 
     def place(self, ranks: Sequence[int]) -> Placement:
         """Return this placement as a choice; raises ValueError with what is allowed instead."""

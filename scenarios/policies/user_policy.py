@@ -4,6 +4,7 @@ It is called with a `Situation` and returns two things: whether to choose paths,
 and whether to choose the placement, or the placement itself.
 """
 
+import io
 import runpy
 import sys
 import traceback
@@ -48,11 +49,24 @@ def load(text: str) -> Callable[[Situation], Any]:
     return policy  # type: ignore[no-any-return]
 
 
+class _Lines(io.TextIOBase):
+    """A stream that writes every line on stderr after some words; the last one need not end."""
+
+    def __init__(self, words: str) -> None:
+        self._words, self._begun = words, False
+
+    def write(self, text: str) -> int:
+        for part in text.splitlines(keepends=True):
+            sys.stderr.write(part if self._begun else f"{self._words}{part}")
+            self._begun = not part.endswith("\n")
+        return len(text)
+
+
 def ask(text: str, situation: Situation) -> Action:
     """Ask the function "FILE:NAME" what to choose. Raises SpecError if the function fails or returns something else,
     NoPathError if it reads a time that does not exist because failed cables leave a flow without a path."""
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(_Lines(f"{split_reference(text)[1]}, collective {situation.number}: ")):
             choices = load(text)(situation)
     except NoPathError:  # caused by the failed cables and not by the function
         raise

@@ -1,16 +1,19 @@
 """User-defined policy functions: the documented example in both engines, and error messages for failing functions."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from analysis.results import load
 from analysis.results.reader import ResultsError
 from controller.routing.wan_path_choice import NoPathError
 from scenarios.engines.prediction import decisions_of
+from scenarios.experiment.command import run as command
 from scenarios.experiment.run_files import recorded
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec import ScenarioError
-from scenarios.spec.load import scenario_of
+from scenarios.spec.load import load_scenario, scenario_of
 from tests.conftest import PROJECT
 from tests.fakes.runs import answer, ended, measured, rows
 from topologies.errors import SpecError
@@ -191,3 +194,48 @@ def test_a_path_that_a_policy_gives_is_not_taken_while_a_cable_of_it_is_down(tmp
     (setting,) = scenario_of(text, path=tmp_path / "scenario.toml").configurations()
     path = decisions_of(setting, "mine", conditions_of(setting), start=0, count=3).path[:, 3]
     assert (path[0], path[2]) == (0, 0) and path[1] != 0
+
+
+FALLEN = """
+def fallen(now):
+    print("rate", now.rate["s0b0>s1b0"] / 1e9)
+    if now.routed < 0:
+        assert now.rate_when_routed == {}
+        return True, False
+    assert {link.kind for link in now.links_in_use} == {"wan"}
+    slowest = min(now.links_in_use, key=lambda link: now.rate[link.name]).name
+    return now.rate[slowest] < 0.8 * now.rate_when_routed[slowest], False
+"""
+
+
+@pytest.mark.parametrize("grain", ["logical", "physical"])
+def test_a_policy_sees_links_and_rates_by_name_and_what_it_prints_names_the_collective(
+    tmp_path, monkeypatch, capsys, grain
+):
+    """The oracle decides again from the stored paths and the drawn rates."""
+    monkeypatch.chdir(tmp_path)
+    Path("fallen.py").write_text(FALLEN)
+    options = ("--policy", "fallen.py:fallen", "--modes", "fallen", "--jobs", "1", "--no-report", "--out", "out")
+    grained = ("--set", f"fabric.grain={grain}", "--set", "conditions.sampler=markov")
+    assert command(["--engine", "model", "--collectives", "40", *options, *grained]) == 0
+    said = capsys.readouterr().err
+    (config,) = load_scenario("out/scenario.toml").configurations()
+    conditions = conditions_of(config)
+    rates_bps, names = conditions.drawn.rates_bps(0, 40), [link.name for link in conditions.shared.all]
+    fabric, rows = conditions.fabric, load("out")
+    assert f"fallen, collective 3: rate {rates_bps[3, names.index('s0b0>s1b0')] / 1e9}\n" in said
+    then = None
+    for number, (paths, rerouted) in enumerate(zip(rows["paths"], rows["rerouted"], strict=True)):
+        if then is not None:
+            before, its_rates = then
+            used = {
+                names.index(fabric.links[link].name)
+                for path in before
+                if path >= 0
+                for link in fabric.paths[path].links
+            }
+            slowest = min(sorted(used), key=lambda index: rates_bps[number, index])
+            assert rerouted == (rates_bps[number, slowest] < 0.8 * its_rates[slowest])
+        if rerouted:
+            then = paths, rates_bps[number]
+    assert 1 < rows["rerouted"].sum() < 40
