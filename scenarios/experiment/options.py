@@ -230,6 +230,8 @@ def parse_request(arguments: Sequence[str]) -> Request:
         mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed; {why}")
     if scenario is not None and scenario.program.command is not None:
         mistakes += _program_clashes(options, scenario, overrides)
+    elif scenario is not None and options.rank_output is not None:
+        mistakes.append("--rank-output: no program is run; allowed: with --exec, or a scenario with a [program]")
     if mistakes or scenario is None:
         raise ScenarioError(mistakes)
     return Request(

@@ -40,8 +40,8 @@ def run_program(
     modes, ran = scenario.run.modes, list[_Ran]()
     if len(modes) > len(chosen):
         _say(
-            f"the program runs once, in {modes[0]}, the first of the modes {', '.join(modes)}: run it again for each "
-            f"other mode, as with --modes {modes[1]}"
+            f"the program runs in {modes[0]}, the first of the modes {', '.join(modes)}: "
+            f"with --modes {modes[0]},{modes[1]} it runs in both, one after the other"
         )
     try:
         files = RunFiles.begun(folder, scenario, engines=[PROGRAM], command=command)

@@ -150,7 +150,9 @@ def test_a_program_tells_that_it_runs_in_the_first_of_several_modes(
         folder: Any = SimpleNamespace(path=Path("run"))
         program_command.run_program(config, folder, ["run.py"], modes[:1], as_json=True, shown="none")
         told = capsys.readouterr().err
-        assert ("the program runs once, in base, the first of the modes base, wan: run it again" in told) == said
+        assert (
+            "the program runs in base, the first of the modes base, wan: with --modes base,wan it runs" in told
+        ) == said
 
 
 def test_the_note_on_computing_claims_nothing_of_the_run() -> None:

@@ -30,6 +30,7 @@ RUN = [
     ("--chunk 8 mb", 'quotes around them, --chunk "8 mb"'),
     ("--set conditions.wan_delay=10 ms", 'quotes around them, --set "conditions.wan_delay=10 ms"'),
     ("--set conditions.wan_rate=10 - 100 Gbit/s", 'quotes around them, --set "conditions.wan_rate=10 - 100 Gbit/s"'),
+    ("--rank-output all", "--rank-output: no program is run; allowed: with --exec, or a scenario with a [program]"),
     ("--exec ping g4", 'quotes around the command, --exec "ping g4"'),
     ("--exec ping -c 3 g4 --modes base", 'quotes around the command, --exec "ping -c 3 g4"'),
     ("--capture s0b0 --exec hostname", "a link is FROM>TO, and the shell takes an unquoted > for the name of a file"),
