@@ -14,7 +14,6 @@ import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain
@@ -24,6 +23,7 @@ from typing import TextIO
 import numpy as np
 import numpy.typing as npt
 
+from topologies.conditions.clock import Clock
 from topologies.conditions.synthetic import Uniform
 from topologies.errors import ConditionsError, Mistake, list_all, list_first
 from topologies.fabric.link_names import directions
@@ -39,11 +39,6 @@ _COLUMNS = {  # names that other programs write, in lower case
     "rate": ("rate", "rate_bps"),
 }
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_MAX_TIME_NS = 10**18  # some thirty years, and well below 2^63
-_EPOCHS = ((10**17, "nanoseconds", 1), (10**14, "microseconds", 10**3), (10**11, "milliseconds", 10**6))
-"""Numbers from which on a first time is the time since 1970 in a unit, and this unit in nanoseconds. In seconds, these
-numbers are dates after the year 5000."""
-_ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,18}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+", re.ASCII)
 _MAX_LISTED = 20  # mistakes that are listed: if the file is no trace at all, every line is a mistake
 _LEAST_BARE_BPS = 1_000_000  # a smaller number without a unit was probably meant in another one
@@ -239,7 +234,7 @@ class _Rows:
         self._may_be_down, self._left_out = may_be_down, left_out
         self._delimiter, self._columns = ",", [0, 1, 2]
         self._header: list[str] = []
-        self._clock = _Clock()
+        self._clock = Clock()
         self._count = self._rounded = self._commas = self._unused = self._bare = 0
 
     def records(self, file: TextIO) -> Iterator[tuple[int, list[str]]]:
@@ -339,63 +334,6 @@ class _Lines:
         for line in self._file:
             self.count, self.is_whole = self.count + 1, line.endswith("\n")
             yield "\n" if line.lstrip().startswith("#") else line
-
-
-class _Clock:
-    """Reads times, as nanoseconds from the first one: numbers in seconds or the unit of an epoch, or ISO dates."""
-
-    def __init__(self) -> None:
-        self._origin: Decimal | None = None
-        self._unit, self._unit_ns, self._is_iso, self._has_zone = "seconds", 10**9, False, False
-
-    @property
-    def since(self) -> str:
-        """What is added to a time that is counted from the first one, in words."""
-        return " s from the first" if self._origin else ""
-
-    def ns(self, text: str) -> int:
-        """Return a time, to the nanosecond; raises ValueError."""
-        try:
-            value = self._value(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a time; allowed: {self._allowed}") from None
-        if self._origin is None:
-            self._origin = value
-        exact_ns = (value - self._origin) * self._unit_ns
-        if abs(exact_ns) > _MAX_TIME_NS:
-            raise ValueError(f"{text!r} is not within 1e9 s from the first time")
-        return round(exact_ns)
-
-    @property
-    def _allowed(self) -> str:
-        if self._origin is None:
-            return "seconds, such as 12.5, or such as 2026-01-31T12:00:00.5Z"
-        zone = " with a zone" if self._has_zone else " without a zone"
-        return f"such as the first one, a date with a time{zone}" if self._is_iso else f"{self._unit}, as the first one"
-
-    def _value(self, text: str) -> Decimal:
-        """Return a time in the clock's unit; raises ValueError."""
-        match = _ISO.fullmatch(text)
-        if self._origin is None:
-            self._is_iso, self._has_zone = match is not None, match is not None and match[3] is not None
-        if self._is_iso != (match is not None) or (match and self._has_zone != (match[3] is not None)):
-            raise ValueError
-        if match is None:
-            number = parse_number(text)
-            if self._origin is None:
-                known = (one[1:] for one in _EPOCHS if abs(number) >= one[0])
-                self._unit, self._unit_ns = next(known, ("seconds", 10**9))
-            return number
-        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
-        since = (whole if whole.tzinfo else whole.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        return Decimal(since.days * 86_400 + since.seconds) + Decimal(f"0.{match[2] or 0}")
-
-    def notes(self, first: str) -> Iterator[str]:
-        """Yield how times were read, if not as seconds from 0."""
-        if self._unit != "seconds":
-            yield f"its times are taken as {self._unit}"
-        if self._origin:
-            yield f"it begins at its first time, {first}"
 
 
 def _rate_bps(text: str) -> tuple[int, bool]:

@@ -1,0 +1,79 @@
+"""Times of recorded conditions: numbers of seconds, times since 1970 in several units, or ISO 8601 dates. Pure."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from topologies.units import parse_number
+
+UNITS_NS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, "nanoseconds": 1}
+"""The units of times that are numbers, in nanoseconds."""
+
+MAX_TIME_NS = 10**18  # some thirty years, and well below 2^63
+_EPOCHS = ((10**17, "nanoseconds", 1), (10**14, "microseconds", 10**3), (10**11, "milliseconds", 10**6))
+"""Numbers from which on a first time is the time since 1970 in a unit, and this unit in nanoseconds. In seconds, these
+numbers are dates after the year 5000."""
+_ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,18}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+
+
+class Clock:
+    """Reads times, as nanoseconds from the first one: numbers in seconds or the unit of an epoch, or ISO dates.
+
+    With a `unit` of UNITS_NS, numbers are in that unit, whatever their size.
+    """
+
+    def __init__(self, unit: str | None = None) -> None:
+        self._origin: Decimal | None = None
+        self._given = unit
+        self._unit = unit or "seconds"
+        self._unit_ns, self._is_iso, self._has_zone = UNITS_NS[self._unit], False, False
+
+    @property
+    def since(self) -> str:
+        """What is added to a time that is counted from the first one, in words."""
+        return " s from the first" if self._origin else ""
+
+    def ns(self, text: str) -> int:
+        """Return a time, to the nanosecond; raises ValueError."""
+        try:
+            value = self._value(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a time; allowed: {self._allowed}") from None
+        if self._origin is None:
+            self._origin = value
+        exact_ns = (value - self._origin) * self._unit_ns
+        if abs(exact_ns) > MAX_TIME_NS:
+            raise ValueError(f"{text!r} is not within 1e9 s from the first time")
+        return round(exact_ns)
+
+    @property
+    def _allowed(self) -> str:
+        if self._origin is None:
+            return "seconds, such as 12.5, or such as 2026-01-31T12:00:00.5Z"
+        zone = " with a zone" if self._has_zone else " without a zone"
+        return f"such as the first one, a date with a time{zone}" if self._is_iso else f"{self._unit}, as the first one"
+
+    def _value(self, text: str) -> Decimal:
+        """Return a time in the clock's unit; raises ValueError."""
+        match = _ISO.fullmatch(text)
+        if self._origin is None:
+            self._is_iso, self._has_zone = match is not None, match is not None and match[3] is not None
+        if self._is_iso != (match is not None) or (match and self._has_zone != (match[3] is not None)):
+            raise ValueError
+        if match is None:
+            number = parse_number(text)
+            if self._origin is None and self._given is None:
+                known = (one[1:] for one in _EPOCHS if abs(number) >= one[0])
+                self._unit, self._unit_ns = next(known, ("seconds", 10**9))
+            return number
+        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
+        since = (whole if whole.tzinfo else whole.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+        return Decimal(since.days * 86_400 + since.seconds) + Decimal(f"0.{match[2] or 0}")
+
+    def notes(self, first: str) -> Iterator[str]:
+        """Yield how times were read, if not as seconds from 0."""
+        if self._unit != "seconds":
+            yield f"its times are taken as {self._unit}"
+        if self._origin:
+            yield f"it begins at its first time, {first}"
