@@ -1,0 +1,74 @@
+"""The links that measurements name, by their sites, which are mapped to nodes of the fabric, or by nodes. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from topologies.conditions.convert.readings import ConvertError, Reading
+from topologies.errors import did_you_mean, format_value, list_first
+
+_SITE = re.compile(r"s\d{1,4}", re.ASCII)
+_NODE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
+_OF_FABRIC = re.compile(r"s\d{1,4}[blpn]\d{1,4}|g\d{1,6}|R\d{1,4}", re.ASCII)
+
+
+def site_map(assignments: Iterable[str]) -> dict[str, str]:
+    """Return the node of each site that "NAME=s0", "NAME=s0b1" or "NAME=NODE" assigns; raises ConvertError."""
+    nodes: dict[str, str] = {}
+    for text in assignments:
+        name, equals, node = (part.strip() for part in text.rpartition("="))
+        if not (name and equals and _NODE.fullmatch(node)):
+            raise ConvertError(f"--site {format_value(text)} assigns no node; allowed: NAME=s0, or NAME=s0b1")
+        if name in nodes:
+            raise ConvertError(f"--site {format_value(text)} assigns {name} a second time; allowed: one node each")
+        nodes[name] = border_router(node)
+    return nodes
+
+
+def border_router(node: str) -> str:
+    """Return the first border router of a site, and any other node as it is."""
+    return f"{node}b0" if _SITE.fullmatch(node) else node
+
+
+def links_of(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the directed links of a reading, two for a link without a direction ("A-B"), none from a site to itself.
+
+    Raises ConvertError for a site that is no node and has none assigned.
+    """
+    ends = reading.ends if len(reading.ends) == 2 else _ends(reading, sites)
+    first, second = (_node(one, sites, reading.where) for one in ends[:2])
+    if first == second:
+        if ends[0] != ends[1]:
+            text = f"{format_value(ends[0])} and {format_value(ends[1])} are both {first}; allowed: a node for each"
+            raise ConvertError(f"{reading.where}: {text}")
+        return ()
+    return (f"{first}>{second}", f"{second}>{first}") if len(ends) == 3 else (f"{first}>{second}",)
+
+
+def _ends(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the two ends that a link's name has, and a third text if it is both directions."""
+    text = reading.ends[0]
+    for sign in ("->", ">", ":", "-"):
+        for at in (match.start() for match in re.finditer(re.escape(sign), text)):
+            ends = text[:at].strip(), text[at + len(sign) :].strip()
+            if all(end in sites or _is_node(end) for end in ends):
+                return (*ends, "both") if sign == "-" else ends
+    parts = next((text.split(sign) for sign in ("->", ">", ":", "-") if text.count(sign) == 1), [])
+    if len(parts) == 2 and all(part.strip() for part in parts):
+        return parts[0].strip(), parts[1].strip()  # one of which has no node, which is told
+    raise ConvertError(f"{reading.where}: {format_value(text)} is no link; allowed: such as s0b0>s1b0, or SITE>SITE")
+
+
+def _is_node(name: str) -> bool:
+    return bool(_SITE.fullmatch(name) or _OF_FABRIC.fullmatch(name))
+
+
+def _node(name: str, sites: Mapping[str, str], where: str) -> str:
+    if name in sites:
+        return sites[name]
+    if _is_node(name):
+        return border_router(name)
+    known = list_first([format_value(one) for one in sites], 6) or "none"
+    allowed = f"a node such as s0b0, or a site with --site NAME=s0 (so far: {known})"
+    raise ConvertError(
+        f"{where}: {format_value(name)} is no site with a node; allowed: {allowed}{did_you_mean(name, sites)}"
+    )

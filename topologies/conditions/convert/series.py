@@ -1,0 +1,164 @@
+"""Each link's values over time, of the readings of all files, and what was assumed of them. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
+from statistics import median
+
+from topologies.conditions.clock import MAX_TIME_NS, Clock
+from topologies.conditions.convert.links import links_of
+from topologies.conditions.convert.readings import ConvertError, Reading, has_unit, inferred_unit, quantity
+from topologies.conditions.link_overrides import MAX_ENTRIES
+from topologies.errors import format_value, list_first
+from topologies.units import format_delay, format_rate
+
+_GAP = Decimal("1.5")  # of the median step between a link's values: a longer one is a gap
+_MAX_NAMED = 3
+_UNMEASURED = {"", "-", "--", "n/a", "na", "null", "none"}
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A link's value at a time (ns from the first one that was read), and the place of both in the files."""
+
+    time_ns: int
+    time: str
+    amount: Decimal
+    where: str
+
+
+class Series:
+    """The values that readings have of each link; `notes` tell what was assumed.
+
+    `sites` are the nodes of sites, and `unit` is that of values that name none, "" to infer it. Raises ConvertError for
+    a malformed time, value or link, and without any value. The times of delays, which are constant, are not read.
+    """
+
+    def __init__(
+        self,
+        readings: Sequence[Reading],
+        sites: Mapping[str, str],
+        *,
+        kind: str,
+        unit: str = "",
+        time_unit: str | None = None,
+    ) -> None:
+        self.kind, self.notes = kind, list[str]()
+        self._values: dict[str, list[_Value]] = {}
+        measured = [one for one in readings if one.value.casefold() not in _UNMEASURED]
+        if len(measured) < len(readings):
+            count = f"{len(readings) - len(measured):,} of {len(readings):,}"
+            self.notes.append(f"{count} values are missing: {self._what_holds}")
+        unit = unit or self._inferred(measured)
+        times = self._times(measured, time_unit) if kind == "rates" else [0] * len(measured)
+        to_itself = 0
+        for one, time_ns in zip(measured, times, strict=True):
+            links = links_of(one, sites)
+            to_itself += not links
+            amount = quantity(one, one.unit or unit, kind) if links else Decimal(0)
+            for link in links:
+                self._values.setdefault(link, []).append(_Value(time_ns, one.time, amount, one.where))
+        if to_itself:
+            self.notes.append(f"{to_itself:,} values from a site to itself are not used")
+        if not self._values:
+            raise ConvertError(f"no link has a value, of {len(readings):,} readings; allowed: one or more")
+
+    @property
+    def _what_holds(self) -> str:
+        return "the previous ones hold" if self.kind == "rates" else "the others are used"
+
+    def _inferred(self, measured: Sequence[Reading]) -> str:
+        """Return the unit of values that name none, and tell it; "" if all name one."""
+        bare = [one for one in measured if not has_unit(one)]
+        if not bare:
+            return ""
+        unit = inferred_unit(bare, self.kind)
+        why = "the usual unit" if self.kind == "delays" else "by their size"
+        self.notes.append(f"{len(bare):,} values without a unit are taken as {unit}, {why}; --unit names another one")
+        return unit
+
+    def _times(self, measured: Sequence[Reading], unit: str | None) -> list[int]:
+        """Return the times in ns from the earliest one, and tell how they were read."""
+        if not any(one.time for one in measured):
+            return [0] * len(measured)
+        clock, times = Clock(unit), list[int]()
+        for one in measured:
+            try:
+                times.append(clock.ns(one.time))
+            except ValueError as error:
+                raise ConvertError(f"{one.where}: {error}") from None
+        earliest = min(times)
+        if max(times) - earliest > MAX_TIME_NS:
+            raise ConvertError(f"{measured[times.index(max(times))].where}: its time is not within 1e9 s of the first")
+        self.notes += clock.notes(measured[times.index(earliest)].time)
+        return [time_ns - earliest for time_ns in times]
+
+    # --- a trace ------------------------------------------------------------------------------------------------------
+
+    def trace(self) -> str:
+        """Return the rates as a trace, and tell gaps; raises ConvertError for two rates of a link at one time."""
+        begun: dict[str, int] = {}
+        rows = list[tuple[int, str, str]]()
+        for link, values in self._values.items():
+            ordered = sorted(values, key=lambda one: one.time_ns)
+            self._check_once(link, ordered)
+            begun[link] = ordered[0].time_ns
+            rows += [(one.time_ns, link, _rate(one.amount)) for one in ordered]
+            if ordered[0].time_ns:
+                rows.append((0, link, _rate(ordered[0].amount)))
+            self.notes += _gaps(link, ordered)
+        if late := [link for link, time_ns in begun.items() if time_ns]:
+            which = list_first(late, _MAX_NAMED)
+            self.notes.append(f"no value at the first time for {which}: the first one of the link holds until then")
+        down = sum(not one.amount for values in self._values.values() for one in values)
+        if down:
+            self.notes.append(f"{down:,} rates are 0: the link is down then")
+        return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
+
+    @staticmethod
+    def _check_once(link: str, ordered: Sequence[_Value]) -> None:
+        for one, other in pairwise(ordered):
+            if one.time_ns == other.time_ns:
+                at = f"time {format_value(other.time)}" if other.time else "one time, as its file names none"
+                raise ConvertError(f"{other.where}: {link} has a second value at {at} ({one.where}); allowed: one")
+
+    # --- delays -------------------------------------------------------------------------------------------------------
+
+    def delays(self, *, is_round_trip: bool) -> str:
+        """Return the links' delays as TOML, of several values of a link their median, of round trips the half."""
+        if len(self._values) > MAX_ENTRIES:
+            raise ConvertError(f"{len(self._values):,} links have delays; allowed: {MAX_ENTRIES:,}")
+        if several := [link for link, values in self._values.items() if len(values) > 1]:
+            self.notes.append(f"several delays of {list_first(several, _MAX_NAMED)}: the median is used")
+        halves = "round trips: half of each is a link's delay" if is_round_trip else "one-way delays; --rtt halves them"
+        self.notes.append(f"the values are taken as {halves}")
+        lines = ["[conditions.links]"]
+        for link, values in sorted(self._values.items()):
+            delay_s = float(median(one.amount for one in values)) / (2 if is_round_trip else 1)
+            lines.append(f'"{link}" = {{ delay = "{_delay(delay_s)}" }}')
+        return "\n".join(lines) + "\n"
+
+
+def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
+    """Yield a sentence on a link's steps that are longer than _GAP times their median."""
+    steps = [(other.time_ns - one.time_ns, one) for one, other in pairwise(ordered)]
+    usual = median(step for step, _ in steps) if steps else 0
+    long = [(step, one) for step, one in steps if step > _GAP * Decimal(usual)]
+    if long:
+        words = [f"{_seconds(step)} s from {format_value(one.time)} on" for step, one in long]
+        count = f"{len(long):,} gap{'s' * (len(long) != 1)}"
+        yield f"{link} has {count}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
+
+
+def _seconds(time_ns: int) -> str:
+    whole, rest = divmod(time_ns, 10**9)
+    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".")
+
+
+def _rate(amount: Decimal) -> str:
+    return format_rate(int(amount)) if amount else "0 bit/s"
+
+
+def _delay(delay_s: float) -> str:
+    return format_delay(max(delay_s, 1e-9)) if delay_s else "0 s"
