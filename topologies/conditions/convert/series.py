@@ -91,7 +91,10 @@ class Series:
         earliest = min(times)
         if max(times) - earliest > MAX_TIME_NS:
             raise ConvertError(f"{measured[times.index(max(times))].where}: its time is not within 1e9 s of the first")
-        self.notes += clock.notes(measured[times.index(earliest)].time)
+        begin = measured[times.index(earliest)].time
+        from_begin = Clock(unit)
+        from_begin.ns(begin)  # the first row that was read may be a later one
+        self.notes += from_begin.notes(begin)
         return [time_ns - earliest for time_ns in times]
 
     # --- a trace ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,351 @@
+"""What people have measured, converted: every form gives the trace or the delays that were written, and what cannot be
+read without a guess is refused in one sentence.
+
+The oracle of the round trip is the table from which the files are written.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scenarios.api import run, scenario
+from tests.conftest import PROJECT
+from topologies.conditions.convert.__main__ import main
+from topologies.conditions.convert.tables import time_of_name
+from topologies.conditions.trace import read_trace
+
+SITES = ["--site", "Zürich=s0", "--site", "Genève=s1"]
+LINKS = ["s0b0>s1b0", "s1b0>s0b0"]
+THERE, BACK = (f"{{}},{link},{{}}\n" for link in LINKS)
+TRACE = "time,link,rate\n" + "".join(
+    (THERE if there else BACK).format(time, rate)
+    for time, there, rate in [(0, 1, "4.3 Gbit/s"), (0, 0, "3.9 Gbit/s"), (10, 1, "4.1 Gbit/s"), (10, 0, "0 bit/s")]
+)
+DOWN = "1 rates are 0: the link is down then"
+LONG = "0,Zürich,Genève,4300\n0,Genève,Zürich,3900\n10,Zürich,Genève,4100\n10,Genève,Zürich,0\n"
+IPERF = {
+    "start": {"timestamp": {"timesecs": 1769903995}},
+    "intervals": [
+        {"sum": {"start": 0, "end": 1, "bits_per_second": 1e9, "omitted": True}},
+        {"sum": {"start": 1, "end": 2.0005, "bits_per_second": 4.3e9, "omitted": False}},
+        {"sum": {"start": 2.0005, "end": 3, "bits_per_second": 9412345678.5}},
+    ],
+}
+IPERF_TRACE = "time,link,rate\n0,{0},4.3 Gbit/s\n1.0005,{0},9.412345678 Gbit/s\n".format(LINKS[0])
+MATRIX = "time,0\nGbit/s,Zürich,Genève\nZürich,,4.3\nGenève,3.9,\n"
+
+
+def with_header(header: str, text: str = LONG) -> str:
+    return f"{header}\n{text}"
+
+
+def converted(folder: Path, files: Mapping[str, str | bytes], *options: str) -> int:
+    """Convert files, of which the paths come first, and return the exit status."""
+    for name, content in files.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return main([*(str(folder / name) for name in files), *options])
+
+
+HEADER = "time,source,destination,throughput_mbps"
+FORMS: dict[str, tuple[dict[str, str | bytes], list[str], str, list[str]]] = {
+    # files, options, the trace, and what is told
+    "a unit in the header": ({"a.csv": with_header(HEADER)}, [], TRACE, [DOWN]),
+    "in brackets": ({"a.csv": with_header("t,from,to,rate (Mbit/s)")}, [], TRACE, [DOWN]),
+    "in square ones": ({"a.csv": with_header("t,src,dst,bandwidth [Mbps]")}, [], TRACE, [DOWN]),
+    "named": ({"a.csv": with_header("time,source,destination,value")}, ["--unit", "Mbit/s"], TRACE, [DOWN]),
+    "inferred": (
+        {"a.csv": with_header("time,source,destination,value")},
+        [],
+        TRACE,
+        ["4 values without a unit are taken as Mbit/s, by their size; --unit names another one", DOWN],
+    ),
+    "bytes": (
+        {"a.csv": with_header("time,source,destination,rate (MB/s)", "0,Zürich,Genève,5\n")},
+        [],
+        f"time,link,rate\n0,{LINKS[0]},40 Mbit/s\n",
+        [],
+    ),
+    "units with the values": (
+        {"a.csv": with_header("time,source,destination,value", "0,Zürich,Genève,4.3 Gbit/s\n")},
+        [],
+        f"time,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n",
+        [],
+    ),
+    "without a header": (
+        {"a.csv": LONG},
+        ["--unit", "Mbit/s"],
+        TRACE,
+        ["a.csv: its columns are taken by their order: time, source, destination, value", DOWN],
+    ),
+    "another order and columns": (
+        {"a.csv": "loss,rate_mbps,dst,src,time\n0.1,4300,Genève,Zürich,0\n"},
+        [],
+        f"time,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n",
+        ['a.csv: not used: the column "loss"'],
+    ),
+    "tabs": ({"a.csv": with_header(HEADER).replace(",", "\t")}, [], TRACE, [DOWN]),
+    "semicolons and decimal commas": (
+        {"a.csv": "time;source;destination;rate (Gbit/s)\n0;Zürich;Genève;4,3\n"},
+        [],
+        f"time,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n",
+        [],
+    ),
+    "a mark, quotes, comments and Windows' line ends": (
+        {"a.csv": ("\ufeff# measured\r\n" + with_header(HEADER).replace("Zürich", '"Zürich"').replace("\n", "\r\n"))},
+        [],
+        TRACE,
+        [DOWN],
+    ),
+    "UTF-16": ({"a.csv": with_header(HEADER).encode("utf-16")}, [], TRACE, [DOWN]),
+    "not in order": (
+        {"a.csv": with_header(HEADER, "".join(reversed(LONG.splitlines(keepends=True))))},
+        [],
+        TRACE,
+        [DOWN],
+    ),
+    "epoch in ms": (
+        {"a.csv": with_header(HEADER, LONG.replace("\n10,", "\n1769904005000,").replace("0,", "1769903995000,", 1))
+            .replace("\n0,", "\n1769903995000,")},
+        [],
+        TRACE,
+        ["its times are taken as milliseconds", "it begins at its first time, 1769903995000", DOWN],
+    ),
+    "ms in the header": (
+        {"a.csv": with_header(HEADER.replace("time", "time_ms"), LONG.replace("\n10,", "\n10000,"))},
+        [],
+        TRACE,
+        ["its times are taken as milliseconds", DOWN],
+    ),
+    "dates with a zone": (
+        {"a.csv": with_header(HEADER, "2026-01-31T23:59:55+01:00,Zürich,Genève,4300\n2026-01-31T23:00:05Z,Zürich,"
+                              "Genève,4100\n")},
+        [],
+        f"time,link,rate\n0,{LINKS[0]},4.3 Gbit/s\n10,{LINKS[0]},4.1 Gbit/s\n",
+        ["it begins at its first time, 2026-01-31T23:59:55+01:00"],
+    ),
+    "names of links": (
+        {"a.csv": "time,link,rate_mbps\n0,s0b0-s1b0,4300\n0,Zürich->R1,1\n0,s0:s2b1,2\n"},
+        [],
+        f"time,link,rate\n0,s0b0>R1,1 Mbit/s\n0,{LINKS[0]},4.3 Gbit/s\n0,s0b0>s2b1,2 Mbit/s\n0,{LINKS[1]},4.3 Gbit/s\n",
+        [],
+    ),
+    "a gap, and a link that begins late": (
+        {"a.csv": with_header(HEADER, "0,s0,s1,1\n1,s0,s1,2\n2,s0,s1,\n3,s0,s1,3\n4,s0,s1,4\n3,s1,s0,5\n4,s1,s1,6\n")},
+        [],
+        "time,link,rate\n0,{0},1 Mbit/s\n0,{1},5 Mbit/s\n1,{0},2 Mbit/s\n3,{0},3 Mbit/s\n3,{1},5 Mbit/s\n"
+        "4,{0},4 Mbit/s\n".format(*LINKS),
+        [
+            "1 of 7 values are missing: the previous ones hold",
+            "1 values from a site to itself are not used",
+            's0b0>s1b0 has 1 gap, in which the previous value holds: 2 s from "1" on',
+            "no value at the first time for s1b0>s0b0: the first one of the link holds until then",
+        ],
+    ),
+    "matrices with lines of time": (
+        {"a.csv": MATRIX + "# time: 10\nGbit/s,Genève,Zürich\nZürich,4.1,\nGenève,,0\n"},
+        [],
+        TRACE,
+        [DOWN],
+    ),
+    "a matrix a file": (
+        {
+            "m-5.csv": MATRIX.partition("\n")[2],
+            "m-15.csv": "Gbit/s,Zürich,Genève\nZürich,0,4.1\nGenève,0,0\n",
+        },
+        [],
+        TRACE,
+        [
+            "m-5.csv: its time is 5, from its name",
+            "m-15.csv: its time is 15, from its name",
+            "it begins at its first time, 5",
+            DOWN,
+        ],
+    ),
+    "iperf3": (
+        {"a.json": json.dumps(IPERF)},
+        ["--link", LINKS[0]],
+        IPERF_TRACE,
+        ["a.json: 1 omitted intervals at its beginning are not used", "it begins at its first time, 1769903996"],
+    ),
+    "iperf3 of two sites": (
+        {"a.json": json.dumps(IPERF)},
+        ["--link", "Zürich:Genève"],
+        IPERF_TRACE,
+        ["a.json: 1 omitted intervals at its beginning are not used", "it begins at its first time, 1769903996"],
+    ),
+    "a trace": (
+        {"a.csv": TRACE},
+        [],
+        TRACE,
+        [DOWN],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_trace_that_was_measured_and_what_was_assumed_is_told(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, options, trace, told = FORMS[form]
+    monkeypatch.chdir(tmp_path)
+    assert converted(Path(), files, *SITES, *options) == 0
+    out, err = capsys.readouterr()
+    assert out == trace
+    assert err.splitlines() == [f"convert: {note}" for note in told]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "delays"),
+    [
+        (",Zürich,Genève\nZürich,0,45\nGenève,44.5,0\n", [], ["45 ms", "44.5 ms"]),
+        ("rtt (ms),Zürich,Genève\nZürich,0,45\nGenève,45,0\n", ["--rtt"], ["22.5 ms", "22.5 ms"]),
+        (",Zürich,Genève\nZürich,0,45\nGenève,0,0\n", ["--unit", "us"], ["45 us", "0 s"]),
+        ("source,destination,latency_ms\nZürich,Genève,45\nGenève,Zürich,40\n", [], ["45 ms", "40 ms"]),
+        ("time,link,delay_ms\n0,s0-s1,45\n1,s0-s1,40\n2,s0-s1,41\n", [], ["41 ms", "41 ms"]),
+        ("link,rtt_ms\ns0-s1,45\n", [], ["22.5 ms", "22.5 ms"]),
+    ],
+)
+def test_latencies_become_delays_that_a_scenario_takes(
+    text: str, options: list[str], delays: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "delays.toml"
+    assert converted(tmp_path, {"a.csv": text}, "--as", "delays", *SITES, *options, "--out", str(out)) == 0
+    table = tomllib.loads(out.read_text())["conditions"]["links"]
+    assert table == {link: {"delay": delay} for link, delay in zip(LINKS, delays, strict=True)}
+    (tmp_path / "mine.toml").write_text("[fabric]\nborder_routers = 1\n" + out.read_text())
+    assert {one.links for one in scenario(tmp_path / "mine.toml").conditions.links} == {*LINKS}
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "named"),
+    [
+        ("", [], "a: it is empty; allowed"),
+        ("# only a comment\n", [], "a: it has no rows"),
+        (HEADER + "\n", [], "a:1: it has no row below its header"),
+        (b"\x7fELF\x02\x01\x01\x00\xd0\xff", [], "a: line 1: byte 9 (0xD0) is not UTF-8"),
+        (b"PK\x03\x04\x00\x00" * 9, [], "a:1: no column of"),
+        (HEADER + "\n0,s0,s1," + "9" * 500, [], "a:2: a field of 500 characters; allowed: 200"),
+        (HEADER + "\n0,s0,s1," + "9" * 200_000, [], "a:2: it is no CSV: field larger than field limit"),
+        (HEADER + '\n0,s0,"s1,4\n', [], "it is no CSV: unexpected end of data"),
+        (HEADER + "\n0,s0,s1,nan\n", [], 'a:2: "nan" is not a number'),
+        (HEADER + "\n0,s0,s1,inf\n", [], 'a:2: "inf" is not a number'),
+        (HEADER + "\n0,s0,s1,-4\n", [], 'a:2: "-4 mbps" is negative; allowed: 0 or more'),
+        (HEADER + "\n0,s0,s1,0.0001\n", [], "allowed: 0 or 1 kbit/s to 1000 Tbit/s"),
+        (HEADER + "\n0,s0,s1,1e300\n", [], "allowed: 0 or 1 kbit/s to 1000 Tbit/s"),
+        (HEADER + "\n0,s0,s1,4 parsecs\n", [], "has the wrong unit for a rate"),
+        (HEADER + "\n0,s0,s1,4,5\n", [], "a:2: 5 fields; allowed: 4, as in the first row"),
+        (HEADER + "\n0,s0,s1,4\n0,s0b0,s1,5\n", [], 'a:3: s0b0>s1b0 has a second value at time "0" (a:2)'),
+        (HEADER + "\n0,s0,s1,4\nnoon,s0,s1,5\n", [], "a:3: 'noon' is not a time; allowed: seconds, as the first one"),
+        (HEADER + "\n0,s0,s1,4\n1e30,s0,s1,5\n", [], "a:3: '1e30' is not within 1e9 s"),
+        (HEADER + "\n0,s0,s1,\n", [], "no link has a value, of 1 readings"),
+        (HEADER + "\n0,s0,Bern,4\n", [], 'a:2: "Bern" is no site with a node'),
+        (HEADER + "\n0,s0,Zurich,4\n", [], '(did you mean Zürich?)'),
+        (HEADER + "\n0,Zürich,s0,4\n", [], 'a:2: "Zürich" and "s0" are both s0b0; allowed: a node for each'),
+        ("time,source,destination,loss,jitter\n0,s0,s1,4,5\n", [], "is the value; allowed: the columns time, source"),
+        ("time;link;rate_mbps\n0;s0>s1;12,500\n", [], 'a:2: "12,500" may have thousands or decimals'),
+        ("time,link,rate_mbps\n0,here,4\n", [], 'a:2: "here" is no link; allowed: such as s0b0>s1b0'),
+        (",s0,s1\ns0,0,4\n", ["--from", "matrix"], 'a:1: no row for "s1"; allowed: a square matrix'),
+        (",s0,s1\ns0,0,4\ns2,0,4\n", ["--from", "matrix"], 'a:3: "s2" is no column\'s name'),
+        (",s0,s0\ns0,0,4\n", ["--from", "matrix"], 'a:1: two columns are "s0"'),
+        ("time,0\n,s0,s1\ns0,0\ns1,0,4\n", [], "a:3: 2 fields; allowed: 3"),
+        ("[" * 100_000, ["--link", "s0:s1"], "a: it is nested too deeply"),
+        ("{", ["--link", "s0:s1"], "a:1: it is no JSON"),
+        ("{}", ["--link", "s0:s1"], "a: it has no intervals"),
+        ('{"error": "unable to connect"}', ["--link", "s0:s1"], 'iperf3 failed: "unable to connect"'),
+        ('{"intervals": [{}]}', ["--link", "s0:s1"], "a: intervals[0].sum is missing"),
+        ('{"intervals": [{"sum": {"start": 0, "bits_per_second": NaN}}]}', ["--link", "s0:s1"], "NaN is no number"),
+        ('{"intervals": [{"sum": {"start": 0, "bits_per_second": -5}}]}', ["--link", "s0:s1"], "is negative"),
+        ('{"intervals": [{"sum": {"start": 0}}]}', ["--link", "s0:s1"], "intervals[0].sum.bits_per_second is"),
+        (json.dumps(IPERF), [], "--link is given 0 times; allowed: --link once for each of the 1 files of iperf3"),
+        (json.dumps(IPERF), ["--link", "s0:s1", "--as", "delays"], "iperf3 has rates; allowed: --as rates"),
+        (with_header(HEADER), ["--link", "s0:s1"], "allowed: none without a file of iperf3"),
+        (with_header(HEADER), ["--unit", "ms"], '--unit "ms" is no unit of rates'),
+        (with_header(HEADER), ["--site", "Bern"], '--site "Bern" assigns no node'),
+        (with_header(HEADER), ["--site", "Zürich=s4"], "assigns Zürich a second time"),
+        (with_header(HEADER), ["--rtt"], "--rtt is for delays"),
+        (with_header(HEADER), ["--out", "a"], '--out "a" exists; allowed: a new file'),
+        (with_header(HEADER), ["--out", "none/b"], '--out "none/b" cannot be written: No such file'),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_converted_is_refused_in_one_sentence(
+    content: str | bytes,
+    options: list[str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert converted(Path(), {"a": content}, *SITES, *options) == 2
+    out, err = capsys.readouterr()
+    last = err.splitlines()[-1]
+    assert (named in last and "allowed" in last) or "cannot be written" in last
+    assert out == "" and (tmp_path / "a").read_bytes() == (content if isinstance(content, bytes) else content.encode())
+
+
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path / "missing", tmp_path, Path("/dev/zero")):
+        assert main([str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("stem", "time"),
+    [
+        ("matrix-2026-01-31T12-30-05Z", "2026-01-31T12:30:05Z"),
+        ("20260131_1230", "2026-01-31T12:30:00"),
+        ("site2-0010", "0010"),
+        ("m1769903995.5", "1769903995.5"),
+        ("matrix", None),
+    ],
+)
+def test_a_files_name_tells_its_time(stem: str, time: str | None) -> None:
+    assert time_of_name(stem) == time
+
+
+rates = st.lists(
+    st.tuples(st.integers(0, 10**6), st.sampled_from(LINKS), st.just(0) | st.integers(1_000, 10**15)),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda row: row[:2],
+)
+UNITS = {"bps": 1, "kbps": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9, "MB/s": 8 * 10**6}
+
+
+@given(rates, st.sampled_from([*UNITS]), st.sampled_from([",", ";", "\t", "|"]))
+def test_a_trace_has_the_rates_that_were_written(
+    tmp_path_factory: pytest.TempPathFactory, rates: list[tuple[int, str, int]], unit: str, sign: str
+) -> None:
+    """Written in any unit and order, and read back as a scenario reads it; a link's first rate holds from the start."""
+    folder = tmp_path_factory.mktemp("convert")
+    rows = [(f"{ms / 1000}", *link.split(">"), f"{Decimal(bps) / UNITS[unit]:f}") for ms, link, bps in rates]
+    text = "".join(sign.join(row) + "\n" for row in [("time", "source", "destination", f"rate ({unit})"), *rows])
+    assert converted(folder, {"a.csv": text}, "--out", str(folder / "trace.csv")) == 0
+    names = sorted({link for _, link, _ in rates})
+    trace = read_trace(folder / "trace.csv", names, may_be_down=names)
+    first = min(ms for ms, _, _ in rates)
+    for link, times_ns, bps in zip(names, trace.times_ns, trace.rates_from_bps, strict=True):
+        wanted = sorted((ms - first, rate) for ms, of, rate in rates if of == link)
+        wanted = wanted if wanted[0][0] == 0 else [(0, wanted[0][1]), *wanted]
+        assert [(at // 10**6, int(rate)) for at, rate in zip(times_ns.tolist(), bps, strict=True)] == wanted
+
+
+def test_a_converted_trace_and_the_sample_are_conditions_of_a_scenario(tmp_path: Path) -> None:
+    """The model runs both; of the converted one, whose rates fall to a tenth, the last collectives are slower."""
+    rows = "".join(f"{time},{link.replace('>', ',')},{40 if time < 5 else 4}\n" for time in range(10) for link in LINKS)
+    out = tmp_path / "trace.csv"
+    assert converted(tmp_path, {"a.csv": f"time,source,destination,gbps\n{rows}"}, "--out", str(out)) == 0
+    values = {"conditions.sampler": "trace", "conditions.trace": str(out), "run.modes": ["base"]}
+    values |= {"fabric.gpus": 4, "fabric.border_routers": 1, "collective.count": 10}
+    took = run(scenario("paper", values), engine="model")["completion_s"]
+    assert took[5:].mean() > 2 * took[:5].mean()
+    sample = PROJECT / "scenarios" / "sample-trace.csv"
+    assert sample.read_text().startswith("# A synthetic trace")
+    values |= {"conditions.trace": str(sample), "fabric.border_routers": 2, "conditions.trace_repeat": True}
+    assert len(run(scenario("paper", values | {"collective.count": 100}), engine="model")) == 100
