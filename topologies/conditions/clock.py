@@ -44,7 +44,7 @@ class Clock:
             self._origin = value
         exact_ns = (value - self._origin) * self._unit_ns
         if abs(exact_ns) > MAX_TIME_NS:
-            raise ValueError(f"{text!r} is not within 1e9 s from the first time")
+            raise ValueError(f"{text!r} is not within 1e9 s from the first time; allowed: times of some 30 years")
         return round(exact_ns)
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 from topologies.command_line import BAD_USAGE, CommandParser
 from topologies.conditions.convert.iperf import read_iperf
 from topologies.conditions.convert.links import site_map
-from topologies.conditions.convert.readings import KINDS, UNIT_NAMES, ConvertError, is_unit
+from topologies.conditions.convert.readings import KINDS, UNIT_NAMES, ConvertError, counted, is_unit
 from topologies.conditions.convert.series import Series
 from topologies.conditions.convert.tables import Table, is_matrix, read_long, read_matrices
 from topologies.errors import format_value, one_line
@@ -87,8 +87,8 @@ def _tables(options: argparse.Namespace) -> list[Table]:
     forms = [options.form or _form(path, text) for path, text in texts]
     tests = forms.count("iperf")
     if tests != len(options.link):
-        allowed = f"--link once for each of the {tests:,} files of iperf3" if tests else "none without a file of iperf3"
-        raise ConvertError(f"--link is given {len(options.link):,} times; allowed: {allowed}")
+        allowed = f"once for each file of iperf3, of which there are {tests:,}"
+        raise ConvertError(f"--link is given {counted(len(options.link), 'time')}; allowed: {allowed}")
     if tests and options.kind == "delays":
         raise ConvertError(f"{one_line(str(texts[forms.index('iperf')][0]))}: iperf3 has rates; allowed: --as rates")
     links = iter(options.link)

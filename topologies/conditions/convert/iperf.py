@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from topologies.conditions.convert.readings import ConvertError, Reading
+from topologies.conditions.convert.readings import ConvertError, Reading, counted
 from topologies.conditions.convert.tables import Table
 from topologies.errors import format_value, one_line
 from topologies.units import UnitError, parse_number
@@ -35,7 +35,7 @@ def read_iperf(path: Path, text: str, link: str) -> Table:
     if not table.readings:
         raise ConvertError(f"{shown}: all of its {omitted:,} intervals are omitted ones; allowed: one or more measured")
     if omitted:
-        table.notes.append(f"{shown}: {omitted:,} omitted intervals at its beginning are not used")
+        table.notes.append(f"{shown}: {counted(omitted, 'omitted interval')} at its beginning not used")
     if begun is None:
         table.notes.append(f"{shown}: it has no timestamp; its times are those since the test's start")
     if isinstance(document.get("error"), str):

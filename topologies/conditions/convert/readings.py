@@ -44,6 +44,11 @@ class Reading:
     where: str
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count in words: "1 value", "2 values"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def is_unit(text: str, kind: str) -> bool:
     """Return whether a text is a unit of "rates" or "delays"."""
     return _factor(text, kind) is not None

@@ -8,7 +8,7 @@ from statistics import median
 
 from topologies.conditions.clock import MAX_TIME_NS, Clock
 from topologies.conditions.convert.links import links_of
-from topologies.conditions.convert.readings import ConvertError, Reading, has_unit, inferred_unit, quantity
+from topologies.conditions.convert.readings import ConvertError, Reading, counted, has_unit, inferred_unit, quantity
 from topologies.conditions.link_overrides import MAX_ENTRIES
 from topologies.errors import format_value, list_first
 from topologies.units import format_delay, format_rate
@@ -49,7 +49,7 @@ class Series:
         measured = [one for one in readings if one.value.casefold() not in _UNMEASURED]
         if len(measured) < len(readings):
             count = f"{len(readings) - len(measured):,} of {len(readings):,}"
-            self.notes.append(f"{count} values are missing: {self._what_holds}")
+            self.notes.append(f"{count} values missing: {self._what_holds}")
         unit = unit or self._inferred(measured)
         times = self._times(measured, time_unit) if kind == "rates" else [0] * len(measured)
         to_itself = 0
@@ -60,13 +60,13 @@ class Series:
             for link in links:
                 self._values.setdefault(link, []).append(_Value(time_ns, one.time, amount, one.where))
         if to_itself:
-            self.notes.append(f"{to_itself:,} values from a site to itself are not used")
+            self.notes.append(f"{counted(to_itself, 'value')} from a site to itself not used")
         if not self._values:
-            raise ConvertError(f"no link has a value, of {len(readings):,} readings; allowed: one or more")
+            raise ConvertError("no link has a value, among those read; allowed: one or more")
 
     @property
     def _what_holds(self) -> str:
-        return "the previous ones hold" if self.kind == "rates" else "the others are used"
+        return "the previous one holds" if self.kind == "rates" else "the others are used"
 
     def _inferred(self, measured: Sequence[Reading]) -> str:
         """Return the unit of values that name none, and tell it; "" if all name one."""
@@ -75,7 +75,9 @@ class Series:
             return ""
         unit = inferred_unit(bare, self.kind)
         why = "the usual unit" if self.kind == "delays" else "by their size"
-        self.notes.append(f"{len(bare):,} values without a unit are taken as {unit}, {why}; --unit names another one")
+        self.notes.append(
+            f"{counted(len(bare), 'value')} without a unit, taken as {unit}, {why}; --unit names another one"
+        )
         return unit
 
     def _times(self, measured: Sequence[Reading], unit: str | None) -> list[int]:
@@ -116,7 +118,7 @@ class Series:
             self.notes.append(f"no value at the first time for {which}: the first one of the link holds until then")
         down = sum(not one.amount for values in self._values.values() for one in values)
         if down:
-            self.notes.append(f"{down:,} rates are 0: the link is down then")
+            self.notes.append(f"{counted(down, 'rate')} of 0: the link is down then")
         return "time,link,rate\n" + "".join(f"{_seconds(at)},{link},{rate}\n" for at, link, rate in sorted(rows))
 
     @staticmethod
@@ -150,8 +152,7 @@ def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
     long = [(step, one) for step, one in steps if step > _GAP * Decimal(usual)]
     if long:
         words = [f"{_seconds(step)} s from {format_value(one.time)} on" for step, one in long]
-        count = f"{len(long):,} gap{'s' * (len(long) != 1)}"
-        yield f"{link} has {count}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
+        yield f"{link} has {counted(len(long), 'gap')}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
 
 
 def _seconds(time_ns: int) -> str:
