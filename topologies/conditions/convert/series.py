@@ -152,7 +152,8 @@ def _gaps(link: str, ordered: Sequence[_Value]) -> Iterator[str]:
     long = [(step, one) for step, one in steps if step > _GAP * Decimal(usual)]
     if long:
         words = [f"{_seconds(step)} s from {format_value(one.time)} on" for step, one in long]
-        yield f"{link} has {counted(len(long), 'gap')}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
+        gaps = counted(len(long), "gap")
+        yield f"{link} has {gaps}, in which the previous value holds: {list_first(words, _MAX_NAMED)}"
 
 
 def _seconds(time_ns: int) -> str:
