@@ -461,13 +461,15 @@ class FigureGroup:
             if not any(one.has_blocks for one in self.configurations):
                 return ""
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
-        known = {"fabric.gpus": f"{text} GPUs", "conditions.wan_delay": f"WAN links of {self._wan_delays}"}
-        return known.get(key, f"{self.key_words(key)} {text}")
+        if key == "conditions.wan_delay":
+            return f"WAN links of {self._wan_delays}"
+        return f"{text} GPUs" if key == "fabric.gpus" else f"{self.key_words(key)} {text}"
 
     @property
     def _wan_delays(self) -> str:
-        """The delays of all WAN links in words: "10 µs", or "10 µs to 5 ms"."""
-        shortest_s, longest_s = zip(*(one.wan_delays_s for one in self.configurations), strict=True)
+        """The delays of all WAN links in words: "10 µs", or "10 µs to 5 ms"; some configuration has a WAN."""
+        with_wan = [one.wan_delays_s for one in self.configurations if len(one.value("fabric.gpus")) > 1]
+        shortest_s, longest_s = zip(*with_wan, strict=True)
         ends = (words("conditions.wan_delay", each_s) for each_s in (min(shortest_s), max(longest_s)))
         return " to ".join(dict.fromkeys(ends))
 

@@ -1,5 +1,6 @@
 """Sites of one GPU, a single site without a WAN, and sites in a line: what runs, what is refused, and why."""
 
+import json
 import subprocess
 import sys
 from itertools import permutations, product
@@ -212,6 +213,18 @@ def test_modes_without_a_choice_are_told(capsys: pytest.CaptureFixture[str], arg
     assert command.run([*arguments, "--engine", "model", "--dry-run"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert any(told in line for line in lines) if told else not lines
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS)
+def test_every_algorithm_runs_in_one_site_and_in_sites_of_one_gpu_with_figures(tmp_path: Path, kind: str) -> None:
+    sizes = "[4],1+3,1+1+2"
+    sets = [f"collective.kind={kind}", f"sweep.collective.algorithm={json.dumps(ALGORITHMS[kind])}"]
+    given = [word for text in sets for word in ("--set", text)]
+    out = ["--collectives", "2", "--out", str(tmp_path / "run")]
+    assert command.run(["--gpus", sizes, "--engine", "model", *given, *out]) == 0
+    rows = load(tmp_path / "run", columns=["setting", "completion_s"])
+    assert rows.setting.nunique() == 3 * len(ALGORITHMS[kind]) and (rows.completion_s > 0).all()
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_one_site_and_sites_of_one_gpu_are_measured_as_predicted(tmp_path: Path) -> None:
