@@ -461,9 +461,10 @@ class FigureGroup:
             if not any(one.has_blocks for one in self.configurations):
                 return ""
             return f"{'chunks' if self.key_words(key) == 'chunk size' else 'blocks'} of {text}"
-        if key == "conditions.wan_delay":
-            return f"WAN links of {self._wan_delays}"
-        return f"{text} GPUs" if key == "fabric.gpus" else f"{self.key_words(key)} {text}"
+        known = {"fabric.gpus": f"{text} GPUs"}
+        if key == "conditions.wan_delay":  # one site alone has none
+            known[key] = f"WAN links of {self._wan_delays}"
+        return known.get(key, f"{self.key_words(key)} {text}")
 
     @property
     def _wan_delays(self) -> str:
