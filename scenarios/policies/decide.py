@@ -143,6 +143,11 @@ class Chooser:
         """The default placement, [n]: ranks in order."""
         return rank_order_of(self.router.fabric, self.workload)
 
+    @property
+    def delays_s(self) -> Floats:
+        """The delays of the logical links, [links] s."""
+        return self.router.delays_s
+
     def placements(self, rates_bps: Floats) -> Ranks:
         """Return the placement chosen under each row of rates [K, links] (0: the link is down): [K, n].
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 from scenarios.policies.outcome import Outcome
 from scenarios.policies.policy import Mode, When
 from scenarios.policies.rules import Cost, decide, no_cost_s
-from scenarios.policies.situation import Action, Choices, InForce, Options, Placement, Ranks, Situation
+from scenarios.policies.situation import Action, Choices, Ended, InForce, Options, Placement, Ranks, Situation
 from scenarios.policies.stretches import Stretches
+from scenarios.policies.user_policy import UserPolicy
 from topologies.conditions.sampler import Sampler
 
 Floats = npt.NDArray[np.float64]
@@ -104,7 +105,8 @@ class World(Protocol[Result_co]):
 
 
 class Player:
-    """A policy with its belief and what is in force; `placement`, [n], is the first one (default: ranks in order)."""
+    """A policy with its belief and what is in force; `placement`, [n], is the first one (default: ranks in order). In a
+    world that `repeats`, an attempt may be lost, and the policy is then asked about the same collective again."""
 
     def __init__(
         self,
@@ -115,17 +117,23 @@ class Player:
         reembed_every: int,
         cost_s: Cost = no_cost_s,
         placement: Ranks | None = None,
+        repeats: bool = False,
     ) -> None:
         first = choices.in_order if placement is None else placement
         self.belief, self.in_force = belief, InForce(Placement(-1, None, lambda: first))
         self._mode, self._options = mode, Options(choices, belief.ahead, reroutes=mode.reroutes)
         self._every, self._cost_s = reembed_every, cost_s
+        self._own = None if mode.function is None else UserPolicy(mode.function, repeats=repeats)
+        self._last: Ended | None = None
         self._stretches = Stretches(mode, choices, self._options, reembed_every=reembed_every, cost_s=cost_s)
 
     def decide(self, number: int) -> Action:
-        """Return what the policy chooses before this collective; nothing changes until `take`."""
+        """Return what the policy chooses before this collective; nothing changes until `take`. Raises the errors of
+        `rules.decide` and of `UserPolicy.ask`."""
         cables_changed = self._mode.reroutes and self.belief.cables_changed(number)
-        now = Situation(number, self.in_force, self._options, cables_changed=cables_changed)
+        now = Situation(number, self.in_force, self._options, cables_changed=cables_changed, last=self._last)
+        if self._own is not None:
+            return self._own.ask(now)
         return decide(self._mode, now, reembed_every=self._every, cost_s=self._cost_s)
 
     def decide_ahead(self, number: int, most: int) -> Numbers:
@@ -147,7 +155,12 @@ class Player:
     def learn(self, outcome: Outcome) -> None:
         """Record the action of a collective that has ended, and learn from it."""
         self.take(outcome.action)
+        self.ended(outcome)
         self.belief.after(outcome)
+
+    def ended(self, last: Ended) -> None:
+        """Show the policy that a collective has ended."""
+        self._last = last
 
 
 def play(world: World[Result_co], player: Player, numbers: Iterable[int]) -> Iterator[Result_co]:
@@ -197,7 +210,7 @@ class Timeline:
         self._done = 0
 
     def moments(self, start: int, count: int) -> Moments:
-        """Return the moments of collectives start .. start+count-1; raises the errors of `rules.decide`."""
+        """Return the moments of collectives start .. start+count-1; raises the errors of `Player.decide`."""
         player, until = self._player, start + count
         if until > self._times.shape[1]:
             self._times = np.concatenate([self._times, np.full((2, 2 * until), -1)], axis=1)

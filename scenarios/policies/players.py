@@ -23,6 +23,7 @@ def player_of(config: Scenario, mode: str, conditions: Conditions, *, ahead: int
         belief_of(config, chosen_by, conditions, ahead=ahead),
         reembed_every=config.collective.reembed_every,
         cost_s=_cost_of(config, mode, conditions),
+        repeats=bool(config.faults),
     )
 
 

@@ -102,7 +102,8 @@ class Mode:
     A new placement implies new paths in any policy that re-routes. `horizon` is the number of collectives over which
     `gain` weighs a choice against its cost; None means `collective.reembed_every`. `measure_every_s` is the interval
     between readings of the port counters, for knowledge from ports. `ring` is the objective that its rings minimise;
-    None means `collective.ring`. `function`, "FILE:NAME", makes the decisions where both rules are OWN.
+    None means `collective.ring`. `function`, "FILE:NAME", makes the decisions where both rules are OWN. A mode without
+    knowledge of its own `inherits` that of `control.knowledge` (`informed`).
     """
 
     name: str
@@ -113,6 +114,14 @@ class Mode:
     ring: str | None = None
     horizon: int | None = None
     function: str | None = None
+    inherits: bool = False
+
+    def informed(self, knowledge: Knowledge) -> "Mode":
+        """Return this mode with the knowledge that modes have by default, if it has none of its own."""
+        if not self.inherits or knowledge == ORACLE:
+            return self
+        every_s = MEASURE_EVERY_S if knowledge.kind == PORTS else None
+        return replace(self, knowledge=knowledge, measure_every_s=every_s)
 
     @property
     def reroutes(self) -> bool:
@@ -145,7 +154,8 @@ class Mode:
             table |= {"reroute": str(self.reroute), "reembed": str(self.reembed)}
         else:
             table["function"] = self.function
-        table["knowledge"] = str(self.knowledge)
+        if not self.inherits:
+            table["knowledge"] = str(self.knowledge)
         if self.measure_every_s is not None:
             table["measure_every"] = units.format_delay(self.measure_every_s)
         optional = {"ring": self.ring, "horizon": self.horizon}
@@ -155,10 +165,10 @@ class Mode:
 MODES = {
     mode.name: mode
     for mode in (
-        Mode(name="base"),
-        Mode(name="ccl", reembed=When("every")),
-        Mode(name="wan", reroute=ALWAYS),
-        Mode(name="joint", reroute=ALWAYS, reembed=When("every")),
+        Mode(name="base", inherits=True),
+        Mode(name="ccl", reembed=When("every"), inherits=True),
+        Mode(name="wan", reroute=ALWAYS, inherits=True),
+        Mode(name="joint", reroute=ALWAYS, reembed=When("every"), inherits=True),
     )
 }
 """The built-in policies."""
@@ -177,11 +187,14 @@ def _naming_value(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _loadable(value: str) -> str:
-    user_policy.load(value)  # raises ValueError if it cannot be loaded
+    user_policy.check(value)  # raises ValueError if it cannot be loaded
     return value
 
 
 _PERIOD = quantity(units.DELAY, "1 ms", (_MIN_EVERY_S, 1000.0))
+
+KNOWLEDGE = Kind(knowing.WORDS, (str,), _naming_value(knowing.parse), str, is_object=True)
+"""The kind of a value that says what a mode knows of the links' rates."""
 
 KINDS = {
     "name": texts(
@@ -190,7 +203,7 @@ KINDS = {
     ),
     "reroute": Kind(_OR_TIME, (str,), _naming_value(lambda value: when(value, _OR_TIME))),
     "reembed": Kind(_WHEN, (str,), _naming_value(when)),
-    "knowledge": Kind(knowing.WORDS, (str,), _naming_value(knowing.parse)),
+    "knowledge": KNOWLEDGE,
     "measure_every": replace(_PERIOD, allowed=f"with measured ports: {_PERIOD.allowed} (the default)"),
     "ring": texts(
         f"if the policy re-embeds: {', '.join(OBJECTIVES)}; default: the value of collective.ring",
@@ -198,7 +211,7 @@ KINDS = {
         near=OBJECTIVES,
     ),
     "function": Kind(
-        "FILE:NAME, a Python function in place of reroute and reembed; relative to the scenario's file",
+        "FILE:NAME, a Python function or class in place of reroute and reembed; relative to the scenario's file",
         (str,),
         _naming_value(_loadable),
     ),
@@ -219,6 +232,7 @@ def _check(table: dict[str, Any], values: dict[str, Any]) -> Iterator[tuple[str,
     """Turn a table's `values` into the fields of a `Mode` and yield its mistakes, as the `check` of `read_tables`."""
     if "function" in values:
         values |= {"reroute": OWN, "reembed": OWN}
+    values["inherits"] = "knowledge" not in table
     every_s = values.pop("measure_every", MEASURE_EVERY_S)
     if values.get("knowledge", ORACLE).kind == PORTS:
         values["measure_every_s"] = every_s

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.policies import user_policy
 from scenarios.policies.policy import Mode, When
 from scenarios.policies.situation import Action, Changed, Situation
 
@@ -92,11 +91,9 @@ def decide(mode: Mode, now: Situation, *, reembed_every: int, cost_s: Cost = no_
     """Return what a policy chooses before a collective.
 
     A new placement implies new paths in a policy that re-routes, and so does a changed set of failed cables. Paths are
-    compared with those in force, a placement with the one in force after any re-routing that is due. Raises SpecError
-    if a user's function fails, NoPathError or ValueError if a choice that is compared does not exist.
+    compared with those in force, a placement with the one in force after any re-routing that is due. Raises NoPathError
+    or ValueError if a choice that is compared does not exist.
     """
-    if mode.function is not None:
-        return user_policy.ask(mode.function, now)
     placement, routing = now.in_force
     horizon = horizon_of(mode, reembed_every)
 

@@ -50,6 +50,10 @@ class Choices(Protocol):
     def fabric(self) -> Fabric:
         """The fabric of the placements and paths."""
 
+    @property
+    def delays_s(self) -> Floats:
+        """The delays of the logical links, [links] s."""
+
     def crossings(self, placement: Ranks) -> dict[tuple[int, int], int]:
         """Return the pairs of ranks in two sites between which a placement [n] sends, each with one of its flows."""
 
@@ -135,6 +139,11 @@ class Options:
     def fabric(self) -> Fabric:
         """The fabric of the placements and paths."""
         return self._choices.fabric
+
+    @property
+    def delays_s(self) -> Floats:
+        """The delays of the logical links, [links] s."""
+        return self._choices.delays_s
 
     def crossings(self, in_force: InForce, path: Ranks) -> dict[tuple[int, int], int]:
         """Return the path of every crossing, a pair of ranks in two sites, of the paths [F] of a placement in force."""
@@ -251,6 +260,35 @@ class _Row(NamedTuple):
         return float(self.rows.seconds[self.at])
 
 
+class Link(NamedTuple):
+    """A logical link as a policy sees it: its name "s0b0>s1b0", its kind ("intra" between GPUs of a site, "to_br" and
+    "from_br" between a GPU and a border router, "wan"), its ends, its delay, and its believed rate, 0 if it is down."""
+
+    name: str
+    kind: str
+    src: str
+    dst: str
+    delay_s: float
+    rate_bps: float
+
+
+class Ended(Protocol):
+    """What a policy sees of a collective that has ended, as `outcome.Outcome` has it."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def arrived_s(self) -> Floats: ...
+
+
+class Last(NamedTuple):
+    """The collective that ended last: its number, and its time from the first message's start to the last arrival, as
+    the testbed measured it or, in the model, as predicted; without a reconfiguration before it."""
+
+    number: int
+    seconds: float
+
+
 class Situation:
     """The state before a collective, as a policy sees it; also the argument of a user's policy function.
 
@@ -258,9 +296,17 @@ class Situation:
     the previous collective, so that a policy that re-routes chooses its paths again in any case.
     """
 
-    def __init__(self, number: int, in_force: InForce, options: Options, *, cables_changed: bool = False) -> None:
+    def __init__(
+        self,
+        number: int,
+        in_force: InForce,
+        options: Options,
+        *,
+        cables_changed: bool = False,
+        last: Ended | None = None,
+    ) -> None:
         self.number, self.in_force, self.cables_changed = number, in_force, cables_changed
-        self._options = options
+        self._options, self._last = options, last
 
     @property
     def believed_bps(self) -> Floats:
@@ -298,10 +344,38 @@ class Situation:
         return {} if self.in_force.routing is None else self._by_name(self.in_force.routing.rates_bps)
 
     @property
-    def links_in_use(self) -> list[LogicalLink]:
-        """The WAN links of the paths in force, each once, with `name`, `src` and `dst`."""
+    def links(self) -> dict[str, Link]:
+        """Every logical link by its name."""
+        return {link.name: link for link in map(self._link, self.fabric.links)}
+
+    @property
+    def links_in_use(self) -> list[Link]:
+        """The WAN links of the paths in force, each once."""
         used = {link for index in self.paths.values() for link in self.fabric.paths[index].links}
-        return [self.fabric.links[link] for link in sorted(used)]
+        return [self._link(self.fabric.links[link]) for link in sorted(used)]
+
+    @property
+    def paths_in_use(self) -> dict[tuple[str, str], list[str]]:
+        """The paths in force by name: by source and destination GPU in two sites, the names of the WAN links."""
+        gpus, links, paths = self.fabric.gpus, self.fabric.links, self.fabric.paths
+        return {
+            (gpus[src].name, gpus[dst].name): [links[link].name for link in paths[index].links]
+            for (src, dst), index in self.paths.items()
+        }
+
+    @property
+    def ring(self) -> list[str]:
+        """The names of the GPUs at the places of the schedule: the ring in use, if the collective has one."""
+        return [self.fabric.gpus[rank].name for rank in self.placement]
+
+    @property
+    def last(self) -> Last | None:
+        """The collective that ended last; None before the first one, and for a program."""
+        return None if self._last is None else Last(self._last.number, float(self._last.arrived_s.max()))
+
+    def _link(self, link: LogicalLink) -> Link:
+        delay_s, rate_bps = float(self._options.delays_s[link.index]), float(self.believed_bps[link.index])
+        return Link(link.name, link.kind, link.src, link.dst, delay_s, rate_bps)
 
     def _by_name(self, rates_bps: Floats) -> dict[str, float]:
         names = [link.name for link in self.fabric.links]

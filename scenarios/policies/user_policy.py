@@ -1,9 +1,10 @@
-"""User-defined policies: a Python function that decides before every collective what is chosen again, or chooses it.
+"""User-defined policies: Python that decides before every collective what is chosen again, or chooses it.
 
-It is called with a `Situation` and returns two things: whether to choose paths, or the paths of some pairs of ranks;
-and whether to choose the placement, or the placement itself.
+A function, or an object of a class, is called with a `Situation` and returns two things: whether to choose paths, or
+the paths of some pairs of ranks; and whether to choose the placement, or the placement itself.
 """
 
+import copy
 import io
 import runpy
 import sys
@@ -20,18 +21,26 @@ from controller.routing.wan_path_choice import NoPathError
 from scenarios.policies.situation import Action, Situation
 from topologies.errors import Mistake, SpecError, did_you_mean, format_value
 
+_RESULTS = "two booleans, whether to choose paths and the placement, or paths by pair of ranks and a placement"
+
 
 def split_reference(text: str) -> tuple[Path, str]:
     """Split "FILE:NAME" into file and function name; raises ValueError whose message continues a sentence about it."""
     path, colon, name = text.rpartition(":")
     if not (colon and path and name.isidentifier() and path.isprintable()):
-        raise ValueError("is not understood; allowed: FILE:NAME, a Python file and a function in it")
+        raise ValueError("is not understood; allowed: FILE:NAME, a Python file and a function or class in it")
     return Path(path), name
 
 
 @lru_cache(maxsize=16)
-def load(text: str) -> Callable[[Situation], Any]:
-    """Load the function "FILE:NAME"; raises ValueError whose message continues a sentence about it."""
+def check(text: str) -> None:
+    """Check that the function or class "FILE:NAME" can be loaded; raises ValueError as `_loaded` does."""
+    _loaded(text)
+
+
+def _loaded(text: str) -> Callable[..., Any]:
+    """Run a file and return the function or class "FILE:NAME"; raises ValueError whose message continues a sentence
+    about it."""
     path, name = split_reference(text)
     try:
         with redirect_stdout(sys.stderr):  # stdout is for results
@@ -46,6 +55,8 @@ def load(text: str) -> Callable[[Situation], Any]:
     if not callable(policy):
         functions = [other for other, value in names.items() if callable(value)]
         raise ValueError(f"has no function {format_value(name)}{did_you_mean(name, functions)}")
+    if isinstance(policy, type) and not any("__call__" in vars(base) for base in policy.__mro__):
+        raise ValueError(f"has a class {format_value(name)} without a method __call__(self, now); allowed: one with it")
     return policy  # type: ignore[no-any-return]
 
 
@@ -62,29 +73,55 @@ class _Lines(io.TextIOBase):
         return len(text)
 
 
-def ask(text: str, situation: Situation) -> Action:
-    """Ask the function "FILE:NAME" what to choose. Raises SpecError if the function fails or returns something else,
-    NoPathError if it reads a time that does not exist because failed cables leave a flow without a path."""
-    try:
-        with redirect_stdout(_Lines(f"{split_reference(text)[1]}, collective {situation.number}: ")):
-            choices = load(text)(situation)
-    except NoPathError:  # caused by the failed cables and not by the function
-        raise
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt here
-        file, frames = str(split_reference(text)[0]), traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == file]
-        line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
-        raise _error(text, situation, f"{type(error).__name__}: {error}{line}") from None
-    is_pair = isinstance(choices, tuple) and len(choices) == 2
-    if not (is_pair and _is_choice(choices[0], _are_paths) and _is_choice(choices[1], _are_ranks)):
-        allowed = "two booleans, whether to choose paths and the placement, or paths by pair of ranks and a placement"
-        raise _error(text, situation, f"it returned {format_value(choices)}; allowed: a tuple of {allowed}")
-    try:
-        return _action(situation, *choices)
-    except NoPathError:
-        raise
-    except ValueError as error:
-        raise _error(text, situation, f"it returned {format_value(choices)}; allowed: {error}") from None
+class UserPolicy:
+    """The policy "FILE:NAME" as one player asks it. Its file is run when it is first asked, so all that it keeps begins
+    anew with each player.
+
+    If it `repeats`, a collective may be asked about again because an attempt was lost. An object is then put back to
+    the state before the first time, so that it never sees the lost attempt.
+    """
+
+    def __init__(self, text: str, *, repeats: bool = False) -> None:
+        self._text, self._repeats = text, repeats
+        self._policy: Callable[[Situation], Any] | None = None
+        self._before: tuple[int, Callable[[Situation], Any]] | None = None
+
+    def ask(self, now: Situation) -> Action:
+        """Ask what to choose. Raises SpecError if the policy fails or returns something else, NoPathError if it reads a
+        time that does not exist because failed cables leave a flow without a path."""
+        try:
+            with redirect_stdout(_Lines(f"{split_reference(self._text)[1]}, collective {now.number}: ")):
+                choices = self._prepared(now)(now)
+        except NoPathError:  # caused by the failed cables and not by the policy
+            raise
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # an interrupted run raises no KeyboardInterrupt
+            file, frames = str(split_reference(self._text)[0]), traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == file]
+            line = f", line {lines[-1]}" if lines else ""  # no line if the function does not accept the argument
+            raise _error(self._text, now, f"{type(error).__name__}: {error}{line}") from None
+        is_pair = isinstance(choices, tuple) and len(choices) == 2
+        if not (is_pair and _is_choice(choices[0], _are_paths) and _is_choice(choices[1], _are_ranks)):
+            allowed = (
+                "two booleans, whether to choose paths and the placement, or paths by pair of ranks and a placement"
+            )
+            raise _error(self._text, now, f"it returned {format_value(choices)}; allowed: a tuple of {allowed}")
+        try:
+            return _action(now, *choices)
+        except NoPathError:
+            raise
+        except ValueError as error:
+            raise _error(self._text, now, f"it returned {format_value(choices)}; allowed: {error}") from None
+
+    def _prepared(self, now: Situation) -> Callable[[Situation], Any]:
+        """Return what to call, an object in the state before this collective."""
+        if self._policy is None:
+            loaded = _loaded(self._text)
+            self._policy = loaded() if isinstance(loaded, type) else loaded
+        if self._repeats:
+            if self._before is not None and self._before[0] == now.number:
+                self._policy = self._before[1]
+            self._before = now.number, copy.deepcopy(self._policy)
+        return self._policy
 
 
 def _is_choice(value: Any, is_given: Callable[[Any], bool]) -> bool:

@@ -44,6 +44,11 @@ class Exchange:
         """The fabric of the paths."""
         return self._router.fabric
 
+    @property
+    def delays_s(self) -> Floats:
+        """The delays of the logical links, [links] s."""
+        return self._router.delays_s
+
     def crossings(self, placement: Ranks) -> dict[tuple[int, int], int]:
         """Return every two GPUs in two sites, with the index of their flow."""
         return {pair: flow for flow, pair in enumerate(zip(self._src.tolist(), self._dst.tolist(), strict=True))}

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,13 @@ class RatesNow:
     def rates_bps(self, start: int, count: int) -> Floats:
         """Return these rates for `count` collectives, [count, links] bit/s."""
         return np.tile(self.now_bps, (count, 1))
+
+
+class _Ended(NamedTuple):
+    """A collective that has ended, as `situation.Ended`."""
+
+    number: int
+    arrived_s: Floats
 
 
 class InteractiveTestbed:
@@ -231,6 +238,8 @@ class InteractiveTestbed:
             self._wait_for(predicted_s)
             self.testbed.drops()
             row = self._counted(partial(self.testbed.measure, self.collectives + 1))
+        if self._player is not None:
+            self._player.ended(_Ended(self._since - self._begun, np.array(row.arrived_ns) / 1e9))
         self.collectives += 1
         self._since += 1
         return row, predicted_s

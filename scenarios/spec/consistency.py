@@ -133,8 +133,13 @@ def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
 def _check_changing_conditions(config: Scenario) -> Iterator[Mistake]:
     """Check policies that act by time."""
     for number, one in enumerate(config.policies, 1):
-        for key, text in _check_policy_times(config, one):
-            yield Mistake(f"policy[{number}].{key}", text)
+        for key, text in _check_policy_times(config, config.modes[one.name]):
+            is_given = key == "knowledge" and one.inherits
+            yield Mistake("control.knowledge" if is_given else f"policy[{number}].{key}", text)
+    knowledge = config.control.knowledge
+    if knowledge.kind == LATE and config.conditions.every_s is None:
+        text = f"{format_value(str(knowledge))} is given as a time; allowed: only with conditions.every"
+        yield Mistake("control.knowledge", text)
 
 
 def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, str]]:
@@ -143,7 +148,7 @@ def _check_policy_times(config: Scenario, policy: Mode) -> Iterator[tuple[str, s
     every_s, within_s = config.conditions.every_s, policy.reroute.within_s
     knowledge, text = format_value(str(policy.knowledge)), format_value(str(policy.reroute))
     if every_s is None:
-        if policy.knowledge.kind == LATE:
+        if policy.knowledge.kind == LATE and not policy.inherits:
             yield "knowledge", f"{knowledge} is given as a time; allowed: only with conditions.every"
         if within_s is not None:
             yield "reroute", f"{text} is given as a time; allowed: only with conditions.every"

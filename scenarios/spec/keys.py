@@ -349,6 +349,12 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("control.probe", "probe_bytes", _PROBE, "Size of a probe; probed knowledge sends one on each path."),
         Key(
+            "control.knowledge",
+            "knowledge",
+            policy.KNOWLEDGE,
+            "What modes know of the links' rates, unless a policy has knowledge of its own.",
+        ),
+        Key(
             "admission.protect",
             "protect",
             one_of(*admission.PROTECT),

@@ -175,7 +175,7 @@ def key_words(key: str, value: Any) -> str:
         return list_first([each.words for each in value], _MOST) + f" ({_number_of(key, value)})" * (not is_short)
     table, _, last = key.rpartition(".")
     name = last.replace("_", " ")
-    if table in ("te", "admission", "control", "class"):
+    if table in ("te", "admission", "control", "class") and key != "control.knowledge":
         name = f"{'controller' if table == 'control' else table} {name}"
     written = None if value is None else kind.write(value)
     if key in ("conditions.trace", "collective.schedule") and value is not None:

@@ -23,6 +23,7 @@ from scenarios.policies.decide import (
     routes_greedily,
     shared_links,
 )
+from scenarios.policies.knowledge import ORACLE, Knowledge
 from scenarios.policies.policy import MODES, NEVER, Mode
 from scenarios.spec import faults, te
 from scenarios.spec.admission import ADMITTING_ROUTING, AdmissionPlan, AdmissionSpec, Transfer
@@ -57,11 +58,13 @@ MAX_OPTIMUM = 300
 class ControlSpec:
     """The control plane. `counted`: a collective's time includes the reconfiguration of ring and paths before it.
     `delay_s` is the one-way delay from the controller to the switches, the same for all sites or one for each; with
-    None the controller is on the same machine. `probe_bytes` is the size of a probe."""
+    None the controller is on the same machine. `probe_bytes` is the size of a probe. `knowledge` is what modes know of
+    the links' rates, except for policies with knowledge of their own."""
 
     counted: bool = False
     delay_s: float | tuple[float, ...] | None = None
     probe_bytes: int = 250_000
+    knowledge: Knowledge = ORACLE
 
 
 @dataclass(frozen=True)
@@ -192,8 +195,16 @@ class Scenario:
 
     @property
     def modes(self) -> Mapping[str, Mode]:
-        """All modes by name: the built-in ones and the scenario's policies."""
-        return MODES | {one.name: one for one in self.policies}
+        """All modes by name: the built-in ones and the scenario's policies, with the knowledge that they have."""
+        found = MODES | {one.name: one for one in self.policies}
+        knowledge = self.control.knowledge
+        if knowledge == ORACLE:
+            return found
+        return {name: mode.informed(knowledge) if self.asks(mode) else mode for name, mode in found.items()}
+
+    def asks(self, mode: Mode) -> bool:
+        """Return whether anything depends on a mode's knowledge: its own choices, or the rates of tunnels."""
+        return mode.reroutes or mode.reembeds or self.engineers(mode)
 
     def value(self, key: str) -> Any:
         """Return the value of a key: a number in bit/s, bytes or seconds, text, a tuple, or a spec's object."""

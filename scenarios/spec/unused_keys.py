@@ -317,6 +317,12 @@ RULES = (
         _MODE_TABLES,
     ),
     Rule(
+        ("control.knowledge",),
+        "no mode without knowledge of its own chooses anything",
+        lambda config: any(mode.inherits and config.asks(mode) for mode in _modes_of(config)),
+        (*_MODE_TABLES, "fabric"),
+    ),
+    Rule(
         tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
         "there is no program.command (or --exec), and no prompt (--cli)",
         lambda config: config.program.command is not None,

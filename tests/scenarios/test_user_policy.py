@@ -19,8 +19,9 @@ from tests.fakes.runs import answer, ended, measured, rows
 from topologies.errors import SpecError
 
 
-def page_example() -> str:
-    (text,) = re.findall(r"```python\n(# calm\.py\n.*?)```", (PROJECT / "docs" / "policies.md").read_text(), re.S)
+def page_example(name: str = "calm") -> str:
+    page = (PROJECT / "docs" / "policies.md").read_text()
+    (text,) = re.findall(rf"```python\n(# {name}\.py\n.*?)```", page, re.S)
     assert len(text.splitlines()) <= 15
     return str(text)
 
@@ -91,6 +92,7 @@ def test_an_error_in_a_policy_function_names_the_function_and_the_collective(tmp
         ("def mined(now): return True, True", 'has no function "mine" (did you mean mined?)'),
         ("def mine(now) return 3", "is not Python"),
         ("import nothing_of_this_name", "fails when loaded: ModuleNotFoundError"),
+        ("class mine:\n    def decide(self, now): return True, True", "without a method __call__(self, now)"),
     ],
 )
 def test_a_policy_file_without_the_function_or_with_errors_is_refused(tmp_path, program, said):
@@ -239,3 +241,105 @@ def test_a_policy_sees_links_and_rates_by_name_and_what_it_prints_names_the_coll
         if rerouted:
             then = paths, rates_bps[number]
     assert 1 < rows["rerouted"].sum() < 40
+
+
+def test_a_policy_with_state_sees_the_measured_times_and_decides_from_them_as_documented(tmp_path):
+    """The oracle repeats the decisions from the stored times, of the model and of the testbed."""
+    (tmp_path / "patient.py").write_text(page_example("patient"))
+    wanted = ("--modes", "Patient", "--collectives", "12", "--engine", "both", "--no-report")
+    measured(tmp_path / "run", "--policy", "patient.py:Patient", *wanted, p99=0.002)
+    found = rows(tmp_path / "run")
+    for _, here in found.groupby("engine"):
+        seconds = here.completion_s.to_list()
+        due = [True] + [
+            seconds[number - 1] > 1.25 * min(seconds[max(0, number - 20) : number]) for number in range(1, 12)
+        ]
+        assert here.rerouted.to_list() == due
+        assert 1 < sum(due) < 12
+
+
+COUNTING = """
+class mine:
+    def __init__(self):
+        self.asked = []
+    def __call__(self, now):
+        self.asked.append(now.number)
+        assert self.asked == list(range(now.number + 1)), self.asked
+        assert now.last is None if not now.number else now.last.number == now.number - 1
+        return True, len(self.asked) % 2 == 0
+"""
+
+
+def test_an_object_never_sees_a_lost_attempt(tmp_path):
+    """A killed agent makes the testbed repeat collective 2; an object asked twice would fail, or differ from the
+    plan."""
+    (tmp_path / "mine.py").write_text(COUNTING)
+    lines = ("[[policy]]", 'name = "mine"', 'function = "mine.py:mine"', "[[fault]]", 'at = "1 ms into collective 2"')
+    text = "\n".join([*lines, 'what = "agent 3 killed"'])
+    (tmp_path / "lost.toml").write_text(f'[fabric]\ngpus = 4\n[collective]\ncount = 5\n[run]\nmodes = ["mine"]\n{text}')
+    answer(tmp_path / "out", tmp_path / "lost.toml", "--engine", "emulation")
+    found = rows(tmp_path / "out")
+    assert found.reembedded.to_list() == [number % 2 == 1 for number in range(5)]
+
+
+def test_an_object_begins_anew_in_every_mode_and_configuration(tmp_path):
+    (tmp_path / "mine.py").write_text(COUNTING)
+    text = '[collective]\ncount = 5\n[[policy]]\nname = "mine"\nfunction = "mine.py:mine"\n'
+    text += '[[policy]]\nname = "again"\nfunction = "mine.py:mine"\n[sweep]\nrun.seed = [1, 2]'
+    for setting in scenario_of(text, path=tmp_path / "scenario.toml").configurations():
+        for mode in ("mine", "again"):
+            decisions = decisions_of(setting, mode, conditions_of(setting), start=0, count=5)
+            assert decisions.reembedded.tolist() == [False, True, False, True, False]
+
+
+SEEING = """
+def mine(now):
+    assert now.ring == [f"g{rank}" for rank in now.placement]
+    assert {*now.links} == {*now.rate} and now.links["s0b0>s1b0"].rate_bps == now.rate["s0b0>s1b0"]
+    wan, intra = now.links["s0b0>s1b0"], now.links["g0>g1"]
+    assert (wan.kind, wan.src, wan.dst, wan.delay_s) == ("wan", "s0b0", "s1b0", 0.005), wan
+    assert (intra.kind, intra.delay_s) == ("intra", 700e-9), intra
+    names = [link.name for link in now.fabric.links]
+    for (src, dst), index in now.paths.items():
+        path = [names[link] for link in now.fabric.paths[index].links]
+        assert now.paths_in_use[f"g{src}", f"g{dst}"] == path
+    return True, now.number % 3 == 0
+"""
+
+
+def test_a_policy_sees_links_paths_and_the_ring_by_name(tmp_path):
+    (tmp_path / "mine.py").write_text(SEEING)
+    text = '[collective]\ncount = 9\n[conditions]\nwan_delay = "5 ms"\n[[policy]]\nname = "mine"\n'
+    (setting,) = scenario_of(f'{text}function = "mine.py:mine"', path=tmp_path / "s.toml").configurations()
+    assert decisions_of(setting, "mine", conditions_of(setting), start=0, count=9).rerouted.all()
+
+
+@pytest.mark.parametrize("knowledge", ["stale 2", "mean", "ewma 0.5", "measured ends", "measured ports"])
+def test_knowledge_of_all_modes_can_be_swept_and_equals_that_of_a_policy(tmp_path, knowledge):
+    policy = f'[[policy]]\nname = "own"\nreroute = "every 1"\nreembed = "every"\nknowledge = "{knowledge}"\n'
+    text = f'[conditions]\nsampler = "markov"\n[run]\nmodes = ["base", "joint", "own"]\n{policy}'
+    text += f'[collective]\ncount = 60\n[sweep]\ncontrol.knowledge = ["oracle", "{knowledge}"]'
+    (tmp_path / "knows.toml").write_text(text)
+    answer(tmp_path / "out", tmp_path / "knows.toml", "--engine", "model", "--no-report")
+    found = rows(tmp_path / "out")
+    times = {at: here.completion_s.to_list() for at, here in found.groupby(["control.knowledge", "mode"])}
+    assert times[knowledge, "joint"] == times[knowledge, "own"] == times["oracle", "own"]
+    assert times[knowledge, "joint"] != times["oracle", "joint"]
+    assert times[knowledge, "base"] == times["oracle", "base"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('knowledge = "stale"', 'control.knowledge: "stale" is not known; allowed: oracle, stale D'),
+        ('knowledge = "stale 10 ms"', "allowed: only with conditions.every"),
+        ('knowledge = "measured ends"\n[run]\nmodes = ["base"]', "unused: no mode without knowledge of its own"),
+    ],
+)
+def test_knowledge_of_all_modes_that_cannot_be_is_refused_or_told(text, said):
+    try:
+        notes = scenario_of(f"[control]\n{text}").notes
+    except ScenarioError as error:
+        assert said in str(error)
+    else:
+        assert any(said in note for note in notes), notes
