@@ -41,6 +41,7 @@ _KEYS = {
     "modes": ("run.modes",),
     "gpus": ("fabric.gpus",),
     "chunk": ("collective.chunk",),
+    "size": ("collective.size",),
     "wan_delay": ("conditions.wan_delay",),
     "seed": ("run.seed",),
     "collectives": ("collective.count", "collective.emulated"),  # the same number in both engines
@@ -51,7 +52,7 @@ _KEYS = {
 """The scenario's keys that an option sets."""
 _COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
 """The tables that have no effect on a program."""
-_SWEPT = ("gpus", "chunk", "wan_delay", "seed")
+_SWEPT = ("gpus", "chunk", "size", "wan_delay", "seed")
 """The options that accept several values, which form an axis of the sweep."""
 
 
@@ -110,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     add("--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function that adds a mode")
     add("--gpus", metavar="N[,N]", help="GPUs in total, or of each site as 3+5; several are a sweep")
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes that a GPU contributes, such as "8 MB"; several are a sweep')
+    add("--size", metavar="SIZE[,SIZE]", help="bytes of the whole buffer, in place of --chunk; several are a sweep")
     add("--wan-delay", metavar="T[,T]", help='delay of a WAN link, such as "10 us"; several are a sweep')
     add("--collectives", metavar="N", help="number of collectives at every point")
     add("--seed", metavar="S[,S]", help="seed of all random numbers; several are a sweep")

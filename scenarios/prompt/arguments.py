@@ -5,7 +5,7 @@ Every parser takes the text after a verb and raises PromptError with the offendi
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hosts.collectives.kinds import ALGORITHMS
 from scenarios.policies.policy import MODES
@@ -83,10 +83,22 @@ def link_delay(fabric: Fabric, line: str) -> tuple[tuple[int, ...], float]:
     return link_indices(fabric, link), _quantity(units.parse_delay_s, " ".join(text))
 
 
-def collective(kind: str, line: str) -> tuple[int, int, str | None]:
-    """Parse a block size in bytes, a number of collectives, and optionally the name of an algorithm of this kind."""
-    usage = f"{kind} SIZE [COUNT] [ALGORITHM], such as {kind} 64 MB 3 {ALGORITHMS[kind][0]}"
+class Sized(NamedTuple):
+    """Collectives as a line asks for them: their size in bytes, which is that of the buffer as in nccl-tests or, if it
+    `is_chunk`, of a block; how many `times` it runs; and an algorithm, None for the default one."""
+
+    size_bytes: int
+    is_chunk: bool
+    times: int
+    algorithm: str | None
+
+
+def collective(kind: str, line: str) -> Sized:
+    """Parse a size, a number of collectives, and optionally the name of an algorithm of this kind."""
+    usage = f"{kind} [chunk] SIZE [COUNT] [ALGORITHM], such as {kind} 64 MB 3 {ALGORITHMS[kind][0]}"
     *size, last = words(line, usage, 1, _MANY)
+    if is_chunk := size[:1] == ["chunk"]:
+        size = size[1:]
     algorithm = None
     if size and last.isascii() and last.replace("-", "").isalpha() and last not in units.SIZE.units:
         algorithm = choice(last, f"algorithm of {kind}", ALGORITHMS[kind])
@@ -99,7 +111,7 @@ def collective(kind: str, line: str) -> tuple[int, int, str | None]:
         size_bytes = _quantity(units.parse_size_bytes, text)
     except PromptError as error:
         raise PromptError(f"{error} (a line is {usage})" if " " in text.strip() else str(error)) from None
-    return size_bytes, whole(count, "a count", 1, MAX_COUNT), algorithm
+    return Sized(size_bytes, is_chunk, whole(count, "a count", 1, MAX_COUNT), algorithm)
 
 
 def _link_words(fabric: Fabric, line: str, usage: str, least: int, most: int) -> list[str]:
@@ -233,7 +245,7 @@ def duration(line: str) -> float:
 
 def kind_of(line: str) -> tuple[str, str]:
     """Split a line into the name of a collective and the rest."""
-    usage = "collective KIND SIZE [COUNT] [ALGORITHM], such as collective allreduce 8 MB"
+    usage = "collective KIND [chunk] SIZE [COUNT] [ALGORITHM], such as collective allreduce 8 MB"
     name, *rest = words(line, usage, 2, _MANY)
     return choice(name, "collective", ALGORITHMS), " ".join(rest)
 

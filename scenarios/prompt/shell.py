@@ -168,55 +168,60 @@ class Prompt(CLI):  # type: ignore[misc]
         self.failures += printer.has_failed
 
     def do_allgather(self, line: str) -> None:
-        """allgather SIZE [COUNT] [ALGORITHM]: run AllGathers with blocks of this size; Ctrl-C aborts"""
+        """allgather [chunk] SIZE [COUNT] [ALGORITHM]: run AllGathers; Ctrl-C aborts"""
         self._run("allgather", line)
 
     def do_reducescatter(self, line: str) -> None:
-        """reducescatter SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all GPUs' blocks for it"""
+        """reducescatter [chunk] SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all GPUs' blocks for it"""
         self._run("reducescatter", line)
 
     def do_allreduce(self, line: str) -> None:
-        """allreduce SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all buffers"""
+        """allreduce [chunk] SIZE [COUNT] [ALGORITHM]: every GPU gets the sum of all buffers"""
         self._run("allreduce", line)
 
     def do_alltoall(self, line: str) -> None:
-        """alltoall SIZE [COUNT] [ALGORITHM]: every GPU sends a block to every other"""
+        """alltoall [chunk] SIZE [COUNT] [ALGORITHM]: every GPU sends a block to every other"""
         self._run("alltoall", line)
 
     def do_broadcast(self, line: str) -> None:
-        """broadcast SIZE [COUNT] [ALGORITHM]: every GPU gets g0's block"""
+        """broadcast [chunk] SIZE [COUNT] [ALGORITHM]: every GPU gets g0's buffer"""
         self._run("broadcast", line)
 
     def do_reduce(self, line: str) -> None:
-        """reduce SIZE [COUNT] [ALGORITHM]: g0 gets the sum of all blocks"""
+        """reduce [chunk] SIZE [COUNT] [ALGORITHM]: g0 gets the sum of all buffers"""
         self._run("reduce", line)
 
     def do_gather(self, line: str) -> None:
-        """gather SIZE [COUNT] [ALGORITHM]: g0 gets every GPU's block"""
+        """gather [chunk] SIZE [COUNT] [ALGORITHM]: g0 gets every GPU's block"""
         self._run("gather", line)
 
     def do_scatter(self, line: str) -> None:
-        """scatter SIZE [COUNT] [ALGORITHM]: every GPU gets one of g0's blocks"""
+        """scatter [chunk] SIZE [COUNT] [ALGORITHM]: every GPU gets one of g0's blocks"""
         self._run("scatter", line)
 
     def _run(self, kind: str, line: str) -> None:
         """Run collectives of a kind and print measured and predicted time and their ratio; Ctrl-C aborts."""
-        chunk_bytes, count, algorithm = arguments.collective(kind, line)
+        asked = arguments.collective(kind, line)
         is_real = self._testbed.testbed.platform.is_real
         try:
-            for _ in range(count):
-                record, predicted_s = self._testbed.run(kind, chunk_bytes, algorithm)
-                print(text.collective(kind, record, predicted_s, is_real=is_real), flush=True)
+            for _ in range(asked.times):
+                record, predicted_s = self._testbed.run(
+                    kind, asked.size_bytes, asked.algorithm, is_chunk=asked.is_chunk
+                )
+                done = self._testbed.collective
+                cut = f", {done.pieces} pieces" * ((done.pieces or 1) > 1)
+                words = f"{kind} {record.collective}, {done.words(self._testbed.gpus)}{cut}"
+                print(text.collective(words, record, predicted_s, is_real=is_real), flush=True)
         except KeyboardInterrupt:
             print("\naborted; the next collective starts new agents")
             return
         scale = self._testbed.scale
         if scale.divisor > 1:
-            size = text.size(scale.chunk_bytes(chunk_bytes))
+            size = text.size(scale.chunk_bytes(self._testbed.collective.chunk_bytes))
             print(f"rate scale {scale}: blocks of {size} were carried at {scale} of the rates; times are real")
 
     def do_collective(self, line: str) -> None:
-        """collective KIND SIZE [COUNT] [ALGORITHM]: run collectives of a kind: collective allreduce 8 MB"""
+        """collective KIND [chunk] SIZE [COUNT] [ALGORITHM]: run collectives of a kind: collective allreduce 8 MB"""
         self._run(*arguments.kind_of(line))
 
     def do_round(self, line: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.routing.wan_path_choice import Router
-from hosts.collectives.kinds import Workload
+from hosts.collectives.kinds import Workload, blocks
 from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.decide import Chooser, traffic, ways_of
@@ -28,6 +28,7 @@ from scenarios.spec.collective import CollectiveSpec, routed, scaled_workload, w
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import JobSpec
+from scenarios.spec.pieces import chosen_pieces
 from scenarios.spec.program import check
 from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
@@ -212,16 +213,29 @@ class InteractiveTestbed:
         order = "best" if self.mode.is_periodic and self.mode.reembeds else "rank"
         return self._placement(self.state(), self.mode, order, self.testbed.config.workload)
 
-    def run(self, kind: str, chunk_bytes: int, algorithm: str | None = None) -> tuple[CollectiveRecord, float]:
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs."""
+        return len(self.fabric.gpus)
+
+    def run(
+        self, kind: str, size_bytes: int, algorithm: str | None = None, *, is_chunk: bool = False
+    ) -> tuple[CollectiveRecord, float]:
         """Run one collective in the mode in force; return its record and the model's prediction in s.
 
+        The size is that of the buffer or, if it `is_chunk`, of a block. `collective` then has the collective.
         If `algorithm` is None, it is the scenario's for the scenario's kind, and the default one for another kind. If
         the collective is cut short, also by KeyboardInterrupt, its agents are ended. Raises PromptError before it
         starts if a flow has no path.
         """
-        sized = replace(self._scenario_collective, chunk_bytes=chunk_bytes, size_bytes=None)
+        chunk = size_bytes if is_chunk else -(-size_bytes // blocks(kind, self.gpus))
+        given = None if is_chunk else size_bytes
+        sized = replace(self._scenario_collective, chunk_bytes=chunk, size_bytes=given)
         if kind != sized.kind or algorithm not in (None, sized.algorithm):
             sized = replace(sized, kind=kind, algorithm=algorithm, schedule=None, channels=1)
+        if sized.chooses:
+            config = self.testbed.config
+            sized = replace(sized, pieces=chosen_pieces(sized, self.fabric.spec, config.conditions, self.scale))
         with self._dropping_player_on_failure():
             return self._run(sized)
 

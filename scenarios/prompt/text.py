@@ -222,14 +222,15 @@ def iperf(*, src: int, dst: int, carried_bps: float, slowest: str, rate_bps: flo
     return f"{text} {rate(has_bps)} ({share})" + (f"\n{unscaled}" if scale.divisor > 1 else "")
 
 
-def collective(kind: str, record: CollectiveRecord, predicted_s: float, *, is_real: bool = False) -> str:
-    """Format one collective: measured and predicted time and their ratio; in virtual time, flag more than 1 % off."""
+def collective(words: str, record: CollectiveRecord, predicted_s: float, *, is_real: bool = False) -> str:
+    """Format one collective, which the words name, with measured and predicted time and their ratio; in virtual time,
+    flag more than 1 % off."""
     drops = f", {record.drops} packets dropped" if record.drops else ""
     late = " (this machine was too busy to keep time)" if record.late else ""
     is_off = not is_real and abs(record.completion_s / predicted_s - 1) > 0.01
     off = ": more than 1 % off, so the prediction does not hold here" if is_off else ""
     return (
-        f"{kind} {record.collective}: measured {duration(record.completion_s)}, predicted {duration(predicted_s)}, "
+        f"{words}: measured {duration(record.completion_s)}, predicted {duration(predicted_s)}, "
         f"ratio {record.completion_s / predicted_s:.3f}{drops}{late}{off}"
     )
 

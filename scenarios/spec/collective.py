@@ -1,6 +1,6 @@
 """The [collective] table, and its workload: a schedule, generated or read from a file, with sizes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,25 +23,28 @@ from hosts.collectives.schedule_files import read
 from hosts.collectives.spraying import over_planes, sprayed
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.rate_scale import FULL_SCALE, RateScale
+from topologies.units import format_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSpec:
     """The collective that is repeated: its kind, algorithm, size and count, and after how many a new ring is chosen.
 
-    `algorithm` None means the first of the kind. The size is given as that of a block, `chunk_bytes`, or of the whole
-    buffer, `size_bytes`. If `size_bytes` is given, the `chunk_bytes` of a configuration are computed from it.
-    `schedule` is a file from which the schedule is read instead of being generated; the kind "messages" takes its sizes
-    from there too. For a trace, `algorithm` is that of its collectives, and `tflops` is the speed of a GPU in 10^12
-    operations per second. `ring` is the objective by which rings are chosen (`hosts.embedding.ring`). `emulated` is how
-    many collectives the emulation measures, from the first on, if it is less than `count`. `budget_s` is how long a
-    collective should take at most; it affects reports only.
+    `algorithm` None means the first of the kind. `pieces` None means that the timing model chooses the number in each
+    configuration (`pieces.chosen_pieces`), whose `chooses` then tells so; outside of configurations it is 1. The size
+    is given as that of a block, `chunk_bytes`, or of the whole buffer, `size_bytes`. If `size_bytes` is given, the
+    `chunk_bytes` of a configuration are computed from it. `schedule` is a file from which the schedule is read instead
+    of being generated; the kind "messages" takes its sizes from there too. For a trace, `algorithm` is that of its
+    collectives, and `tflops` is the speed of a GPU in 10^12 operations per second. `ring` is the objective by which
+    rings are chosen (`hosts.embedding.ring`). `emulated` is how many collectives the emulation measures, from the first
+    on, if it is less than `count`. `budget_s` is how long a collective should take at most; it affects reports only.
     """
 
     kind: str = "allgather"
     algorithm: str | None = None
     channels: int = 1
-    pieces: int = 1
+    pieces: int | None = None
+    chooses: bool = field(default=False, compare=False)
     schedule: Path | None = None
     tflops: float | None = None
     chunk_bytes: int = 8_000_000
@@ -51,6 +54,15 @@ class CollectiveSpec:
     ring: str = "cycle time"
     emulated: int = 20
     budget_s: float | None = None
+
+    def words(self, gpus: int) -> str:
+        """Return the sizes of a block and of the buffer for this number of GPUs: "8 MB blocks, 64 MB buffer"."""
+        sizes = self.with_chunk(gpus)
+        buffer_bytes = sizes.size_bytes or sizes.chunk_bytes * blocks(self.kind, gpus)
+        buffer = f"{format_size(buffer_bytes)} buffer"
+        if blocks(self.kind, gpus) == 1:
+            return buffer
+        return f"{format_size(round(float(f'{sizes.chunk_bytes:.4g}')))} blocks, {buffer}"
 
     def with_chunk(self, gpus: int) -> "CollectiveSpec":
         """Return this spec with the `chunk_bytes` that follow from `size_bytes` for this number of GPUs."""
@@ -76,7 +88,7 @@ def workload_of(spec: CollectiveSpec, sites: tuple[int, ...]) -> Workload:
         sites=sites,
         size_bytes=spec.size_bytes or spec.chunk_bytes * blocks(spec.kind, sum(sites)),
         channels=spec.channels,
-        pieces=spec.pieces,
+        pieces=spec.pieces or 1,
     )
 
 
@@ -112,7 +124,7 @@ def _imported_workload(spec: CollectiveSpec, path: Path, sites: tuple[int, ...])
     """Return the workload of a schedule file or of a trace, which replaces a generated schedule."""
     gpus = sum(sites)
     if spec.kind == TRACE:
-        if (spec.channels, spec.pieces) != (1, 1):
+        if (spec.channels, spec.pieces or 1) != (1, 1):
             raise ScheduleError(
                 f"{path} cannot be combined with channels or pieces; allowed: a trace with an algorithm"
             )
@@ -121,7 +133,7 @@ def _imported_workload(spec: CollectiveSpec, path: Path, sites: tuple[int, ...])
         raise ScheduleError(
             f"{path}: it has a file for each rank, which the kind {spec.kind} cannot read; allowed: {TRACE}"
         )
-    if (spec.algorithm, spec.channels, spec.pieces) != (None, 1, 1):
+    if (spec.algorithm, spec.channels, spec.pieces or 1) != (None, 1, 1):
         raise ScheduleError(f"{path} has its own algorithm, channels and pieces; allowed: the file alone")
     imported = Workload(
         kind=spec.kind,

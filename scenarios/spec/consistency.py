@@ -261,7 +261,7 @@ def _blamed_key(config: Scenario) -> str:
         return "collective.algorithm"
     if spec.channels > 1 and algorithm != "ring":
         return "collective.channels"
-    return "collective.pieces" if spec.pieces > 1 else "collective.kind"  # too many transfers
+    return "collective.pieces" if (spec.pieces or 1) > 1 else "collective.kind"  # too many transfers
 
 
 def _check_paths(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:

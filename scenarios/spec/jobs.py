@@ -106,7 +106,7 @@ class JobSpec:
             spec = replace(spec, algorithm=self.algorithm, channels=1, schedule=None)
         if self.size_bytes is not None or self.chunk_bytes is not None:
             spec = replace(spec, size_bytes=self.size_bytes, chunk_bytes=self.chunk_bytes or spec.chunk_bytes)
-        return replace(spec, channels=self.channels or spec.channels, pieces=self.pieces or spec.pieces)
+        return replace(spec, channels=self.channels or spec.channels, pieces=self.pieces or spec.pieces or 1)
 
     def written(self) -> dict[str, Any]:
         """Return the [[job]] table that declares this job."""

@@ -144,6 +144,15 @@ _SCALE = Kind(
     is_object=True,
     ends=(1, f"1/{MAX_DIVISOR}"),
 )
+_CHOSEN = "chosen"
+_ONE_NUMBER = whole(1, 4096)
+_PIECES = Kind(
+    f'{_ONE_NUMBER.allowed}, or "{_CHOSEN}"',
+    (int, str),
+    lambda given: None if given == _CHOSEN else _ONE_NUMBER.read(given),
+    lambda pieces: _CHOSEN if pieces is None else pieces,
+    ends=_ONE_NUMBER.ends,
+)
 _MODE = texts(f"{', '.join(MODES)}, or the name of a policy", NAME.fullmatch)
 _MODES = Kind(
     f"a list of {', '.join(MODES)} and the names of policies",
@@ -276,7 +285,12 @@ KEYS: Mapping[str, Key] = {
         ),
         Key("collective.algorithm", "algorithm", _ALGORITHM, "Its algorithm; by default the first of its kind."),
         Key("collective.channels", "channels", whole(1, 64), "Parallel rings, every other one in reverse direction."),
-        Key("collective.pieces", "pieces", whole(1, 4096), "Messages into which each block is split, for pipelining."),
+        Key(
+            "collective.pieces",
+            "pieces",
+            _PIECES,
+            "Messages into which each block is split, for pipelining; by default chosen by the model.",
+        ),
         Key("collective.schedule", "schedule", SCHEDULE_FILE, "Schedule file; path relative to the scenario's file."),
         Key(
             "collective.tflops", "tflops", _TFLOPS, "Speed of a GPU, 10^12 operations a second, for num_ops of a trace."

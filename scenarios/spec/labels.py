@@ -70,7 +70,8 @@ class Configuration(Protocol):
 
 
 def label_of(config: Configuration, defaults: Configuration) -> str:
-    """Return a configuration in words: "8 GPUs, 64 MB, 10 us", and then every other key that is not at its default.
+    """Return a configuration in words: "8 GPUs, 8 MB blocks, 64 MB buffer, 10 us", and then every other key that is not
+    at its default.
 
     A single number of GPUs means two equal sites; for other fabrics the sites are listed, as in "4+4+4+4 GPUs", or it
     is "8 GPUs in one site".
@@ -84,7 +85,7 @@ def label_of(config: Configuration, defaults: Configuration) -> str:
     words += filter(None, (_further_words(config, key, defaults) for key in KEYS))
     if config.run.is_real:
         carried = units.format_size(config.run.scale.chunk_bytes(config.collective.chunk_bytes))
-        size = f" with {carried}" if config.kinds - {*SELF_SIZED_KINDS} else ""
+        size = f" with blocks of {carried}" if config.kinds - {*SELF_SIZED_KINDS} else ""
         scaled = "" if config.run.scale == FULL_SCALE else f" at {config.run.scale} of the rates{size}"
         words.append(f"wall clock{scaled}")
     return ", ".join(words)
@@ -151,11 +152,11 @@ def _plain_number(text: str) -> int | float | bool | None:
 
 
 def value_words(key: str, value: Any) -> str:
-    """Return the value of a swept key in words that tell the key, too: "16 GPUs", "64 MB", "pieces 4"."""
+    """Return the value of a swept key in words that tell the key, too: "16 GPUs", "64 MB blocks", "pieces 4"."""
     if key == "fabric.gpus":
         return f"{sum(value) if value == value[:1] * 2 else '+'.join(map(str, value))} GPUs"
     if key in ("collective.chunk", "collective.size") and value is not None:
-        return units.format_size(value) + " buffer" * (key == "collective.size")
+        return f"{units.format_size(value)} {'buffer' if key == 'collective.size' else 'blocks'}"
     if key == "conditions.wan_delay":
         return units.format_delay(value)
     if key == "fabric.wan":
@@ -204,6 +205,8 @@ def _further_words(config: Configuration, key: str, defaults: Configuration) -> 
         value = tuple(fault for fault in value if not fault.is_traced)
     if is_swept:
         return key_words(key, value) if key not in _STATED and not _is_in_training(config, key) else ""
+    if key == "collective.pieces" and value == 1:
+        return ""
     is_told = key in _STATED | _WITHOUT_EFFECT | {"job"} or _is_in_training(config, key)
     if is_told or value == defaults.value(key):
         return ""
@@ -259,7 +262,9 @@ def _collective_words(config: Configuration, defaults: Configuration) -> Iterato
     if (spec.kind, spec.algorithm) != (defaults.collective.kind, defaults.collective.algorithm):
         yield f"{spec.kind} {spec.algorithm or ''}".strip()
     of_collective = not config.jobs and spec.kind not in SELF_SIZED_KINDS
-    if of_collective or any(job.has_default_size(spec) for job in config.jobs):
+    if of_collective:
+        yield spec.words(config.gpus)
+    elif any(job.has_default_size(spec) for job in config.jobs):  # each on its own GPUs
         of_buffer = spec.size_bytes is not None
         yield value_words(
             f"collective.{'size' if of_buffer else 'chunk'}", spec.size_bytes if of_buffer else spec.chunk_bytes

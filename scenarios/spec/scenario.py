@@ -33,6 +33,7 @@ from scenarios.spec.faults import Fault
 from scenarios.spec.jobs import TRANSFER, JobSpec
 from scenarios.spec.keys import KEYS, OUTERMOST
 from scenarios.spec.labels import label_of
+from scenarios.spec.pieces import chosen_pieces
 from scenarios.spec.program import ProgramSpec
 from scenarios.spec.round_workload import workload_of_jobs
 from scenarios.spec.run import RunSpec
@@ -234,7 +235,7 @@ class Scenario:
             at = dict(zip((axis.key for axis in self.sweep), values, strict=True))
             config = replace(plain.with_values(at), at=tuple(at.items()))
             config = replace(config, collective=config.collective.with_chunk(config.gpus))
-            configs.append(config._without_unused()._with_outages())
+            configs.append(config._without_unused()._with_outages()._with_pieces())
         return tuple(configs)
 
     def _without_unused(self) -> "Scenario":
@@ -253,6 +254,15 @@ class Scenario:
         if self.conditions.trace is None:
             return None
         return trace_of(sampler(build_fabric(self.fabric), self.conditions, seed=self.run.seed))
+
+    def _with_pieces(self) -> "Scenario":
+        """Return the configuration with the number of pieces that the timing model chooses, unless one is given."""
+        spec = self.collective
+        if spec.pieces is not None:
+            return self
+        is_alone = not self.jobs and self.program.command is None
+        pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if is_alone else 1
+        return replace(self, collective=replace(spec, pieces=pieces, chooses=is_alone))
 
     def _with_outages(self) -> "Scenario":
         """Return the configuration with the outages of its trace among its faults. A trace that cannot be read has none

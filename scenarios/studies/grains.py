@@ -187,7 +187,7 @@ def _times(scenario: "Scenario", of_all: "pd.DataFrame") -> dict[int, _Point]:
         predicted = series_of(number, predicted_s, scenario.conditions, **chosen)
         is_measured = bool((rows.engine == "emulation").all())
         measured_s = rows.completion_s.to_numpy() if is_measured else None
-        points[int(gpus)] = _Point(pieces=scenario.collective.pieces, predicted=predicted, measured_s=measured_s)
+        points[int(gpus)] = _Point(pieces=scenario.collective.pieces or 1, predicted=predicted, measured_s=measured_s)
     return points
 
 
