@@ -283,6 +283,8 @@ def _along(verdict: Verdict) -> str:
     rises = [after > before * (1 + _ROUNDING) for before, after in pairwise(means)]
     falls = [after < before * (1 - _ROUNDING) for before, after in pairwise(means)]
     first, last = (f"{_ms(verdict.means_s[name])} ms at {name}" for name in (order[0], order[-1]))
+    if not any(rises) and not any(falls):
+        return ""
     lowest = order.index(verdict.best)
     if all(rises) or all(falls):
         return f"; the mean {'rises' if rises[0] else 'falls'} from {first} to {last}"

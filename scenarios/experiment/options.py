@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.engines import ENGINES
+from scenarios.policies.policy import MODES
 from scenarios.spec import ScenarioError, scenario_names
 from topologies.command_line import CommandParser
 from topologies.errors import did_you_mean, format_value
@@ -244,7 +245,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
         jobs_given=options.jobs is not None,
         export=None if options.export is None else tuple(options.export),
         rank_output=options.rank_output or ("none" if options.json else "0"),
-        modes_given=options.modes is not None,
+        modes_given=options.modes is not None or not {*scenario.run.modes} >= {*MODES},
         **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "no_report", "cli")},
     )
 

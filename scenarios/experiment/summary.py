@@ -515,6 +515,7 @@ def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
         "mode": mode,
         "gpus": config.gpus,
         "chunk_bytes": config.collective.chunk_bytes,
+        "pieces": config.collective.pieces,
         "wan_delay_s": config.conditions.wan_delay_s,
         "collectives": config.collective.count,
         "seed": config.run.seed,

@@ -54,8 +54,9 @@ def run_program(
             ran.append(_run_in(scenario, points, number, folder.path, tells=not as_json, shown=shown))
             for line in ran[-1].failures:
                 files.log(line)
-        notes = [*dict.fromkeys(note for one in ran for note in one.notes), session.time_note(scenario)]
-        _end(files, [one.result for one in ran], notes)
+        results = [one.result for one in ran]
+        notes = [*dict.fromkeys(note for one in ran for note in one.notes), *session.time_notes(scenario, results)]
+        _end(files, results, notes)
     except VMError as error:
         if not ran:
             files.discard()

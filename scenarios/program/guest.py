@@ -351,7 +351,7 @@ class Run:
             self._record_event("ended", why="")
             self._emit_events()
             drops = max(drops, self._testbed.lost_packets())
-        full = self._full or self._rank_files.is_full
+        full, computed = self._full or self._rank_files.is_full, self._rank_files.have_computed
         try:
             kept, lost = self._rank_files.keep(self._folder / FILES, most_bytes=self._spec.files_bytes)
             unkept = ""
@@ -379,6 +379,7 @@ class Run:
             "files_left_out": lost,
             "files_error": unkept,
             "full": full,
+            "computed": computed,
             "crowded": self._is_crowded,
             **mapping_troubles(),
         }

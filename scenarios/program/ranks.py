@@ -37,6 +37,7 @@ from topologies.namespaces import (
 FILES = "files"
 """The folder within the run folder for the files that the program wrote into its working directory."""
 
+_COMPUTED = ".longhaul-computed"  # of a rank's /dev/shm; made by what is in the folder `rank`
 _MS_RDONLY, _MS_REMOUNT = 1, 32
 _INODES = 200_000
 _MAX_OF_MEMORY = 0.7  # share for a single process
@@ -142,6 +143,11 @@ class RankFiles:
         """Whether the file system has no free block or no free inode."""
         state = os.statvfs(self._folder)
         return state.f_bavail == 0 or state.f_favail == 0
+
+    @property
+    def have_computed(self) -> bool:
+        """Whether a rank has computed for a time by `longhaul.compute` or `longhaul-compute`."""
+        return any((self._folder / f"shm{rank}" / _COMPUTED).exists() for rank in range(len(self._ranks)))
 
     def prepare(self, rank: int, *, host: int, hidden: str, limit: int, memory_bytes: int) -> None:
         """Move the calling process, which still runs as root, into the environment of a rank; raises OSError.

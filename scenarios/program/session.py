@@ -66,7 +66,7 @@ COMPUTING = (
     "processors take no virtual time: a rank computes for SECONDS only in longhaul.compute(SECONDS) of Python, in the "
     "command longhaul-compute SECONDS, or in a sleep"
 )
-"""The note at the end of every run in virtual time."""
+"""The note at the end of a run in virtual time in which no rank was seen to compute."""
 
 _RANK_FOLDER = Path(__file__).with_name("rank")
 _NOBODY = 65534
@@ -347,6 +347,7 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
         "processes_full": over.get("crowded"),
         "needed_mappings": over.get("needed_mappings"),
         "was_refused_mappings": over.get("was_refused_mappings"),
+        "computed": over.get("computed"),
     }
 
 
@@ -439,9 +440,11 @@ def notes(result: Mapping[str, Any], config: Scenario) -> Iterator[str]:
         )
 
 
-def time_note(config: Scenario) -> str:
-    """Return a sentence on the time that computing takes."""
-    return "real time: computing took the time that this machine needs" if config.run.is_real else COMPUTING
+def time_notes(config: Scenario, results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence on the time that computing took; none if ranks took some by `longhaul.compute`."""
+    if config.run.is_real:
+        return ["real time: computing took the time that this machine needs"]
+    return [] if any(result["computed"] for result in results) else [COMPUTING]
 
 
 def _notes_on_ranks(ranks: Sequence[Mapping[str, Any]], spec: ProgramSpec) -> Iterator[str]:

@@ -156,5 +156,5 @@ def test_a_program_tells_that_it_runs_in_the_first_of_several_modes(
 
 
 def test_the_note_on_computing_claims_nothing_of_the_run() -> None:
-    """Whether ranks called longhaul.compute is not known, so that the note only says what takes time."""
+    """Whether ranks slept as if they computed is not known, so that the note only says what takes time."""
     assert "took" not in session.COMPUTING and "longhaul.compute(SECONDS)" in session.COMPUTING

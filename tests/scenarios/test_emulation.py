@@ -186,7 +186,7 @@ def test_a_failed_point_is_retried_without_duplicate_rows_but_not_after_a_wrong_
     assert used.tries.count((0, "wan")) == 2
     assert load("run").groupby("mode").size().to_dict() == dict.fromkeys(["base", "ccl", "joint", "wan"], 5)
     assert open_run("run").complete
-    point = "emulation, 8 GPUs, 8 MB, 10 us, ring slowest edge, wan"
+    point = "emulation, 8 GPUs, 8 MB blocks, 64 MB buffer, 10 us, ring slowest edge, wan"
     again = f"tried once more: {point}, after 2 collectives: the switch fell over\n"
     assert again in capsys.readouterr().err and again in (Path("run") / "log.txt").read_text()
     wrong = testbeds(FakeTestbeds(failing=("wan",), times=1, error=WrongError))  # a retry could hide a wrong result
@@ -198,11 +198,11 @@ def test_a_point_that_fails_twice_is_reported_the_others_complete_and_resume_run
     used = testbeds(FakeTestbeds(failing=("wan",)))
     run("--engine", "both", "--collectives", "5", "--seed", "1,2", "--jobs", "2", "--out", "run", status=1)
     out, err = capsys.readouterr()
-    sentence = (
-        "emulation, 8 GPUs, 8 MB, 10 us, ring slowest edge, seed 1, wan, after 2 collectives: the switch fell over"
-    )
+    sentence = "emulation, 8 GPUs, 8 MB blocks, 64 MB buffer, 10 us, ring slowest edge, seed 1, wan, after 2 collectives: the switch fell over"
     assert f"run.py: failed: {sentence}\n" in err and err.endswith("resume with --resume run\n")
-    assert re.search("^emulation +8 GPUs, 8 MB, 10 us, ring slowest edge, seed 2 +joint", out, re.MULTILINE)
+    assert re.search(
+        "^emulation +8 GPUs, 8 MB blocks, 64 MB buffer, 10 us, ring slowest edge, seed 2 +joint", out, re.MULTILINE
+    )
     found = open_run("run")
     assert [failed["why"] for failed in found.provenance["failed"]] == [sentence, sentence.replace("seed 1", "seed 2")]
     sizes = found.collectives.groupby(["engine", "mode", "setting"]).size()

@@ -129,5 +129,7 @@ def test_a_baseline_that_is_not_in_the_run_is_refused_with_what_is(baseline, say
 
 def test_a_value_of_a_swept_key_that_is_not_in_the_run_is_refused():
     values = {"run.baseline": ["chunk=3 MB"], "sweep.collective.chunk": ["1 MB", "8 MB"]}
-    with pytest.raises(ScenarioError, match=r"3 MB.* is no collective.chunk of this run; allowed: 1 MB, 8 MB"):
+    with pytest.raises(
+        ScenarioError, match=r"3 MB.* is no collective.chunk of this run; allowed: 1 MB blocks, 8 MB blocks"
+    ):
         load_scenario("paper", [Override(key, value, key) for key, value in values.items()])

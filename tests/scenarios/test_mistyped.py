@@ -286,5 +286,5 @@ def test_links_and_rings_may_be_typed_as_they_are_printed() -> None:
     assert arguments.ring(fabric, "g0 > g1 > g2 > g3 > g4 > g5 > g6 > g7 > g0") == tuple(range(8))
     with pytest.raises(arguments.PromptError, match="are two nodes; allowed: a link as s0b0>s1b0"):
         arguments.link_delay(fabric, "s0b0 s1b0 5 ms")
-    with pytest.raises(arguments.PromptError, match=r"a line is allgather SIZE \[COUNT\]"):
+    with pytest.raises(arguments.PromptError, match=r"a line is allgather \[chunk\] SIZE \[COUNT\]"):
         arguments.collective("allgather", "3 8 MB")

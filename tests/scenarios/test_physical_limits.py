@@ -50,7 +50,7 @@ def test_what_is_just_within_a_limit_is_not_told(given):
 
 def test_a_note_names_the_configurations_of_a_sweep_that_it_is_about():
     (note,) = told(sweep__collective__chunk=["8 MB", "10 kB"])
-    assert note.startswith("8 GPUs, 10 kB, 10 us, ring slowest edge: messages of 10 kB")
+    assert note.startswith("8 GPUs, 10 kB blocks, 80 kB buffer, 10 us, ring slowest edge: messages of 10 kB")
 
 
 @pytest.mark.parametrize("size", [1, 8948, 8949, 100_000, 10**8])

@@ -50,7 +50,7 @@ def test_a_finished_point_is_shown_with_its_mean_and_gain_over_base():
     below = f"{less.value * 100:.1f} % [{less.low * 100:.1f}, {less.high * 100:.1f}]"
     assert shown.points[0, "wan"].words()[2] == below
     assert shown.line(0, "joint").startswith(
-        "[4/4] model, 8 GPUs, 8 MB, 10 us, ring slowest edge, joint: 1,000 of 1,000, mean "
+        "[4/4] model, 8 GPUs, 8 MB blocks, 64 MB buffer, 10 us, ring slowest edge, joint: 1,000 of 1,000, mean "
     )
 
 

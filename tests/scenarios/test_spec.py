@@ -126,8 +126,8 @@ def test_configurations_are_built_once_and_their_labels_name_the_swept_values(lo
     first, *_, last = scenario.configurations()
     assert len(scenario.configurations()) == 4 and scenario.configurations()[0] is first
     assert (first.label, last.label) == (
-        "8 GPUs, 8 MB, 10 us, intra delay 1 us, seed 1",
-        "3+5 GPUs, 8 MB, 10 us, intra delay 1 us, seed 2",
+        "8 GPUs, 8 MB blocks, 64 MB buffer, 10 us, intra delay 1 us, seed 1",
+        "3+5 GPUs, 8 MB blocks, 64 MB buffer, 10 us, intra delay 1 us, seed 2",
     )
     assert last.columns == {"conditions.intra_delay_s": 1e-6}
     assert (last.fabric.gpus_per_site, last.run.seed, last.sweep) == ((3, 5), 2, ())

@@ -41,7 +41,9 @@ def test_every_output_of_a_run_on_the_wall_clock_is_labelled_with_clock_and_rate
     chosen = ("--rate-scale", "1/1000", "--modes", "joint", "--collectives", "3", "--no-report", "--out", where)
     out, err = ended(tmp_path / "f.toml", *WALL, *chosen, cwd=tmp_path)
     faults = "link s0b0-s1b0 down at collective 1 for 1 collective, agent 2 killed at collective 2"
-    label = f"4 GPUs, 64 MB, 10 us, {faults}, wall clock at 1/1000 of the rates with 64 kB"
+    label = (
+        f"4 GPUs, 64 MB blocks, 256 MB buffer, 10 us, {faults}, wall clock at 1/1000 of the rates with blocks of 64 kB"
+    )
     assert label in out and label in err
     assert re.search(r"^this machine carries [\d.]+ Gbit/s between 4 hosts$", err, re.MULTILINE)
     assert re.search(r"fidelity: \d collectives measured, .*, \d late$", out, re.MULTILINE)
