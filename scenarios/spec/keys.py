@@ -144,13 +144,14 @@ _SCALE = Kind(
     is_object=True,
     ends=(1, f"1/{MAX_DIVISOR}"),
 )
-_CHOSEN = "chosen"
+CHOSEN = "chosen"
+"""The value of a number that the timing model chooses."""
 _ONE_NUMBER = whole(1, 4096)
 _PIECES = Kind(
-    f'{_ONE_NUMBER.allowed}, or "{_CHOSEN}"',
+    f'{_ONE_NUMBER.allowed}, or "{CHOSEN}"',
     (int, str),
-    lambda given: None if given == _CHOSEN else _ONE_NUMBER.read(given),
-    lambda pieces: _CHOSEN if pieces is None else pieces,
+    lambda given: None if given == CHOSEN else _ONE_NUMBER.read(given),
+    lambda pieces: CHOSEN if pieces is None else pieces,
     ends=_ONE_NUMBER.ends,
 )
 _MODE = texts(f"{', '.join(MODES)}, or the name of a policy", NAME.fullmatch)

@@ -245,7 +245,7 @@ def _draft(
 def _tables_in(given: Mapping[str, "_GivenValue"]) -> Mapping[str, Sequence[Sequence[Mapping[str, object]]]]:
     """Return the given lists of tables by key: the one list, or those of an axis of the sweep."""
     lists = dict[str, list[Any]]()
-    for key in _LISTS & {*given}:
+    for key in _LISTS & {*given} & {*_KNOWN}:
         value: Any = given[key].value
         lists[key.removeprefix("sweep.")] = value if key.startswith("sweep.") else [value]
     return lists

@@ -47,8 +47,8 @@ def chosen_pieces(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Con
                 break
             cut = workload_of(replace(spec, pieces=pieces), fabric_spec.gpus_per_site)
             times_s[pieces] = _seconds(cut, spec.ring, fabric_spec, conditions)
-            if times_s[pieces // 2] - times_s[pieces] < ENOUGH / 2 * times_s[pieces]:
-                break  # with a + b / pieces, no larger number gains more than ENOUGH over the half of this one
+            if times_s[pieces // 2] - times_s[pieces] < ENOUGH / 20 * times_s[pieces]:
+                break  # with a + b / pieces, all larger numbers together gain no more than this one did
     except (SpecError, ScheduleError, NoPathError, ScaleError):  # which the checks of a scenario report
         return 1
     limit_s = min(times_s.values()) * (1 + ENOUGH)

@@ -4,7 +4,7 @@ import sys
 
 from scenarios.policies import policy
 from scenarios.spec import classes, exclusions, faults, jobs
-from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
+from scenarios.spec.keys import CHOSEN, KEYS, MAX_AXIS_VALUES, MAX_CONFIGURATIONS, SWEPT, Key
 from scenarios.spec.scenario import DEFAULTS
 from topologies.conditions.sampler import SAMPLERS
 from topologies.errors import list_all
@@ -70,7 +70,8 @@ def _row(key: Key) -> str:
     only = "" if key.samplers == SAMPLERS else f" Only with {list_all([f'`{name}`' for name in key.samplers])}."
     value = DEFAULTS.value(key.name)
     tables = dict.fromkeys(("fault", "job", "class", "policy", "conditions.links"), "none")
-    written = ({"name": "the file's name"} | tables).get(key.name, "none" if value is None else "")
+    words = {"name": "the file's name", "collective.pieces": f'`"{CHOSEN}"`'}
+    written = (words | tables).get(key.name, "none" if value is None else "")
     default = written or f"`{_toml(key.kind.write(value))}`"
     return f"| `{key.name}` | {key.meaning}{only} | {key.kind.unit} | {key.kind.allowed} | {default} |"
 

@@ -78,7 +78,7 @@ def main() -> None:
         seen["iperf"] = ask(child, "iperf g0 g1 3")
         seen["collectives"] = {verb: ask(child, f"{verb} {size}") for verb, size in COLLECTIVES.items()}
         ask(child, "rate g0>g1 1 Gbit/s")
-        child.sendline("allgather 640 MB")
+        child.sendline("allgather chunk 640 MB")
         time.sleep(3)
         child.send("\x03")
         child.expect_exact(PROMPT)

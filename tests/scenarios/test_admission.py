@@ -370,7 +370,7 @@ def test_transfers_admitted_at_the_prompt_arrive_in_time_beside_those_of_the_sce
     answers = {
         "demand": "copy is admitted: 20 MB by 10 ms",
         "admit 10 MB g2 g6 by 40 ms": "admit4 is admitted: 10 MB by 40 ms",
-        "allgather 8 MB": "ratio 1.000",
+        "allgather chunk 8 MB": "ratio 1.000",
         "admit 1 TB g0 g4 by 10 ms": "admit5 is refused",
         "admit 1 MB g0 g1 by 1 ms": "ranks 0 and 1 are in one site",
         "admit 1 MB g0 g4 1 ms": 'got "1 MB g0 g4 1 ms"; allowed: admit SIZE',

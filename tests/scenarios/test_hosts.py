@@ -31,7 +31,7 @@ def test_two_hosts_reach_each_other_over_the_network_only_and_unattended_command
         *isolation.commands_of(("g0", "g2"), ("10.0.0.1", "10.1.0.1")),
         "g0 cat",
         "sh sh counters.sh >/run/counters 2>&1 &",
-        "allgather 8 MB",  # by agents, whose buffers are others
+        "allgather chunk 8 MB",  # by agents, whose buffers are others
         "g0 cat /proc/sys/net/ipv4/tcp_wmem",
         "g0 read line; echo read $?",
         "g0 X=here; sleep 1",

@@ -91,7 +91,7 @@ def ring_mode_and_collectives(prompt: Session) -> None:
     """The bytes of a collective cross the WAN links that `paths` shows."""
     assert "g0 > g2 > g1 > g3 > g7 > g5 > g6 > g4 > g0" in prompt.ask("ring 0 2 1 3 7 5 6 4")
     assert "joint: " in prompt.ask("mode joint")
-    output = prompt.ask("allgather 64 MB 2")
+    output = prompt.ask("allgather 512 MB 2")
     ratios = [(float(ratio), bool(late)) for ratio, late in re.findall(r"ratio ([0-9.]+)( \(this machine)?", output)]
     assert len(ratios) == 2 and all(ratio > 0.8 and (ratio < 2 or late) for ratio, late in ratios)
     sent_mb = re.findall(r"^(\S+) .*us +([0-9.]+) MB +[0-9.]+ MB", prompt.ask("wan"), re.MULTILINE)
@@ -107,18 +107,18 @@ def ring_mode_and_collectives(prompt: Session) -> None:
 def captures(prompt: Session) -> None:
     prompt.ask("capture g0>g1 leaf.pcap")
     prompt.ask("capture g3>s0b0 spines.pcap")  # a link that is shaped at every spine
-    prompt.ask("allgather 8 MB")
+    prompt.ask("allgather chunk 8 MB")
     assert re.findall(r"(\S+): \d+ packets in \S+$", prompt.ask("capture stop"), re.MULTILINE) == ["g0>g1", "g3>s0b0"]
     assert "exists already" in prompt.ask("capture g0>g1 leaf.pcap")
 
 
 def ctrl_c_in_a_collective(prompt: Session) -> None:
     prompt.ask("rate s0b0>s1b0 1 Gbit/s")
-    prompt.child.sendline("allgather 640 MB")  # half a minute
+    prompt.child.sendline("allgather chunk 640 MB")  # half a minute
     prompt.child.expect(pexpect.TIMEOUT, timeout=3)
     assert "aborted" in prompt.type("\x03")
     prompt.ask("rate s0b0>s1b0 50 Gbit/s")
-    assert "ratio" in prompt.ask("allgather 64 MB")
+    assert "ratio" in prompt.ask("allgather chunk 64 MB")
 
 
 def ctrl_c_at_a_nodes_command(prompt: Session) -> None:
@@ -135,12 +135,12 @@ def cables_and_delays(prompt: Session) -> None:
     assert "s0b0 - s1b0 is down" in prompt.ask("link s0b0 s1b0 down")
     found = in_use(prompt)
     assert len(found) == 2 and "s0b0>s1b0" not in found
-    assert "ratio" in prompt.ask("allgather 64 MB")
+    assert "ratio" in prompt.ask("allgather chunk 64 MB")
     prompt.ask("link s0b0 s1b0 up")
     prompt.ask("link g0 s0l0 down")
     assert "100% packet loss" in prompt.ask("g1 ping -c 1 -W 1 g0")
     prompt.ask("link g0 s0l0 up")
-    assert "ratio" in prompt.ask("allgather 64 MB")
+    assert "ratio" in prompt.ask("allgather chunk 64 MB")
     prompt.ask("delay s0b0>s1b0 30 ms")
     fastest = re.search(r"min/avg/max/mdev = ([0-9.]+)", prompt.ask("g0 ping -c 3 g4"))
     assert fastest and 30 <= float(fastest[1]) < 60
@@ -208,7 +208,7 @@ def test_a_prompt_with_sixteen_gpus_uses_the_first_configuration_of_a_sweep(vm: 
         assert all(words in banner for words in ("16 GPUs (8 + 8)", "rate scale 1/500", "the first of 2 conf"))
         assert "(240/240 received)" in prompt.ask("pingall")
         prompt.ask("rate g0>g9 1 Gbit/s")
-        assert "ratio" in prompt.ask("allgather 64 MB")
+        assert "ratio" in prompt.ask("allgather chunk 64 MB")
     assert not (vm.folder / "results").exists()  # there is nothing to keep
 
 
@@ -219,9 +219,9 @@ link s0b0 s1b0 down
 g0 ping -c 2 -i 0.1 g2
 links
 wan
-allgather 64 MB
+allgather chunk 64 MB
 link g0 s0l0 down
-allgather 64 MB
+allgather chunk 64 MB
 save cut.toml
 ring 0 1 3 2
 iperf g0 g2
@@ -230,16 +230,16 @@ link s0b0 s1b1 down
 link s0b1 s1b0 down
 link s0b1 s1b1 down
 mode joint
-allgather 64 MB
+allgather chunk 64 MB
 link s0b1 s1b1 up
-allgather 64 MB
+allgather chunk 64 MB
 switch s1l0 stop
-allgather 64 MB
+allgather chunk 64 MB
 switch s1l0 start
-allgather 64 MB
+allgather chunk 64 MB
 link s0l0 s0p0 down
 link s0l1 s0p1 down
-allgather 64 MB
+allgather chunk 64 MB
 ring best
 """
 

@@ -51,11 +51,12 @@ def mistakes(load, text, *assignments):
 # --- reading and writing --------------------------------------------------------------------------------------------
 
 
-def test_an_empty_scenario_equals_the_paper_except_for_its_name_and_ring_objective(load):
+def test_an_empty_scenario_equals_the_paper_except_for_its_name_ring_objective_and_pieces(load):
     empty, paper = values_of(load("")), values_of(load_scenario("paper"))
     assert empty.pop("name") == "my"
     assert paper.pop("name") == "paper"
     assert (empty.pop("collective.ring"), paper.pop("collective.ring")) == ("cycle time", "slowest edge")
+    assert (empty.pop("collective.pieces"), paper.pop("collective.pieces")) == (None, 1)
     assert empty == paper
 
 

@@ -1,0 +1,90 @@
+"""The number of pieces of a block: chosen by the timing model where none is given, told, stored, and kept if given."""
+
+import json
+
+import pytest
+
+from scenarios.engines.prediction import plan_of
+from scenarios.spec.load import load_scenario, resolved, scenario_of
+from scenarios.spec.notes import notes_on
+from tests.fakes.runs import answer, measured
+
+CONSTANT = (
+    '[fabric]\ngpus = [3, 3]\n[conditions]\nintra_rate = "100 Gbit/s"\nwan_rate = "40 Gbit/s"\nwan_delay = "{delay}"\n'
+)
+COLLECTIVE = (
+    '[collective]\nkind = "{kind}"\nalgorithm = "{algorithm}"\nsize = "{size}"\ncount = 1\n[run]\nmodes = ["base"]\n'
+)
+
+
+def config(text, **values):
+    (found,) = scenario_of((CONSTANT + COLLECTIVE).format(**values) + text).configurations()
+    return found
+
+
+@pytest.mark.parametrize("delay", ["10 us", "5 ms"])
+@pytest.mark.parametrize("size", ["100 kB", "6 MB", "300 MB"])
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [
+        ("allgather", "ring"),
+        ("broadcast", "chain"),
+        ("allreduce", "double-tree"),
+        ("allreduce", "hierarchical"),
+        ("alltoall", "direct"),
+    ],
+)
+def test_the_number_of_pieces_is_within_a_hundredth_of_the_best_by_the_whole_model(kind, algorithm, size, delay):
+    """Rates do not vary, so the mean rates are the rates. The oracle predicts whole runs with each number given."""
+    values = {"kind": kind, "algorithm": algorithm, "size": size, "delay": delay}
+    times_s = {}
+    for pieces in (1, 2, 4, 8, 16, 32, 64):
+        given = scenario_of(f"[sweep]\ncollective.pieces = [{pieces}]\n{(CONSTANT + COLLECTIVE).format(**values)}")
+        times_s[pieces] = float(plan_of(given.configurations()[0], "base").completion_s()[0])
+    chosen = config("", **values)
+    assert chosen.collective.pieces in times_s
+    assert float(plan_of(chosen, "base").completion_s()[0]) == times_s[chosen.collective.pieces]
+    assert times_s[chosen.collective.pieces] <= 1.01 * min(times_s.values())
+    fewer = [seconds for pieces, seconds in times_s.items() if pieces < chosen.collective.pieces]
+    assert not fewer or min(fewer) > 1.005 * min(times_s.values())
+
+
+def test_a_chosen_number_is_told_stored_and_in_the_label_and_a_given_one_stays(tmp_path):
+    values = {"kind": "broadcast", "algorithm": "chain", "size": "64 MB", "delay": "10 us"}
+    (tmp_path / "cast.toml").write_text((CONSTANT + COLLECTIVE).format(**values))
+    found = answer(tmp_path / "out", "cast.toml", "--engine", "model", "--no-report")
+    pieces = found["points"][0]["pieces"]
+    assert pieces > 1
+    (stored,) = json.loads((tmp_path / "out/settings.json").read_text())
+    assert stored["values"]["collective.pieces"] == pieces and stored["label"].endswith(f"pieces {pieces}")
+    chosen = config("", **values)
+    assert any(
+        f"collective.pieces: {pieces}, the fastest of 1 to 64" in one for one in notes_on([chosen], emulates=False)
+    )
+    given = answer(tmp_path / "one", "cast.toml", "--engine", "model", "--no-report", "--set", "collective.pieces=1")
+    assert given["points"][0]["pieces"] == 1
+    assert given["points"][0]["mean_s"] > found["points"][0]["mean_s"]
+
+
+def test_every_mode_and_seed_has_the_same_number(tmp_path):
+    text = '[collective]\nkind = "broadcast"\n[sweep]\nrun.seed = [1, 2, 3]\n'
+    assert len({one.collective.pieces for one in scenario_of(text).configurations()}) == 1
+
+
+def test_a_sweep_may_hold_the_choice_beside_numbers_and_is_written_and_read_again():
+    swept = scenario_of('[collective]\nkind = "broadcast"\n[sweep]\ncollective.pieces = ["chosen", 1, 3]\n')
+    pieces = [one.collective.pieces for one in swept.configurations()]
+    assert pieces[1:] == [1, 3] and pieces[0] > 3
+    assert scenario_of(resolved(swept)) == swept
+
+
+@pytest.mark.parametrize("name", ["paper", "fig4a", "fig5b", "nobel-us", "rails", "wide-area"])
+def test_published_scenarios_have_whole_blocks(name):
+    assert {one.collective.pieces for one in load_scenario(name).configurations()} == {1}
+
+
+def test_a_chosen_number_is_measured_as_predicted(tmp_path):
+    values = {"kind": "allreduce", "algorithm": "hierarchical", "size": "24 MB", "delay": "1 ms"}
+    (tmp_path / "sum.toml").write_text((CONSTANT + COLLECTIVE).format(**values))
+    assert config("", **values).collective.pieces > 1
+    measured(tmp_path / "out", "sum.toml", "--engine", "emulation", "--no-report", p99=0.005)
