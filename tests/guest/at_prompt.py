@@ -29,19 +29,19 @@ def main() -> None:
     with Testbed(setting, platform=VIRTUAL) as testbed:
         bed = InteractiveTestbed(testbed)
         for name in setting.run.modes:
-            bed.run("alltoall", 1_000_000)  # its flows share links
+            bed.run("alltoall", 1_000_000, is_chunk=True)  # its flows share links
             bed.resample(setting.run.seed)
             bed.set_mode(name)
             rows = []
             for number in range(COUNT):
-                rows.append(row(bed.run("allgather", setting.collective.chunk_bytes)[0]))
+                rows.append(row(bed.run("allgather", setting.collective.chunk_bytes, is_chunk=True)[0]))
                 if number < COUNT - 1:
                     bed.resample(None)
             found[name] = [rows]
         bed.set_rate(0, 1_000_000_000)
         bed.set_delay(1, 2e-3)
         bed.set_mode("joint")
-        found["saved"] = [[row(bed.run("allgather", setting.collective.chunk_bytes)[0])]]
+        found["saved"] = [[row(bed.run("allgather", setting.collective.chunk_bytes, is_chunk=True)[0])]]
         Path("saved.toml").write_text(resolved(bed.scenario()))
     for name in setting.run.modes:
         with Testbed(setting, platform=VIRTUAL) as testbed:
