@@ -19,7 +19,7 @@ def algorithm(name):
 
 
 def size(mb):
-    return Value("collective.chunk", f"{mb} MB blocks", mb * 1e6)
+    return Value("collective.chunk", f"{mb} MB", mb * 1e6)
 
 
 def pieces(number):
