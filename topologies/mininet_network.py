@@ -5,14 +5,14 @@ programs per node, because in User-Mode Linux starting a program takes 10 to 40 
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 from mininet.link import Link
 from mininet.net import Mininet
 
-from topologies.fabric.addressing import Gpu
+from topologies.fabric.addressing import Cable, Gpu
 from topologies.fabric.fabric import Fabric
 from topologies.linux import enter_network
 from topologies.mininet_nodes import (
@@ -145,10 +145,22 @@ class Network(Mininet):
         super().start()
 
     def configLinkStatus(self, src: str, dst: str, status: str) -> None:
-        """Bring a cable "up" or "down"; restore the neighbours of a host that is up again, which Linux has deleted."""
+        """Bring the cables between two nodes "up" or "down"; restore the neighbours of a host that is up again, which
+        Linux has deleted."""
         super().configLinkStatus(src, dst, status)
+        self._restore_neighbours({src, dst} if status == "up" else set())
+
+    def set_cable(self, cable: Cable, *, up: bool) -> None:
+        """Bring one cable up or down, at both ends, as `configLinkStatus` does all cables between two nodes."""
+        between = list(self.linksBetween(self[cable.a], self[cable.b]))
+        for intf in (between[cable.number - 1].intf1, between[cable.number - 1].intf2):
+            intf.ifconfig("up" if up else "down")
+        self._restore_neighbours({cable.a, cable.b} if up else set())
+
+    def _restore_neighbours(self, nodes: Set[str]) -> None:
+        """Enter the neighbours of those of these nodes that are hosts."""
         for gpu, host in zip(self.fabric.gpus, self.hosts, strict=True):
-            if status == "up" and host.name in (src, dst):
+            if host.name in nodes:
                 with netlink_of(host.pid) as netlink:
                     self._set_neighbours(netlink, gpu)
 

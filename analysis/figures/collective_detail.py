@@ -374,10 +374,12 @@ def _struck(configuration: Configuration, number: int, flows: Sequence[Flow]) ->
         at, what = _AT.fullmatch(fault["at"]), _CUT.fullmatch(fault["what"])
         if at is None or not at["after"] or what is None or int(at["number"]) != number:
             continue
-        after_s, ends = parse_delay_s(at["after"]), {*what["ends"].split("-")}
+        a, _, b = what["ends"].partition("-")
+        after_s, ends = parse_delay_s(at["after"]), cable(a, b) if b else {a}
         for index, flow in enumerate(flows):
-            passed = [{links[link].src, links[link].dst} for link in flow.links]
-            if any(ends <= nodes for nodes in passed) and (index not in struck or after_s < struck[index][1]):
+            ports = [links[link] for link in flow.links]
+            passed = [{port.src, port.dst} | cable(port.src, port.far_end) for port in ports]
+            if any(ends <= names for names in passed) and (index not in struck or after_s < struck[index][1]):
                 struck[index] = fault["what"], after_s
     return struck
 

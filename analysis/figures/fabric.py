@@ -151,12 +151,17 @@ class Curves:
         """Return the offset of the curve's control point from the middle of the link, in lengths of the link.
 
         It is the first of `_BENDS` that keeps the curve clear of all other nodes, or the one with the most clearance.
+        Links between the same two nodes differ in it.
         """
         if link.index not in self._bends:
             others = self._nodes[[name not in (link.src, link.dst) for name in self._names]]
-            clear = [self._clearance(link, bend, others) for bend in _BENDS]
+            links = links_in_grain(self.fabric).all
+            parallel = [one for one in links if (one.src, one.dst) == (link.src, link.dst) and one.number < link.number]
+            taken = {self.bend(one) for one in parallel}
+            bends = [bend for bend in _BENDS if bend not in taken] or [0.1 * (link.number + 1)]
+            clear = [self._clearance(link, bend, others) for bend in bends]
             enough = next((index for index, room in enumerate(clear) if room > 1.2 * NODE), int(np.argmax(clear)))
-            self._bends[link.index] = _BENDS[enough]
+            self._bends[link.index] = bends[enough]
         return self._bends[link.index]
 
     def _clearance(self, link: Link, bend: float, others: Floats) -> float:
@@ -283,7 +288,7 @@ def _data(collectives: Sequence[Collective]) -> str:
             for index in flow.links:
                 flows_of.setdefault(index, []).append(str(number))
         for link in links_in_grain(one.configuration.fabric).all:
-            about = {"link": link.index, "src": link.src, "dst": link.dst, "kind": _KINDS.get(link.kind, link.kind)}
+            about = {"link": link.index, "src": link.src, "dst": link.far_end, "kind": _KINDS.get(link.kind, link.kind)}
             about |= {"rate_bps": int(one.rates_bps[link.index]), "delay_s": float(one.delays_s[link.index])}
             rows.append(one.which | about | {column: " ".join(flows_of.get(link.index, ()))})
     return csv_text(rows)

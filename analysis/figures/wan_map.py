@@ -92,7 +92,7 @@ def _draw(axes: Axes, one: Collective, placed: Mapping[str, tuple[float, float]]
             continue  # a link within a site, or between a border router and its node, has no length on the map
         (x, y), (to_x, to_y) = placed[link.src], placed[link.dst]
         length = math.hypot(to_x - x, to_y - y) or 1.0
-        offset = np.array([to_y - y, x - to_x]) / length * _APART * across
+        offset = np.array([to_y - y, x - to_x]) / length * _APART * across * link.number
         share = min(used[link.index], 1.0)
         line = np.array([(x, y), (to_x, to_y)]) + offset
         lines.append(line)
@@ -159,7 +159,7 @@ def _data(collectives: Sequence[Collective]) -> str:
                 flows_of[index].append(one.via(flow))
         for link in links_in_grain(one.configuration.fabric).all:
             if link.kind == "wan":
-                about = {"link": link.index, "src": link.src, "dst": link.dst}
+                about = {"link": link.index, "src": link.src, "dst": link.far_end}
                 about |= {"delay_s": float(one.delays_s[link.index]), "rate_bps": int(one.rates_bps[link.index])}
                 about |= {"utilisation": used[link.index], "flows": " ".join(dict.fromkeys(flows_of[link.index]))}
                 rows.append(one.which | about)

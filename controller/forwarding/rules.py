@@ -33,6 +33,7 @@ from controller.forwarding import flow_mods
 from controller.forwarding.flow_mods import NO_TUNNEL, Install, Match, Message, Remove, Rule, Stage, tunnel_tag
 from controller.routing.switch_paths import FabricPaths
 from topologies.fabric.addressing import Switch
+from topologies.fabric.link_names import node_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +123,10 @@ def tunnel_rules(paths: FabricPaths, switch: str, tunnel: int) -> tuple[Rule, ..
     index, spine = flow_mods.path_and_spine(tunnel)
     path = paths.fabric.paths[index]
     here, routers = paths.switches[switch], paths.routers_of(path)
-    if switch in routers[:-1]:
-        peer = routers[routers.index(switch) + 1]
-    elif switch == routers[-1] and spine >= 0:
+    passed = [node_of(name) for name in routers]
+    if switch in passed[:-1]:
+        peer = routers[passed.index(switch) + 1]
+    elif switch == passed[-1] and spine >= 0:
         peer = paths.spines(path.dst_site)[spine]
     elif here.kind == "spine" and here.site == path.src_site:
         peer = routers[0]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, cable, cables_of
+from topologies.fabric.failures import Cables, cable, cable_name, cables_of
 
 _REMEMBERED = 16  # most outages in a status; a run has a handful
 
@@ -70,8 +70,8 @@ class LinkState:
     def begin(self, before: Cables, now: Cables) -> Outage:
         """Record that the set of dead cables has changed; return the new outage."""
         outage = Outage(
-            died=sorted("-".join(sorted(ends)) for ends in now - before),
-            back=sorted("-".join(sorted(ends)) for ends in before - now),
+            died=sorted(map(cable_name, now - before)),
+            back=sorted(map(cable_name, before - now)),
             seen_ns=self._news_ns or time.monotonic_ns(),
         )
         self._news_ns = 0

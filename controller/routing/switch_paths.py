@@ -15,6 +15,7 @@ from itertools import pairwise
 from topologies.fabric.addressing import Gpu
 from topologies.fabric.fabric import Fabric, WanPath
 from topologies.fabric.failures import NO_CABLES, Cables, cable, failed_links, spines
+from topologies.fabric.link_names import node_of
 from topologies.fabric.ports import select_spine
 
 _SITE_PREFIX = 24  # length of the address prefix that identifies a site
@@ -39,7 +40,8 @@ class FabricPaths:
         self.fallback = cache(self._fallback)
 
     def port(self, switch: str, peer: str) -> int:
-        """Return the number of the switch's port whose cable leads to `peer`, a switch or a GPU."""
+        """Return the number of the switch's port whose cable leads to `peer`, a switch or a GPU, perhaps with the
+        cable's number (`link_names.end`)."""
         return self._ports[switch, peer]
 
     def spine(self, gpu: Gpu, towards: str) -> str:
@@ -56,9 +58,10 @@ class FabricPaths:
         return cable(a, b) not in self.dead
 
     def routers_of(self, path: WanPath) -> tuple[str, ...]:
-        """Return the routers of a candidate path, including both border routers."""
+        """Return the routers of a candidate path, including both border routers. All but the first are named as the one
+        before knows them (`link_names.end`)."""
         links = [self.fabric.links[index] for index in path.links]
-        return (links[0].src, *(link.dst for link in links))
+        return (links[0].src, *(link.far_end for link in links))
 
     def joined(self, src_site: int, dst_site: int) -> bool:
         """Return whether the WAN has a path from one site to the other."""
@@ -88,15 +91,17 @@ class FabricPaths:
 
     def _whole(self, path: WanPath) -> bool:
         routers = self.routers_of(path)
-        ends = ((routers[0], path.src_site), (routers[-1], path.dst_site))
-        return all(self.alive(a, b) for a, b in pairwise(routers)) and all(self._open(*end) for end in ends)
+        ends = ((routers[0], path.src_site), (node_of(routers[-1]), path.dst_site))
+        hops = ((node_of(a), b) for a, b in pairwise(routers))
+        return all(self.alive(a, b) for a, b in hops) and all(self._open(*end) for end in ends)
 
     def _open(self, border_router: str, site: int) -> bool:
         """Return whether a border router has a live cable to a spine of its site."""
         return any(self.alive(border_router, spine) for spine in self._spines[site])
 
     def _fallback(self, src_site: int, dst_site: int) -> dict[str, str]:
-        """Return the next hop towards `dst_site` of every router that a path between the two sites may pass.
+        """Return the next hop towards `dst_site`, as it knows it, of every router that a path between the two sites may
+        pass.
 
         Invariant: the number of remaining hops falls at every step, so no packet loops. The routers of the default path
         follow it, even where it is not the shortest; every other router takes the fewest remaining hops given these
@@ -106,16 +111,17 @@ class FabricPaths:
             return {}
         fixed = self.routers_of(self.fixed(src_site, dst_site))
         near = set(self._border_routers(src_site))
-        towards = dict(pairwise(fixed))
+        towards = {node_of(name): following for name, following in pairwise(fixed)}
+        fixed = tuple(map(node_of, fixed))
         hops = {name: 0 for name in self._border_routers(dst_site) if self._open(name, dst_site)}
         hops |= {name: left for left, name in enumerate(reversed(fixed))}
         frontier = sorted((left, name) for name, left in hops.items() if name not in near)
         while frontier:
             left, name = heappop(frontier)
-            for other in self._into(name):
+            for other, following in self._into(name):
                 enters = other in near or self.switches[other].kind == "transit"
                 if enters and other not in fixed and left + 1 < hops.get(other, left + 2):
-                    hops[other], towards[other] = left + 1, name
+                    hops[other], towards[other] = left + 1, following
                     if other not in near:
                         heappush(frontier, (left + 1, other))
         return towards
@@ -124,10 +130,10 @@ class FabricPaths:
         names = zip(self.fabric.border_routers, self.fabric.br_sites, strict=True)
         return tuple(name for name, where in names if where == site)
 
-    def _into(self, router: str) -> tuple[str, ...]:
-        """Return the routers that have a live WAN link to this one."""
+    def _into(self, router: str) -> tuple[tuple[str, str], ...]:
+        """Return the routers that have a live WAN link to this one, each with this one as it knows it."""
         links = [link for link in self.fabric.links if link.kind == "wan" and link.dst == router]
-        return tuple(link.src for link in links if self.alive(link.src, router))
+        return tuple((link.src, link.far_end) for link in links if self.alive(link.src, link.far_end))
 
 
 def return_paths(paths: FabricPaths, crossings: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:

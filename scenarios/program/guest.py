@@ -175,6 +175,8 @@ class Run:
     def _begin(self) -> None:
         make_timers_exact()
         self._captures = Captures(self._testbed.fabric, self._spec.capture, self._folder / CAPTURES)
+        if self._spec.capture:
+            self._testbed.restore_links()
         self._testbed.drops()
         if self._has_faults:
             self._faults.advance(0)  # what fails from the beginning on
@@ -321,7 +323,7 @@ class Run:
             return np.zeros(len(self._wan_links))
         carried_bps = self._testbed.platform.scale.rates_bps(self._timeline.rates_bps)[self._wan_links]
         dead = dead_cables(self._faults.active(), self._testbed.fabric)
-        down = [cable(self._shared[link].src, self._shared[link].dst) in dead for link in self._wan_links]
+        down = [cable(self._shared[link].src, self._shared[link].far_end) in dead for link in self._wan_links]
         return np.where(down, 0.0, carried_bps)
 
     def _add_capacity(self) -> int:

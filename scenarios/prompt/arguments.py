@@ -14,9 +14,10 @@ from scenarios.spec.jobs import JobSpec, read
 from scenarios.spec.keys import MAX_SEED
 from topologies import units
 from topologies.errors import SpecError, did_you_mean, format_value, list_first
+from topologies.fabric.addressing import Cable
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.failures import Cables, cable
-from topologies.fabric.link_names import directions
+from topologies.fabric.link_names import directions, node_of
 from topologies.fabric.ports import links_in_grain
 
 MAX_COUNT = 1000
@@ -250,16 +251,23 @@ def kind_of(line: str) -> tuple[str, str]:
     return choice(name, "collective", ALGORITHMS), " ".join(rest)
 
 
-def cable_change(fabric: Fabric, line: str) -> tuple[str, str, bool]:
-    """Parse the two ends of a cable, and whether to bring it up (True) or down."""
+def cable_change(fabric: Fabric, line: str) -> tuple[Cable, bool]:
+    """Parse the two ends of a cable, "s0b0 s1b0" or as its name "s0b0-s1b0#2", and whether to bring it up (True) or
+    down."""
     usage = "link NODE NODE up, or down"
-    a, b, change = words(line, usage, 3, 3)
+    *ends, change = words(line, usage, 2, 3)
+    if len(ends) == 1 and (both := directions(ends[0]))[1:]:
+        ends = both[0].split(">")
+    if len(ends) != 2:
+        raise PromptError(f"{format_value(ends[0])} is no cable; allowed: {usage}, such as link s0b0 s1b0 down")
+    a, b = ends
     for node in (a, b):
-        choice(node, "node", nodes(fabric))
-    joined = neighbours(fabric, a)
-    if b not in joined:
-        raise PromptError(f"no cable joins {a} and {b}: {a} is joined to {', '.join(joined)}")
-    return a, b, choice(change, "change of a cable", ("up", "down"), usage) == "up"
+        choice(node_of(node), "node", nodes(fabric))
+    joined = neighbours(fabric, node_of(a))
+    found = [one for one in fabric.cables if cable(*one.directions[0]) == cable(a, b)]
+    if not found:
+        raise PromptError(f"no cable joins {a} and {b}: {node_of(a)} is joined to {', '.join(joined)}")
+    return found[0], choice(change, "change of a cable", ("up", "down"), usage) == "up"
 
 
 def link_index(fabric: Fabric, name: str) -> int:
@@ -359,8 +367,8 @@ def completed(
 
 
 def neighbours(fabric: Fabric, node: str) -> list[str]:
-    """Return the nodes that have a cable to `node`."""
-    return [cable.b if node == cable.a else cable.a for cable in fabric.cables if node in (cable.a, cable.b)]
+    """Return the far ends of the cables of `node` (`link_names.end`)."""
+    return [far for one in fabric.cables for near, far in one.directions if near == node]
 
 
 def nodes(fabric: Fabric) -> list[str]:

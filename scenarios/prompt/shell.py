@@ -36,6 +36,7 @@ from scenarios.testbed.testbed import Failure
 from scenarios.vm.openvswitch import count_packets
 from topologies.errors import format_value
 from topologies.fabric.failures import NO_CABLES, cable
+from topologies.fabric.link_names import end
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import classes_of
 from topologies.units import format_delay
@@ -301,11 +302,13 @@ class Prompt(CLI):  # type: ignore[misc]
             if not self._captures:
                 raise PromptError("no capture is running; allowed: capture LINK FILE")
             self._end_captures()
+            self._testbed.testbed.restore_links()
             return
         link, file = link_file
         classes = [htb_class for htb_class in classes_of(self._fabric) if htb_class.link == link]
         capture = Capture(links_in_grain(self._fabric).all[link].name, classes, self._folder / file)
         self._captures.append(capture)
+        self._testbed.testbed.restore_links()
         print(f"capturing {capture.link} into {capture.file} until `capture stop` or the end of the session")
 
     def _end_captures(self) -> None:
@@ -337,23 +340,23 @@ class Prompt(CLI):  # type: ignore[misc]
         print(text.iperf(src=src, dst=dst, slowest=slowest, scale=self._testbed.scale, **rates))
 
     def do_link(self, line: str) -> None:
-        """link NODE NODE up|down: bring a cable up or down"""
-        a, b, up = arguments.cable_change(self._fabric, line)
-        self._testbed.set_cable(a, b, up=up)
-        print(f"{a} - {b} is {'up' if up else 'down'}", flush=True)
-        self._testbed.await_cable(a, b, up=up)
+        """link NODE NODE up|down: bring a cable up or down, of several between two nodes the second by NODE#2"""
+        one, up = arguments.cable_change(self._fabric, line)
+        self._testbed.set_cable(one, up=up)
+        print(f"{one.a} - {end(one.b, one.number)} is {'up' if up else 'down'}", flush=True)
+        self._testbed.await_cable(one, up=up)
 
     # --- Mininet's verbs, adapted to this network ---------------------------------------------------------------------
 
     def do_links(self, _line: str) -> None:
         """links: the cables, and whether they are up"""
-        dead, cables = self._testbed.state().dead, {cable(c.a, c.b) for c in self._fabric.cables}
+        dead = self._testbed.state().dead
+        cables = {
+            port.interface: cable(switch.name, port.peer) for switch in self._fabric.switches for port in switch.ports
+        }
         for link in self.mn.links:
-            ends = cable(link.intf1.node.name, link.intf2.node.name)
-            if ends in cables:
-                print(link, "down" if ends in dead else "up")
-            else:
-                print(link, link.status())
+            ends = next((cables[intf.name] for intf in (link.intf1, link.intf2) if intf.name in cables), None)
+            print(link, link.status() if ends is None else "down" if ends in dead else "up")
 
     def do_pingall(self, line: str) -> None:
         """pingall [SECONDS]: every GPU pings every other, and waits up to SECONDS for each reply"""

@@ -34,6 +34,7 @@ from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import NOTICED_S, CollectiveRecord, Failure, Testbed
 from topologies.conditions.link_overrides import LinkConditions
 from topologies.errors import SpecError
+from topologies.fabric.addressing import Cable
 from topologies.fabric.failures import cable, cables_of, cut_off
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import NEGLIGIBLE_DELAY_RATIO, classes_of
@@ -428,25 +429,25 @@ class InteractiveTestbed:
             self._player = None
             raise
 
-    def set_cable(self, a: str, b: str, *, up: bool) -> None:
+    def set_cable(self, one: Cable, *, up: bool) -> None:
         """Bring a cable up or down."""
-        self.testbed.network.configLinkStatus(a, b, "up" if up else "down")
+        self.testbed.network.set_cable(one, up=up)
         if up:
             self.testbed.restore_links()
-        if any(gpu.name in (a, b) for gpu in self.fabric.gpus):
+        if any(gpu.name in (one.a, one.b) for gpu in self.fabric.gpus):
             self._needs_agents = True  # a host loses its routes when its interface goes down
             self._programs_bps = None
 
-    def await_cable(self, a: str, b: str, *, up: bool) -> None:
+    def await_cable(self, one: Cable, *, up: bool) -> None:
         """Wait until the controller has detected that a cable went down or came up, and packets take the paths around
         the failures."""
 
         def is_noticed(status: Mapping[str, Any]) -> bool:
-            is_up = cable(a, b) not in dead_cables(status)
-            ends_stopped = not {a, b}.isdisjoint(status["not_ready"])  # then the cable stays down
+            is_up = cable(*one.directions[0]) not in dead_cables(status)
+            ends_stopped = not {one.a, one.b}.isdisjoint(status["not_ready"])  # then the cable stays down
             return is_up == up or (up and ends_stopped)
 
-        self._await(f"{a} - {b} {'down' if up else 'up'}", is_noticed)
+        self._await(f"{one.name} {'down' if up else 'up'}", is_noticed)
         self._move_delays()
 
     def await_switch(self, name: str, *, up: bool) -> None:

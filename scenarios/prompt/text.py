@@ -22,7 +22,7 @@ from scenarios.spec.admission import UNADMITTED, Transfer
 from scenarios.testbed.testbed import CollectiveRecord
 from scenarios.text_table import aligned
 from topologies.fabric.fabric import Fabric
-from topologies.fabric.failures import Cables, CutOff, cut_off, reachable
+from topologies.fabric.failures import Cables, CutOff, cable_name, cut_off, reachable
 from topologies.shaping.rate_scale import RateScale
 from topologies.units import format_delay, format_rate, format_size
 
@@ -271,7 +271,7 @@ def gpus(ranks: Sequence[int]) -> str:
 
 def cables(dead: Cables) -> str:
     """Return a clause that names failed cables: "g0 - s0l0 is down"."""
-    names = sorted(" - ".join(sorted(ends)) for ends in dead)
+    names = sorted(cable_name(one, " - ") for one in dead)
     if len(names) > _MAX_CABLES:
         names[_MAX_CABLES:] = [f"{len(names) - _MAX_CABLES} more"]
     return f"{', '.join(names[:-1])} and {names[-1]} are down" if len(names) > 1 else f"{names[0]} is down"

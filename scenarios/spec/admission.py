@@ -39,6 +39,7 @@ from scenarios.spec.jobs import TRANSFER, JobSpec
 from topologies.conditions.sampler import ConditionsSpec, delays_s, ranges_bps, sampler
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, Cable, Cables, cable, failed_links
+from topologies.fabric.link_names import end
 from topologies.fabric.ports import links_in_grain
 from topologies.shaping.classes import FRAME_BYTES, SHORT_SEGMENT_BYTES, payload_bytes
 from topologies.units import format_delay, format_rate, format_size
@@ -222,7 +223,7 @@ def _round_trips_s(plan: AdmissionPlan, fabric: Fabric, job: JobSpec) -> list[tu
     for usual, *moved in _tunnels_of(plan, fabric, job):
         before_s = float(delay_s[list(usual)].sum()) + backs_s[0]
         for failed, links_after, back_s in zip(cables, moved, backs_s[1:], strict=True):
-            reached = [cable(links.all[link].src, links.all[link].dst) for link in usual]
+            reached = [cable(links.all[link].src, links.all[link].far_end) for link in usual]
             upstream = usual[: reached.index(failed)] if failed in reached else ()
             after_s = float(delay_s[list(links_after)].sum()) + back_s
             trips_s.append((before_s, after_s, float(delay_s[list(upstream)].sum())))
@@ -339,7 +340,8 @@ def _without_admission(job: JobSpec) -> Transfer:
 
 def wan_cables(fabric: Fabric) -> list[Cable]:
     """Return the cables of the WAN; any one of them may fail."""
-    return list(dict.fromkeys(cable(a, b) for a, b in fabric.wan.links))
+    ends = zip(fabric.wan.links, fabric.wan.numbers, strict=True)
+    return [cable(a, end(b, number)) for (a, b), number in ends]
 
 
 def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: JobSpec) -> Tunnels:
@@ -362,7 +364,7 @@ def _tunnels_of(plan: AdmissionPlan, fabric: Fabric, job: JobSpec) -> Tunnels:
 
 def _wan_links(fabric: Fabric, dead: Cables) -> frozenset[int]:
     """Return the indices of the logical links or ports that these WAN cables carry."""
-    return frozenset(one.index for one in links_in_grain(fabric).all if cable(one.src, one.dst) in dead)
+    return frozenset(one.index for one in links_in_grain(fabric).all if cable(one.src, one.far_end) in dead)
 
 
 def _capacities(plan: AdmissionPlan, fabric: Fabric, traffic_class: str | None) -> Capacities:
@@ -584,7 +586,7 @@ def _paced(
 def _tunnel_name(fabric: Fabric, links: Sequence[int]) -> str:
     """Return a tunnel's name in reports: the nodes that it passes."""
     every = links_in_grain(fabric).all
-    return ">".join((every[links[0]].src, *(every[link].dst for link in links)))
+    return ">".join((every[links[0]].src, *(every[link].far_end for link in links)))
 
 
 def _format_time(seconds: float) -> str:

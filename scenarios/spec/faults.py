@@ -39,6 +39,7 @@ Floats = npt.NDArray[np.float64]
 Ends = tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]
 
 _NODE = r"[A-Za-z][A-Za-z0-9_]{0,8}"
+_CABLE = "(?:#[0-9]{1,4})?"  # of several cables between two nodes
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _AT_FORMS = {
     "collective": re.compile(r"(?:(?P<after>.{1,40}?) into )?collective (?P<number>[0-9]{1,9})"),
@@ -49,8 +50,8 @@ _FOR_FORMS = {
     "program": re.compile(r"(?P<time>[0-9.]{1,30} ?[a-z\u00b5\u03bc]{1,4})"),
 }
 _WHAT_FORMS = {
-    "link down": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) down"),
-    "link loss": re.compile(rf"link (?P<target>{_NODE}-{_NODE}) loss (?P<amount>{_NUMBER}) ?%"),
+    "link down": re.compile(rf"link (?P<target>{_NODE}-{_NODE}{_CABLE}) down"),
+    "link loss": re.compile(rf"link (?P<target>{_NODE}-{_NODE}{_CABLE}) loss (?P<amount>{_NUMBER}) ?%"),
     "switch down": re.compile(rf"switch (?P<target>{_NODE}) down"),
     "controller killed": re.compile(r"controller killed"),
     "agent killed": re.compile(r"agent (?P<target>[0-9]{1,6}) killed"),
@@ -237,7 +238,7 @@ def check(faults: Collection[Fault], fabric: Fabric, *, count: int) -> Iterator[
     if (outages := sum(fault.is_traced for fault in faults)) > MAX_FAULTS:
         text = f"{outages:,} outages in {count:,} collectives are too many; allowed: {MAX_FAULTS:,}"
         yield Mistake("conditions.trace", text)
-    cables = {cable(c.a, c.b): f"{c.a}-{c.b}" for c in fabric.cables}
+    cables = {cable(*c.directions[0]): c.name for c in fabric.cables}
     switches = [switch.name for switch in fabric.switches]
     for number, fault in enumerate(faults, 1):
         if fault.collective >= count:
@@ -264,12 +265,12 @@ def outages(trace: Trace, fabric: Fabric, *, count: int) -> tuple[Fault, ...]:
     for link, first, stop in trace.outages():
         for begun in range(0, count if trace.repeats else 1, trace.length):
             if first + begun < count:
-                runs.setdefault(cable(links[link].src, links[link].dst), []).append((first + begun, stop + begun))
+                runs.setdefault(cable(links[link].src, links[link].far_end), []).append((first + begun, stop + begun))
     struck = []
     for c in fabric.cables:
-        for first, stop in _united(sorted(runs.get(cable(c.a, c.b), ()))):
+        for first, stop in _united(sorted(runs.get(cable(*c.directions[0]), ()))):
             lasts = None if trace.limit is not None and stop >= trace.limit else stop - first
-            down = Fault(collective=first, kind="link down", target=f"{c.a}-{c.b}", lasts=lasts, is_traced=True)
+            down = Fault(collective=first, kind="link down", target=c.name, lasts=lasts, is_traced=True)
             struck.append(down)
     return tuple(sorted(struck, key=lambda fault: fault.collective))
 

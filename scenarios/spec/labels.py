@@ -227,7 +227,7 @@ def _wan_words(config: Configuration) -> str:
     if wan.km:
         return _wan_name(wan) + f", without lengths {delay}" * (None in wan.km)
     name = "" if wan == FabricSpec().wan else f"{_wan_name(wan)}, "
-    if not any(one.delay_s is not None for one in config.conditions.links):
+    if not wan.delays_s and not any(one.delay_s is not None for one in config.conditions.links):
         return name + delay
     try:
         fabric = build_fabric(config.fabric)

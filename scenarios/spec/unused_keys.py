@@ -140,7 +140,8 @@ def _has_influence(attribute: str, other: Callable[[Any], Any]) -> Callable[[Sce
         conditions, wan = config.conditions, config.fabric.wan
         if len(config.fabric.gpus_per_site) == 1 and attribute.startswith("wan"):
             return True  # another rule has the reason
-        if not (conditions.links or wan.km or wan.rates_bps or conditions.sampler == "trace"):
+        has_own = wan.km or wan.rates_bps or wan.delays_s
+        if not (conditions.links or has_own or conditions.sampler == "trace"):
             return True
         fabric = build_fabric(config.fabric)
         changed = replace(conditions, **{attribute: other(getattr(conditions, attribute))})

@@ -67,6 +67,7 @@ def _capturing(testbed: Testbed, mode: str) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt at this point
     captures = Captures(testbed.fabric, testbed.config.program.capture, folder)
     try:
+        testbed.restore_links()
         yield
     finally:
         rows = [f"{one['link']},{one['file']},{one['packets']},{one['lost']}\n" for one in captures.stop()]

@@ -14,6 +14,7 @@ from functools import partial
 from controller.process import PORT
 from scenarios.spec.faults import Fault, dead_cables, lacks_controller
 from scenarios.testbed.testbed import Testbed
+from topologies.fabric.failures import cable, cable_name, directions_of
 from topologies.linux import make_timers_exact
 from topologies.mininet_nodes import run_program
 
@@ -37,7 +38,7 @@ class FaultInjector:
         # A cable "a-b" is taken down at one end only, as the other end notices: at the first end by name that is a
         # switch.
         ports = sorted(self._ports.items(), reverse=True)
-        self._interfaces = {"-".join(sorted(ends)): interface for ends, interface in ports}
+        self._interfaces = {cable_name(cable(*ends)): interface for ends, interface in ports}
         self._cables = [self._cables_of(fault) for fault in self._faults]
 
     def in_force(self) -> tuple[int, ...]:
@@ -130,34 +131,36 @@ class FaultInjector:
         fault = self._faults[index]
         if fault.kind == "link loss":
             same = (other for other in self.active() if other.kind == "link loss")
-            self._lose(fault, max((other.amount for other in same if {*other.ends} == {*fault.ends}), default=0.0))
+            self._lose(
+                fault, max((other.amount for other in same if cable(*other.ends) == cable(*fault.ends)), default=0.0)
+            )
         if fault.kind == "switch down" and fault.target not in self.down():
             address = self._testbed.controller_at.get(fault.target, "127.0.0.1")
             set_controller = f"set-controller {fault.target} tcp:{address}:{PORT}"
             backoff = f"set controller {fault.target} max_backoff=1000"
             run_program(["ovs-vsctl", "--timeout=10", *set_controller.split(), "--", *backoff.split()])
-        kept_down = {cable for other in self.in_force() for cable in self._cables[other]}
-        self._set_cables([cable for cable in self._cables[index] if cable not in kept_down], "up")
+        kept_down = {name for other in self.in_force() for name in self._cables[other]}
+        self._set_cables([name for name in self._cables[index] if name not in kept_down], "up")
 
     def _cables_of(self, fault: Fault) -> list[str]:
         """Return the cables that a fault takes down, in the order of a switch's ports."""
         if fault.kind == "switch down":
-            return ["-".join(sorted(ends)) for ends in self._ports if ends[0] == fault.target]
-        return ["-".join(sorted(fault.ends))] if fault.kind == "link down" else []
+            return [cable_name(cable(*ends)) for ends in self._ports if ends[0] == fault.target]
+        return [cable_name(cable(*fault.ends))] if fault.kind == "link down" else []
 
     def _set_cables(self, cables: Sequence[str], state: str) -> None:
         """Set cables "down" or "up"."""
         if cables:
-            lines = "".join(f"link set dev {self._interfaces[cable]} {state}\n" for cable in cables)
+            lines = "".join(f"link set dev {self._interfaces[name]} {state}\n" for name in cables)
             run_program(["ip", "-batch", "-"], lines)
             if state == "up":
                 self._testbed.restore_links()
 
     def _lose(self, fault: Fault, share: float) -> None:
         """Make a cable lose this share (0 to 1) of the packets that switches send over it, in both directions."""
-        for pair in (fault.ends, fault.ends[::-1]):
-            if pair in self._ports:
-                self._testbed.lose(self._ports[pair], share)
+        for direction in directions_of(cable(*fault.ends)):
+            if direction in self._ports:
+                self._testbed.lose(self._ports[direction], share)
 
 
 class _Timer:

@@ -704,8 +704,9 @@ class Testbed:
         self._shaper.lose(interface, share)
 
     def restore_links(self) -> None:
-        """Shape links again as they were, after some were down; to be called once they are up. Raises VMError and
-        TcError."""
+        """Shape links again as they were, once some that were down are up, or once captures have begun or ended: they
+        change flags of ports, and Open vSwitch then removes filters of these ports when it next configures any. Raises
+        VMError and TcError."""
         openvswitch.await_reconfigured()
         self._shaper.redirect_again()
 
@@ -825,7 +826,7 @@ class Testbed:
         """The size of the message for which paths are chosen."""
         if self.config.program.command is not None:
             return self.config.program.message_bytes
-        return self.config.workload.largest_message_bytes
+        return self.config.workload.unsprayed.largest_message_bytes
 
     def lacks_flow_paths(self, mode: Mode) -> bool:
         """Return whether flows lack paths of the fabric's routing, because their connections are new."""

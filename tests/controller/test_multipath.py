@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise, permutations, product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from controller.routing.switch_paths import FabricPaths
 from controller.routing.wan_path_choice import NoPathError
 from scenarios.studies.permutation import ecmp, spray
 from tests.controller.test_rules import any_order
-from tests.fakes.flowtables import FakeNetwork, Packet, fabrics, failures, usable, with_default_rules
+from tests.fakes.flowtables import FakeNetwork, Packet, fabrics, failures, hops_of, usable, with_default_rules
 from topologies.fabric.fabric import GRAINS, ROUTINGS, Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, cable, cables_of, failed_links, reachable
 from topologies.fabric.ports import Ports
@@ -55,7 +55,7 @@ def walked(network: FakeNetwork, packet: Packet) -> "list[str]":
     passed = network.walk(packet)
     gpu = {gpu.ip: gpu.name for gpu in network.fabric.gpus}
     nodes = [gpu[packet.src], *passed, gpu[packet.dst]]
-    return [f"{a}>{b}" for a, b in pairwise(nodes)]
+    return [f"{a}>{b}" for a, b in hops_of(nodes)]
 
 
 def test_single_path_routing_has_no_multipath_plan() -> None:

@@ -1,7 +1,7 @@
 """Routing around failures: default rules, routes, the link state, and updates that fail."""
 
 from collections.abc import Iterable
-from itertools import combinations, pairwise
+from itertools import combinations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +13,16 @@ from controller.forwarding.switches import SwitchError
 from controller.routing import link_state
 from controller.routing.link_state import LinkState
 from controller.routing.switch_paths import FabricPaths
-from tests.fakes.flowtables import FakeNetwork, crossing_pairs, fabrics, failures, usable, wan_of, with_default_rules
+from tests.fakes.flowtables import (
+    FakeNetwork,
+    crossing_pairs,
+    fabrics,
+    failures,
+    hops_of,
+    usable,
+    wan_of,
+    with_default_rules,
+)
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.failures import NO_CABLES, cable, cables_of, failed_links
 from topologies.fabric.wan import WanSpec
@@ -67,7 +76,7 @@ def check(fabric: Fabric, network: FakeNetwork, ways: FabricPaths, wanted: dict[
                 if not usable(fabric, ways.dead, path, a.rank, b.rank):
                     continue
             passed = network.walk(network.sent(a.rank, b.rank))
-            for ends in pairwise((a.name, *passed, b.name)):
+            for ends in hops_of((a.name, *passed, b.name)):
                 assert cable(*ends) not in ways.dead
             assert path is None or wan_of(fabric, passed) == path.name
 

@@ -4,11 +4,11 @@ It is independent of the code that makes rules. A packet moves one switch at a t
 is in flight. The module also has random fabrics, and a network with the default rules and some tunnels.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import ip_address, ip_network
-from itertools import permutations
+from itertools import pairwise, permutations
 from zlib import crc32
 
 from hypothesis import strategies as st
@@ -26,7 +26,9 @@ IN_PORT = 0xFFFFFFF8
 
 @dataclass(frozen=True, kw_only=True)
 class Packet:
-    """An IPv4 packet about to enter a node by a port; `passed` are the switches it has left, and `channel` is what a
+    """An IPv4 packet about to enter a node by a port; `passed` are the switches it has left, each
+    with the number of the cable by which it came if that is not the first between two switches ("X#2"); `cable` is that
+    number where it is now, and `channel` is what a
     rule of the switch's first table has given it."""
 
     src: str
@@ -36,6 +38,7 @@ class Packet:
     in_port: int
     tcp_src: int = 4791
     passed: tuple[str, ...] = ()
+    cable: int = 1
     channel: int | None = None
 
 
@@ -50,6 +53,7 @@ class FakeNetwork:
         self.tables = {switch.name: [] for switch in self.fabric.switches}
         self.ends = {(c.a, c.a_port): (c.b, c.b_port) for c in self.fabric.cables}
         self.ends |= {(c.b, c.b_port): (c.a, c.a_port) for c in self.fabric.cables}
+        self.numbers = {at: c.number for c in self.fabric.cables for at in ((c.a, c.a_port), (c.b, c.b_port))}
 
     def apply(self, *messages: Message) -> None:
         for message in messages:
@@ -77,7 +81,9 @@ class FakeNetwork:
         port = packet.in_port if best.out_port == IN_PORT else best.out_port
         at, in_port = self.ends[packet.at, port]
         eth_dst = best.eth_dst or packet.eth_dst
-        return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=(*packet.passed, packet.at))
+        passed = (*packet.passed, packet.at if packet.cable == 1 else f"{packet.at}#{packet.cable}")
+        number = self.numbers[packet.at, port]
+        return replace(packet, eth_dst=eth_dst, at=at, in_port=in_port, passed=passed, cable=number)
 
     def rule_for(self, packet: Packet) -> Rule:
         """Return the rule of the switch, in the first table or for a packet with a channel in the second, that matches
@@ -155,7 +161,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
         return build_fabric(FabricSpec(**tiers, wan=wan))
     except FabricError:  # the WAN is not connected, or no ring fits it: join every border router to one more router
         ends = [f"s{site}b{index}" for site, count in enumerate(routers) for index in range(count)]
-        links = {*wan.links, *((end, "Z") for end in ends), *((name, "Z") for name in wan.routers)}
+        links = (*wan.links, *((end, "Z") for end in ends), *((name, "Z") for name in wan.routers))
         wan = WanSpec(preset=None, routers=(*wan.routers, "Z"), links=tuple(sorted(links)))
         return build_fabric(FabricSpec(**tiers, wan=wan))
 
@@ -163,7 +169,7 @@ def fabrics(draw: st.DrawFn) -> Fabric:
 @st.composite
 def failures(draw: st.DrawFn, fabric: Fabric) -> Cables:
     """Draw failed cables: some single ones, and all those of some switches."""
-    cables = [cable(c.a, c.b) for c in fabric.cables]
+    cables = [cable(*c.directions[0]) for c in fabric.cables]
     failed = set(draw(st.lists(st.sampled_from(cables), max_size=4)))
     for switch in draw(st.lists(st.sampled_from(fabric.switches), max_size=2)):
         failed |= cables_of(fabric, switch.name)
@@ -181,7 +187,7 @@ def wans(draw: st.DrawFn, border_routers: tuple[int, ...]) -> WanSpec:
     routers = tuple(f"T{index}" for index in range(draw(st.integers(1, 4))))
     ends = [*(f"s{site}b{index}" for site, count in enumerate(border_routers) for index in range(count)), *routers]
     possible = [(a, b) for place, a in enumerate(ends) for b in ends[place + 1 :]]
-    links = tuple(link for link in possible if draw(st.booleans()))
+    links = tuple(link for link in possible for _ in range(draw(st.sampled_from([0, 0, 1, 1, 1, 2]))))
     return WanSpec(preset=None, routers=routers, links=links)
 
 
@@ -193,7 +199,12 @@ def crossing_pairs(fabric: Fabric) -> list[tuple[int, int]]:
 def wan_of(fabric: Fabric, passed: tuple[str, ...]) -> str:
     """Return the WAN part of a walk, named as the fabric names its paths."""
     kinds = {switch.name: switch.kind for switch in fabric.switches}
-    return ">".join(name for name in passed if kinds[name] in ("border", "transit"))
+    return ">".join(name for name in passed if kinds[name.partition("#")[0]] in ("border", "transit"))
+
+
+def hops_of(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the hops of a walk: each node, and the next one with the number of the cable."""
+    return [(near.partition("#")[0], far) for near, far in pairwise(names)]
 
 
 def with_default_rules(ways: FabricPaths, tunnels: Collection[int] = ()) -> FakeNetwork:

@@ -11,13 +11,14 @@ from topologies.fabric.failures import NO_CABLES, Cables, cable, cables_of, cut_
 FABRIC = build_fabric(FabricSpec())
 
 
-def reached(fabric: Fabric, failed: Cables, start: str, over: set[str]) -> set[str]:
-    """Return the nodes that the working cables connect to `start`, through switches of `over` only."""
+def reached(fabric: Fabric, failed: Cables, start: str, over: set[str], number: int | None = None) -> set[str]:
+    """Return the nodes that the working cables connect to `start`, through switches of `over` only; with `number`, only
+    over the cables with this number between two nodes."""
     seen, frontier = {start}, [start]
     while frontier:
         here = frontier.pop()
         for c in fabric.cables:
-            if here in (c.a, c.b) and cable(c.a, c.b) not in failed:
+            if here in (c.a, c.b) and cable(c.a, f"{c.b}#{c.number}") not in failed and number in (None, c.number):
                 other = c.b if here == c.a else c.a
                 if other not in seen:
                     seen.add(other)
@@ -35,8 +36,8 @@ def test_a_logical_link_has_failed_exactly_if_no_working_cables_connect_its_ends
     for link in fabric.links:
         leaves = {gpu.leaf for gpu in fabric.gpus if gpu.name in (link.src, link.dst)}
         tier = {s.name for s in fabric.switches if s.kind == "spine" and s.site == site.get(link.src)}
-        over = leaves | tier if link.kind != "wan" else set()
-        assert (link.dst in reached(fabric, failed, link.src, over)) == (link.index not in gone), link
+        over, number = (leaves | tier, None) if link.kind != "wan" else (set(), link.number)
+        assert (link.dst in reached(fabric, failed, link.src, over, number)) == (link.index not in gone), link
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,6 +1,6 @@
 """The ports that flows pass, compared with packets that follow the controller's flow rules and with logical links."""
 
-from itertools import pairwise, permutations
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controller.forwarding import rules
 from controller.routing.switch_paths import FabricPaths
-from tests.fakes.flowtables import FakeNetwork, fabrics, failures, with_default_rules
+from tests.fakes.flowtables import FakeNetwork, fabrics, failures, hops_of, with_default_rules
 from topologies.fabric.fabric import Fabric, FabricSpec, build_fabric
 from topologies.fabric.ports import PORT_KINDS, Ports, delays_of, links_of
 
@@ -31,7 +31,7 @@ def edges(fabric: Fabric) -> list[tuple[int, int, int]]:
 def walked(network: FakeNetwork, src: int, dst: int) -> list[str]:
     """Return the ports that a packet passes according to the switches' flow tables."""
     gpus = network.fabric.gpus
-    return [f"{a}>{b}" for a, b in pairwise((gpus[src].name, *network.walk(network.sent(src, dst)), gpus[dst].name))]
+    return [f"{a}>{b}" for a, b in hops_of((gpus[src].name, *network.walk(network.sent(src, dst)), gpus[dst].name))]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -21,6 +21,7 @@ from topologies.conditions.trace import Trace, read_trace
 from topologies.errors import ConditionsError, Mistake
 from topologies.fabric.fabric import Fabric
 from topologies.fabric.ports import links_in_grain, shares_of_rate
+from topologies.fabric.wan import link_names
 
 SAMPLERS = ("uniform", "gaussian", "markov", "ar1", "trace")
 MAX_COEFFICIENT = 0.999999
@@ -134,7 +135,7 @@ def _base_sampler(fabric: Fabric, spec: ConditionsSpec, seed: int) -> Sampler:
         repeats=spec.trace_repeat,
         unlisted=uniform,
         may_be_down=_failing(fabric, spec),
-        left_out={f"{src}>{dst}" for a, b in fabric.spec.wan.links for src, dst in ((a, b), (b, a))} - {*names},
+        left_out={name for both in link_names(fabric.spec.wan.links) for name in both} - {*names},
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from topologies.errors import FabricError, Mistake
+from topologies.fabric.link_names import end, numbers
 from topologies.fabric.wan import WanGraph
 
 MAX_INTERFACE_NAME = 15
@@ -27,7 +28,8 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """A switch port: its OpenFlow number (from 1), its Linux interface, and the node at the other end of its cable."""
+    """A switch port: its OpenFlow number (from 1), its Linux interface, and the far end of its cable, a node with the
+    cable's number if it is not the first between the two nodes (`link_names.end`)."""
 
     number: int
     interface: str
@@ -47,12 +49,24 @@ class Switch:
 
 @dataclass(frozen=True, kw_only=True)
 class Cable:
-    """A cable between nodes `a` and `b`, with its port number at each; a GPU's only port is 0."""
+    """A cable between nodes `a` and `b`, with its port number at each; a GPU's only port is 0. `number` tells the
+    cables between the same nodes apart, from 1 on."""
 
     a: str
     a_port: int
     b: str
     b_port: int
+    number: int = 1
+
+    @property
+    def name(self) -> str:
+        """The cable's name: "s0b0-s1b0", "s0b0-s1b0#2"."""
+        return f"{self.a}-{end(self.b, self.number)}"
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Each node with the far end as it knows it."""
+        return (self.a, end(self.b, self.number)), (self.b, end(self.a, self.number))
 
 
 def wire(
@@ -88,7 +102,10 @@ def wire(
         ports[name].append(Port(number=number, interface=f"{name}-eth{number}", peer=peer))
         return number
 
-    cables = tuple(Cable(a=a, a_port=plug(a, b), b=b, b_port=plug(b, a)) for a, b in ends)
+    cables = tuple(
+        Cable(a=a, a_port=plug(a, end(b, number)), b=b, b_port=plug(b, end(a, number)), number=number)
+        for (a, b), number in zip(ends, numbers(ends), strict=True)
+    )
     longest = max((port.interface for taken in ports.values() for port in taken), key=len)
     if len(longest) > MAX_INTERFACE_NAME:
         text = f"the interface name {longest!r} is longer than Linux's {MAX_INTERFACE_NAME}; shorten the router's name"

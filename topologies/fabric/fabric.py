@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from topologies.errors import FabricError, Mistake, format_value
 from topologies.fabric.addressing import Cable, Gpu, Switch, wire
+from topologies.fabric.link_names import end, node_of
 from topologies.fabric.wan import WanGraph, WanSpec, candidate_paths, resolve_wan, with_measured_paths
 
 MAX_SITES = 8
@@ -100,18 +101,30 @@ class LogicalLink:
     """A directed link whose conditions are sampled.
 
     `kind` is "intra" (GPU to GPU in one site), "to_br" (GPU to border router), "from_br" (border router to GPU) or
-    "wan"; `index` is the link's column in every array over links.
+    "wan"; `index` is the link's column in every array over links. `number` tells the links between the same two nodes
+    apart, from 1 on.
     """
 
     index: int
     kind: str
     src: str
     dst: str
+    number: int = 1
 
     @property
     def name(self) -> str:
-        """The link's name in traces and reports: "g0>g1"."""
-        return f"{self.src}>{self.dst}"
+        """The link's name in traces and reports: "g0>g1", "s0b0>s1b0#2"."""
+        return f"{self.src}>{self.far_end}"
+
+    @property
+    def far_end(self) -> str:
+        """The destination as the source knows it (`link_names.end`)."""
+        return end(self.dst, self.number)
+
+    @property
+    def near_end(self) -> str:
+        """The source as the destination knows it."""
+        return end(self.src, self.number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,20 +334,24 @@ def _first_cycle(
 
 
 def _logical_links(gpus: tuple[Gpu, ...], graph: WanGraph) -> tuple[LogicalLink, ...]:
-    ends: list[tuple[str, str, str]] = []
+    ends: list[tuple[str, str, str, int]] = []
     for site, border_routers in enumerate(graph.border_routers):
         local = [gpu.name for gpu in gpus if gpu.site == site]
-        ends += [("intra", a, b) for a in local for b in local if a != b]
-        ends += [("to_br", gpu, router) for gpu in local for router in border_routers]
-        ends += [("from_br", router, gpu) for router in border_routers for gpu in local]
-    ends += [("wan", src, dst) for a, b in graph.links for src, dst in ((a, b), (b, a))]
-    return tuple(LogicalLink(index=i, kind=kind, src=src, dst=dst) for i, (kind, src, dst) in enumerate(ends))
+        ends += [("intra", a, b, 1) for a in local for b in local if a != b]
+        ends += [("to_br", gpu, router, 1) for gpu in local for router in border_routers]
+        ends += [("from_br", router, gpu, 1) for router in border_routers for gpu in local]
+    for (a, b), number in zip(graph.links, graph.numbers, strict=True):
+        ends += [("wan", a, b, number), ("wan", b, a, number)]
+    return tuple(
+        LogicalLink(index=index, kind=kind, src=src, dst=dst, number=number)
+        for index, (kind, src, dst, number) in enumerate(ends)
+    )
 
 
 def _wan_paths(
     candidates: Mapping[tuple[int, int], tuple[tuple[str, ...], ...]], links: tuple[LogicalLink, ...], graph: WanGraph
 ) -> dict[tuple[int, int], tuple[WanPath, ...]]:
-    link_index = {(link.src, link.dst): link.index for link in links}
+    link_index = {(link.src, link.far_end): link.index for link in links}
     br_index = {name: index for index, name in enumerate(name for site in graph.border_routers for name in site)}
     indices = count()
     return {
@@ -344,8 +361,8 @@ def _wan_paths(
                 src_site=a,
                 dst_site=b,
                 src_br=br_index[route[0]],
-                dst_br=br_index[route[-1]],
-                links=tuple(link_index[hop] for hop in pairwise(route)),
+                dst_br=br_index[node_of(route[-1])],
+                links=tuple(link_index[node_of(near), far] for near, far in pairwise(route)),
                 name=">".join(route),
             )
             for route in routes

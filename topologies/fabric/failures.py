@@ -1,14 +1,17 @@
 """The effects of failed cables: logical links without a path, and GPUs that are cut off. Pure.
 
-A cable is a pair of nodes. A failed switch is represented by the failure of all of its cables.
+A cable is a pair of nodes, each with the cable's number if it is not the first between them ("s0b0#2"). A failed
+switch is represented by the failure of all of its cables.
 """
 
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric, LogicalLink
+from topologies.fabric.link_names import end, node_of, number_of
 
 Cable = frozenset[str]
 Cables = frozenset[Cable]
@@ -17,13 +20,25 @@ NO_CABLES: Cables = frozenset()
 
 
 def cable(a: str, b: str) -> Cable:
-    """Return the cable between two nodes."""
-    return frozenset((a, b))
+    """Return the cable between two nodes, of which one or both may have its number: "s0b0", "s1b0#2"."""
+    number = max(number_of(a), number_of(b))
+    return frozenset((end(node_of(a), number), end(node_of(b), number)))
+
+
+def directions_of(one: Cable) -> tuple[tuple[str, str], ...]:
+    """Return each node of a cable with the far end as it knows it."""
+    return tuple((node_of(near), far) for near, far in permutations(sorted(one)))
+
+
+def cable_name(one: Cable, sign: str = "-") -> str:
+    """Return a cable's name, its nodes in alphabetical order: "s0b0-s1b0#2"."""
+    a, b = sorted(one)
+    return f"{node_of(a)}{sign}{b}"
 
 
 def cables_of(fabric: Fabric, node: str) -> Cables:
     """Return all cables of a switch or a GPU."""
-    return frozenset(cable(c.a, c.b) for c in fabric.cables if node in (c.a, c.b))
+    return frozenset(cable(*c.directions[0]) for c in fabric.cables if node in (c.a, c.b))
 
 
 def spines(fabric: Fabric, site: int) -> tuple[str, ...]:
@@ -41,7 +56,7 @@ def failed_links(fabric: Fabric, dead: Cables) -> tuple[int, ...]:
 
     def failed(link: LogicalLink) -> bool:
         if link.kind == "wan":
-            return cable(link.src, link.dst) in dead
+            return cable(link.src, link.far_end) in dead
         gpus = [end for end in (link.src, link.dst) if end in leaf]
         if any(cable(gpu, leaf[gpu]) in dead for gpu in gpus):
             return True
@@ -96,7 +111,7 @@ def cut_off(fabric: Fabric, dead: Cables) -> tuple[CutOff, ...]:
 
 def _around_region(fabric: Fabric, dead: Cables, node: str) -> Cables:
     """Return the failed cables between the node's connected component and other nodes, or all failed cables if none."""
-    region, whole = {node}, [{c.a, c.b} for c in fabric.cables if cable(c.a, c.b) not in dead]
-    while grown := {end for ends in whole if ends & region for end in ends} - region:
+    region, whole = {node}, [{c.a, c.b} for c in fabric.cables if cable(*c.directions[0]) not in dead]
+    while grown := {name for nodes in whole if nodes & region for name in nodes} - region:
         region |= grown
-    return frozenset(ends for ends in dead if len(ends & region) == 1) or dead
+    return frozenset(ends for ends in dead if len({*map(node_of, ends)} & region) == 1) or dead

@@ -24,7 +24,15 @@ from topologies.fabric import graphml, map_links
 from topologies.fabric.map_links import MAX_KM, MapLink, MapNode, Place, is_blank, plain
 from topologies.fabric.wan import WAN_PRESETS, WanSpec, is_router_name
 from topologies.text_files import TextFileError, read_xml
-from topologies.units import UnitError, format_rate, parse_number, parse_rate_bps
+from topologies.units import (
+    LINK_DELAY,
+    UnitError,
+    format_delay,
+    format_rate,
+    parse_delay_or_zero_s,
+    parse_number,
+    parse_rate_bps,
+)
 
 KEY = "fabric.wan"
 ALLOWED = f'{", ".join(WAN_PRESETS)}, "topohub:GROUP/MAP", the path of a .graphml file, or a table of routers and links'
@@ -70,6 +78,7 @@ def write_wan(wan: WanSpec) -> str | dict[str, Any]:
         "back_km": ["" if km is None else km for km in wan.back_km],
         "rates": [format_rate(rate_bps) if rate_bps else "" for rate_bps in wan.rates_bps],
         "back_rates": [format_rate(rate_bps) if rate_bps else "" for rate_bps in wan.back_rates_bps],
+        "delays": ["" if delay_s is None else format_delay(delay_s) if delay_s else "0 s" for delay_s in wan.delays_s],
     }
     return {key: value for key, value in table.items() if value or key in ("routers", "links")}
 
@@ -91,9 +100,13 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
         raise _error(f"name is {format_value(name)}; allowed: text of up to {_MAX_NAME_LENGTH} characters")
     if not _are_names(routers):
         raise _error(f"routers is {format_value(routers)}; allowed: a list of names")
-    if not isinstance(links, list) or not links or not all(_are_names(ends) and len(ends) == 2 for ends in links):
+    if not isinstance(links, list) or not links or not all(map(_is_link, links)):
         lack = "is missing" if links is None else f"is {format_value(links)}"
-        raise _error(f'links {lack}; allowed: a list of pairs of names, such as [["s0b0", "s1b0"]]')
+        raise _error(
+            f'links {lack}; allowed: a list of pairs of names, such as [["s0b0", "s1b0"]], each perhaps with a third '
+            'entry, a table such as { delay = "15 ms", rate = "40 Gbit/s" }'
+        )
+    table = {**table, **_own_columns(table, links)}
     for key, column in _COLUMNS.items():
         given, count = table.get(key, []), len(routers if column.of == "routers" else links)
         if not isinstance(given, list) or (given and len(given) != count):
@@ -102,13 +115,15 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
         for entry in given:
             if not column.fits(entry):
                 raise _error(f"{key} has {format_value(entry)}; allowed: {column.allowed}")
+    if table.get("km") and table.get("delays"):
+        raise _error("km is given together with delays; allowed: one of the two")
     for key in ("km", "rates"):
         if table.get(f"back_{key}") and not table.get(key):
             raise _error(f"back_{key} is given without {key}; allowed: both, or neither")
     return WanSpec(
         preset=None,
         routers=tuple(routers),
-        links=tuple((a, b) for a, b in links),
+        links=tuple((a, b) for a, b, *_ in links),
         name=name,
         titles=tuple(table.get("titles", ())),
         places=tuple((float(x), float(y)) for x, y in table.get("places", ())),
@@ -116,7 +131,37 @@ def _table(table: Mapping[str, Any]) -> WanSpec:
         rates_bps=_rates_bps(table.get("rates", ())),
         back_km=_lengths(table.get("back_km", ())),
         back_rates_bps=_rates_bps(table.get("back_rates", ())),
+        delays_s=tuple(
+            parse_delay_or_zero_s(delay, LINK_DELAY) if delay else None for delay in table.get("delays", ())
+        ),
     )
+
+
+def _is_link(value: object) -> bool:
+    """Return whether a value is a link: two names, and perhaps a table of its own."""
+    return (
+        isinstance(value, list)
+        and _are_names(value[:2])
+        and (len(value) == 2 or (len(value) == 3 and isinstance(value[2], dict)))
+    )
+
+
+def _own_columns(table: Mapping[str, Any], links: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the columns of the WAN's table that the links' own tables make; raises FabricError for another key, and
+    for a column that is given, too."""
+    own = [link[2] if len(link) > 2 else {} for link in links]
+    found: dict[str, list[str]] = {}
+    for link, values in zip(links, own, strict=True):
+        for key in values:
+            if key not in _OF_LINK:
+                words = f"unknown key {format_value(key)} of the link {link[0]}-{link[1]}"
+                raise _error(f"{words}; allowed: {', '.join(_OF_LINK)}{did_you_mean(key, _OF_LINK)}")
+    for key, column in _OF_LINK.items():
+        if any(key in values for values in own):
+            if table.get(column):
+                raise _error(f"{column} is given, and links have a {key} of their own; allowed: one of the two")
+            found[column] = [values.get(key, "") for values in own]
+    return found
 
 
 def _lengths(given: Iterable[Any]) -> tuple[float | None, ...]:
@@ -159,6 +204,17 @@ def _is_rate(value: object) -> bool:
         return False
 
 
+def _is_delay(value: object) -> bool:
+    try:
+        return isinstance(value, str) and (not value or parse_delay_or_zero_s(value, LINK_DELAY) >= 0)
+    except UnitError:
+        return False
+
+
+_OF_LINK = {"delay": "delays", "rate": "rates"}
+"""The keys of a link's own table, each with its column of the WAN's table."""
+
+
 @dataclass(frozen=True)
 class _Column:
     """A list in the WAN's table with one entry for each of its `of`, "routers" or "links".
@@ -176,6 +232,7 @@ _COLUMNS = {
     "places": _Column("routers", "[longitude, latitude] of the routers in degrees", _is_place),
     "km": _Column("links", f'the lengths of the links, 0 to {MAX_KM:,.0f}, or "" for an unknown one', _is_km),
     "rates": _Column("links", 'the capacities of the links, such as "100 Gbit/s", or ""', _is_rate),
+    "delays": _Column("links", 'the delays of the links, such as "5 ms", or ""', _is_delay),
     "back_km": _Column("links", f'the lengths from second to first ends, 0 to {MAX_KM:,.0f}, or ""', _is_km),
     "back_rates": _Column("links", 'the capacities from second to first ends, such as "100 Gbit/s", or ""', _is_rate),
 }

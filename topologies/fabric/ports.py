@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from topologies.fabric.fabric import Fabric, LogicalLink
 from topologies.fabric.failures import NO_CABLES, Cables, cable, failed_links, spines
+from topologies.fabric.link_names import node_of, number_of
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int32]
@@ -32,18 +33,9 @@ _ABBREVIATED = {"border": "br"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectedPort:
-    """One direction of a cable: the port of the node `src` that sends to `dst`; `kind` is one of `PORT_KINDS`."""
-
-    index: int
-    kind: str
-    src: str
-    dst: str
-
-    @property
-    def name(self) -> str:
-        """The port's name in tables and reports: "s0l0>s0p1"."""
-        return f"{self.src}>{self.dst}"
+class DirectedPort(LogicalLink):
+    """One direction of a cable: the port of the node `src` that sends to `dst`; `kind` is one of `PORT_KINDS`, and the
+    name is such as "s0l0>s0p1"."""
 
 
 def select_spine(tier: Sequence[str], index: int, ends: tuple[str, str], dead: Cables) -> int:
@@ -95,12 +87,18 @@ class Ports:
     def __init__(self, fabric: Fabric, dead: Cables = NO_CABLES) -> None:
         tier = {switch.name: _ABBREVIATED.get(switch.kind, switch.kind) for switch in fabric.switches}
         tier |= {gpu.name: "gpu" for gpu in fabric.gpus}
-        ends = [pair for c in fabric.cables for pair in ((c.a, c.b), (c.b, c.a))]
-        kinds = [f"{tier[a]}_{tier[b]}" for a, b in ends]
+        ends = [pair for c in fabric.cables for pair in c.directions]
+        kinds = [f"{tier[a]}_{tier[node_of(b)]}" for a, b in ends]
         self.fabric = fabric
         self.all = tuple(
-            DirectedPort(index=index, kind=kind if kind in PORT_KINDS else "wan", src=src, dst=dst)
-            for index, (kind, (src, dst)) in enumerate(zip(kinds, ends, strict=True))
+            DirectedPort(
+                index=index,
+                kind=kind if kind in PORT_KINDS else "wan",
+                src=src,
+                dst=node_of(far),
+                number=number_of(far),
+            )
+            for index, (kind, (src, far)) in enumerate(zip(kinds, ends, strict=True))
         )
         self._port = {pair: index for index, pair in enumerate(ends)}
         self._tiers = [spines(fabric, site) for site in range(len(fabric.gpus_per_site))]
@@ -134,7 +132,7 @@ class Ports:
         self._wan = np.full((len(self.fabric.paths) + 1, longest), -1, np.int32)
         for path in self.fabric.paths:
             hops = [links[link] for link in path.links]
-            self._wan[path.index, : len(hops)] = [self._port[link.src, link.dst] for link in hops]
+            self._wan[path.index, : len(hops)] = [self._port[link.src, link.far_end] for link in hops]
         self._path_ends = np.array([*((path.src_br, path.dst_br) for path in self.fabric.paths), (-1, -1)], np.int32)
 
     def of(self, src: Integers, dst: Integers, path: Integers, spine: Integers | None = None) -> Indices:
@@ -174,7 +172,7 @@ class Ports:
 
     def failed(self, dead: Cables) -> tuple[int, ...]:
         """Return the indices of these cables' ports."""
-        return tuple(port.index for port in self.all if cable(port.src, port.dst) in dead)
+        return tuple(port.index for port in self.all if cable(port.src, port.far_end) in dead)
 
     def slowest_bps(self, rates_bps: Floats) -> Floats:
         """Return the rates of logical links, [..., links] bit/s: each has the rate of the slowest port on its path."""
@@ -194,7 +192,7 @@ class Ports:
         ports[self.fabric.intra_index[src, dst]] = self.of(src, dst, np.full(src.shape, -1))
         for link in self.fabric.links:
             if link.kind == "wan":
-                ports[link.index, 0] = self._port[link.src, link.dst]
+                ports[link.index, 0] = self._port[link.src, link.far_end]
             elif link.kind != "intra":
                 is_up = link.kind == "to_br"
                 gpu, end = (rank[link.src], router[link.dst]) if is_up else (rank[link.dst], router[link.src])

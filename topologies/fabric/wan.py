@@ -6,14 +6,16 @@ when shortest paths are computed.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, compress, islice, pairwise, permutations, product
 from math import fsum
 from statistics import median
+from typing import Any
 
 from topologies.errors import FabricError, Mistake, did_you_mean, format_value, list_first
+from topologies.fabric.link_names import both, end, node_of, number_of, numbers
 
 WAN_PRESETS = ("mesh", "five-router")
 MAX_PATHS = 1024
@@ -45,13 +47,15 @@ class WanSpec:
     `mesh` links every border router to every border router of every other site. `five-router` (two sites) puts the
     transit routers R0..R4 between the sites, with the border routers of site 0 linked to R0 and those of site 1 to R3;
     each of its links, those to the border routers included, is a WAN link with a rate and a delay.
-    A link's end is the name of a transit router or of a border router ("s0b1": border router 1 of site 0).
+    A link's end is the name of a transit router or of a border router ("s0b1": border router 1 of site 0). Two nodes
+    may have several links, each with a cable of its own.
 
-    `km` are the lengths of all links (None: unknown), or empty; `rates_bps` are the links' capacities (0: none), or
-    empty. They hold for both directions, unless `back_km` and `back_rates_bps` have those from a link's second end to
-    its first. For a map (`topologies.fabric.maps`), `name` is the map's name, `titles` are its names of the routers,
-    and `places` their longitudes and latitudes in degrees; `ids` are the nodes' ids in the map's file, `notes` tell
-    what reading the map left out or assumed, and `flaws` what is wrong with a link's data, by the link's index.
+    `delays_s` are the delays of all links (None: `conditions.wan_delay`), or empty. `km` are the lengths of all links
+    (None: unknown), or empty; `rates_bps` are the links' capacities (0: none), or empty. They hold for both directions,
+    unless `back_km` and `back_rates_bps` have those from a link's second end to its first. For a map
+    (`topologies.fabric.maps`), `name` is the map's name, `titles` are its names of the routers, and `places` their
+    longitudes and latitudes in degrees; `ids` are the nodes' ids in the map's file, `notes` tell what reading the map
+    left out or assumed, and `flaws` what is wrong with a link's data, by the link's index.
     """
 
     preset: str | None = "mesh"
@@ -64,6 +68,7 @@ class WanSpec:
     rates_bps: tuple[int, ...] = ()
     back_km: tuple[float | None, ...] = ()
     back_rates_bps: tuple[int, ...] = ()
+    delays_s: tuple[float | None, ...] = ()
     ids: tuple[str, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
     flaws: tuple[tuple[int, str], ...] = ()
@@ -90,8 +95,9 @@ class WanGraph:
     """The WAN as a graph: border routers by site, transit routers, and undirected links in the order of declaration.
 
     `km` are the lengths of all links (None: unknown), or empty, and `back_km` those of the second directions if they
-    differ. `capacity_bps` maps directed links, "A>B", to declared capacities. `notes` tell what was left out, and
-    `unmeasured` are the links without a length that candidate paths pass.
+    differ; `delays_s` are the links' own delays, or empty. `capacity_bps` maps directed links, "A>B", to declared
+    capacities. `notes` tell what was left out, and `unmeasured` are the links without a length that candidate paths
+    pass.
     """
 
     border_routers: tuple[tuple[str, ...], ...]
@@ -102,27 +108,40 @@ class WanGraph:
     back_km: tuple[float | None, ...] = ()
     notes: tuple[str, ...] = ()
     unmeasured: Links = ()
+    delays_s: tuple[float | None, ...] = ()
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Which of the links between its two nodes each link is, from 1 on."""
+        return numbers(self.links)
+
+    @cached_property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """The names of both directions of each link, "A>B" and "B>A"."""
+        return link_names(self.links)
 
     @cached_property
     def delay_s(self) -> Mapping[str, float]:
-        """The delays of links with lengths by directed link, "A>B": whole nanoseconds, in seconds."""
-        lengths = (
-            {
-                name: km
-                for ends, *both in zip(self.links, self.km, self.back_km or self.km, strict=True)
-                for name, km in zip(_directions(*ends), both, strict=True)
-            }
-            if self.km
-            else {}
-        )
-        return {name: round(km / KM_PER_MS * 1e6) / 1e9 for name, km in lengths.items() if km is not None}
+        """The delays of links with delays or lengths by directed link, "A>B": whole nanoseconds, in seconds."""
+        delays = {
+            name: delay_s
+            for names, delay_s in zip(self.names, self.delays_s, strict=False)
+            for name in names
+            if delay_s is not None
+        }
+        lengths = {
+            name: km
+            for names, *each in zip(self.names, self.km, self.back_km or self.km, strict=False)
+            for name, km in zip(names, each, strict=True)
+        }
+        return delays | {name: round(km / KM_PER_MS * 1e6) / 1e9 for name, km in lengths.items() if km is not None}
 
     @cached_property
     def path_km(self) -> tuple[float, ...]:
         """The length of every link for the choice of candidate paths, the mean of both directions; empty if links have
         no lengths. A link of unknown length counts as the median of the others."""
-        both = zip(self.km, self.back_km or self.km, strict=True)
-        means = [None if there is None or back is None else (there + back) / 2 for there, back in both]
+        ways = zip(self.km, self.back_km or self.km, strict=True)
+        means = [None if there is None or back is None else (there + back) / 2 for there, back in ways]
         transit = {*self.routers}
         known = [km for km, ends in zip(means, self.links, strict=False) if km is not None and transit.issuperset(ends)]
         usual = median(known) if known else 1.0
@@ -141,16 +160,18 @@ class WanGraph:
             links=tuple(compress(self.links, kept)),
             km=tuple(compress(self.km, kept)),
             back_km=tuple(compress(self.back_km, kept)),
+            delays_s=tuple(compress(self.delays_s, kept)),
             notes=(*self.notes, f"{' and '.join(what)} of the WAN {why} and are left out"),
         )
 
     def neighbours(self) -> dict[str, tuple[str, ...]]:
-        """Return every node's neighbours, in the order in which the links were declared."""
+        """Return every node's neighbours as it knows them (`link_names.end`), in the order in which the links were
+        declared."""
         nodes = (*(name for site in self.border_routers for name in site), *self.routers)
         neighbours: dict[str, list[str]] = {name: [] for name in nodes}
-        for a, b in self.links:
-            neighbours[a].append(b)
-            neighbours[b].append(a)
+        for (a, b), number in zip(self.links, self.numbers, strict=True):
+            neighbours[a].append(end(b, number))
+            neighbours[b].append(end(a, number))
         return {name: tuple(others) for name, others in neighbours.items()}
 
 
@@ -159,8 +180,9 @@ def is_router_name(name: str) -> bool:
     return _ROUTER_NAME.fullmatch(name) is not None and _RESERVED_NAME.fullmatch(name) is None
 
 
-def _directions(a: str, b: str) -> tuple[str, str]:
-    return f"{a}>{b}", f"{b}>{a}"
+def link_names(links: Links) -> tuple[tuple[str, str], ...]:
+    """Return the names of both directions of each of these links."""
+    return tuple(both(*ends, number) for ends, number in zip(links, numbers(links), strict=True))
 
 
 def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], sites: tuple[str, ...] = ()) -> WanGraph:
@@ -169,16 +191,17 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
     `sites` gives each site a router, by name or title: a link of length 0 joins each of the site's border routers to
     it, and the router still carries transit traffic. Routers without a connection to the sites are left out, with their
     links. Raises FabricError for an unknown preset, a preset with routers or sites, a router name that is malformed,
-    reserved or given twice, a link that is given twice, joins a node to itself or has an unknown end, a site without a
-    known router or with a name that several have, and border routers that are not connected.
+    reserved or given twice, a link that joins a node to itself or has an unknown end, a site without a known router or
+    with a name that several have, and border routers that are not connected.
     """
     if spec.preset is None:
         mistakes = list(_site_mistakes(spec, sites, len(border_routers)))
         nodes = [spec.routers[spec.nodes_named(name)[0]] for name in sites] if not mistakes else []
         access = tuple((br, router) for brs, router in zip(border_routers, nodes, strict=False) for br in brs)
         no_km = (0.0,) * len(access)
-        km, back_km = (((*lengths, *no_km) if lengths else ()) for lengths in (spec.km, spec.back_km))
-        graph = WanGraph(border_routers, spec.routers, (*spec.links, *access), km, _capacities(spec), back_km)
+        km, back_km, delays_s = (((*each, *no_km) if each else ()) for each in (spec.km, spec.back_km, spec.delays_s))
+        links = (*spec.links, *access)
+        graph = WanGraph(border_routers, spec.routers, links, km, _capacities(spec), back_km, delays_s=delays_s)
         mistakes += [*_router_mistakes(spec.routers), *_link_mistakes(graph)]
     else:
         mistakes = list(_preset_mistakes(spec, len(border_routers)))
@@ -198,8 +221,8 @@ def resolve_wan(spec: WanSpec, border_routers: tuple[tuple[str, ...], ...], site
 
 def _capacities(spec: WanSpec) -> dict[str, int]:
     """Return the declared capacities by directed link, "A>B"."""
-    both = zip(spec.rates_bps, spec.back_rates_bps or spec.rates_bps, strict=True)
-    named = (zip(_directions(*ends), rates, strict=True) for ends, rates in zip(spec.links, both, strict=False))
+    ways = zip(spec.rates_bps, spec.back_rates_bps or spec.rates_bps, strict=True)
+    named = (zip(names, rates, strict=True) for names, rates in zip(link_names(spec.links), ways, strict=False))
     return {name: rate_bps for pairs in named for name, rate_bps in pairs if rate_bps}
 
 
@@ -211,12 +234,12 @@ def with_measured_paths(
     In a WAN of more than MAX_IDLE_ROUTERS or MAX_IDLE_LINKS, what no candidate path passes is left out. Raises
     FabricError for a candidate path over a link whose data are wrong (`spec.flaws`).
     """
-    used = {frozenset(hop) for paths in candidates.values() for path in paths for hop in pairwise(path)}
+    used = {frozenset(map(node_of, hop)) for paths in candidates.values() for path in paths for hop in pairwise(path)}
     flaws = {frozenset(spec.links[index]): text for index, text in spec.flaws}
     if wrong := [text for ends, text in flaws.items() if ends in used]:
         raise FabricError(Mistake("fabric.wan", text) for text in wrong[:_MAX_FLAWS])
     lengths = zip(graph.links, graph.km, graph.back_km or graph.km, strict=True) if graph.km else ()
-    unmeasured = tuple(ends for ends, *both in lengths if None in both and frozenset(ends) in used)
+    unmeasured = tuple(ends for ends, *each in lengths if None in each and frozenset(ends) in used)
     graph = replace(graph, unmeasured=unmeasured)
     if flaws:
         text = (
@@ -301,7 +324,6 @@ def _router_mistakes(routers: Sequence[str]) -> Iterator[Mistake]:
 def _link_mistakes(graph: WanGraph) -> Iterator[Mistake]:
     key = "fabric.wan.links"
     nodes = {*(name for site in graph.border_routers for name in site), *graph.routers}
-    seen: set[frozenset[str]] = set()
     for a, b in graph.links:
         unknown = [end for end in (a, b) if end not in nodes]
         if unknown:
@@ -309,18 +331,18 @@ def _link_mistakes(graph: WanGraph) -> Iterator[Mistake]:
             yield Mistake(key, f"{format_value(unknown[0])} is not a router of this WAN; allowed: {allowed}")
         elif a == b:
             yield Mistake(key, f"a link joins {format_value(a)} to itself; allowed: two routers")
-        elif frozenset((a, b)) in seen:
-            yield Mistake(key, f"the link {a}-{b} is given twice; allowed: one, which carries both directions")
-        seen.add(frozenset((a, b)))
 
 
 def _reached(graph: WanGraph) -> set[str]:
-    """Return the nodes that are connected to the first border router."""
+    """Return the nodes with links that are connected to the first border router, over the WAN or through sites."""
     neighbours = graph.neighbours()
+    of_site = {name: names for names in graph.border_routers for name in names}
     start = next(iter(neighbours))
     reached, frontier = {start}, [start]
     while frontier:
-        fresh = [name for name in neighbours[frontier.pop()] if name not in reached]
+        name = frontier.pop()
+        joined = [*map(node_of, neighbours[name]), *(other for other in of_site.get(name, ()) if neighbours[other])]
+        fresh = [other for other in dict.fromkeys(joined) if other not in reached]
         reached.update(fresh)
         frontier.extend(fresh)
     return reached
@@ -335,25 +357,28 @@ def _connection_mistakes(graph: WanGraph, reached: Set[str]) -> Iterator[Mistake
 
 
 def candidate_paths(graph: WanGraph, most: int | None = None) -> Mapping[tuple[int, int], tuple[tuple[str, ...], ...]]:
-    """Return the candidate paths from each site to each other: loop-free lists of routers, border routers included.
+    """Return the candidate paths from each site to each other: loop-free lists of routers, border routers included. All
+    but the first are named as the one before knows them (`link_names.end`): links between the same routers make paths
+    of their own.
 
     `most` limits the paths between every two border routers to the shortest ones: by length, or by hops if links have
     no lengths. By default all paths are candidates; if links have lengths, MAP_PATHS are and, for each link that all of
     those pass, the shortest path without it, so that a single link failure leaves a candidate path whenever the WAN has
     any. Only transit routers may lie between the two border routers: a border router is the edge of its site and
     carries no transit traffic. Paths are sorted by source border router, destination border router, length, hops, and
-    order of declaration. The first is the fixed path: the shortest from border router 0 to border router 0 (if no path
-    joins those two, the first that exists). Raises FabricError for more than MAX_PATHS paths between two sites, and for
-    more than MAX_ALL_PATHS in all.
+    order of declaration, of their routers and then of their links. The first is the fixed path: the shortest from
+    border router 0 to border router 0 (if no path joins those two, the first that exists). Raises FabricError for more
+    than MAX_PATHS paths between two sites, and for more than MAX_ALL_PATHS in all.
     """
     neighbours = graph.neighbours()
     position = {name: index for index, name in enumerate(neighbours)}
-    km = {name: km for ends, km in zip(graph.links, graph.path_km, strict=False) for name in _directions(*ends)}
+    km = {name: km for names, km in zip(graph.names, graph.path_km, strict=False) for name in names}
     shortest = _shortest_paths(graph, most or MAP_PATHS, spares=most is None) if most or km else None
 
-    def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int]]:
-        length = fsum(km[f"{a}>{b}"] for a, b in pairwise(path)) if km else 0.0
-        return position[path[0]], position[path[-1]], length, len(path), [position[name] for name in path]
+    def order(path: tuple[str, ...]) -> tuple[int, int, float, int, list[int], list[int]]:
+        length = fsum(km[f"{node_of(a)}>{b}"] for a, b in pairwise(path)) if km else 0.0
+        at = [position[node_of(name)] for name in path]
+        return at[0], at[-1], length, len(path), at, list(map(number_of, path))
 
     candidates: dict[tuple[int, int], tuple[tuple[str, ...], ...]] = {}
     for (a, near), (b, far) in permutations(enumerate(graph.border_routers), 2):
@@ -379,25 +404,73 @@ def _shortest_paths(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tupl
     """
     import networkx
 
-    whole = networkx.Graph()
-    for (a, b), km in zip(graph.links, graph.path_km or [1.0] * len(graph.links), strict=True):
-        whole.add_edge(a, b, km=km)
+    whole, kms = networkx.Graph(), dict[frozenset[str], dict[int, float]]()
+    for ends, number, km in zip(graph.links, graph.numbers, graph.path_km or [1.0] * len(graph.links), strict=True):
+        kms.setdefault(frozenset(ends), {})[number] = km
+    for a, b in dict.fromkeys(graph.links):
+        whole.add_edge(a, b, km=min(kms[frozenset((a, b))].values()))
     shortest: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for near, far in combinations(graph.border_routers, 2):
         for ends in product(near, far):
             between = whole.subgraph([*graph.routers, *ends]).copy() if {*ends} <= {*whole} else networkx.Graph()
             try:
-                paths = [*islice(networkx.shortest_simple_paths(between, *ends, weight="km"), most)]
+                paths = _with_cables(networkx.shortest_simple_paths(between, *ends, weight="km"), kms, most)
             except (networkx.NetworkXNoPath, networkx.NodeNotFound):
                 paths = []
-            for link in pairwise(paths[0]) if spares and paths else ():
-                if all(frozenset(link) in map(frozenset, pairwise(path)) for path in paths):
-                    without = networkx.restricted_view(between, [], [link])
-                    if networkx.has_path(without, *ends):
-                        paths.append(networkx.shortest_path(without, *ends, weight="km"))
-            shortest[ends] = [tuple(path) for path in paths]
-            shortest[ends[::-1]] = [tuple(path[::-1]) for path in paths]
+            for link in _cables_of(paths[0]) if spares and paths else ():
+                if all(link in _cables_of(path) for path in paths):
+                    others = _without_cable(between, kms, link)
+                    if networkx.has_path(others[0], *ends):
+                        found = networkx.shortest_path(others[0], *ends, weight="km")
+                        paths += _with_cables([found], others[1], 1)
+            shortest[ends] = paths
+            shortest[ends[::-1]] = [_turned(path) for path in paths]
     return shortest
+
+
+_Kms = Mapping[frozenset[str], Mapping[int, float]]
+"""The lengths of the cables between two nodes, by number."""
+
+
+def _with_cables(routes: Iterable[Sequence[str]], kms: _Kms, most: int) -> list[tuple[str, ...]]:
+    """Return the `most` shortest paths over cables along these routes, lists of nodes in the order of their least
+    length, as `candidate_paths` does."""
+    if all(len(cables) == 1 for cables in kms.values()):
+        return [tuple(route) for route in islice(routes, most)]
+    found: list[tuple[float, int, tuple[str, ...]]] = []
+    for number, route in enumerate(routes):
+        hops = [kms[frozenset(hop)] for hop in pairwise(route)]
+        least = fsum(min(cables.values()) for cables in hops)
+        if len(found) >= most and sorted(found)[most - 1][0] <= least:
+            break
+        for cables in islice(product(*hops), MAX_PATHS + 1):
+            path = (route[0], *(end(name, cable) for name, cable in zip(route[1:], cables, strict=True)))
+            found.append((fsum(km[cable] for km, cable in zip(hops, cables, strict=True)), number, path))
+    return [path for _, _, path in sorted(found)[:most]]
+
+
+def _cables_of(path: Sequence[str]) -> list[tuple[frozenset[str], int]]:
+    """Return the cables of a path: their nodes and their number."""
+    return [(frozenset(map(node_of, hop)), number_of(hop[1])) for hop in pairwise(path)]
+
+
+def _without_cable(between: Any, kms: _Kms, cable: tuple[frozenset[str], int]) -> tuple[Any, _Kms]:
+    """Return a graph, and the lengths of its cables, without one of the cables."""
+    import networkx
+
+    nodes, number = cable
+    left = {other: km for other, km in kms[nodes].items() if other != number}
+    if not left:
+        return networkx.restricted_view(between, [], [tuple(nodes)]), kms
+    without = between.copy()
+    without.add_edge(*nodes, km=min(left.values()))
+    return without, {**kms, nodes: left}
+
+
+def _turned(path: Sequence[str]) -> tuple[str, ...]:
+    """Return a path in the other direction, over the same cables."""
+    nodes = [node_of(name) for name in path[::-1]]
+    return (nodes[0], *(end(name, number_of(far)) for name, far in zip(nodes[1:], path[:0:-1], strict=True)))
 
 
 def _all_paths(
@@ -410,9 +483,10 @@ def _all_paths(
         if not stack:
             return
         path = stack.pop()
-        for name in neighbours[path[-1]]:
-            if name in goal:
+        for name in neighbours[node_of(path[-1])]:
+            node = node_of(name)
+            if node in goal:
                 yield (*path, name)
-            elif name in transit and name not in path:
+            elif node in transit and node not in map(node_of, path):
                 stack.append((*path, name))
     raise FabricError([Mistake("fabric.wan", f"the WAN of {len(routers)} routers is too dense to list its paths")])

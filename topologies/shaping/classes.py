@@ -388,7 +388,7 @@ def _link_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
         elif link.kind == "from_br":
             hops, match = [(link.src, spine) for spine in spines[link.src]], f"dst {address[link.dst]}"
         else:
-            hops, match = [(link.src, link.dst)], None
+            hops, match = [(link.src, link.far_end)], None
         for name in (interface[hop] for hop in hops):
             minor = len(on_port[name]) + 1
             on_port[name].append(HtbClass(link=link.index, interface=name, minor=minor, match=match))
@@ -400,7 +400,7 @@ def _port_classes(fabric: Fabric) -> tuple[HtbClass, ...]:
     interface = {(switch.name, port.peer): port.interface for switch in fabric.switches for port in switch.ports}
     interface |= {(gpu.name, gpu.leaf): nic_name(gpu.rank) for gpu in fabric.gpus}
     return tuple(
-        HtbClass(link=port.index, interface=interface[port.src, port.dst], minor=1, match=None)
+        HtbClass(link=port.index, interface=interface[port.src, port.far_end], minor=1, match=None)
         for port in links_in_grain(fabric).all
     )
 

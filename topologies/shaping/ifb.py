@@ -108,7 +108,7 @@ def _after_wan_links(fabric: Fabric, wan_ns: Integers, wan_loss: float, seed: in
             yield Ifb(
                 name=f"wan{link.index}",
                 rank=None,
-                interface=port[link.dst, link.src],
+                interface=port[link.dst, link.near_end],
                 sources=(),
                 delay_ns=int(wan_ns[link.index]),
                 loss=wan_loss,
