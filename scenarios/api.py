@@ -163,9 +163,9 @@ def _in_memory(
                     slices.append((order, runner.name, event))
                     point = (order, event.setting, event.mode)
                     counts[point] += len(event.rows)
-                    done += counts[point] == configurations[event.setting].collective.count
+                    done += counts[point] == len(configurations[event.setting].collective.numbers)
                     progress(done, points)
-    wanted = [[one.collective.count for one in configurations] for _, configurations in parts]
+    wanted = [[len(one.collective.numbers) for one in configurations] for _, configurations in parts]
     slices = [one for one in slices if counts[_point_of(one)] == wanted[one[0]][one[2].setting]]  # whole points
     slices.sort(key=lambda one: (one[0], one[2].setting, scenario.run.modes.index(one[2].mode), one[2].rows.start))
     stored = settings_as_json(scenario)

@@ -179,7 +179,7 @@ def inside(text: str, collectives: int) -> int:
     try:
         with Testbed(from_json(text)) as testbed:
             _sample(0)
-            for row in PointRun(testbed, MODES["joint"]).records(count=collectives):
+            for row in PointRun(testbed, MODES["joint"]).records(range(collectives)):
                 if (row.collective + 1) % _WINDOW == 0:
                     _sample(row.collective + 1)
     except Failure as error:

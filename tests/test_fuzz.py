@@ -349,7 +349,7 @@ def stored_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small complete run that also has a part with rows, as an incomplete run has."""
     folder = tmp_path_factory.mktemp("run") / "run"
     write_run(folder, overrides={"run.modes": ["base"]}, modelled=5, emulated=3)
-    writer = Writer(folder, reader.read_settings(folder), {POINT: 3})
+    writer = Writer(folder, reader.read_settings(folder), {POINT: range(3)})
     writer.add(POINT, some_rows(0, 3, measured=True))
     account = {"fault": 0, "at_collective": 1, "what": "x", "detected_s": None, "recovered_s": 0.5}
     account |= {"collectives_lost": 0, "bytes_again": 0, "outcome": "recovered"}
@@ -373,7 +373,7 @@ def test_the_results_reader_accepts_or_refuses_any_corrupted_file(
     seed = (folder / name).read_bytes()
     (folder / name).write_bytes(data.draw(mutated([seed], JSON_FILE) | anything(JSON_FILE)))
     with bounded():
-        for read in (lambda: reader.open_run(folder), lambda: Writer(folder, listed, {POINT: 3})):
+        for read in (lambda: reader.open_run(folder), lambda: Writer(folder, listed, {POINT: range(3)})):
             try:
                 read()
             except reader.ResultsError as error:

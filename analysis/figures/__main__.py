@@ -51,12 +51,13 @@ _QUIET_S = 2.0  # between two lines of progress
 Task = partial[Picture] | partial[Picture | None]
 
 
-def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> list[Path]:
+def draw(directory: str | Path, *, setting: int = 0, collective: int | None = None) -> list[Path]:
     """Draw the figures of the run in a folder and return the paths of the files written, which replace older ones.
 
-    The timeline and the fabric show one collective of one setting (the index of a configuration). Progress is printed
-    on stderr if drawing takes longer than two seconds. Raises analysis.results.ResultsError if the folder holds no
-    readable run, FigureError if there is nothing to draw or drawing fails, OSError if a file cannot be written.
+    The timeline and the fabric show one collective of one setting (the index of a configuration), by default the first
+    measured one. Progress is printed on stderr if drawing takes longer than two seconds. Raises
+    analysis.results.ResultsError if the folder holds no readable run, FigureError if there is nothing to draw or
+    drawing fails, OSError if a file cannot be written.
     """
     run = open_run(directory)
     configurations = configurations_of(run)
@@ -65,14 +66,20 @@ def draw(directory: str | Path, *, setting: int = 0, collective: int = 0) -> lis
 
 
 def tasks_of(
-    run: Run, configurations: Sequence[Configuration], points: Points, *, setting: int = 0, collective: int = 0
+    run: Run,
+    configurations: Sequence[Configuration],
+    points: Points,
+    *,
+    setting: int = 0,
+    collective: int | None = None,
 ) -> list[Task]:
     """Return a task for each figure of a run with these points, in reading order; raises the errors of `draw`."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", str(run.provenance.get("name", ""))).lstrip("_.-")[:64] or "run"
     groups = groups_of(configurations)
     if not 0 <= setting < len(configurations):
         raise FigureError(f"{run.path} has no setting {setting}; allowed: 0 to {len(configurations) - 1}")
-    if collective < 0:
+    number = _first_measured(points, setting) if collective is None else collective
+    if number < 0:
         raise FigureError(f"{run.path} has no collective {collective}; allowed: 0 or more")
     has_budget = any(one.values.get("collective.budget") for one in configurations)
     tasks: list[Task] = [partial(budget.picture, name, groups, points)] if has_budget else []
@@ -99,22 +106,28 @@ def tasks_of(
     if len(run.faults):
         tasks.append(partial(faults.picture, name, run))
     configuration = configurations[setting]
-    shown = collectives_of(run, points, configuration, number=collective)
+    shown = collectives_of(run, points, configuration, number=number)
     if shown:
         has_map = bool(configuration.fabric.spec.wan.places)  # a map replaces the picture of the fabric
         tasks.append(partial(timeline.picture, name, shown))
         tasks.append(partial(wan_map.picture if has_map else fabric.picture, name, shown))
         promised = (one for one in configurations[setting:] if any(each["rates_bps"] for each in one.admission))
         if (admitting := next(promised, configuration)).admission:
-            tasks.append(partial(calendar.picture, name, collectives_of(run, points, admitting, number=collective)))
+            tasks.append(partial(calendar.picture, name, collectives_of(run, points, admitting, number=number)))
         if trained := training.trained(configuration):
             modelled = {key: point for key, point in points.items() if key[0] == "model"}
-            predicted = collectives_of(run, modelled, configuration, number=collective)
+            predicted = collectives_of(run, modelled, configuration, number=number)
             measured = [one for one in shown if one.measured]
             tasks += [partial(training.diagram, name, measured, predicted, one) for one in trained]
-    elif (setting, collective) != (0, 0):
+    elif (setting, collective) not in ((0, None), (0, 0)):
         raise FigureError(f"{run.path} has no collective {collective} of setting {setting} whose conditions are known")
     return tasks
+
+
+def _first_measured(points: Points, setting: int) -> int:
+    """Return the number of the first measured collective of a setting, 0 if there is none."""
+    measured = [point for (engine, index, _), point in points.items() if (engine, index) == ("emulation", setting)]
+    return min((int(point.rows["collective"].min()) for point in measured if len(point.rows)), default=0)
 
 
 def draw_all(tasks: Sequence[Task], run: Run, command: str) -> Iterator[tuple[Picture, list[Path]]]:
@@ -197,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
         help="index of the configuration shown in the timeline, the fabric and the calendar (default 0)",
     )
     parser.add_argument(
-        "--collective", type=int, default=0, metavar="K", help="collective shown in those figures (default 0)"
+        "--collective", type=int, metavar="K", help="collective shown in those figures (default: the first measured)"
     )
     options = parser.parse_args(arguments)
     return exit_status_of(

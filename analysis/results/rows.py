@@ -1,4 +1,4 @@
-"""Rows: the results of some consecutive collectives of one point, as arrays.
+"""Rows: the results of some collectives of one point, one after the other, as arrays.
 
 This module does not import Parquet, so that a worker starts quickly.
 """
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 
 class Rows:
-    """The collectives start .. start+K-1 of one point.
+    """The collectives of one point with these `numbers`, [K], in ascending order: by default start .. start+K-1.
 
     `columns` has arrays [K, ...] by the names of `columns.COLLECTIVE`, without those that the engine does not compute;
     `rows[name]` is one of them. `jobs` has "completion_s" and, if measured, "predicted_s" of each of J concurrent jobs,
@@ -42,12 +42,14 @@ class Rows:
         *,
         jobs: Mapping[str, Array | None] | None = None,
         records: Mapping[str, Array | None] | None = None,
+        numbers: Array | None = None,
     ) -> None:
         """Leave out arrays that are None; raises ValueError for a name that the tables of columns do not have."""
         self.start, self.columns, self.jobs, self.records = start, _given(columns), _given(jobs), _given(records)
         unknown = [*self.columns.keys() - _COLUMNS, *self.jobs.keys() - _OF_JOBS, *self.records.keys() - RECORDS.keys()]
         if unknown:
             raise ValueError(f"no column of a run's tables is called {unknown[0]}")
+        self.numbers = np.arange(start, start + len(self)) if numbers is None else numbers
 
     def __len__(self) -> int:
         return len(self.completion_s)
@@ -58,7 +60,7 @@ class Rows:
     @property
     def stop(self) -> int:
         """The index of the first collective after these."""
-        return self.start + len(self)
+        return int(self.numbers[-1]) + 1 if len(self) else self.start
 
     @property
     def completion_s(self) -> Floats:
@@ -71,11 +73,11 @@ class Rows:
         return self.columns.get("predicted_s", self.completion_s)
 
     def part(self, start: int, stop: int) -> "Rows":
-        """Return the rows of collectives start .. stop-1, which must all be among these."""
+        """Return the rows of those of these collectives that are among start .. stop-1."""
         if start == self.start and stop == self.stop:
             return self
         assert self.start <= start <= stop <= self.stop
-        within = slice(start - self.start, stop - self.start)
+        within = slice(*np.searchsorted(self.numbers, (start, stop)).tolist())
         return Rows(
             start,
             {name: array[within] for name, array in self.columns.items()},
@@ -83,19 +85,21 @@ class Rows:
             records={
                 name: array[(array[:, 0] >= start) & (array[:, 0] < stop)] for name, array in self.records.items()
             },
+            numbers=self.numbers[within],
         )
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Concatenate rows that follow each other without a gap."""
+    """Concatenate rows that follow each other."""
     if len(parts) == 1:
         return parts[0]
-    assert all(part.stop == following.start for part, following in pairwise(parts))
+    assert all(part.stop <= following.start for part, following in pairwise(parts))
     return Rows(
         parts[0].start,
         _concatenated([part.columns for part in parts]),
         jobs=_concatenated([part.jobs for part in parts]),
         records=_concatenated([part.records for part in parts]),
+        numbers=np.concatenate([part.numbers for part in parts]),
     )
 
 

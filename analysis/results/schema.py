@@ -62,7 +62,7 @@ def _column_type(types: Set[type]) -> pa.DataType:
 def collectives_table(rows: Rows, point: Columns, schema: pa.Schema) -> pa.Table:
     """Convert rows of one point to a table; `point` are the columns that are the same in all rows."""
     otherwise = {column.name: column.otherwise for column in columns.COLLECTIVE}
-    numbers = {"collective": np.arange(rows.start, rows.stop), "predicted_s": rows.predictions_s}
+    numbers = {"collective": rows.numbers, "predicted_s": rows.predictions_s}
     return _table({**point, **otherwise, **rows.columns, **numbers}, len(rows), schema)
 
 
@@ -83,7 +83,7 @@ def _column(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """Convert a table of consecutive collectives of one point to rows, without their jobs and records."""
+    """Convert a table of collectives of one point to rows, without their jobs and records."""
     values = {}
     for name, *_ in columns.COLLECTIVE:
         array = table[name].combine_chunks()
@@ -91,7 +91,8 @@ def rows_of(table: pa.Table) -> Rows:
             values[name] = array.flatten().to_numpy().reshape(len(table), -1)
         else:
             values[name] = array.to_numpy(zero_copy_only=False)
-    return Rows(int(values.pop("collective")[0]), values)
+    numbers = values.pop("collective")
+    return Rows(int(numbers[0]), values, numbers=numbers)
 
 
 def records_table(records: Array, point: Columns, name: str) -> pa.Table:
@@ -107,7 +108,7 @@ def jobs_table(rows: Rows, point: Columns, jobs: Sequence[Columns]) -> pa.Table:
     predicted_s = rows.jobs.get("predicted_s", completion_s)
     values = {
         **point,
-        "collective": np.repeat(np.arange(rows.start, rows.stop), len(jobs)),
+        "collective": np.repeat(rows.numbers, len(jobs)),
         **{name: np.tile([job[name] for job in jobs], len(rows)) for name in ("background", "start_s")},
         "job": np.tile([job["name"] for job in jobs], len(rows)),
         "completion_s": completion_s.reshape(-1),

@@ -1,6 +1,6 @@
 """Writing run folders: atomic replacement of files, and storing the rows of a run as they arrive.
 
-During a run, its rows are in Parquet files in parts/, each with some consecutive collectives of one point. A part is
+During a run, its rows are in Parquet files in parts/, each with some collectives of one point, in order. A part is
 written once: when its point is complete, when its first collective has waited for `PART_S`, or when the run ends (only
 measured rows if it is interrupted). At the end the parts are merged into collectives.parquet, transfers.parquet and so
 on; parts that are still in memory are not read again.
@@ -94,8 +94,8 @@ def _listed_files(path: Path) -> set[str]:
 
 @dataclass
 class _Progress:
-    """The rows that have arrived of a point: the first `written` collectives are on the disk, the `ready` ones follow
-    them without a gap, and the `early` ones, by their first collective, wait for rows that come before them."""
+    """The rows that have arrived of a point: the first `written` of its collectives are on the disk, the `ready` ones
+    follow them without a gap, and the `early` ones, by their first collective, wait for rows that come before them."""
 
     written: int = 0
     ready: list[Rows] = field(default_factory=list)
@@ -105,30 +105,30 @@ class _Progress:
     @property
     def arrived(self) -> int:
         """How many collectives have arrived without a gap from the first on."""
-        return self.ready[-1].stop if self.ready else self.written
+        return self.written + sum(map(len, self.ready))
 
 
 class Writer:
     """Stores the rows of a run in parts/; call `close` at the end."""
 
-    def __init__(self, path: Path, settings: list[dict[str, Any]], counts: Mapping[Point, int]) -> None:
+    def __init__(self, path: Path, settings: list[dict[str, Any]], numbers: Mapping[Point, range]) -> None:
         """Continue with the parts that are in the folder already.
 
-        `settings` are the content of settings.json, `counts` the number of collectives of each point of the run. Raises
+        `settings` are the content of settings.json, `numbers` those of the collectives of each point of the run. Raises
         ResultsError if a part in the folder is damaged or belongs to another run.
         """
-        self._path, self._settings, self._counts = path, settings, counts
+        self._path, self._settings, self._numbers = path, settings, numbers
         self._schema = reader.collectives_schema(settings)
         self._kept, self._kept_bytes = dict[Path, pa.Table](), 0
-        self._points = {point: _Progress() for point in counts}
+        self._points = {point: _Progress() for point in numbers}
         for part in reader.parts_of(path):
-            if part.point not in counts:
+            if part.point not in numbers:
                 raise ResultsError(f"{part.collectives} belongs to a point that the run does not have")
-            numbers = reader.table_in(part.collectives, self._schema, ["collective"])["collective"].to_numpy()
+            found = reader.table_in(part.collectives, self._schema, ["collective"])["collective"].to_numpy()
             progress = self._points[part.point]
-            stop = progress.written + len(numbers)
-            consecutive = len(numbers) and np.array_equal(numbers, np.arange(progress.written, stop))
-            if not consecutive or stop > counts[part.point] or not self._has_all_files(part):
+            stop = progress.written + len(found)
+            follows = len(found) and np.array_equal(found, numbers[part.point][progress.written : stop])
+            if not follows or not self._has_all_files(part):
                 problem = "it does not continue where the previous part ends, or its other files are missing"
                 raise ResultsError(f"{part.collectives} is damaged: {problem}")
             progress.written = stop
@@ -136,7 +136,7 @@ class Writer:
     @property
     def points(self) -> tuple[Point, ...]:
         """All points of the run, in order."""
-        return tuple(self._counts)
+        return tuple(self._numbers)
 
     def _jobs(self, point: Point) -> list[dict[str, Any]]:
         """Return the jobs of a point; empty if it runs single collectives."""
@@ -153,12 +153,12 @@ class Writer:
         return required <= {file.name for file in part.others.values() if file.exists()}
 
     def has(self, point: Point, stop: int) -> bool:
-        """Return whether the first `stop` collectives of a point are on the disk."""
+        """Return whether the first `stop` of the collectives of a point are on the disk."""
         return self._points[point].written >= stop
 
     def finished(self, point: Point) -> bool:
         """Return whether every collective of a point is on the disk."""
-        return self.has(point, self._counts[point])
+        return self.has(point, len(self._numbers[point]))
 
     def rows(self, point: Point) -> Iterator[Rows]:
         """Yield the rows of a point that are on the disk, in order, without transfers; raises ResultsError."""
@@ -175,19 +175,19 @@ class Writer:
 
         When the last rows of a point have been added, all of the point is on the disk.
         """
-        progress = self._points[point]
-        if rows.stop <= progress.arrived:
+        progress, numbers = self._points[point], self._numbers[point]
+        if progress.arrived == len(numbers) or rows.stop <= numbers[progress.arrived]:
             return None
         (self._path / reader.PARTS).mkdir(exist_ok=True)  # the folder shows that the run can be resumed
-        fresh = rows.part(max(rows.start, progress.arrived), rows.stop)
+        fresh = rows.part(max(rows.start, numbers[progress.arrived]), rows.stop)
         progress.early[fresh.start] = fresh
-        while progress.arrived in progress.early:
+        while progress.arrived < len(numbers) and (following := numbers[progress.arrived]) in progress.early:
             if not progress.ready:
                 progress.ready_since_s = time.monotonic()
-            progress.ready.append(progress.early.pop(progress.arrived))
+            progress.ready.append(progress.early.pop(following))
         ready = progress.arrived - progress.written
         waited_s = time.monotonic() - progress.ready_since_s
-        whole = progress.arrived == self._counts[point]
+        whole = progress.arrived == len(numbers)
         if ready and (whole or ready >= _PART_ROWS or waited_s >= PART_S):
             self._write(point, progress)
         return fresh
@@ -205,7 +205,7 @@ class Writer:
             self._write_part(path, table.schema, table)
         collectives = self._schema.with_metadata({_FILES_KEY: " ".join(path.name for path, _ in others)})
         self._write_part(part.collectives, collectives, schema.collectives_table(rows, columns, self._schema))
-        progress.written, progress.ready = rows.stop, []
+        progress.written, progress.ready = progress.written + len(rows), []
 
     def _write_part(self, path: Path, columns: pa.Schema, table: pa.Table) -> None:
         write_table(path, columns, [table])

@@ -38,6 +38,7 @@ from scenarios.engines.referees import best_s
 from scenarios.engines.timing import jobs_s, round_s
 from scenarios.policies.conditions import conditions_of
 from scenarios.policies.outcome import readings
+from scenarios.spec.emulated import numbers_of
 from scenarios.spec.physical_limits import MAX_QUEUED_S, ScenarioLoad, roughly
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch, own_kernel
@@ -90,10 +91,13 @@ class Task:
 
 
 def emulated(config: Scenario) -> Scenario:
-    """Return the configuration with only the collectives that the emulation measures, the first ones."""
-    count = min(config.collective.count, config.collective.emulated)
+    """Return the configuration with only the collectives that the emulation measures: its count ends with the last of
+    them."""
+    spec = config.collective
+    numbers = numbers_of(spec.emulated, spec.count)
+    count = numbers[-1] + 1
     faults = tuple(fault for fault in config.faults if not fault.is_traced or fault.collective < count)
-    return replace(config, collective=replace(config.collective, count=count), faults=faults)
+    return replace(config, collective=replace(spec, count=count, measured=numbers), faults=faults)
 
 
 def carried_chunk_bytes(config: Scenario) -> int:
@@ -176,7 +180,7 @@ def check_faults(configs: Sequence[Scenario]) -> None:
         for number, fault in enumerate(config.faults, 1):
             if fault.collective >= count:
                 raise ValueError(
-                    f"fault[{number}].at: collective {fault.collective:,} is not among the {count:,} that the "
+                    f"fault[{number}].at: collective {fault.collective:,} comes after the last one that the "
                     f"emulation measures (collective.emulated); allowed: 0 to {count - 1:,}"
                 )
 
@@ -196,7 +200,7 @@ class Emulation:
             Task(index, config, mode)
             for index, config in enumerate(configs)
             for mode in config.run.modes
-            if not is_stored(index, mode, 0, config.collective.count)
+            if not is_stored(index, mode, 0, len(config.collective.numbers))
         ]
         if self.elsewhere is None:
             yield from _on_this_machine(tasks, self.jobs)
@@ -282,7 +286,7 @@ def run_point(task: Task, put: Callable[[EngineEvent], None], on_start: OnStart 
 
         try:
             status = launch.testbed(
-                [to_json(config), task.mode, str(config.collective.count)],
+                [to_json(config), task.mode, launch.words_of(config.collective.numbers)],
                 memory_bytes=memory_bytes(config),
                 stdout=reader,
                 stderr=stderr,
@@ -313,6 +317,7 @@ class Reader:
         self._task, self._put, self._renew = task, put, renew
         self._predictor = PointPredictor(task.config, task.mode)
         count = task.config.collective.count
+        self._last = -1  # the number of the last collective that was read
         self._best_s = best_s(task.config, self._predictor.conditions, start=0, count=count)
         self._events: list[Event] = []
         self._completion_s: dict[int, float] = {}
@@ -356,6 +361,9 @@ class Reader:
     def _rows(self, row: dict[str, Any]) -> Rows:
         """Compare one collective with the plan and return its row of results."""
         k, faults = row["collective"], row.get("faults", ())
+        for skipped in range(self._last + 1, k):
+            self._predictor.skip(skipped)
+        self._last = k
         probes = None if "probes" not in row else np.array(row["probes"], dtype=np.int64).reshape(-1, 5)
         if probes is not None:
             self._predictor.probed(k, probes, faults)

@@ -39,11 +39,11 @@ from scenarios.policies.measured_knowledge import (
     tunnel_ports,
     tunnels_of,
 )
-from scenarios.policies.outcome import Outcome, Readings
+from scenarios.policies.outcome import Outcome, Readings, SkippedOutcome
 from scenarios.policies.play import play
 from scenarios.policies.players import player_of, timeline_of
 from scenarios.policies.situation import Action
-from scenarios.spec.faults import Fault
+from scenarios.spec.faults import Fault, active
 from scenarios.spec.jobs import TRANSFER
 from scenarios.spec.scenario import Scenario
 from topologies.conditions.timed import Timed
@@ -67,7 +67,8 @@ class PlannedCollective:
 
 
 class PointPredictor:
-    """Plans and predictions for an emulated point's collectives; `of` must be called for all of them in order."""
+    """Plans and predictions for an emulated point's collectives; `of` must be called for all of them in order, and
+    `skip` for those that are not measured."""
 
     def __init__(self, config: Scenario, mode: str) -> None:
         self._config, self._mode = config, mode
@@ -109,6 +110,12 @@ class PointPredictor:
             reconfigure_s=waits_s,
             jobs_s=jobs_s,
         )
+
+    def skip(self, collective: int) -> None:
+        """Plan a collective that is not measured, under the faults that are in force if each takes one attempt."""
+        self._in_force[collective] = tuple(one for one in active(self._config.faults, collective) if not one.is_short)
+        if self._world is not None:
+            self._world.skip(collective)
 
     def moved(self, collective: int, among: Iterable[int]) -> list[list[int]]:
         """Return the planned paths at those changes of conditions at which the running collective re-routes. Each entry
@@ -530,13 +537,21 @@ class ReplayedWorld(FluidWorld):
 
     def __init__(self, config: Scenario, mode: str, conditions: Conditions) -> None:
         super().__init__(config, mode, conditions)
+        self._skipped = set[int]()
         self.seen: dict[int, tuple[Floats, Floats, Readings | None]] = {}
         self.probes: dict[int, tuple[npt.NDArray[np.int16], Floats]] = {}
 
     def _probe(self, number: int, before: Decisions | None) -> tuple[npt.NDArray[np.int16], Floats]:
         return self.probes.pop(number)
 
+    def skip(self, number: int) -> None:
+        """Play a collective that was not measured."""
+        self._skipped.add(number)
+        self.decisions(number, 1)
+
     def _outcome(self, action: Action, plan: "Plan") -> Outcome:
+        if plan.start in self._skipped:
+            return SkippedOutcome(plan.start, action)
         return _ReplayedOutcome(action, plan, self.seen)
 
 

@@ -380,7 +380,7 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
     of = f"each of {', '.join(modes)}" if len(modes) > 1 else modes[0]
     for engine, configs in plans:
         for config in configs:
-            count = config.collective.count
+            count = len(config.collective.numbers)
             lines.append(f"{engine}, {config.label}: {count:,} collective{'s' * (count > 1)} in {of}")
             total += len(modes) * count
     if scenario.program.command is not None:

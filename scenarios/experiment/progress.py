@@ -102,7 +102,7 @@ class Progress:
         times_s, reembedded, rerouted = map(np.concatenate, zip(*parts, strict=True))
         config = self.configs[index]
         chosen: Any = {"reembedded": reembedded, "rerouted": rerouted}
-        series = series_of(np.arange(point.count), times_s, config.conditions, **chosen)
+        series = series_of(np.array(config.collective.numbers), times_s, config.conditions, **chosen)
         if mode == "base":
             self._base[index] = series
         result = point_result(mode, series, None if mode == "base" else self._base.get(index))
@@ -173,12 +173,12 @@ class Progress:
 
 def _new_point(engine: str, config: Scenario) -> _PointProgress:
     if engine == "model":
-        return _PointProgress(config.collective.count, 0.0, 1.0)
+        return _PointProgress(len(config.collective.numbers), 0.0, 1.0)
     sent_bytes = (
         sum(transfer.amount for _, transfer in config.carried_workload.schedule.sends())
         * config.carried_workload.slot_bytes
     )
-    return _PointProgress(config.collective.count, _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
+    return _PointProgress(len(config.collective.numbers), _START_S, _COLLECTIVE_S + sent_bytes / _BYTES_PER_S)
 
 
 def _format_interval(interval: Interval, scale: float, unit: str, digits: int) -> str:

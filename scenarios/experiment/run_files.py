@@ -263,9 +263,9 @@ class RunFiles:
         files._write_provenance()
         return files
 
-    def writer(self, counts: Mapping[Point, int]) -> Writer:
-        """Return a writer of the run's rows; `counts` has the number of collectives of every point."""
-        return Writer(self.path, self._configurations, counts)
+    def writer(self, numbers: Mapping[Point, range]) -> Writer:
+        """Return a writer of the run's rows; `numbers` are those of the collectives of every point."""
+        return Writer(self.path, self._configurations, numbers)
 
     @property
     def complete(self) -> bool:
@@ -385,9 +385,11 @@ class RunFiles:
 
 def _conditions(configs: Sequence[Scenario]) -> Iterator[pa.Table]:
     for index, config in enumerate(configs):
-        conditions, count = conditions_of(config), config.collective.count
-        for start in range(0, count, _CONDITIONS_AT_A_TIME):
-            rates = conditions.drawn.rates_bps(start, min(_CONDITIONS_AT_A_TIME, count - start))
+        conditions, numbers = conditions_of(config), config.collective.numbers
+        at_a_time = _CONDITIONS_AT_A_TIME if numbers.step == 1 else 1
+        for first in range(0, len(numbers), at_a_time):
+            start = numbers[first]
+            rates = conditions.drawn.rates_bps(start, len(numbers[first : first + at_a_time]))
             yield schema.conditions_table(index, start, rates, conditions.shared_delays_s)
 
 

@@ -67,10 +67,10 @@ class Run:
         """The module that the results need and that takes a second to import."""
         return "analysis.report.__main__" if self.reports else "pandas"
 
-    def counts(self) -> dict[Point, int]:
-        """Return every point with the number of its collectives."""
+    def numbers(self) -> dict[Point, range]:
+        """Return every point with the numbers of its collectives."""
         return {
-            Point(engine.name, index, mode): config.collective.count
+            Point(engine.name, index, mode): config.collective.numbers
             for engine, configs in self.parts
             for index, config in enumerate(configs)
             for mode in config.run.modes
@@ -153,7 +153,7 @@ def carry_out(files: RunFiles, run: Run) -> Finished:
     """
     background = ThreadPoolExecutor(1)  # one task after the other
     try:
-        with closing(files.writer(run.counts())) as writer:
+        with closing(files.writer(run.numbers())) as writer:
             failed = _run_engines(files, run, writer, background)
             wrong = [f"failed: {why}" for why in failed.values()]
             if run.unmeasured is not None:

@@ -211,7 +211,10 @@ class First:
 
 def firsts_of(collectives: "pd.DataFrame", transfers: "pd.DataFrame") -> dict[Point, First]:
     """Return the first collective of each measured point."""
-    rows, messages = (table[table["collective"] == 0] for table in (collectives, transfers))
+    rows, messages = (
+        table[table["collective"] == table.groupby(_POINT_COLUMNS)["collective"].transform("min")]
+        for table in (collectives, transfers)
+    )
     placement = {Point(*key): here["ring"].iloc[0] for key, here in rows.groupby(_POINT_COLUMNS, sort=False)}
     return {
         Point(*key): First(placement=placement[Point(*key)], messages=here)
@@ -238,7 +241,7 @@ def results_of(
     results = []
     for index, config in enumerate(configs):
         rows_of = {mode: stored.get(Point(engine, index, mode)) for mode in config.run.modes}
-        count = config.collective.count
+        count = len(config.collective.numbers)
         finished = {mode: rows for mode, rows in rows_of.items() if rows is not None and len(rows) == count}
         if finished:
             points = {mode: Point(engine, index, mode) for mode in finished}
@@ -517,7 +520,7 @@ def _identity(engine: str, config: Scenario, mode: str) -> dict[str, Any]:
         "chunk_bytes": config.collective.chunk_bytes,
         "pieces": config.collective.pieces,
         "wan_delay_s": config.conditions.wan_delay_s,
-        "collectives": config.collective.count,
+        "collectives": len(config.collective.numbers),
         "seed": config.run.seed,
         **_clock_fields(config),
         **config.columns,

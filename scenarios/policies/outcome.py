@@ -1,7 +1,7 @@
 """What a collective showed once it had ended, in any world."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,22 @@ def readings(counters: npt.NDArray[np.int64]) -> Readings:
         until_s=until_ns / 1e9,
         sent_bytes=sent,
     )
+
+
+class NotMeasuredError(ValueError):
+    """Raised where a policy looks at a collective that is not measured; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class SkippedOutcome:
+    """The outcome of a collective that was not run, because only some are measured: the action is carried out before
+    the next one, and nothing was observed."""
+
+    number: int
+    action: Action
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotMeasuredError(f"collective {self.number} is not measured (collective.emulated)")
 
 
 class Outcome(Protocol):

@@ -21,6 +21,7 @@ from hosts.collectives.kinds import (
 from hosts.collectives.schedule import Flow, ScheduleError, Transfer
 from hosts.collectives.schedule_files import read
 from hosts.collectives.spraying import over_planes, sprayed
+from scenarios.spec.emulated import Emulated
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.shaping.rate_scale import FULL_SCALE, RateScale
 from topologies.units import format_size
@@ -36,8 +37,9 @@ class CollectiveSpec:
     `chunk_bytes` of a configuration are computed from it. `schedule` is a file from which the schedule is read instead
     of being generated; the kind "messages" takes its sizes from there too. For a trace, `algorithm` is that of its
     collectives, and `tflops` is the speed of a GPU in 10^12 operations per second. `ring` is the objective by which
-    rings are chosen (`hosts.embedding.ring`). `emulated` is how many collectives the emulation measures, from the first
-    on, if it is less than `count`. `budget_s` is how long a collective should take at most; it affects reports only.
+    rings are chosen (`hosts.embedding.ring`). `emulated` is which collectives the emulation measures: a number of them,
+    from the first on, or an `Emulated`. In its configurations, `measured` are their numbers. `budget_s` is how long a
+    collective should take at most; it affects reports only.
     """
 
     kind: str = "allgather"
@@ -52,8 +54,14 @@ class CollectiveSpec:
     count: int = 100_000
     reembed_every: int = 10
     ring: str = "cycle time"
-    emulated: int = 20
+    emulated: int | Emulated = 20
+    measured: range | None = None
     budget_s: float | None = None
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the collectives that run: those that are `measured`, or all."""
+        return range(self.count) if self.measured is None else self.measured
 
     def words(self, gpus: int) -> str:
         """Return the sizes of a block and of the buffer for this number of GPUs: "8 MB blocks, 64 MB buffer"."""

@@ -14,6 +14,7 @@ from scenarios.policies.knowledge import LATE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
+from scenarios.spec.emulated import numbers_of
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.labels import baseline_of, value_words
@@ -65,6 +66,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
                     *_check_control(config),
                     *_check_probes(config),
                     *_check_referees(config),
+                    *_check_emulated(config),
                     *te.check(config.te, config.fabric.routing),
                 ]
         mistakes += [] if mistakes else _check_bests(scenario)
@@ -202,6 +204,14 @@ def _check_referees(config: Scenario) -> Iterator[Mistake]:
         if what in config.run.referees and count > MAX_OPTIMUM:
             text = f"the best {what} of {count:,} collectives; allowed: collective.count up to {MAX_OPTIMUM}"
             yield Mistake("run.referees", text)
+
+
+def _check_emulated(config: Scenario) -> Iterator[Mistake]:
+    """Check that the emulation measures any of the collectives that the model computes."""
+    spec = config.collective
+    if not numbers_of(spec.emulated, spec.count):
+        text = f"{format_value(str(spec.emulated))} has none of the {spec.count:,} collectives"
+        yield Mistake("collective.emulated", f"{text}; allowed: numbers from 0 to {spec.count - 1:,}")
 
 
 def _check_bests(scenario: Scenario) -> Iterator[Mistake]:

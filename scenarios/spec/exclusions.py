@@ -233,6 +233,18 @@ _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda co
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
 _PROGRAM = _has("a program", "program.command", lambda config: config.program.command is not None)
 
+_PARTLY = _is_given(
+    "collective.emulated",
+    lambda config: not isinstance(config.collective.emulated, int),
+    "a range or a period of collective.emulated",
+)
+_OBSERVING = _mode(
+    "a mode with measured knowledge",
+    lambda mode: mode.knowledge.is_measured,
+    lambda mode: f"knows {mode.knowledge}",
+)
+_MEASURED_DEMAND = _is_value("te.demand", te.MEASURED)
+
 _LATE = "its timers are later than a packet takes, so links have fifo queues"
 _NO_BEST = "no best is known there"
 _FAIR_VIRTUAL = "fair queues in virtual time"
@@ -332,6 +344,9 @@ TABLE = (
         "what is requested is constant within a collective",
         f'a number of collectives, or te.demand "{te.MEASURED}"',
     ),
+    Exclusion(_PARTLY, _OBSERVING, "it has to see every collective", "a number of collectives, or other knowledge"),
+    Exclusion(_PARTLY, _MEASURED_DEMAND, "it has to be read in every collective", "a number of collectives"),
+    Exclusion(_PARTLY, _BUFFER, "TCP's windows follow from the collectives before", "a number of collectives"),
     Exclusion(_REFEREES, _JOBS, _NO_BEST),
     Exclusion(_REFEREES, _DECLARED, _NO_BEST),
     Exclusion(_REFEREES, _OUTAGES, _NO_BEST),

@@ -60,6 +60,8 @@ _WHAT_FORMS = {
 KINDS = tuple(_WHAT_FORMS)
 CABLE_KINDS = ("link down", "switch down")
 """The kinds that take cables down."""
+KILLED_KINDS = ("agent killed", "controller killed")
+"""The kinds that end a process, which is started again."""
 PLANNED_KINDS = (*CABLE_KINDS, "agent slow")
 """The kinds that change the conditions of the collectives at whose beginning they are in force, and with them decisions
 and predictions."""
@@ -131,6 +133,11 @@ class Fault:
     def lasts_ns(self) -> int | None:
         """How long a fault of a program lasts, in ns; None if it stays."""
         return None if self.lasts_s is None else round(self.lasts_s * 1e9)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the fault ends a process and is over with that: it does not affect the restarted process."""
+        return self.kind in KILLED_KINDS and not self.is_undone
 
     @property
     def ends_ns(self) -> int | None:

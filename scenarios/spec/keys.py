@@ -16,7 +16,7 @@ from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.policy import MODES
-from scenarios.spec import admission, classes, faults, jobs, program, te
+from scenarios.spec import admission, classes, emulated, faults, jobs, program, te
 from scenarios.spec.values import (
     DELAY,
     LINK_DELAY,
@@ -143,6 +143,14 @@ _SCALE = Kind(
     str,
     is_object=True,
     ends=(1, f"1/{MAX_DIVISOR}"),
+)
+_EMULATED = Kind(
+    emulated.ALLOWED,
+    (int, str),
+    lambda given: emulated.parse(given) if isinstance(given, str) else _COUNT.read(given),
+    lambda which: which if isinstance(which, int) else str(which),
+    is_object=True,
+    ends=(*_COUNT.ends, "1-2", "every 3rd"),
 )
 CHOSEN = "chosen"
 """The value of a number that the timing model chooses."""
@@ -301,7 +309,12 @@ KEYS: Mapping[str, Key] = {
         Key("collective.count", "count", _COUNT, "How many collectives the model computes."),
         Key("collective.reembed_every", "reembed_every", _COUNT, "Collectives after which a new ring is chosen."),
         Key("collective.ring", "ring", one_of(*OBJECTIVES), "Objective that a ring minimizes."),
-        Key("collective.emulated", "emulated", _COUNT, "How many of them the emulation measures, from the first on."),
+        Key(
+            "collective.emulated",
+            "emulated",
+            _EMULATED,
+            "Which of them the emulation measures: a number, from the first on, a range or a period.",
+        ),
         Key("collective.budget", "budget_s", DELAY, "Longest acceptable time; results tell whether it is kept."),
         Key("run.modes", "modes", _MODES, "Modes to compare: nothing adapts, rings do, WAN paths do, or both."),
         Key("run.baseline", "baseline", _BASELINE, "What others are compared with: a mode, or a swept key's value."),

@@ -17,6 +17,7 @@ from dataclasses import replace
 from scenarios.signals import guarded
 from scenarios.spec.scenario import from_json
 from scenarios.testbed.capture import CAPTURED, CaptureError, Captures
+from scenarios.testbed.launch import numbers_in
 from scenarios.testbed.platform import CAPACITY, VIRTUAL, Platform
 from scenarios.testbed.point_run import PointRun
 from scenarios.testbed.recovery import Recovery
@@ -28,7 +29,7 @@ _YIELDS = 3  # number of yields, for the processes that forward the output
 def main(arguments: list[str]) -> int:
     """Run one point and print its lines, or in mode "capacity" the machine's throughput; return an exit status."""
     _keep_stdout()
-    config, mode, count = from_json(arguments[0]), arguments[1], arguments[2]
+    config, mode = from_json(arguments[0]), arguments[1]
     platform = Platform.parse(arguments[3]) if arguments[3:] else VIRTUAL
     fair_links = None if mode == CAPACITY else config.fair_links(mode)
     try:
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> int:
                 return 0
             _print({"before": testbed.snapshot()})
             with _capturing(testbed, mode):
-                for result in Recovery(PointRun(testbed, config.mode(mode))).records(count=int(count)):
+                for result in Recovery(PointRun(testbed, config.mode(mode))).records(numbers_in(arguments[2])):
                     _print(result.as_json() if isinstance(result, CollectiveRecord) else {"event": result})
             _print({"after": testbed.snapshot()})
             tell("the shutdown of the network")

@@ -70,6 +70,25 @@ class FaultInjector:
             assert after_s is not None
             self._timers.append(_Timer(start_ns + round(after_s * 1e9), partial(self.inject, index)))
 
+    def skip(self, collective: int) -> tuple[int, ...]:
+        """Do as if a collective ran without a lost attempt; a process that is ended is one that is started again.
+        Return the indices of the faults that are in force when it begins."""
+        for index in self.in_force():
+            if self._age[index] == self._faults[index].lasts:
+                self.end(index)
+        begins: tuple[int, ...] = ()
+        for within in (False, True):
+            for index in self._due(collective, within=within):
+                if self._faults[index].is_short:
+                    self._age[index] = 0
+                    self._ended.add(index)
+                else:
+                    self.inject(index)
+            begins = begins if within else self.in_force()
+        for index in self.in_force():
+            self._age[index] += 1
+        return begins
+
     def after(self) -> bool:
         """End an attempt; return whether a fault was injected within it.
 
@@ -97,7 +116,7 @@ class FaultInjector:
         """Inject a fault, and record it."""
         fault = self._faults[index]
         self._age[index] = 0
-        if fault.kind.endswith("killed") and not fault.is_undone:  # it does not affect the restarted process
+        if fault.is_short:
             self._ended.add(index)
         self._record("injected", fault=index, kind=fault.kind, what=fault.what, cables=sorted(self._cables[index]))
         if fault.kind == "controller killed":

@@ -91,3 +91,13 @@ def _pump(fd: int, sink: Sink) -> None:
     while data := os.read(fd, _CHUNK):
         sink.write(data)
         sink.flush()
+
+
+def words_of(numbers: range) -> str:
+    """Return the numbers of collectives as an argument of the testbed."""
+    return f"{numbers.start}:{numbers.stop}:{numbers.step}"
+
+
+def numbers_in(words: str) -> range:
+    """Return the numbers of collectives that `words_of` wrote."""
+    return range(*map(int, words.split(":")))

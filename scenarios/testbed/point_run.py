@@ -27,8 +27,8 @@ from scenarios.policies.measured_knowledge import (
     ports_of,
     tunnels_of,
 )
-from scenarios.policies.outcome import Readings, readings
-from scenarios.policies.play import play
+from scenarios.policies.outcome import Readings, SkippedOutcome, readings
+from scenarios.policies.play import World, play
 from scenarios.policies.players import player_of
 from scenarios.policies.policy import Mode
 from scenarios.policies.rules import reacts
@@ -82,6 +82,27 @@ class MeasuredOutcome:
         return np.array(self.record.arrived_ns) / 1e9
 
 
+class Skipping:
+    """A `play.World` that runs only some collectives in another one: those of `numbers`, and the one before each of
+    them, which leaves the network and the agents as they are after it. The others are skipped: the policy decides
+    before them, and faults take effect, by `skip`."""
+
+    def __init__(
+        self,
+        world: World[MeasuredOutcome],
+        numbers: range,
+        skip: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self._world, self._numbers, self._skip = world, numbers, skip
+
+    def run(self, number: int, decide: Callable[[], Action]) -> MeasuredOutcome | SkippedOutcome:
+        """As `play.World.run`."""
+        if number in self._numbers or number + 1 in self._numbers:
+            return self._world.run(number, decide)
+        self._skip(number)
+        return SkippedOutcome(number, decide())
+
+
 class PointRun:
     """Runs the collectives of a testbed's configuration in one mode, in the order of their numbers. A `play.World`;
     `player` is the mode's policy."""
@@ -91,14 +112,16 @@ class PointRun:
         self._config, self._fabric, self._conditions = testbed.config, testbed.fabric, testbed.conditions
         self.player = player_of(self._config, mode.name, self._conditions)
         self._completed_placement: tuple[int, ...] = ()  # the placement of the last completed collective
+        self._last = -1  # the number of the last collective that ran
         self._demands = Demands(self._config, self._conditions) if self._config.measures_demands(mode) else None
         self._wanted_bps: Floats | None = None  # the demands of the next collective, for `Traffic.with_demands`
         self._paths: list[tuple[int, ...]] = []  # of the current collective, first and after each change of tunnels
 
-    def records(self, *, count: int) -> Iterator[CollectiveRecord]:
-        """Run the first `count` collectives in order; raises the first failure."""
-        for outcome in play(self, self.player, range(count)):
-            yield outcome.record
+    def records(self, numbers: range) -> Iterator[CollectiveRecord]:
+        """Run these collectives in order; raises the first failure."""
+        for outcome in play(Skipping(self, numbers), self.player, range(numbers[-1] + 1)):
+            if isinstance(outcome, MeasuredOutcome) and outcome.number in numbers:
+                yield outcome.record
 
     def run(self, number: int, decide: Callable[[], Action]) -> MeasuredOutcome:
         """As `play.World.run`, without faults; raises the errors of `collective`."""
@@ -143,7 +166,7 @@ class PointRun:
         watch = self._counter_watch(rates_bps, of_ports=self.player.belief.observes(number))
         watching = nullcontext() if watch is None else watch
         moved = list[tuple[int, ...]]() if self._mode.reroute.within_s is not None else None
-        if moved is not None and number == 0:
+        if moved is not None and self._last < 0:
             self._fill_flow_tables(rates_bps)
         messages = 0
 
@@ -168,7 +191,7 @@ class PointRun:
             )
             if watch is not None:
                 watch.end()
-        self._completed_placement = self.testbed.placement
+        self._completed_placement, self._last = self.testbed.placement, number
         if moved is not None:
             before = record.reconfigure_messages or 0
             record = replace(record, moved=tuple(moved), reconfigure_messages=before + messages)
@@ -348,14 +371,15 @@ class PointRun:
         placement, routing = self.player.in_force.after(action)
         self.testbed.tell(f"collective {number}: the placement")
         begun_ns = time.monotonic_ns() if probed_ns is None else probed_ns
-        embeds = reembeds or not self.testbed.placement
+        is_first = number != self._last + 1 or number == 0  # after collectives that were skipped, all is made anew
+        embeds = reembeds or not self.testbed.placement or is_first
         if embeds:
             try:
                 self.testbed.placement = tuple(placement.ranks.tolist())
             except ValueError as error:  # too many cables are down
                 raise CollectiveError(f"no placement can be chosen: {error}") from None
         self.testbed.connect()
-        due = reroute or number == 0 or reembeds or reroutes or self.testbed.lacks_flow_paths(self._mode)
+        due = reroute or is_first or reembeds or reroutes or self.testbed.lacks_flow_paths(self._mode)
         due = due or (
             bool(self.testbed.tunnels) and not self._mode.reroutes and number % self._config.te.collectives == 0
         )

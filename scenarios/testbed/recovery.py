@@ -18,7 +18,7 @@ from scenarios.policies.play import play
 from scenarios.policies.situation import Action
 from scenarios.spec.faults import CABLE_KINDS, MAX_ATTEMPTS, dead_cables
 from scenarios.testbed.fault_injector import FaultInjector
-from scenarios.testbed.point_run import MeasuredOutcome, PointRun
+from scenarios.testbed.point_run import MeasuredOutcome, PointRun, Skipping
 from scenarios.testbed.testbed import CollectiveRecord, Event, WrongDataError
 from topologies.fabric.failures import cable
 
@@ -41,14 +41,16 @@ class Recovery:
         self._faults = testbed.config.faults
         self._interfaces = [f"/proc/{pid}/net/dev" for pid in testbed.network.host_pids]
 
-    def records(self, *, count: int) -> Iterator[CollectiveRecord | Event]:
-        """Run the first `count` collectives in order; yield the record of each, then the events until its end.
+    def records(self, numbers: range) -> Iterator[CollectiveRecord | Event]:
+        """Run these collectives in order; yield the record of each, then the events until its end. Of those that are
+        not among them, only faults that begin or end are told.
 
         The last event is always "ended". Raises the errors in `testbed.Failure` if a collective cannot be completed.
         """
         try:
-            for outcome in play(self, self._point.player, range(count)):
-                yield outcome.record
+            for outcome in play(Skipping(self, numbers, self._skip), self._point.player, range(numbers[-1] + 1)):
+                if isinstance(outcome, MeasuredOutcome) and outcome.number in numbers:
+                    yield outcome.record
                 yield from self._take_events()
         except Exception as error:
             self._record("ended", why=str(error))
@@ -56,6 +58,11 @@ class Recovery:
             raise
         self._record("ended", why="")
         yield from self._take_events()
+
+    def _skip(self, number: int) -> None:
+        """Begin and end the faults that do so before or in a collective that is not run."""
+        self._collective = number
+        self._testbed.faults_under[number] = self._testbed.faults(self._injector.skip(number))
 
     def _record(self, event: str, **fields: object) -> None:
         """Record an event, with the present time unless `fields` has `at_ns`."""

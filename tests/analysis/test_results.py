@@ -36,7 +36,7 @@ def begun(path: Path, count: int, point: Point = BASE) -> Writer:
     (path / "provenance.json").write_text(json.dumps(known))
     (path / "settings.json").write_text(json.dumps(SETTINGS))
     (path / "scenario.toml").write_text("")
-    return Writer(path, SETTINGS, {point: count})
+    return Writer(path, SETTINGS, {point: range(count)})
 
 
 @pytest.mark.parametrize("removed", ["*", "*.collectives.parquet", "*.transfers.parquet"])

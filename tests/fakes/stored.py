@@ -62,7 +62,7 @@ def write_run(
             rates = conditions.shared_bps(0, emulated)
             tables.append(schema.conditions_table(place, 0, rates, conditions.shared_delays_s))
         write_table(directory / "conditions.parquet", schema.SCHEMAS["conditions"], tables)
-    with closing(Writer(directory, settings, {point: len(rows) for point, rows in points.items()})) as writer:
+    with closing(Writer(directory, settings, {point: range(len(rows)) for point, rows in points.items()})) as writer:
         for point, rows in points.items():
             writer.add(point, rows.part(0, (unfinished or {}).get(point.mode, len(rows))))
         writer.flush()

@@ -72,7 +72,7 @@ def main(delay: str, wan: str, link: str, instants: str) -> None:
     (span,) = found.workload.jobs
     there_s = []
     with Testbed(struck, fair_links=struck.fair_links("base")) as testbed:
-        for record in Recovery(PointRun(testbed, MODES["base"])).records(count=struck.collective.count):
+        for record in Recovery(PointRun(testbed, MODES["base"])).records(range(struck.collective.count)):
             if isinstance(record, CollectiveRecord):
                 there_s.append(max(record.arrived_ns[span.transfers.start : span.transfers.stop]) / 1e9)
     shown = {"recovery_s": recovery_s, "due_s": copy.due_s, "there_s": there_s[::2], "struck_s": there_s[1::2]}

@@ -36,7 +36,7 @@ def ours(scenario: str, python: str) -> None:
         chunk_bytes = testbed.config.collective.chunk_bytes
         for kind in KINDS:
             testbed.renew(CollectiveSpec(kind=kind, chunk_bytes=chunk_bytes))
-            (record,) = PointRun(testbed, MODES["base"]).records(count=1)
+            (record,) = PointRun(testbed, MODES["base"]).records(range(1))
             found[kind] = record.completion_s
         hosts = [
             {"pid": pid, "address": gpu.ip, "interface": gpu.interface}

@@ -122,7 +122,7 @@ def main(scenario: str) -> None:
     found: dict[str, Any] = {}
     with Testbed(load_scenario(scenario)) as testbed:
         pids = testbed.network.host_pids
-        rows = PointRun(testbed, MODES["joint"]).records(count=5)
+        rows = PointRun(testbed, MODES["joint"]).records(range(5))
         times = [next(rows).completion_s]
         everywhere = json.dumps([*addresses(), "10.0.0.254", "10.255.255.255"])
         found["modes"], found["listening"] = modes(), listening()

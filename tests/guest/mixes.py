@@ -109,7 +109,7 @@ def measured(setting: Scenario) -> dict[str, float]:
     with Testbed(setting, fair_links=setting.fair_links("base")) as testbed:
         (record,) = (
             one
-            for one in Recovery(PointRun(testbed, MODES["base"])).records(count=1)
+            for one in Recovery(PointRun(testbed, MODES["base"])).records(range(1))
             if isinstance(one, CollectiveRecord)
         )
     assert record.drops == 0 or any(one.after_s is not None for one in setting.faults)

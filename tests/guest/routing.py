@@ -15,7 +15,7 @@ def sent_in_a_collective(scenario: str) -> dict[str, int]:
     setting = load_scenario(scenario)
     (mode,) = setting.run.modes
     with Testbed(setting, fair_links=setting.fair_links(mode)) as testbed:
-        rows = PointRun(testbed, MODES[mode]).records(count=2)
+        rows = PointRun(testbed, MODES[mode]).records(range(2))
         next(rows)
         before = sent_bytes()
         next(rows)

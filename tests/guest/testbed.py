@@ -50,7 +50,7 @@ def main(scenario: str, mode: str) -> None:
     events: list[Event] = []
     with Testbed(load_scenario(scenario)) as testbed:
         ports, before = wan_ports(testbed), sent_bytes()
-        for row in Recovery(PointRun(testbed, MODES[mode])).records(count=COUNT):
+        for row in Recovery(PointRun(testbed, MODES[mode])).records(range(COUNT)):
             if not isinstance(row, CollectiveRecord):
                 events.append(row)
                 continue

@@ -318,7 +318,7 @@ def test_job_rows_can_be_read_from_an_interrupted_run_and_from_the_completed_run
     (tmp_path / "provenance.json").write_text(json.dumps(known))
     slices = [one.rows for one in Model(batch=10).run(found.configurations()) if isinstance(one, Slice)]
     for stop in (1, 3):
-        with closing(Writer(tmp_path, settings_as_json(found), {point: 30})) as writer:
+        with closing(Writer(tmp_path, settings_as_json(found), {point: range(30)})) as writer:
             for rows in slices[:stop]:
                 writer.add(point, rows)
             writer.flush()
@@ -331,7 +331,7 @@ def test_job_rows_can_be_read_from_an_interrupted_run_and_from_the_completed_run
     assert np.allclose(both.to_numpy(), run.collectives.completion_s.to_numpy(), rtol=1e-12)
     next((tmp_path / reader.PARTS).glob("*.jobs.parquet")).unlink()
     with pytest.raises(reader.ResultsError, match="is damaged"):
-        Writer(tmp_path, settings_as_json(found), {point: 30})
+        Writer(tmp_path, settings_as_json(found), {point: range(30)})
 
 
 def test_summary_json_report_and_figures_contain_every_job(tmp_path, capsys, monkeypatch):

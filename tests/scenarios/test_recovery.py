@@ -75,7 +75,7 @@ def run(testbed: Scripted, count: int) -> tuple[list[CollectiveRecord], list[Any
     """Return the records, the events, and the message of the error that ended the run, or "" without one."""
     records, events = list[CollectiveRecord](), list[Any]()
     try:
-        for item in Recovery(testbed).records(count=count):  # type: ignore[arg-type]
+        for item in Recovery(testbed).records(range(count)):  # type: ignore[arg-type]
             records.append(item) if isinstance(item, CollectiveRecord) else events.append(item)
     except Exception as error:
         return records, events, str(error)

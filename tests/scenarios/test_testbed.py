@@ -69,7 +69,7 @@ def test_retransmitted_bytes_are_recorded_per_collective_in_every_queue(
     found, joined = iter(totals), []
     up._communicator.retransmitted_bytes = lambda: next(found)
     up._communicator.connect = lambda placement, **_: joined.append(placement)
-    records = list(PointRun(up, MODES["base"]).records(count=3))
+    records = list(PointRun(up, MODES["base"]).records(range(3)))
     assert [record.retransmitted_bytes for record in records] == [700, 0, 250]
     assert records[2].as_json()["retransmitted_bytes"] == 250
     assert len(joined) == connected
