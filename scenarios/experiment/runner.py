@@ -20,6 +20,7 @@ from analysis.statistics.fidelity import Fidelity, fidelity
 from scenarios.engines.base import Activity, Engine, EngineEvent, Failed, FaultOutcome, Retrying, Slice, Snapshot
 from scenarios.engines.emulation import Emulation
 from scenarios.experiment import progress
+from scenarios.experiment.ecmp import ecmp_gains
 from scenarios.experiment.heartbeat import heartbeat
 from scenarios.experiment.options import CANNOT, DONE, FAILED
 from scenarios.experiment.run_files import RunFiles
@@ -269,13 +270,15 @@ def _storing(events: Iterable[EngineEvent], engine: str, writer: Writer) -> Iter
 
 
 def _print(run: Run, files: RunFiles, results: Sequence[ConfigResult], run_fidelity: Fidelity | None) -> None:
+    with heartbeat(lambda: "predicting what ECMP alone would gain"):
+        ecmp = ecmp_gains((result.index, result.config) for result in results)
     if run.json:
-        text = as_json(str(files.path), results, run_fidelity, unmeasured=run.unmeasured)
+        text = as_json(str(files.path), results, run_fidelity, unmeasured=run.unmeasured, ecmp=ecmp)
     else:
         fidelity_text = str(run_fidelity) if run_fidelity else ""
         parts = ["no point was finished", fidelity_text]
         if results:
-            parts = [as_sentence(results), fidelity_text, as_text(results), f"results in {files.path}"]
+            parts = [as_sentence(results), fidelity_text, as_text(results, ecmp), f"results in {files.path}"]
         text = "\n\n".join(filter(None, parts))
     try:
         print(text, flush=True)

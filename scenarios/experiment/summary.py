@@ -33,6 +33,7 @@ from analysis.statistics.transfer_times import times_of
 from hosts.collectives.kinds import TRAINING
 from hosts.collectives.training import extra_forwards_by_stage, in_flight
 from scenarios.engines.prediction import critical_path, exposed_s, link_bytes
+from scenarios.experiment.ecmp import EcmpGain, lines_of
 from scenarios.spec.admission import UNADMITTED
 from scenarios.spec.labels import setting_of
 from scenarios.spec.scenario import Scenario, plain_values
@@ -389,13 +390,18 @@ def _mean(values: npt.NDArray[np.float64]) -> float | None:
 
 
 def as_json(
-    run: str, results: Sequence[ConfigResult], fidelity: Fidelity | None, *, unmeasured: str | None = None
+    run: str,
+    results: Sequence[ConfigResult],
+    fidelity: Fidelity | None,
+    *,
+    unmeasured: str | None = None,
+    ecmp: Sequence[EcmpGain] = (),
 ) -> str:
     """Return one JSON object on one line: the run's folder, its points, and its fidelity if something was measured.
 
     A point's `critical_path` divides the predicted time of its first collective into seconds by link; for training,
     `link_bytes` are the bytes that this collective sends over each link. `unmeasured` is why nothing was measured,
-    although it was requested.
+    although it was requested, and `ecmp` what ECMP alone would gain.
     """
     points = [
         _point_as_json(result, point)
@@ -414,6 +420,8 @@ def as_json(
         answer["fidelity"] = numbers | {"holds": fidelity.holds, "warnings": list(fidelity.warnings)}
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
+    if ecmp:
+        answer["ecmp"] = [{"setting": one.setting, "gain": one.gain, "collectives": one.collectives} for one in ecmp]
     return json.dumps(answer, allow_nan=False)
 
 
@@ -608,8 +616,9 @@ def as_sentence(results: Sequence[ConfigResult]) -> str:
     return answer(_settings_of(results), times)
 
 
-def as_text(results: Sequence[ConfigResult]) -> str:
-    """Return a table of the points and each configuration's order of the modes, with the paper's claims for its own."""
+def as_text(results: Sequence[ConfigResult], ecmp: Sequence[EcmpGain] = ()) -> str:
+    """Return a table of the points, each configuration's order of the modes, with the paper's claims for its own, and
+    what ECMP alone would gain."""
     points = [(result, point) for result in results for point in result.points]
     over = list(dict.fromkeys(point.over for _, point in points if point.over is not None))
     compared = f"gain over {over[0] if len(over) == 1 else 'the baseline'}, 95 % interval"
@@ -624,6 +633,7 @@ def as_text(results: Sequence[ConfigResult]) -> str:
         *_fault_lines(results),
         *_training_lines(results),
         *_order_lines(results),
+        *lines_of(ecmp),
     )
     return "\n".join([*aligned(rows, range(3)), *more])
 
