@@ -30,6 +30,7 @@ from scenarios.experiment.options import BAD_USAGE, DONE, FAILED, Request, parse
 from scenarios.experiment.run_folder import FolderError, RunFolder
 from scenarios.experiment.summary import links_of, plan_as_json
 from scenarios.policies.decide import spread_pairs, spreads_over
+from scenarios.policies.policy import MODES
 from scenarios.signals import OutputError
 from scenarios.spec import ScenarioError, file_notes
 from scenarios.spec.load import resolved
@@ -224,7 +225,9 @@ def _program(request: Request, arguments: Sequence[str]) -> int:
     except FolderError as error:
         print(_unmade_folder(request, error), file=sys.stderr)
         return BAD_USAGE
-    modes = request.scenario.run.modes if request.modes_given else request.scenario.run.modes[:1]
+    modes = request.scenario.run.modes
+    if not request.modes_given and {*modes} >= {*MODES}:  # nothing names modes: all are compared by default
+        modes = modes[:1]
     shown = request.rank_output
     return run_program(request.scenario, folder, ["run.py", *arguments], modes, as_json=request.json, shown=shown)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.engines import ENGINES
-from scenarios.policies.policy import MODES
 from scenarios.spec import ScenarioError, scenario_names
 from topologies.command_line import CommandParser
 from topologies.errors import did_you_mean, format_value
@@ -245,7 +244,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
         jobs_given=options.jobs is not None,
         export=None if options.export is None else tuple(options.export),
         rank_output=options.rank_output or ("none" if options.json else "0"),
-        modes_given=options.modes is not None or not {*scenario.run.modes} >= {*MODES},
+        modes_given=options.modes is not None,
         **{name: getattr(options, name) for name in ("dask", "out", "resume", "dry_run", "json", "no_report", "cli")},
     )
 
@@ -362,7 +361,9 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
         if option in _SWEPT and len(values) > 1:
             overrides.append(Override(f"sweep.{keys[0]}", values, where, typed))
         else:
-            overrides += [Override(key, values if option == "modes" else values[0], where, typed) for key in keys]
+            # If the value of --collectives is wrong, one message is enough.
+            used = keys if isinstance(values[0], int | float) else keys[:1]
+            overrides += [Override(key, values if option == "modes" else values[0], where, typed) for key in used]
     if options.capture:
         overrides.append(Override("program.capture", options.capture, "--capture"))
     if options.baseline:

@@ -146,7 +146,7 @@ _SCALE = Kind(
 )
 _EMULATED = Kind(
     emulated.ALLOWED,
-    (int, str),
+    (int, float, str),
     lambda given: emulated.parse(given) if isinstance(given, str) else _COUNT.read(given),
     lambda which: which if isinstance(which, int) else str(which),
     is_object=True,

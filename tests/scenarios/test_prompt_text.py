@@ -80,7 +80,8 @@ def state(*, dead: Cables = NO_CABLES, routes: Any = (), fabric: Fabric = FABRIC
         ("capture s0b0>s1b0 wan.pcap", (LINK["s0b0>s1b0"], "wan.pcap")),
         ("capture stop", None),
         ("iperf g0 4 2", (0, 4, 2)),
-        ("link s0l0 g0 up", ("s0l0", "g0", True)),
+        ("link s0l0 g0 up", (FABRIC.cables[0], True)),
+        ("link s0b0-s1b0 down", (next(one for one in FABRIC.cables if one.name == "s0b0-s1b0"), False)),
     ],
 )
 def test_a_command_line_is_parsed_into_values(line: str, value: object) -> None:

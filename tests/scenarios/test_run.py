@@ -11,7 +11,8 @@ import pytest
 from analysis.results.reader import load, open_run
 from scenarios.experiment import command
 
-POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "wan_delay_s", "collectives", "seed", "mean_s", "total_s"]
+POINT_KEYS = ["engine", "mode", "gpus", "chunk_bytes", "pieces", "wan_delay_s", "collectives", "seed"]
+POINT_KEYS += ["mean_s", "total_s"]
 
 
 @pytest.fixture
@@ -70,9 +71,9 @@ def test_a_sweep_may_mix_a_number_and_a_list(run, tmp_path):
 
 def test_with_json_stdout_is_exactly_one_object(run):
     answer = json.loads(run("--collectives", 30, "--json", "--no-report", "--out", "there").out)
-    assert list(answer) == ["run", "points"] and answer["run"] == "there"
+    assert list(answer) == ["run", "points", "ecmp"] and answer["run"] == "there"
     assert [point["mode"] for point in answer["points"]] == ["base", "ccl", "wan", "joint"]
-    assert all(list(point)[:12] == [*POINT_KEYS, "gain", "baseline", "gain_vs_base"] for point in answer["points"])
+    assert all(list(point)[:13] == [*POINT_KEYS, "gain", "baseline", "gain_vs_base"] for point in answer["points"])
     base = answer["points"][0]
     assert base["gain_vs_base"] == 0 and base["total_s"] == pytest.approx(30 * base["mean_s"])
     for point in answer["points"]:
