@@ -21,6 +21,7 @@ MAX_PANELS = 16
 
 _QUANTILES = 200  # points drawn of a longer series, whose single steps would be too small to see
 _COLUMNS = 4
+_WIDE = 4  # panels whose longest times differ by a larger factor have time axes of their own
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,8 +41,11 @@ def picture(name: str, group: FigureGroup, shown: Sequence[Configuration], point
     by_panel = [[p for p in points.values() if p.configuration is one] for one in shown]
     keys = [key for key in (group.across, group.facet) if key is not None] if len(shown) > 1 else []
     with canvas(max(5.2, 2.6 * columns), 2.5 * -(-len(shown) // columns) + 0.9) as figure:
-        for index, axes in enumerate(panels(figure, len(shown), columns=columns, sharey=True)):
-            _draw(axes, by_panel[index])
+        longest = [max((float(p.completion_s.max()) for p in here), default=0.0) for here in by_panel]
+        is_shared = max(longest) <= _WIDE * min(longest)
+        for index, axes in enumerate(panels(figure, len(shown), columns=columns, sharey=True, sharex=is_shared)):
+            _draw(axes, by_panel[index], max(longest) if is_shared else longest[index])
+            axes.tick_params(labelbottom=True)  # also above the last row, which may be shorter
             title = [f"{group.key_words(key)} {words(key, shown[index].value(key))}" for key in keys]
             axes.set_title("\n".join([*title, _counts(by_panel[index])]), fontsize=8)
             if index % columns == 0:
@@ -75,12 +79,13 @@ def shares(times_s: Floats) -> tuple[Floats, Floats]:
     return ordered[-(-steps * len(ordered) // _QUANTILES) - 1], steps / _QUANTILES
 
 
-def _draw(axes: Axes, points: Sequence[PointRows]) -> None:
+def _draw(axes: Axes, points: Sequence[PointRows], longest_s: float) -> None:
+    """Draw a panel, whose unit of time fits the longest time."""
     if not points:  # the run was interrupted before this configuration
         axes.set_axis_off()
         axes.text(0.5, 0.5, "no collective", ha="center", va="center", transform=axes.transAxes)
         return
-    scale, unit = time_unit(max(float(point.completion_s.max()) for point in points))
+    scale, unit = time_unit(longest_s)
     measured = {point.mode: point for point in points if point.engine == "emulation"}
     for point in points:
         if point.engine == "model":
@@ -93,15 +98,14 @@ def _draw(axes: Axes, points: Sequence[PointRows]) -> None:
         times, share = shares(point.completion_s)
         axes.plot(times / scale, share, zorder=3, **marker(point.mode, measured=True) | {"markersize": 3.5})
     axes.set_ylim(0, 1.02)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.03 * longest_s / scale)
     axes.set_xlabel(f"completion time ({unit})")
     axes.grid(True, axis="x")
 
 
 def _line(axes: Axes, times: Floats, look: dict[str, Any]) -> None:
     x, share = shares(times)
-    style = "default" if len(x) >= _QUANTILES else "steps-post"
-    axes.plot([x[0], *x], [0, *share], drawstyle=style, **look)
+    axes.plot([x[0], *x], [0, *share], drawstyle="steps-post", **look)
 
 
 def _handles(by_panel: Sequence[Sequence[PointRows]]) -> list[Line2D]:

@@ -86,17 +86,16 @@ def picture(name: str, group: FigureGroup, points: Points) -> Picture:
     is_base = over is None
     with canvas(max(5.6, width), bands * (2.8 if is_base else 4.3) + 0.9) as figure:
         heights = [3.0, 0.01 if is_base else 2.0] * bands
+        means_s = [one.summary.mean_s.value for compared in comparisons for one in compared.estimates]
         axes = figure.subplots(2 * bands, columns, squeeze=False, sharex="col", height_ratios=heights)
         for (band, column), comparison, title, here in drawn:
             times, gains = axes[2 * band : 2 * band + 2, column]
             if is_faceted:
                 gains.margins(x=0.09)  # keeps the last tick's label clear of the next panel's first one
-            first = band // rows * rows  # the first band of this comparison
-            if is_faceted and (band, column) != (first, 0):
-                times.sharey(axes[2 * first, 0])
-                gains.sharey(axes[2 * first + 1, 0])
+            if times is not axes[0, 0]:  # one scale, for measured and predicted times, too
+                times.sharey(axes[0, 0])
+                gains.sharey(axes[1, 0])
             shown = tuple(one for one in comparison.estimates if one.configuration in here)
-            means_s = [one.summary.mean_s.value for one in comparison.estimates]
             _draw(times, gains, replace(comparison, estimates=shown), group, means_s)
             subject = _subject(comparison).replace(", ", "\n") if is_faceted else _subject(comparison)
             times.set_title(f"{title}\n{subject}".strip(), fontsize=8.5)
@@ -277,20 +276,20 @@ def _plot(
     axes: Axes, x: Sequence[float], y: Sequence[Interval], scale: float, look: dict[str, Any], *, whiskers: bool
 ) -> None:
     order = sorted(range(len(x)), key=x.__getitem__)
-    axes.plot([x[i] for i in order], [y[i].value * scale for i in order], zorder=3, **look)
+    axes.plot([x[i] for i in order], [y[i].value * scale for i in order], zorder=4, **look)
     if whiskers:
         for at, interval in zip(x, y, strict=True):
-            _whisker(axes, at, interval, scale)
+            _whisker(axes, at, interval, scale, zorder=3)  # behind the marker, which hides a shorter interval
 
 
-def _whisker(axes: Axes, x: float, interval: Interval, scale: float) -> None:
+def _whisker(axes: Axes, x: float, interval: Interval, scale: float, *, zorder: float = 4) -> None:
     if math.isnan(interval.low):
         return
     # If times do not vary, rounding may put the mean slightly outside the interval.
     value = interval.value
     error = [[max(0.0, value - interval.low) * scale], [max(0.0, interval.high - value) * scale]]
     axes.errorbar(
-        x, value * scale, yerr=error, fmt="none", ecolor=INK, elinewidth=0.8, capthick=0.8, capsize=1.8, zorder=4
+        x, value * scale, yerr=error, fmt="none", ecolor=INK, elinewidth=0.8, capthick=0.8, capsize=1.8, zorder=zorder
     )
 
 

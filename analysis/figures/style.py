@@ -1,7 +1,8 @@
 """The style of all figures: the colour, hatch, marker, line and label of each mode, colour maps and units of time.
 
-The colours of the built-in modes get lighter from base to joint in even steps of lightness, so that they can be told
-apart in grey and with any kind of colour vision; each mode also has a hatch and a marker of its own. Measured points
+The colours of the built-in modes get darker from base to joint in even steps of lightness, so that what does most is
+seen most, and they can be told apart in grey and with any kind of colour vision; each mode also has a hatch and a
+marker of its own. Measured points
 are filled, predicted ones open or lines.
 """
 
@@ -32,10 +33,10 @@ _GAPS = (0, (3, 1.5))
 
 _BUILT_IN: Mapping[str, ModeStyle] = MappingProxyType(
     {
-        "base": ModeStyle(label="base (both fixed)", colour="#17375E", hatch="", marker="o", line="-", width=2.8),
-        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#B5472F", hatch="///", marker="s", line=_GAPS, width=1.8),
-        "wan": ModeStyle(label="wan (paths re-chosen)", colour="#5BA4CF", hatch="---", marker="^", line="-", width=2.8),
-        "joint": ModeStyle(label="joint (both)", colour="#F5D04C", hatch="xxx", marker="D", line=_GAPS, width=1.8),
+        "base": ModeStyle(label="base (both fixed)", colour="#B4BAC4", hatch="", marker="o", line="-", width=2.8),
+        "ccl": ModeStyle(label="ccl (re-embedded)", colour="#CB7C42", hatch="///", marker="s", line=_GAPS, width=1.8),
+        "wan": ModeStyle(label="wan (paths re-chosen)", colour="#2A64A0", hatch="---", marker="^", line="-", width=2.8),
+        "joint": ModeStyle(label="joint (both)", colour="#371C58", hatch="xxx", marker="D", line=_GAPS, width=1.8),
     }
 )
 

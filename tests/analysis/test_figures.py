@@ -21,6 +21,7 @@ from analysis.figures.__main__ import draw, main
 from analysis.figures.fabric import NODE, Curves, positions
 from analysis.figures.run_points import Configuration, groups_of
 from analysis.figures.style import MODE_STYLES, paler
+from scenarios.api import plot
 from tests.fakes.stored import OFF, write_run
 from topologies.fabric.fabric import FabricSpec, build_fabric
 from topologies.fabric.wan import WanSpec
@@ -257,6 +258,34 @@ def test_mode_colours_differ_in_greyscale_and_with_every_colour_vision_deficienc
                 assert np.linalg.norm(lab(one, seen) - lab(other, seen)) > least * 1.3, (one, other, seen)
     for part in ("marker", "hatch", "label"):
         assert len({getattr(style, part) for style in MODE_STYLES.values()}) == len(MODES)
+
+
+def test_joint_is_the_darkest_mode_and_base_the_palest():
+    lightness = [lab(MODE_STYLES[mode].colour, "normal")[0] for mode in MODES]
+    assert lightness == sorted(lightness, reverse=True)
+
+
+def test_measured_and_predicted_times_have_one_scale_and_markers_hide_shorter_intervals(both):
+    figure = plot(both)
+    above = [axes for axes in figure.axes if axes.get_ylabel().startswith("mean time")]
+    below = [axes for axes in figure.axes if axes.get_ylabel().startswith("gain")]
+    for row in (above, below):
+        assert len(row) == 2 and row[0].get_ylim() == row[1].get_ylim()
+    whiskers = [one for axes in (*above, *below) for box in axes.containers if (one := box.lines[2])]
+    markers = [one for axes in (*above, *below) for one in axes.lines if one.get_marker() in "os^D"]
+    assert whiskers and markers
+    assert max(bar.get_zorder() for bars in whiskers for bar in bars) < min(one.get_zorder() for one in markers)
+
+
+@pytest.mark.parametrize(("sizes", "shared"), [(["1 MB", "2 MB"], True), (["1 MB", "64 MB"], False)])
+def test_distributions_are_steps_over_one_axis_of_time_unless_their_times_differ_widely(tmp_path, sizes, shared):
+    write_run(tmp_path / "run", overrides={"sweep.collective.chunk": sizes}, modelled=300, emulated=5)
+    figure = plot(tmp_path / "run", "cdf")
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() != "None"]
+    assert lines and {line.get_drawstyle() for line in lines} == {"steps-post"}
+    assert len({axes.get_xlim() for axes in figure.axes}) == (1 if shared else 2)
+    for axes in figure.axes:
+        assert max(line.get_xdata().max() for line in axes.lines) <= axes.get_xlim()[1]
 
 
 def test_the_timeline_of_a_measured_collective_shows_its_measured_transfers(both):
