@@ -199,7 +199,7 @@ class Collective:
     def via(self, flow: Flow) -> str:
         """Return the nodes on a flow's path in order, "g3>s0b1>s1b0>g4"; for a stream its GPU."""
         links = links_in_grain(self.configuration.fabric).all
-        return ">".join([self.gpu(flow.src), *(links[index].dst for index in flow.links)])
+        return ">".join([self.gpu(flow.src), *(links[index].far_end for index in flow.links)])
 
 
 def collectives_of(run: Run, points: Points, configuration: Configuration, *, number: int) -> list[Collective]:

@@ -206,10 +206,17 @@ def _gain(point: PointRows, points: Points, baselines: Baselines) -> Interval | 
 def _line(point: PointRows, summary: Summary, over_base: Interval | None) -> list[str]:
     """Return a point's line of the summary."""
     line = [point.engine, point.configuration.label, point.mode, f"{summary.collectives:,}"]
-    line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3), f"{summary.total_s.value:,.3f}"]
+    line += [f"{summary.mean_s.value * 1e3:,.3f}", _bounds(summary.mean_s, 1e3, 3)]
+    line += [_mean_ms(point, "bound_s"), _mean_ms(point, "reconfigure_s"), f"{summary.total_s.value:,.3f}"]
     if over_base is None:
         return [*line, "", ""]
     return [*line, f"{fixed(over_base.value * 100, 1)} %", _bounds(over_base, 100, 1)]
+
+
+def _mean_ms(point: PointRows, column: str) -> str:
+    """Return the mean of a column of times in ms, over the collectives that have one; "—" if none has."""
+    mean_s = float(point.rows[column].mean())
+    return "—" if math.isnan(mean_s) else f"{mean_s * 1e3:,.3f}"
 
 
 def _fifo_line(point: PointRows) -> Iterator[list[str]]:

@@ -45,11 +45,11 @@ def main() -> None:
         Path("saved.toml").write_text(resolved(bed.scenario()))
     for name in setting.run.modes:
         with Testbed(setting, platform=VIRTUAL) as testbed:
-            found[name].append([row(record) for record in PointRun(testbed, setting.mode(name)).records(count=COUNT)])
+            found[name].append([row(record) for record in PointRun(testbed, setting.mode(name)).records(range(COUNT))])
     (saved,) = load_scenario("saved.toml").configurations()
     with Testbed(saved, platform=VIRTUAL) as testbed:
         found["saved"].append(
-            [row(record) for record in PointRun(testbed, saved.mode(saved.run.modes[0])).records(count=1)]
+            [row(record) for record in PointRun(testbed, saved.mode(saved.run.modes[0])).records(range(1))]
         )
     print(json.dumps(found))
 

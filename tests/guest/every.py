@@ -73,7 +73,7 @@ def measured(of: dict[str, Scenario]) -> dict[str, Any]:
     with Testbed(next(iter(of.values())), fair_links=sorted(links) or None) as testbed:
         for name, setting in of.items():
             testbed.renew(setting.collective)
-            (record,) = PointRun(testbed, MODES["base"]).records(count=1)
+            (record,) = PointRun(testbed, MODES["base"]).records(range(1))
             found[name] = {
                 "arrived_ns": record.arrived_ns,
                 "measured_s": record.completion_s,

@@ -26,6 +26,7 @@ COPY: Part = {"kind": "transfer", "ranks": [0, 4], "size": "1 MB", "deadline": "
 TRANSFER: Part = {"run": {"modes": ["base"]}, "job": [COPY]}
 STREAM: Part = TRANSFER | {"job": [COPY | {"size": None, "deadline": None, "rate": "1 Mbit/s", "duration": "1 s"}]}
 ADMITTED: Part = TRANSFER | SPRAY
+PARTLY: Part = {"collective": {"emulated": "every 3rd"}}
 MIXED: Part = ADMITTED | {"job": [COPY | {"class": "gold"}, JOB], "class": [{"name": "gold", "priority": 0}]}
 
 
@@ -136,6 +137,13 @@ PAIRS: list[tuple[Part, Part, str]] = [
         {"te": {"demand": "requested"}},
         'te.every: 100 ms cannot be combined with te.demand "requested"',
     ),
+    (PARTLY, READS, "collective.emulated: every 3rd cannot be combined with a mode with measured knowledge"),
+    (
+        PARTLY,
+        TE | {"te": {"every": "100 ms", "demand": "measured"}},
+        'collective.emulated: every 3rd cannot be combined with te.demand "measured"',
+    ),
+    (PARTLY, BUFFER, "collective.emulated: every 3rd cannot be combined with fabric.buffer"),
     (referees("policy"), {"job": [JOB]}, 'run.referees: ["policy"] cannot be combined with jobs'),
     (referees("policy"), FAULT, 'run.referees: ["policy"] cannot be combined with faults'),
     (

@@ -42,6 +42,7 @@ CONTEXTS = {
     "fabric.buffer": {"transport.queue": "fifo"},
     "fabric.wan_loss": FIFO,
     "conditions.interval": {"conditions.every": "1 ms"},
+    ("collective.emulated", "1-2"): {"collective.count": 3},
     "collective.pieces": {"collective.kind": "broadcast"},
     "collective.reembed_every": {"run.modes": ["joint"]},
     "run.search": {"run.referees": ["schedule"], "collective.chunk": "8 MB"},

@@ -53,7 +53,8 @@ def test_reconfiguration_time_and_messages_are_recorded_only_where_routes_change
     monkeypatch.setattr(testbed.time, "monotonic_ns", lambda: next(clock))
     up = bed()
     point = PointRun(up, MODES[mode])
-    found = [outcome.record.as_json() for outcome in play(point, point.player, (0, 1, 10))]
+    every = [outcome.record.as_json() for outcome in play(point, point.player, range(11))]
+    found = [every[0], every[1], every[10]]
     assert [one.get("reconfigure_messages") for one in found] == messages
     assert [one.get("reconfigure_s") for one in found] == [None if count is None else 250e-9 for count in messages]
 
