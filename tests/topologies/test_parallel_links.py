@@ -128,3 +128,19 @@ def test_candidate_paths_are_those_of_a_search_over_single_cables(spec: WanSpec,
         found = sorted(sum(lengths[f"{node_of(x)}>{y}"] for x, y in pairwise(path)) for path in paths)
         ends = (["s0b0"], ["s1b0"]) if (a, b) == (0, 1) else (["s1b0"], ["s0b0"])
         assert found == [length for length, _ in brute(spec, *ends, list(map(float, km)))][:most]
+
+
+def test_the_shortest_paths_are_found_among_thousands_over_parallel_links() -> None:
+    """Five links between each two routers, of which the last are the shortest."""
+    routers = ("A", "B", "C", "D")
+    hops = list(pairwise(("s0b0", *routers, "s1b0")))
+    links = tuple(hop for hop in hops for _ in range(5))
+    km = [float(10 - 2 * (index % 5)) for index in range(len(links))]
+    spec = WanSpec(preset=None, routers=routers, links=links, km=tuple(km))
+    graph = resolve_wan(spec, (("s0b0",), ("s1b0",)))
+    lengths = {name: km for names, km in zip(graph.names, graph.km, strict=True) for name in names}
+    paths = candidate_paths(graph, 12)[0, 1]
+    found = [sum(lengths[f"{node_of(x)}>{y}"] for x, y in pairwise(path)) for path in paths]
+    assert (
+        found == [length for length, _ in brute(spec, ["s0b0"], ["s1b0"], km)][:12] == [10.0] + [12.0] * 5 + [14.0] * 6
+    )

@@ -6,7 +6,7 @@ when shortest paths are computed.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, compress, islice, pairwise, permutations, product
@@ -404,67 +404,38 @@ def _shortest_paths(graph: WanGraph, most: int, *, spares: bool) -> Mapping[tupl
     """
     import networkx
 
-    whole, kms = networkx.Graph(), dict[frozenset[str], dict[int, float]]()
-    for ends, number, km in zip(graph.links, graph.numbers, graph.path_km or [1.0] * len(graph.links), strict=True):
-        kms.setdefault(frozenset(ends), {})[number] = km
-    for a, b in dict.fromkeys(graph.links):
-        whole.add_edge(a, b, km=min(kms[frozenset((a, b))].values()))
+    whole, lengths = networkx.Graph(), graph.path_km or [1.0] * len(graph.links)
+    for (a, b), number, km in zip(graph.links, graph.numbers, lengths, strict=True):
+        # A further link between two nodes gets a node in its middle, as a graph has one edge between two nodes.
+        through = (a, b) if number == 1 else (a, (a, b, number), b)
+        networkx.add_path(whole, through, km=km / (len(through) - 1))
+    middles = [node for node in whole if not isinstance(node, str)]
     shortest: dict[tuple[str, str], list[tuple[str, ...]]] = {}
     for near, far in combinations(graph.border_routers, 2):
         for ends in product(near, far):
-            between = whole.subgraph([*graph.routers, *ends]).copy() if {*ends} <= {*whole} else networkx.Graph()
+            among = [*graph.routers, *ends, *middles]
+            between = whole.subgraph(among).copy() if {*ends} <= {*whole} else networkx.Graph()
             try:
-                paths = _with_cables(networkx.shortest_simple_paths(between, *ends, weight="km"), kms, most)
+                found = [*islice(networkx.shortest_simple_paths(between, *ends, weight="km"), most)]
             except (networkx.NetworkXNoPath, networkx.NodeNotFound):
-                paths = []
-            for link in _cables_of(paths[0]) if spares and paths else ():
-                if all(link in _cables_of(path) for path in paths):
-                    others = _without_cable(between, kms, link)
-                    if networkx.has_path(others[0], *ends):
-                        found = networkx.shortest_path(others[0], *ends, weight="km")
-                        paths += _with_cables([found], others[1], 1)
+                found = []
+            for link in pairwise(found[0]) if spares and found else ():
+                if all(frozenset(link) in map(frozenset, pairwise(path)) for path in found):
+                    without = networkx.restricted_view(between, [], [link])
+                    if networkx.has_path(without, *ends):
+                        found.append(networkx.shortest_path(without, *ends, weight="km"))
+            paths = list(dict.fromkeys(map(_over_links, found)))
             shortest[ends] = paths
             shortest[ends[::-1]] = [_turned(path) for path in paths]
     return shortest
 
 
-_Kms = Mapping[frozenset[str], Mapping[int, float]]
-"""The lengths of the cables between two nodes, by number."""
-
-
-def _with_cables(routes: Iterable[Sequence[str]], kms: _Kms, most: int) -> list[tuple[str, ...]]:
-    """Return the `most` shortest paths over cables along these routes, lists of nodes in the order of their least
-    length, as `candidate_paths` does."""
-    if all(len(cables) == 1 for cables in kms.values()):
-        return [tuple(route) for route in islice(routes, most)]
-    found: list[tuple[float, int, tuple[str, ...]]] = []
-    for number, route in enumerate(routes):
-        hops = [kms[frozenset(hop)] for hop in pairwise(route)]
-        least = fsum(min(cables.values()) for cables in hops)
-        if len(found) >= most and sorted(found)[most - 1][0] <= least:
-            break
-        for cables in islice(product(*hops), MAX_PATHS + 1):
-            path = (route[0], *(end(name, cable) for name, cable in zip(route[1:], cables, strict=True)))
-            found.append((fsum(km[cable] for km, cable in zip(hops, cables, strict=True)), number, path))
-    return [path for _, _, path in sorted(found)[:most]]
-
-
-def _cables_of(path: Sequence[str]) -> list[tuple[frozenset[str], int]]:
-    """Return the cables of a path: their nodes and their number."""
-    return [(frozenset(map(node_of, hop)), number_of(hop[1])) for hop in pairwise(path)]
-
-
-def _without_cable(between: Any, kms: _Kms, cable: tuple[frozenset[str], int]) -> tuple[Any, _Kms]:
-    """Return a graph, and the lengths of its cables, without one of the cables."""
-    import networkx
-
-    nodes, number = cable
-    left = {other: km for other, km in kms[nodes].items() if other != number}
-    if not left:
-        return networkx.restricted_view(between, [], [tuple(nodes)]), kms
-    without = between.copy()
-    without.add_edge(*nodes, km=min(left.values()))
-    return without, {**kms, nodes: left}
+def _over_links(path: Sequence[Any]) -> tuple[str, ...]:
+    """Return a path through nodes and the middles of links, each two nodes with the link's number, as
+    `candidate_paths` does."""
+    hops = [(before, name) for before, name in pairwise(path) if isinstance(name, str)]
+    names = (name if isinstance(before, str) else end(name, before[2]) for before, name in hops)
+    return (path[0], *names)
 
 
 def _turned(path: Sequence[str]) -> tuple[str, ...]:
