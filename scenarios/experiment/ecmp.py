@@ -5,7 +5,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from analysis.statistics.answer import fixed
+import numpy as np
+
+from analysis.statistics.answer import difference
+from analysis.statistics.intervals import Interval, gain, series_of
 from controller.routing.wan_path_choice import NoPathError
 from hosts.collectives.schedule import ScheduleError
 from scenarios.engines.prediction import plan_of
@@ -18,12 +21,13 @@ _MOST_COLLECTIVES, _MOST_TRANSFERS = 2000, 1_000_000  # that are predicted, whic
 
 
 class EcmpGain(NamedTuple):
-    """The gain of ECMP over fixed paths in base, a share, over the first `collectives` of a configuration."""
+    """The gain of ECMP over fixed paths in base, a share, over the first `collectives` of a configuration, `intact` if
+    the configuration has faults, which are left out."""
 
     setting: int
-    label: str
-    gain: float
+    gain: Interval
     collectives: int
+    intact: bool
 
 
 def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
@@ -33,8 +37,8 @@ def ecmp_gains(configs: Iterable[tuple[int, Scenario]]) -> list[EcmpGain]:
     for index, config in configs:
         first.setdefault(index, config)
     for index, config in first.items():
-        if _is_asked(config) and (gain := _gain(config)) is not None:
-            found.append(EcmpGain(index, config.label, *gain))
+        if _is_asked(config) and (known := _gain(config)) is not None:
+            found.append(EcmpGain(index, *known, bool(config.faults)))
     return found
 
 
@@ -42,13 +46,14 @@ def lines_of(gains: Sequence[EcmpGain]) -> Iterator[str]:
     """Yield the lines that tell these gains, if there are any."""
     if not gains:
         return
+    count = max(one.collectives for one in gains)
+    of = [f"timing model, the first {count:,} collectives" if count > 1 else "timing model, the first collective"]
+    of += ["without faults"] * any(one.intact for one in gains)
+    where = f", {len(gains)} configurations" if len(gains) > 1 else ""
     yield ""
-    least, most = (fixed(end(one.gain for one in gains) * 100, 1) for end in (min, max))
-    span = f"{least} %" if least == most else f"{least} to {most} %"
-    where = f" at {len(gains)} configurations" if len(gains) > 1 else ""
     yield (
-        f"ECMP alone, without re-routing, would gain {span} over base{where} (timing model, the first "
-        f"{max(one.collectives for one in gains):,} collectives; --set fabric.routing=ecmp)"
+        f"ECMP alone, without re-routing, would be {difference([one.gain for one in gains], 'base')}{where} "
+        f"({', '.join(of)}; --set fabric.routing=ecmp)"
     )
 
 
@@ -63,7 +68,7 @@ def _is_asked(config: Scenario) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _gain(config: Scenario) -> tuple[float, int] | None:
+def _gain(config: Scenario) -> tuple[Interval, int] | None:
     """Return the gain and over how many collectives; None if flows cannot be spread there."""
     transfers = len(config.workload.schedule.transfers)
     count = max(1, min(config.collective.count, _MOST_COLLECTIVES, _MOST_TRANSFERS // transfers))
@@ -71,7 +76,12 @@ def _gain(config: Scenario) -> tuple[float, int] | None:
     try:
         if any(exclusions(spread)):
             return None
-        mean_s, fixed_s = (float(plan_of(one, "base", count).completion_s().mean()) for one in (spread, config))
+        times_s = [plan_of(one, "base", count).completion_s() for one in (config, spread)]
     except (NoPathError, ScheduleError):
         return None
-    return 1 - mean_s / fixed_s, count
+    fixed = np.zeros(count, bool)  # nothing is chosen anew
+    single, ecmp = (
+        series_of(np.arange(count), each, config.conditions, reembedded=fixed, rerouted=fixed) for each in times_s
+    )
+    found = gain(single, ecmp)
+    return None if found is None else (found, count)

@@ -421,7 +421,14 @@ def as_json(
     if unmeasured is not None:
         answer["unmeasured"] = unmeasured
     if ecmp:
-        answer["ecmp"] = [{"setting": one.setting, "gain": one.gain, "collectives": one.collectives} for one in ecmp]
+        answer["ecmp"] = [
+            {"setting": one.setting, "gain": one.gain.value, "collectives": one.collectives}
+            | {
+                name: None if math.isnan(end) else end
+                for name, end in (("gain_low", one.gain.low), ("gain_high", one.gain.high))
+            }
+            for one in ecmp
+        ]
     return json.dumps(answer, allow_nan=False)
 
 
