@@ -311,7 +311,7 @@ def plot(run: "str | Path | pd.DataFrame", kind: str = "comparison", *, number: 
             raise ValueError(f"{_name_of(run)} has no figure {format_value(kind)}; allowed: {', '.join(kinds)}")
         if not isinstance(number, int) or not 0 <= number < len(kinds[kind]):
             most = len(kinds[kind]) - 1
-            raise ValueError(f"{format_value(number)} is no figure of the kind {kind}; allowed: 0 to {most}")
+            raise ValueError(f"{format_value(number)} is not a figure of the kind {kind}; allowed: 0 to {most}")
         picture = kinds[kind][number]()
     except FigureError as error:
         raise ResultsError(str(error)) from None

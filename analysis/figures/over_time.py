@@ -214,7 +214,9 @@ def _draw_rates(axes: Axes, steps: Floats, rates_bps: Floats, names: Sequence[st
 
 def _handles(shown: Shown) -> list[Line2D]:
     here = {
-        point.mode: point.engine == "emulation" for point, _ in sorted(shown, key=lambda one: one[0].engine != "model")
+        point.mode: point.engine == "emulation"
+        for point, rows in sorted(shown, key=lambda one: one[0].engine != "model")
+        if rows.any()
     }
     looks = {
         mode: line(mode) | (marker(mode, measured=True) if is_measured else {}) for mode, is_measured in here.items()

@@ -2,8 +2,7 @@
 
 The colours of the built-in modes get darker from base to joint in even steps of lightness, so that what does most is
 seen most, and they can be told apart in grey and with any kind of colour vision; each mode also has a hatch and a
-marker of its own. Measured points
-are filled, predicted ones open or lines.
+marker of its own. Measured points are filled, predicted ones open or lines.
 """
 
 from collections.abc import Iterable, Mapping

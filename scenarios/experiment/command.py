@@ -52,7 +52,8 @@ _MAX_SEARCHED, _DRAWS = 4, 2  # rings are compared with a bound in this many con
 def run(arguments: Sequence[str]) -> int:
     """Run the command with these arguments and return its exit status; messages go to stderr."""
     try:
-        request = parse_request(arguments)
+        with heartbeat(lambda: "reading the scenario"):  # for which the model may choose pieces at many points
+            request = parse_request(arguments)
         searches = _schedule_search_notes(request)
     except ScenarioError as error:
         print(error, file=sys.stderr)

@@ -108,7 +108,9 @@ def parser() -> argparse.ArgumentParser:
         help="predict times, measure them in the VM, or both (default: both, or model alone where no VM runs)",
     )
     add("--modes", metavar="MODE[,MODE]", help="modes to compare: base, ccl, wan, joint and the names of policies")
-    add("--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function that adds a mode")
+    add(
+        "--policy", metavar="FILE:NAME", action="append", default=[], help="a Python function or class that adds a mode"
+    )
     add("--gpus", metavar="N[,N]", help="GPUs in total, or of each site as 3+5; several are a sweep")
     add("--chunk", metavar="SIZE[,SIZE]", help='bytes that a GPU contributes, such as "8 MB"; several are a sweep')
     add("--size", metavar="SIZE[,SIZE]", help="bytes of the whole buffer, in place of --chunk; several are a sweep")

@@ -259,7 +259,7 @@ def cable_change(fabric: Fabric, line: str) -> tuple[Cable, bool]:
     if len(ends) == 1 and (both := directions(ends[0]))[1:]:
         ends = both[0].split(">")
     if len(ends) != 2:
-        raise PromptError(f"{format_value(ends[0])} is no cable; allowed: {usage}, such as link s0b0 s1b0 down")
+        raise PromptError(f"{format_value(ends[0])} is not a cable; allowed: {usage}, such as link s0b0 s1b0 down")
     a, b = ends
     for node in (a, b):
         choice(node_of(node), "node", nodes(fabric))

@@ -14,7 +14,7 @@ from scenarios.policies.knowledge import LATE, PROBED
 from scenarios.policies.policy import Mode
 from scenarios.spec import admission_checks, faults, jobs, program, te
 from scenarios.spec.collective import CollectiveSpec, workload_of
-from scenarios.spec.emulated import numbers_of
+from scenarios.spec.emulated import Emulated, numbers_of
 from scenarios.spec.exclusions import exclusions
 from scenarios.spec.keys import MAX_CONFIGURATIONS
 from scenarios.spec.labels import baseline_of, value_words
@@ -105,9 +105,9 @@ def _check_baseline(configs: Sequence[Scenario]) -> Iterator[Mistake]:
         return
     for key, words in wanted.items():
         if words not in found[key]:
-            yield Mistake(
-                "run.baseline", f"{format_value(words)} is no {key} of this run; allowed: {list_first(found[key], 8)}"
-            )
+            kind = "a mode of" if key == MODE else f"a value of {key} in"
+            text = f"{format_value(words)} is not {kind} this run; allowed: {list_first(found[key], 8)}"
+            yield Mistake("run.baseline", text)
 
 
 def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
@@ -207,10 +207,11 @@ def _check_referees(config: Scenario) -> Iterator[Mistake]:
 
 
 def _check_emulated(config: Scenario) -> Iterator[Mistake]:
-    """Check that the emulation measures any of the collectives that the model computes."""
+    """Check that the model computes the collectives that the emulation measures."""
     spec = config.collective
-    if not numbers_of(spec.emulated, spec.count):
-        text = f"{format_value(str(spec.emulated))} has none of the {spec.count:,} collectives"
+    is_beyond = isinstance(spec.emulated, Emulated) and (spec.emulated.last or 0) >= spec.count
+    if is_beyond or not numbers_of(spec.emulated, spec.count):
+        text = f"{format_value(str(spec.emulated))} goes beyond the {spec.count:,} collectives of collective.count"
         yield Mistake("collective.emulated", f"{text}; allowed: numbers from 0 to {spec.count - 1:,}")
 
 

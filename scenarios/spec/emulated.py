@@ -39,7 +39,7 @@ def parse(text: str) -> Emulated:
     if match := _PERIOD.fullmatch(text.strip()):
         step = int(match[1])
         if not 1 <= step <= MAX_NUMBER:
-            raise ValueError(f"is no period; allowed: {ALLOWED}")
+            raise ValueError(f"is not a period; allowed: {ALLOWED}")
         return Emulated(step=step)
     raise ValueError(f"is not understood; allowed: {ALLOWED}")
 

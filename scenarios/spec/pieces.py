@@ -15,6 +15,7 @@ from hosts.collectives.schedule import ScheduleError
 from scenarios.policies.decide import Chooser, shared_links
 from scenarios.policies.policy import MODES
 from scenarios.spec.collective import CollectiveSpec, workload_of
+from scenarios.spec.keys import MAX_CONFIGURATIONS
 from topologies.conditions.sampler import ConditionsSpec, delays_s, sampler
 from topologies.errors import SpecError
 from topologies.fabric.fabric import FabricSpec, build_fabric
@@ -28,7 +29,6 @@ _MOST_TRANSFERS = 20_000  # of a schedule that is tried, which bounds the time o
 _LEAST_SCALED_BYTES = 64_000  # of a message at a rate scale: on the wall clock each message costs real time
 
 
-@lru_cache(maxsize=256)
 def chosen_pieces(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> int:
     """Return the best of CANDIDATES for a collective, by the timing model: 1 if the collective is not possible.
 
@@ -37,6 +37,13 @@ def chosen_pieces(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: Con
     """
     if spec.kind in SELF_SIZED_KINDS or spec.schedule is not None:
         return 1
+    # What does not matter is left out, so that a choice is made once for all configurations that share it.
+    alike = replace(spec, count=1, reembed_every=1, emulated=1, measured=None, budget_s=None)
+    return _chosen(alike, fabric_spec, conditions, scale)
+
+
+@lru_cache(maxsize=2 * MAX_CONFIGURATIONS)  # a scenario is checked more than once
+def _chosen(spec: CollectiveSpec, fabric_spec: FabricSpec, conditions: ConditionsSpec, scale: RateScale) -> int:
     try:
         whole = workload_of(replace(spec, pieces=1), fabric_spec.gpus_per_site)
         message_bytes, transfers = scale.chunk_bytes(round(whole.largest_message_bytes)), len(whole.schedule.transfers)

@@ -121,7 +121,7 @@ def test_plots_are_figures_of_rows_and_folders_and_other_kinds_are_refused_with_
     assert {type(plot("kept", kind)) for kind in ("comparison", "cdf", "timeline", "over_time")} == {type(plot(rows))}
     with pytest.raises(ValueError, match='the frame has no figure "fidelity"; allowed: comparison, cdf, over_time'):
         plot(rows, "fidelity")
-    with pytest.raises(ValueError, match="3 is no figure of the kind cdf; allowed: 0 to 0"):
+    with pytest.raises(ValueError, match="3 is not a figure of the kind cdf; allowed: 0 to 0"):
         plot(rows, "cdf", number=3)
     with pytest.raises(ResultsError, match="nowhere"):
         plot("nowhere")

@@ -116,7 +116,7 @@ def test_sentence_table_json_figure_and_report_take_the_same_baseline(
 @pytest.mark.parametrize(
     ("baseline", "says"),
     [
-        ("mode=fast", '"fast" is no mode of this run; allowed: base, ccl, wan, joint'),
+        ("mode=fast", '"fast" is not a mode of this run; allowed: base, ccl, wan, joint'),
         ("algorithm=ring", "'algorithm' is not swept; allowed: mode"),
         ("wan", 'text such as "mode=wan" or "algorithm=ring"'),
     ],
@@ -130,6 +130,6 @@ def test_a_baseline_that_is_not_in_the_run_is_refused_with_what_is(baseline, say
 def test_a_value_of_a_swept_key_that_is_not_in_the_run_is_refused():
     values = {"run.baseline": ["chunk=3 MB"], "sweep.collective.chunk": ["1 MB", "8 MB"]}
     with pytest.raises(
-        ScenarioError, match=r"3 MB.* is no collective.chunk of this run; allowed: 1 MB blocks, 8 MB blocks"
+        ScenarioError, match=r"3 MB.* is not a value of collective.chunk in this run; allowed: 1 MB blocks, 8 MB blocks"
     ):
         load_scenario("paper", [Override(key, value, key) for key, value in values.items()])

@@ -5,6 +5,10 @@ The oracle of the round trip is the table from which the files are written.
 """
 
 import json
+import os
+import resource
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
@@ -231,8 +235,8 @@ def test_latencies_become_delays_that_a_scenario_takes(
         (b"\x7fELF\x02\x01\x01\x00\xd0\xff", [], "a: line 1: byte 9 (0xD0) is not UTF-8"),
         (b"PK\x03\x04\x00\x00" * 9, [], "a:1: no column of"),
         (HEADER + "\n0,s0,s1," + "9" * 500, [], "a:2: a field of 500 characters; allowed: 200"),
-        (HEADER + "\n0,s0,s1," + "9" * 200_000, [], "a:2: it is no CSV: field larger than field limit"),
-        (HEADER + '\n0,s0,"s1,4\n', [], "it is no CSV: unexpected end of data"),
+        (HEADER + "\n0,s0,s1," + "9" * 200_000, [], "a:2: it is not valid CSV: field larger than field limit"),
+        (HEADER + '\n0,s0,"s1,4\n', [], "it is not valid CSV: unexpected end of data"),
         (HEADER + "\n0,s0,s1,nan\n", [], 'a:2: "nan" is not a number'),
         (HEADER + "\n0,s0,s1,inf\n", [], 'a:2: "inf" is not a number'),
         (HEADER + "\n0,s0,s1,-4\n", [], 'a:2: "-4 mbps" is negative; allowed: 0 or more'),
@@ -244,28 +248,28 @@ def test_latencies_become_delays_that_a_scenario_takes(
         (HEADER + "\n0,s0,s1,4\nnoon,s0,s1,5\n", [], "a:3: 'noon' is not a time; allowed: seconds, as the first one"),
         (HEADER + "\n0,s0,s1,4\n1e30,s0,s1,5\n", [], "a:3: '1e30' is not within 1e9 s"),
         (HEADER + "\n0,s0,s1,\n", [], "no link has a value, among those read"),
-        (HEADER + "\n0,s0,Bern,4\n", [], 'a:2: "Bern" is no site with a node'),
+        (HEADER + "\n0,s0,Bern,4\n", [], 'a:2: "Bern" is not a site with a node'),
         (HEADER + "\n0,s0,Zurich,4\n", [], '(did you mean Zürich?)'),
         (HEADER + "\n0,Zürich,s0,4\n", [], 'a:2: "Zürich" and "s0" are both s0b0; allowed: a node for each'),
         ("time,source,destination,loss,jitter\n0,s0,s1,4,5\n", [], "is the value; allowed: the columns time, source"),
         ("time;link;rate_mbps\n0;s0>s1;12,500\n", [], 'a:2: "12,500" may have thousands or decimals'),
-        ("time,link,rate_mbps\n0,here,4\n", [], 'a:2: "here" is no link; allowed: such as s0b0>s1b0'),
+        ("time,link,rate_mbps\n0,here,4\n", [], 'a:2: "here" is not a link; allowed: such as s0b0>s1b0'),
         (",s0,s1\ns0,0,4\n", ["--from", "matrix"], 'a:1: no row for "s1"; allowed: a square matrix'),
-        (",s0,s1\ns0,0,4\ns2,0,4\n", ["--from", "matrix"], 'a:3: "s2" is no column\'s name'),
+        (",s0,s1\ns0,0,4\ns2,0,4\n", ["--from", "matrix"], 'a:3: "s2" is not the name of a column'),
         (",s0,s0\ns0,0,4\n", ["--from", "matrix"], 'a:1: two columns are "s0"'),
         ("time,0\n,s0,s1\ns0,0\ns1,0,4\n", [], "a:3: 2 fields; allowed: 3"),
         ("[" * 100_000, ["--link", "s0:s1"], "a: it is nested too deeply"),
-        ("{", ["--link", "s0:s1"], "a:1: it is no JSON"),
+        ("{", ["--link", "s0:s1"], "a:1: it is not valid JSON"),
         ("{}", ["--link", "s0:s1"], "a: it has no intervals"),
         ('{"error": "unable to connect"}', ["--link", "s0:s1"], 'iperf3 failed: "unable to connect"'),
         ('{"intervals": [{}]}', ["--link", "s0:s1"], "a: intervals[0].sum is missing"),
-        ('{"intervals": [{"sum": {"start": 0, "bits_per_second": NaN}}]}', ["--link", "s0:s1"], "NaN is no number"),
+        ('{"intervals": [{"sum": {"start": 0, "bits_per_second": NaN}}]}', ["--link", "s0:s1"], "NaN is not a number"),
         ('{"intervals": [{"sum": {"start": 0, "bits_per_second": -5}}]}', ["--link", "s0:s1"], "is negative"),
         ('{"intervals": [{"sum": {"start": 0}}]}', ["--link", "s0:s1"], "intervals[0].sum.bits_per_second is"),
         (json.dumps(IPERF), [], "--link is given 0 times; allowed: once for each file of iperf3, of which there are 1"),
         (json.dumps(IPERF), ["--link", "s0:s1", "--as", "delays"], "iperf3 has rates; allowed: --as rates"),
         (with_header(HEADER), ["--link", "s0:s1"], "allowed: once for each file of iperf3, of which there are 0"),
-        (with_header(HEADER), ["--unit", "ms"], '--unit "ms" is no unit of rates'),
+        (with_header(HEADER), ["--unit", "ms"], '--unit "ms" is not a unit of rates'),
         (with_header(HEADER), ["--site", "Bern"], '--site "Bern" assigns no node'),
         (with_header(HEADER), ["--site", "Zürich=s4"], "assigns Zürich a second time"),
         (with_header(HEADER), ["--rtt"], "--rtt is for delays"),
@@ -287,6 +291,21 @@ def test_what_cannot_be_converted_is_refused_in_one_sentence(
     last = err.splitlines()[-1]
     assert named in last and any(words in last for words in ("allowed", "cannot be written", "within 1e9 s"))
     assert out == "" and (tmp_path / "a").read_bytes() == (content if isinstance(content, bytes) else content.encode())
+
+
+def test_a_trace_that_cannot_be_written_to_its_end_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("time,link,rate_mbps\n" + "".join(f"{t},s0b0>s1b0,{t}\n" for t in range(1, 9999)))
+    ended = subprocess.run(
+        [sys.executable, "-m", "topologies.conditions.convert", "a.csv", "--out", "trace.csv"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2 and "trace.csv" in ended.stderr and "cannot be written" in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def _converted(options: argparse.Namespace) -> tuple[str, list[str]]:
     """Return the text to be written, and what was assumed; raises ConvertError."""
     kind = options.kind
     if options.unit is not None and not is_unit(options.unit, kind):
-        raise ConvertError(f"--unit {format_value(options.unit)} is no unit of {kind}; allowed: {UNIT_NAMES}")
+        raise ConvertError(f"--unit {format_value(options.unit)} is not a unit of {kind}; allowed: {UNIT_NAMES}")
     if options.rtt and kind != "delays":
         raise ConvertError("--rtt is for delays; allowed: with --as delays")
     if options.out is not None and os.path.lexists(options.out):
@@ -124,7 +124,12 @@ def _write(text: str, out: Path | None) -> None:
         return
     try:
         with out.open("x", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:  # what is left would look like a trace
+                out.unlink(missing_ok=True)
+                raise
     except FileExistsError:
         raise ConvertError(_exists(out)) from None
     except (OSError, ValueError) as error:

@@ -69,9 +69,9 @@ def _document(path: Path, text: str) -> Any:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         shown = f"{one_line(str(path))}:{error.lineno}"
-        raise ConvertError(f"{shown}: it is no JSON: {error.msg}; allowed: {_ALLOWED}") from None
+        raise ConvertError(f"{shown}: it is not valid JSON: {error.msg}; allowed: {_ALLOWED}") from None
     except _ConstantError as error:
-        raise ConvertError(f"{one_line(str(path))}: {error} is no number; allowed: {_ALLOWED}") from None
+        raise ConvertError(f"{one_line(str(path))}: {error} is not a number; allowed: {_ALLOWED}") from None
     except RecursionError:
         raise ConvertError(f"{one_line(str(path))}: it is nested too deeply; allowed: {_ALLOWED}") from None
 

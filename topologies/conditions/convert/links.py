@@ -55,7 +55,7 @@ def _ends(reading: Reading, sites: Mapping[str, str]) -> tuple[str, ...]:
     parts = next((text.split(sign) for sign in ("->", ">", ":", "-") if text.count(sign) == 1), [])
     if len(parts) == 2 and all(part.strip() for part in parts):
         return parts[0].strip(), parts[1].strip()  # one of which has no node, which is told
-    raise ConvertError(f"{reading.where}: {format_value(text)} is no link; allowed: such as s0b0>s1b0, or SITE>SITE")
+    raise ConvertError(f"{reading.where}: {format_value(text)} is not a link; allowed: such as s0b0>s1b0, or SITE>SITE")
 
 
 def _is_node(name: str) -> bool:
@@ -70,5 +70,5 @@ def _node(name: str, sites: Mapping[str, str], where: str) -> str:
     known = list_first([format_value(one) for one in sites], 6) or "none"
     allowed = f"a node such as s0b0, or a site with --site NAME=s0 (so far: {known})"
     raise ConvertError(
-        f"{where}: {format_value(name)} is no site with a node; allowed: {allowed}{did_you_mean(name, sites)}"
+        f"{where}: {format_value(name)} is not a site with a node; allowed: {allowed}{did_you_mean(name, sites)}"
     )

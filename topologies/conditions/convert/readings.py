@@ -110,10 +110,10 @@ def quantity(reading: Reading, unit: str, kind: str) -> Decimal:
         raise ConvertError(f"{reading.where}: {shown} is negative; allowed: 0 or more")
     if kind == "delays":
         if value and not Decimal("1e-9") <= value <= _MOST_S:
-            raise ConvertError(f"{reading.where}: {shown} is no delay of a link; allowed: 0 or 1 ns to {_MOST_S} s")
+            raise ConvertError(f"{reading.where}: {shown} is not a delay of a link; allowed: 0 or 1 ns to {_MOST_S} s")
         return value
     if value and not _LEAST_BPS <= value <= _MOST_BPS:
-        raise ConvertError(f"{reading.where}: {shown} is no rate of a link; allowed: 0 or 1 kbit/s to 1000 Tbit/s")
+        raise ConvertError(f"{reading.where}: {shown} is not a rate of a link; allowed: 0 or 1 kbit/s to 1000 Tbit/s")
     return value.to_integral_value(context=_EXACT)
 
 

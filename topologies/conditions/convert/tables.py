@@ -218,7 +218,7 @@ def _matrix(records: Sequence[_Record], time: str, kind: str, shown: str) -> Ite
     for record in rows:
         where, source = f"{shown}:{record.line}", record.fields[0]
         if source not in names or source in sources:
-            problem = "is a second time the name of a row" if source in sources else "is no column's name"
+            problem = "is a second time the name of a row" if source in sources else "is not the name of a column"
             allowed = list_first([format_value(name) for name in names], 6)
             raise ConvertError(f"{where}: {format_value(source)} {problem}; allowed: one row for each of {allowed}")
         if len(record.fields) != len(head.fields):
@@ -255,7 +255,9 @@ def _records(path: Path, text: str, before: int = 0) -> Iterator[_Record]:
                 points = trimmed if delimiter == "," else [_with_point(one, where) for one in trimmed]
                 yield _Record(before + reader.line_num, points)
     except csv.Error as error:
-        raise ConvertError(f"{shown}:{before + reader.line_num}: it is no CSV: {error}; allowed: a table") from None
+        raise ConvertError(
+            f"{shown}:{before + reader.line_num}: it is not valid CSV: {error}; allowed: a table"
+        ) from None
 
 
 def _count(line: str, sign: str) -> int:
