@@ -85,7 +85,8 @@ def label_of(config: Configuration, defaults: Configuration) -> str:
     words += filter(None, (_further_words(config, key, defaults) for key in KEYS))
     if config.run.is_real:
         carried = units.format_size(config.run.scale.chunk_bytes(config.collective.chunk_bytes))
-        size = f" with blocks of {carried}" if config.kinds - {*SELF_SIZED_KINDS} else ""
+        has_blocks = config.kinds - {*SELF_SIZED_KINDS} and not _is_program(config)
+        size = f" with blocks of {carried}" if has_blocks else ""
         scaled = "" if config.run.scale == FULL_SCALE else f" at {config.run.scale} of the rates{size}"
         words.append(f"wall clock{scaled}")
     return ", ".join(words)
@@ -249,12 +250,18 @@ def _number_of(key: str, value: Any) -> str:
     return f"#{hashlib.sha256(written.encode()).hexdigest()[:6]}"
 
 
+def _is_program(config: Configuration) -> bool:
+    return config.value("program.command") is not None
+
+
 def _collective_words(config: Configuration, defaults: Configuration) -> Iterator[str]:
     """Yield the collective in words: its kind, if it is not the default, and its size."""
     spec = config.collective
     if config.jobs:
         number = "" if "job" in dict(config.at) else f" ({_number_of('job', config.jobs)})"
         yield f"{len(config.jobs)} job{'s' * (len(config.jobs) != 1)}{number}"
+    if _is_program(config) and not config.jobs:
+        return  # it sends what it likes
     if spec.kind == TRAINING and not config.jobs:
         yield f"training {config.training.pipeline}"
         yield config.training.words(config.gpus)

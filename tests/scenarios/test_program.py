@@ -712,7 +712,8 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     (tmp_path / "mine.py").write_text(STEPS)
     sets = ("--set", "program.ranks=[0, 3]", "--gpus", "4", "--sweep", "conditions.wan_rate=1 Gbit/s,10 Gbit/s")
     command = ("--modes", "base,wan", "--exec", f"{PYTHON} mine.py", "--rank-output", "all")
-    out, _ = ended(*sets, *command, "--out", "run", cwd=tmp_path)
+    out, err = ended(*sets, *command, "--out", "run", cwd=tmp_path)
+    assert "take no virtual time" not in err  # as the program computes by longhaul.compute
     assert out.count("[rank 0] longhaul: step 0.250000000\n") == out.count("[rank 1] rank 1\n") == 4
     table = out.partition("median step, s")[2].splitlines()[1:5]
     assert [line.split()[1] for line in table] == ["0.250000"] * 4
@@ -725,6 +726,20 @@ def test_several_modes_and_rates_are_compared_by_the_steps_that_the_program_tell
     with (tmp_path / "run/figures/steps.csv").open() as file:
         drawn = [(row["conditions.wan_rate"], row["mode"], float(row["step_s"])) for row in csv.DictReader(file)]
     assert drawn == [(rate, mode, 0.25) for rate in ("1 Gbit/s", "10 Gbit/s") for mode in ("base", "wan")]
+
+
+@pytest.mark.parametrize(
+    ("named", "ran"), [('modes = ["base", "wan"]\n', ["base", "wan"]), ("", ["base"]), ('modes = ["ccl"]\n', ["ccl"])]
+)
+def test_the_modes_that_a_file_names_run_a_program_and_its_note_tells_of_computing(
+    tmp_path: Path, named: str, ran: list[str]
+) -> None:
+    text = f'[fabric]\ngpus = 2\n[program]\ncommand = "true"\n[run]\nseed = 1\n{named}'
+    (tmp_path / "mine.toml").write_text(text)
+    out, err = ended("mine.toml", "--json", cwd=tmp_path)
+    found = json.loads(out)
+    assert [one["mode"] for one in found.get("configurations", [found])] == ran
+    assert err.count("processors take no virtual time") == 1
 
 
 @pytest.mark.parametrize(("options", "shown"), [((), "rank 0\n"), (("--rank-output", "none"), "")])
