@@ -107,7 +107,7 @@ def computation(testbed: Testbed, pids: Sequence[int]) -> Any:
 
 
 def main() -> None:
-    found = {}
+    found: dict[str, Any] = {}
     for shares in (False, True):
         found |= measured({name: one for name, one in settings().items() if bool(one.fair_links("base")) == shares})
     json.dump(found, sys.stdout)

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def one_rank(torch: Any, rank: int, spec: dict[str, Any]) -> dict[str, Any]:
     spread = torch.zeros(size, dtype=torch.uint8)
     sent = torch.full((n * size,), rank, dtype=torch.uint8)
     exchanged = torch.zeros(n * size, dtype=torch.uint8)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "allgather": lambda: distributed.all_gather(gathered, own),
         "allreduce": lambda: distributed.all_reduce(summed),
         "broadcast": lambda: distributed.broadcast(spread, 0),

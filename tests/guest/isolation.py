@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,12 @@ def ways(there: dict[str, Any]) -> dict[str, Callable[[], bool]]:
         "/proc": lambda: any(there["marker"] in text for text in commands().values()),
     }
     for name, folder in FOLDERS.items():
-        found[f"socket in {name}"] = lambda folder=folder: connects(str(folder / "socket"))
-        found[f"pipe in {name}"] = lambda folder=folder: piped(folder / "pipe") == SECRET
-        found[f"mapped file in {name}"] = lambda folder=folder: mapped(folder / "memory") == SECRET
-        found[f"lock in {name}"] = lambda folder=folder: is_locked(folder / "memory")
+        found[f"socket in {name}"] = partial(connects, str(folder / "socket"))
+        found[f"pipe in {name}"] = partial(lambda path: piped(path) == SECRET, folder / "pipe")
+        found[f"mapped file in {name}"] = partial(lambda path: mapped(path) == SECRET, folder / "memory")
+        found[f"lock in {name}"] = partial(is_locked, folder / "memory")
     for name, text in identity().items():
-        found[f"same {name}"] = lambda text=text, name=name: there[name] == text
+        found[f"same {name}"] = partial(lambda name, text: there[name] == text, name, text)
     return found
 
 
@@ -155,7 +156,7 @@ def attached() -> bytes:
 def received() -> bytes:
     message = Message()
     libc.msgrcv(libc.msgget(KEY, 0), ctypes.byref(message), 64, 0, _IPC_NOWAIT)
-    return message.text
+    return bytes(message.text)
 
 
 def connects(address: str) -> bool:
@@ -259,7 +260,7 @@ def offered(server: socket.socket) -> dict[str, bool]:
         with connection, connection.makefile("rw") as stream:
             stream.write(json.dumps(offer.facts | {"marker": MARKER}) + "\n")
             stream.flush()
-            found = json.loads(stream.readline())
+            found: dict[str, bool] = json.loads(stream.readline())
         return found | {"signal": found["signal"] and offer.signals > 0}
     finally:
         offer.close()
@@ -293,10 +294,10 @@ def main() -> None:
     if rank == 1:
         take(hosts[0])
     elif sys.argv[1:] != [MARKER]:  # with the marker in the command line, by which others may know this process
-        os.execv(sys.executable, [sys.executable, SCRIPT, MARKER])
+        os.execv(sys.executable, [sys.executable, str(SCRIPT), MARKER])
     else:
         with socket.create_server(("", PORT)) as server:
-            local = os.posix_spawn(sys.executable, [sys.executable, SCRIPT], {**os.environ, "RANK": "1"})
+            local = os.posix_spawn(sys.executable, [sys.executable, str(SCRIPT)], {**os.environ, "RANK": "1"})
             within = offered(server)
             os.waitpid(local, 0)
             print(json.dumps({"within": within, "across": offered(server)}))

@@ -22,6 +22,7 @@ from unittest import mock
 
 import numpy as np
 
+from controller.admission import Capacities
 from scenarios.policies.policy import MODES
 from scenarios.spec import ScenarioError, admission, round_workload
 from scenarios.spec.faults import Fault
@@ -62,7 +63,11 @@ def drawn(draw: random.Random, protected: float, recovery_ms: float) -> Scenario
     for number in range(draw.randint(2, 6)):
         start = draw.choice([0.0, draw.uniform(0.5, 10)])
         for_ms = draw.uniform(1, 20)
-        job = {"kind": "transfer", "name": f"t{number}", "ranks": [draw.randrange(4), draw.randrange(4, 8)]}
+        job: dict[str, object] = {
+            "kind": "transfer",
+            "name": f"t{number}",
+            "ranks": [draw.randrange(4), draw.randrange(4, 8)],
+        }
         job |= {"start": f"{start:.3f} ms"} if start else {}
         if draw.random() < 0.4:
             job |= {"rate": f"{draw.uniform(0.1, 4):.3f} Gbit/s", "duration": f"{for_ms:.3f} ms"}
@@ -141,12 +146,14 @@ def reserve(*, times: float, lags: bool = True) -> Iterator[None]:
     bytes to arrive at once."""
     capacities = admission._capacities
 
-    def faster(*given: Any) -> admission.Capacities:
+    def faster(*given: Any) -> Capacities:
         found = capacities(*given)
         return replace(found, bps=times * found.bps)
 
-    none = {} if lags else {"_lags_of": lambda _plan, _fabric, _jobs, of, _: lambda _: np.zeros(sum(map(len, of)))}
-    with mock.patch.multiple(admission, _capacities=faster, **none):
+    none: dict[str, Any] = (
+        {} if lags else {"_lags_of": lambda _plan, _fabric, _jobs, of, _: lambda _: np.zeros(sum(map(len, of)))}
+    )
+    with mock.patch.multiple(admission, **{"_capacities": faster, **none}):
         forget()
         yield
     forget()

@@ -84,7 +84,7 @@ def build(fabric: Fabric) -> None:
 
 def start_controller() -> "subprocess.Popen[str]":
     python = os.environ.get("CONTROLLER_PYTHON", sys.executable)
-    command = [python, "-m", "controller", "--fabric", DECLARED, "--socket", SOCKET, "--port", str(PORT)]
+    command = [python, "-m", "controller", "--fabric", str(DECLARED), "--socket", str(SOCKET), "--port", str(PORT)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
 
 
@@ -207,7 +207,7 @@ def dropped(fabric: Fabric) -> int:
 def wan_packets(fabric: Fabric) -> dict[str, int]:
     """Return the packets that each WAN link has carried, by direction, from the transmit counters of its ports."""
     kinds = {switch.name: switch.kind for switch in fabric.switches}
-    found = {}
+    found: dict[str, int] = {}
     for switch in fabric.switches:
         if switch.kind in ("border", "transit"):
             out = sh(f"ovs-ofctl -O OpenFlow13 --no-names dump-ports {switch.name}")
@@ -224,7 +224,7 @@ def carried(fabric: Fabric, src: int, dst: int, *, count: int) -> dict[str, int]
     return {link: packets - before[link] for link, packets in wan_packets(fabric).items() if packets != before[link]}
 
 
-def rates_for(fabric: Fabric, path: int, chance: random.Random) -> np.ndarray:  # type: ignore[type-arg]
+def rates_for(fabric: Fabric, path: int, chance: random.Random) -> "np.ndarray[Any, Any]":
     """Return rates under which this path is the best one between its two sites: only its WAN links are fast."""
     rates = np.array([chance.uniform(20e9, 200e9) if link.kind != "wan" else 1e9 for link in fabric.links]).round()
     rates[list(fabric.paths[path].links)] = 100e9

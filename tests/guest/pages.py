@@ -95,7 +95,7 @@ def faults() -> list[list[int]]:
     libc.mprotect(base + 8 * PAGE, PAGE, READ)
     libc.memset(base + 8 * PAGE, 1, 1)
     found.seen.append([read(base + page * PAGE) for page in (2, 8, 10, 26)])
-    of_child = in_child(lambda: again(base, found))
+    of_child: list[list[int]] = in_child(lambda: again(base, found))
     return found.seen + of_child
 
 

@@ -38,7 +38,12 @@ def received_after(timeout_us: int, sent_s: float) -> int:
     near, far = socket.socketpair()
     with near, far:
         near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", *divmod(timeout_us, 1_000_000)))
-        sender = threading.Thread(target=lambda: (time.sleep(sent_s), far.send(b"x")))
+
+        def send() -> None:
+            time.sleep(sent_s)
+            far.send(b"x")
+
+        sender = threading.Thread(target=send)
         began_ns = time.monotonic_ns()
         sender.start()
         assert near.recv(1) == b"x"
