@@ -85,7 +85,7 @@ def picture(name: str, run: Run, points: Points, configuration: Configuration) -
         grid[-1, 0].set_xlabel(collective_axis(configuration))
         grid[-1, 0].set_xlim(window[0] - 0.5, window[1] - 0.5)
         heading(figure, configuration.label)
-        notes = [*_notes(here, window), *_costs(run, configuration)]
+        notes = [*_notes(here, window, has_faults=bool(faults and names)), *_costs(run, configuration)]
         legend(figure, [*_handles(shown), *([_FAULT] if faults else [])], "\n".join(notes))
     caption = f"Time of each {configuration.collective}{', and the rates of WAN links' if names else ''}: "
     stem = f"{name}-over-time" if configuration.index == 0 else f"{name}-{configuration.index}-over-time"
@@ -190,16 +190,20 @@ def _drawn(configuration: Configuration, window: tuple[int, int]) -> tuple[npt.N
 def _draw_times(axes: Axes, shown: Shown) -> None:
     highest = max((float(point.completion_s[rows].max()) for point, rows in shown if rows.any()), default=1.0)
     unit_s, unit = time_unit(highest)
-    is_measured = {point.mode for point, _ in shown if point.engine == "emulation"}
+    whole = {point.mode for point, rows in shown if point.engine == "emulation" and _follow(point.number[rows])}
     for point, rows in shown:
-        number = point.number[rows]
+        number, predicted_s = point.number[rows], point.predicted_s[rows]
         if point.engine == "emulation":
-            axes.plot(number, point.predicted_s[rows] / unit_s, zorder=2, **line(point.mode))
             axes.plot(number, point.completion_s[rows] / unit_s, zorder=3, **marker(point.mode, measured=True))
-        elif point.mode not in is_measured:
-            axes.plot(number, point.completion_s[rows] / unit_s, zorder=2, **line(point.mode))
+        if (point.mode in whole) == (point.engine == "emulation"):  # of some collectives, only the model has the others
+            axes.plot(number, predicted_s / unit_s, zorder=2, **line(point.mode))
     axes.set_ylabel(f"time of a collective ({unit})")
     axes.set_ylim(bottom=0)
+
+
+def _follow(number: npt.NDArray[Any]) -> bool:
+    """Return whether these numbers follow each other without a gap."""
+    return bool((np.diff(number) == 1).all())
 
 
 def _draw_rates(axes: Axes, steps: Floats, rates_bps: Floats, names: Sequence[str]) -> None:
@@ -225,10 +229,12 @@ def _handles(shown: Shown) -> list[Line2D]:
     return [Line2D([], [], label=MODE_STYLES[mode].label, **(looks[mode] | line(mode))) for mode in modes]
 
 
-def _notes(points: Sequence[PointRows], window: tuple[int, int]) -> Iterator[str]:
+def _notes(points: Sequence[PointRows], window: tuple[int, int], *, has_faults: bool) -> Iterator[str]:
     """Yield how to read the figure, and what it leaves out."""
     is_measured = any(point.engine == "emulation" for point in points)
-    yield "Lines: predicted; markers: measured." if is_measured else "Lines: predicted."
+    rates = " Rates are those without the faults." if has_faults else ""
+    lines = ["Lines: predicted"] * any(point.engine == "model" or _follow(point.number) for point in points)
+    yield "; ".join([*lines, *["markers: measured"] * is_measured]).capitalize() + f".{rates}"
     most = max(int(point.number.max()) + 1 for point in points if not is_measured or point.engine == "emulation")
     if most > window[1] or window[0]:
         yield f"Collectives {window[0]:,} to {window[1] - 1:,} of {most:,}."

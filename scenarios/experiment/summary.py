@@ -688,7 +688,10 @@ def _fault_lines(results: Sequence[ConfigResult]) -> Iterator[str]:
     """Yield the outcome of every fault, if there are any."""
     points = [(result, point) for result in results for point in result.points if point.faults]
     if points:
-        yield from ("", "faults, how long it took to recover, and by how much the collectives that they hit were late")
+        yield from (
+            "",
+            "faults, how long it took to recover, and by how much the measured collectives that they hit were late",
+        )
     for result, point in points:
         yield f"{result.engine}, {result.config.label}, {point.mode}:"
         yield from (f"  {fault.words}" for fault in point.faults)

@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.figures import over_time
 from analysis.figures.__main__ import draw
+from analysis.figures.run_points import configurations_of, points_of
 from analysis.results import load
+from analysis.results.reader import open_run
 from scenarios.policies.conditions import conditions_of
 from scenarios.spec.load import load_scenario
 from tests.fakes.commands import FakeTestbeds, run, testbeds  # noqa: F401
@@ -90,3 +93,27 @@ def test_the_cost_of_a_measured_fault_is_written_below(testbeds):
     rows, svg = drawn()
     assert len(rows) == 12 and "Lines: predicted; markers: measured." in svg
     assert np.allclose([float(row["completion_s"]) for row in rows], load("out").completion_s)
+
+
+@pytest.mark.parametrize(
+    ("engine", "note"), [("both", "Lines: predicted; markers: measured."), ("emulation", "Markers: measured.")]
+)
+def test_predictions_of_collectives_that_were_not_measured_come_from_the_model(testbeds, engine, note):
+    """No straight line joins measured collectives that do not follow each other."""
+    testbeds(FakeTestbeds())
+    options = (
+        "--set",
+        "conditions.sampler=markov",
+        "--set",
+        "collective.count=12",
+        "--set",
+        "collective.emulated=every 4th",
+    )
+    run("--engine", engine, "--modes", "base", *options, "--out", "out", "--no-report")
+    found = open_run("out")
+    (one,) = configurations_of(found)
+    times, _ = over_time.picture("paper", found, points_of(found, [one]), one).figure.axes[:2]
+    drawn = {line.get_linestyle() == "None": line.get_xdata().tolist() for line in times.lines}
+    assert drawn == {True: [0, 4, 8]} | ({False: list(range(9))} if engine == "both" else {})
+    draw("out")
+    assert note in Path("out", "figures", "paper-over-time.svg").read_text()
