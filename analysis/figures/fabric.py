@@ -271,7 +271,9 @@ def _nodes(axes: Axes, curves: Curves, small: float) -> None:
             look: dict[str, Any] = {"color": "white", "edgecolor": INK, "linewidth": 0.9 * small, "zorder": 4}
             axes.scatter(x, y, s=size * small**2, marker=marker, **look)
         for name in names if small > 0.4 else ():
-            axes.text(*placed[name], name, ha="center", va="center", fontsize=6 * small, color=INK, zorder=5)
+            words = axes.text(*placed[name], name, ha="center", va="center", fontsize=6 * small, color=INK, zorder=5)
+            if marker in "^v":  # the name is wider than the triangle, whose sides and links would cross it
+                words.set_path_effects([withStroke(linewidth=2 * small, foreground="white")])
 
 
 def _of_kind(fabric: Fabric, kind: str) -> list[str]:

@@ -22,7 +22,10 @@ from analysis.figures.style import CRITICAL, DELAY, INK, MODE_STYLES, SENDING, b
 
 _WIDE = 0.016  # length of a bar with room for one digit, as a share of the longest time
 _TOUCHING = 0.05  # a transfer may overlap its predecessor by this share of its length and still share its lane
+_NARROW = 0.006  # length of a bar that a white edge would cover, on the same scale
+_THIN = 0.02  # length of a bar whose outline would cover it: neighbours have one outline together
 _MAX_ROWS = 64
+_MAX_MODES = 4
 _MAX_LINKS = 5  # links of the critical path that are shown with their costs
 
 _NUMBERS = {  # the meaning of the number and the shade of a bar, by kind of collective
@@ -36,28 +39,34 @@ _NUMBERS = {  # the meaning of the number and the shade of a bar, by kind of col
 
 
 def picture(name: str, collectives: Sequence[Collective]) -> Picture:
-    """Draw the timeline of a collective in each mode, for the run called `name`."""
+    """Draw the timeline of a collective in each mode, for the run called `name`; of many modes, in those that differ
+    most."""
     first = collectives[0]
-    longest_s = max(max(one.completion_s, *(timed.end_s for timed in one.transfers)) for one in collectives)
-    links = min(_MAX_LINKS, max(len(one.costs) for one in collectives))
-    columns = min(2, len(collectives))
-    bands = -(-len(collectives) // columns)  # each has a row of timelines and a row of links
+    shown = [collectives[index] for index in most_different([one.completion_s for one in collectives], _MAX_MODES)]
+    longest_s = max(max(one.completion_s, *(timed.end_s for timed in one.transfers)) for one in shown)
+    links = min(_MAX_LINKS, max(len(one.costs) for one in shown))
+    columns = min(2, len(shown))
+    bands = -(-len(shown) // columns)  # each has a row of timelines and a row of links
     heights = [0.9 + 0.19 * min(len(first.flows), _MAX_ROWS), 0.4 + 0.15 * links]
     label = first.configuration.label
+    has_numbers = False
     with canvas(5.4 * columns, bands * sum(heights) + 0.9) as figure:
         grid = figure.subplots(2 * bands, columns, squeeze=False, height_ratios=heights * bands)
         for index in range(bands * columns):
             band, column = divmod(index, columns)
             axes, costs = grid[2 * band : 2 * band + 2, column]
-            if index < len(collectives):
-                _draw(axes, collectives[index], longest_s)
-                _draw_costs(costs, collectives[index], longest_s, links)
+            if index < len(shown):
+                has_numbers |= _draw(axes, shown[index], longest_s)
+                _draw_costs(costs, shown[index], longest_s, links)
             else:
                 for empty in (axes, costs):
                     empty.set_axis_off()
                     empty.set_in_layout(False)
         heading(figure, f"{label}: collective {first.number}")
-        explain(figure, "\n".join(_explanation(collectives)))
+        lines = _explanation(shown, "number and shade" if has_numbers else "shade")
+        if len(shown) < len(collectives):
+            lines.append(f"The {len(shown)} of {len(collectives)} modes whose times differ most are drawn.")
+        explain(figure, "\n".join(lines))
     bars = "a chunk in transit over a ring edge"
     if not first.configuration.is_ring_allgather:
         bars = "a message in transit between two GPUs"
@@ -74,8 +83,18 @@ def picture(name: str, collectives: Sequence[Collective]) -> Picture:
     )
 
 
-def _explanation(collectives: Sequence[Collective]) -> list[str]:
-    """Return the lines below the panels."""
+def most_different(times_s: Sequence[float], most: int) -> list[int]:
+    """Return the indices of at most `most` of these times in ascending order: the first, and each further one as far as
+    possible from those before it."""
+    chosen = [0]
+    while len(chosen) < min(most, len(times_s)):
+        apart = [min(abs(time_s - times_s[index]) for index in chosen) for time_s in times_s]
+        chosen.append(max((index for index in range(len(times_s)) if index not in chosen), key=apart.__getitem__))
+    return sorted(chosen)
+
+
+def _explanation(collectives: Sequence[Collective], marks: str) -> list[str]:
+    """Return the lines below the panels; `marks` are what tells blocks apart."""
     one = collectives[0]
     configuration = one.configuration
     critical = (
@@ -86,12 +105,12 @@ def _explanation(collectives: Sequence[Collective]) -> list[str]:
     if configuration.is_ring_allgather:
         return [
             "A bar: a chunk in transit over a ring edge, from the first bit sent to the last received. "
-            "Its number and shade: the rank where it started.",
+            f"Its {marks}: the rank where it started.",
             f"{grey}Right: the rate of the edge's slowest link; the slowest edge in bold. Dashed: completion.",
             critical,
         ]
     has_blocks = configuration.kind in _NUMBERS and any(timed.block >= 0 for timed in one.transfers)
-    numbers = f" Its number and shade: {_NUMBERS[configuration.kind]}." if has_blocks else ""
+    numbers = f" Its {marks}: {_NUMBERS[configuration.kind]}." if has_blocks else ""
     lines = [
         f"A bar: a message in transit, from the first bit sent to the last received.{numbers}",
         f"{grey}Right: the rate of the flow's slowest link; the slowest flow in bold. Dashed: completion.",
@@ -112,13 +131,39 @@ def _rows(one: Collective) -> list[int]:
     return [flow for flow in one.rows if flow in chosen]
 
 
-def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
+_Box = tuple[float, float, float, float]
+"""The ends of a bar in time, and in the direction of rows."""
+
+
+def _corners(box: _Box) -> list[tuple[float, float]]:
+    left, right, top, bottom = box
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def outlines(boxes: Sequence[_Box], *, thin: float) -> list[_Box]:
+    """Return what is outlined of these bars: each, but bars shorter than `thin` together with their neighbours in a
+    lane, if the gap between them is as short."""
+    found: list[_Box] = []
+    was_thin = False
+    for box in sorted(boxes, key=lambda one: (one[2], one[3], one[0])):
+        is_thin = box[1] - box[0] < thin
+        if found and is_thin and was_thin and found[-1][2:] == box[2:] and box[0] - found[-1][1] < thin:
+            found[-1] = (found[-1][0], max(found[-1][1], box[1]), *box[2:])
+        else:
+            found.append(box)
+        was_thin = is_thin
+    return found
+
+
+def _draw(axes: Axes, one: Collective, longest_s: float) -> bool:
+    """Draw a mode's panel; return whether bars have numbers."""
     scale, unit = time_unit(longest_s)
     slowest = min(flow.rate_bps for flow in one.flows)
     ranks = len(one.configuration.fabric.gpus)
     bars: list[list[tuple[float, float]]] = []
     colours: list[str] = []
-    outlined: list[list[tuple[float, float]]] = []
+    edges: list[str] = []
+    critical: list[_Box] = []
     empty: list[list[tuple[float, float]]] = []
     numbers: dict[int, list[tuple[float, float]]] = {}
     rows = _rows(one)
@@ -131,8 +176,9 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
         for timed, lane in zip(transfers, lane_of, strict=True):
             left, width = timed.leaves_s / scale, (timed.end_s - timed.leaves_s) / scale
             top, colour = row - 0.4 + lane * height, block_colour(timed.block, ranks)
-            bars.append([(left, top), (left + width, top), (left + width, top + height), (left, top + height)])
+            bars.append(_corners((left, left + width, top, top + height)))
             colours.append(colour)
+            edges.append("white" if width * scale > _NARROW * longest_s else colour)
             spans = one.spans.get(timed.transfer, ())
             propagation = [(spans[-1][1], timed.end_s, 0.0)] if spans else []  # of its last bits
             for start_s, end_s, share in (*spans, *propagation):
@@ -140,7 +186,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
                 x, end = (min(max(at_s / scale, left), left + width) for at_s in (start_s, end_s))
                 empty.append([(x, top), (end, top), (end, top + unfilled), (x, top + unfilled)])
             if timed.is_critical:
-                outlined.append(bars[-1])
+                critical.append((left, left + width, top, top + height))
             has_room = width * scale / longest_s > _WIDE * len(str(timed.block)) and height > 0.3
             if has_room and timed.block >= 0:
                 numbers.setdefault(timed.block, []).append((left + width / 2, top + height / 2))
@@ -148,8 +194,9 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
         rate = f"{flow.rate_bps / 1e9:.3g} Gbit/s" if flow.links else ""
         axes.annotate(rate, (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=6.5, weight=weight)
     # One artist for all bars: an artist for each would take most of the time in which a run's figures are drawn.
-    axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors="white", linewidths=0.4, zorder=1))
+    axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=edges, linewidths=0.4, zorder=1))
     axes.add_collection(PolyCollection(empty, facecolors="white", alpha=0.72, linewidths=0, zorder=1.2))
+    outlined = [_corners(box) for box in outlines(critical, thin=_THIN * longest_s / scale)]
     axes.add_collection(PolyCollection(outlined, facecolors="none", edgecolors=CRITICAL, linewidths=1.1, zorder=1.5))
     for block, centres in numbers.items():
         _write(axes, block, centres, "white" if one.spans else block_colour(block, ranks))
@@ -163,6 +210,7 @@ def _draw(axes: Axes, one: Collective, longest_s: float) -> None:
     axes.grid(False, axis="y")
     how = f"measured {one.completion_s / scale:.4g} {unit}, " if one.measured else ""
     axes.set_title(f"{MODE_STYLES[one.mode].label}: {how}predicted {one.predicted_s / scale:.4g} {unit}", fontsize=8.5)
+    return bool(numbers)
 
 
 def _draw_costs(axes: Axes, one: Collective, longest_s: float, count: int) -> None:
