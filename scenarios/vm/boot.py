@@ -54,7 +54,9 @@ def kernel_command_line(*, clock: Clock, memory_bytes: int, consoles: Sequence[S
         "quiet",
         # Without this, addresses would differ between boots, and with them hash orders and the order of events.
         "norandmaps",
-        "ipv6.disable=1",
+        # Sockets exist, but no interface has an address unless it is given one, and nothing is sent.
+        "ipv6.disable_ipv6=1",
+        "fb_tunnels=none",
         # No network devices except those that are created later.
         "dummy.numdummies=0",
         "ifb.numifbs=0",

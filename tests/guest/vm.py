@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import scenarios.vm
@@ -72,7 +73,7 @@ def clock_readings() -> dict[str, object]:
     began, loops = time.monotonic_ns(), 0
     while time.monotonic_ns() == began:
         loops += 1
-    steps = [time.monotonic_ns() for _ in range(3)]
+    steps = [time.monotonic_ns() for _ in range(20)]
     time.sleep(0.001)
     began = time.monotonic_ns()
     reader, writer = os.pipe()
@@ -83,7 +84,7 @@ def clock_readings() -> dict[str, object]:
     os.waitpid(child, 0)
     return {
         "loops": loops,
-        "steps": [steps[1] - steps[0], steps[2] - steps[1]],
+        "steps": [after - before for before, after in pairwise(steps)],
         "child_ns": int(os.read(reader, 100)) - began,
         "after_ns": time.monotonic_ns() - began,
     }

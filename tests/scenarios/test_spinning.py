@@ -1,0 +1,48 @@
+"""Programs that spin while they wait, unmodified: their times are those of a program that blocks."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.fakes.runs import ended
+
+WAN = ("--wan-delay", "10 ms", "--set", 'conditions.wan_rate="1 Gbit/s"', "--set", 'conditions.intra_rate="10 Gbit/s"')
+HOWS = ("block", "recv", "poll", "epoll", "many", "yield", "thread")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the compiled program."""
+    found = tmp_path_factory.mktemp("spinning")
+    source = PROJECT / "tests" / "guest" / "spin.c"
+    subprocess.run(["gcc", "-O2", "-Wall", "-pthread", "-o", found / "spin", source], check=True)
+    return found
+
+
+def run(folder: Path, out: str, command: str) -> list[list[float]]:
+    """Run a command on a rank in each of two sites; return the numbers that each line of the last rank has."""
+    (folder / "mine.sh").write_text(command)
+    options = ("--gpus", "4", "--set", "program.ranks=[0, 2]", "--modes", "base", "--json", "--out", out, *WAN)
+    found = json.loads(ended(*options, "--exec", "sh mine.sh", cwd=folder)[0])
+    assert [rank["status"] for rank in found["ranks"]] == [0, 0]
+    lines = (folder / out / "output" / "1.stdout").read_text().splitlines()
+    return [[float(word) for word in line.split()] for line in lines]
+
+
+def test_a_spinning_program_takes_the_times_of_one_that_blocks_to_the_nanosecond(folder: Path) -> None:
+    command = "for how in $HOWS; do ./spin 8 3 $how; ./spin 300000 2 $how; done"
+    found = run(folder, "first", f"HOWS='{' '.join(HOWS)}'\n{command}")
+    assert len(found) == 5 * len(HOWS)
+    times = [[one[0] for one in found[5 * number : 5 * number + 5]] for number in range(len(HOWS))]
+    assert times[0][0] == pytest.approx(20e-3, rel=1e-3)
+    for how, one in zip(HOWS, times, strict=True):
+        assert one == times[0], how
+    assert run(folder, "second", f"HOWS='{' '.join(HOWS)}'\n{command}") == found
+
+
+def test_a_loop_that_waits_for_a_time_is_at_most_a_hundredth_late(folder: Path) -> None:
+    found = run(folder, "clock", "./spin clock")
+    assert 1.0 <= found[0][0] <= 1.0101
