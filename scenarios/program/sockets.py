@@ -6,8 +6,10 @@ a host of its own: `send` returns once the data fits the socket's buffer, and wa
 
 import errno
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +22,11 @@ from scenarios.spec.scenario import Scenario
 from scenarios.testbed.testbed import Testbed
 from scenarios.vm.openvswitch import prioritize_handlers
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ipv6 import network_of
 from topologies.fabric.ports import links_in_grain
 from topologies.mininet_network import inside, netlink_of
+from topologies.shaping.classes import MTU_BYTES
+from topologies.shaping.ipv6 import Ipv6Netlink
 
 Floats = npt.NDArray[np.float64]
 
@@ -127,7 +132,7 @@ def set_up_sockets(
     limits = socket_limits(float(held.max()), wanted, paths_change=paths_change)
     timeout_s = None
     if testbed.loses_nothing and not testbed.is_lossless and lowest_bps is not None:
-        ranks = len(testbed.config.program.ranks_of(len(fabric.gpus)))
+        ranks = len(testbed.config.program.ranks_of(fabric.spec.gpus_per_site))
         slowest_bps = float(testbed.platform.scale.rates_bps(lowest_bps[lowest_bps > 1]).min())
         timeout_s = rto_min_s(wanted, wait_s=8 * ranks * (ranks - 1) * limits.send[2] / slowest_bps)
     lift_memory_limit()
@@ -144,7 +149,20 @@ def set_up_sockets(
             others = (other for other in fabric.gpus if other is not gpu)
             initial |= {IPv4Network(other.ip): initial_segments(held[gpu.site, other.site], wanted) for other in others}
         timeouts_s = [timeout for timeout in (timeout_s, testbed.rto_min_s) if timeout is not None]
-        _set_routes(gpu.interface, pid, initial, max(timeouts_s, default=None))
+        longest_s = max(timeouts_s, default=None)
+        _set_routes(gpu.interface, pid, initial, longest_s)
+        if testbed.platform.own_openvswitch:  # elsewhere the kernel is the machine's
+            _set_up_ipv6(gpu.ip, pid, initial, longest_s)
+
+
+def _set_up_ipv6(ipv4: str, pid: int, initial: Mapping[IPv4Network, int], timeout_s: float | None) -> None:
+    """Give a host IPv6, with the same initial congestion windows and timeout as over IPv4; raises OSError."""
+    with inside(pid), closing(Ipv6Netlink()) as netlink:
+        if not netlink.has_tunnel:  # a prompt runs one program after another
+            netlink.add_tunnel(ipv4, mtu_bytes=MTU_BYTES)
+        for network, segments in initial.items():
+            least_ms = None if timeout_s is None else ceil(timeout_s * 1e3)
+            netlink.set_route6(network_of(network), initial_segments=segments, rto_min_ms=least_ms)
 
 
 def _set_routes(interface: str, pid: int, initial: Mapping[IPv4Network, int], timeout_s: float | None) -> None:
