@@ -216,7 +216,7 @@ def engine_for(scenario: Scenario, engine: str, *, jobs: int = 1) -> tuple[Engin
         raise ValueError(f"{format_value(scenario)} is not a scenario; allowed: the result of scenario(...)")
     if not isinstance(jobs, int) or jobs < 1:
         raise ValueError(f"{format_value(jobs)} jobs; allowed: a whole number from 1")
-    if scenario.program.command is not None:
+    if scenario.program.is_given:
         raise ValueError("the scenario has a [program], which only run.py can run; allowed: a scenario without one")
     if engine == "model":
         return Model(jobs=jobs), [as_modelled(one) for one in scenario.configurations()]

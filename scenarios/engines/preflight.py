@@ -107,7 +107,7 @@ def check_capacity(configs: Sequence[Scenario]) -> None:
 
 def check_program(config: Scenario) -> None:
     """As `check_capacity`, for a program, which always runs in the VM: all ranks may send at once, each to the next."""
-    ranks = config.program.ranks_of(config.gpus)
+    ranks = config.program.ranks_of(config.fabric.gpus_per_site)
     if not config.run.is_real or len(ranks) < 2:
         return
     fixed = replace(config.conditions, every_s=None, interval_s=None)

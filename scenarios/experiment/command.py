@@ -62,10 +62,10 @@ def run(arguments: Sequence[str]) -> int:
     if request.export is not None and not request.dry_run:
         _tell(file_notes.notes_on(configs))
         return _export(request.scenario, *request.export)
-    runs_engines = not (request.cli or request.dry_run or request.scenario.program.command is not None)
+    runs_engines = not (request.cli or request.dry_run or request.scenario.program.is_given)
     emulates = runs_engines and "emulation" in request.engines
     _tell(notes_on(configs[:1] if request.cli else configs, emulates=emulates))
-    if request.scenario.program.command is not None and not request.dry_run:
+    if request.scenario.program.is_given and not request.dry_run:
         return _program(request, arguments)
     if request.cli:
         _tell(_path_notes(configs[0]))
@@ -387,9 +387,10 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
             count = len(config.collective.numbers)
             lines.append(f"{engine}, {config.label}: {count:,} collective{'s' * (count > 1)} in {of}")
             total += len(modes) * count
-    if scenario.program.command is not None:
+    if scenario.program.is_given:
         lines = [
-            f"the program on {len(config.program.ranks_of(config.gpus))} GPUs, with the WAN paths of {modes[0]}"
+            f"the program on {len(config.program.ranks_of(config.fabric.gpus_per_site))} GPUs, "
+            f"with the WAN paths of {modes[0]}"
             f"{f': {config.label}' if len(plans[0][1]) > 1 else ''}"
             for config in plans[0][1]
         ]
@@ -397,7 +398,7 @@ def _plan(scenario: Scenario, plans: Sequence[tuple[str, Sequence[Scenario]]]) -
         lines += _link_lines(links, plans[0][1][indices[0]].label)
     lines.append(
         "nothing was run"
-        if scenario.program.command
+        if scenario.program.is_run
         else f"{total:,} collective{'s' * (total > 1)} in all; nothing was run"
     )
     return "\n".join([resolved(scenario), *(f"# {line}" for line in lines)])

@@ -47,7 +47,6 @@ _KEYS = {
     "collectives": ("collective.count", "collective.emulated"),  # the same number in both engines
     "rate_scale": ("run.rate_scale",),
     "clock": ("run.clock",),
-    "exec": ("program.command",),
 }
 """The scenario's keys that an option sets."""
 _COLLECTIVE_TABLES = ("collective", "training", "te", "admission")
@@ -76,7 +75,7 @@ class ScenarioParser(CommandParser):
         if hint := did_you_mean(option.replace("_", "-"), known, cutoff=0.8):
             return hint
         keys = _KEYS.get(name, ())
-        if self.prog != _RUN and (option in _ELSEWHERE or keys[:1] == ("program.command",)):
+        if self.prog != _RUN and option in (*_ELSEWHERE, "--exec"):
             return f" (it is an option of {_RUN})"
         if "--set" in known and not keys:
             from scenarios.spec.keys import KEYS  # which imports numpy
@@ -157,7 +156,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     add("--cli", action="store_true", help="open a Mininet prompt on the scenario's network")
-    add("--exec", metavar="COMMAND", help="run your own program on every GPU's host instead of collectives")
+    add(
+        "--exec",
+        metavar="[GPU,...:] COMMAND",
+        action="append",
+        help="run your own program on every GPU's host instead of collectives; repeatable with GPUs, such as "
+        '"g0: iperf3 -s" and "g4: iperf3 -c g0"',
+    )
     add("--capture", metavar="LINK", action="append", help="capture the packets of a link; repeatable")
     add("--rate-scale", metavar="1/N", help="on the wall clock: divide rates and chunks by N (at a prompt: 1000)")
     add(
@@ -232,7 +237,7 @@ def parse_request(arguments: Sequence[str]) -> Request:
             "on the wall clock points run one at a time" if is_real else f"allowed: a whole number from 1 to {MAX_JOBS}"
         )
         mistakes.append(f"--jobs: {format_value(toml_or_text(options.jobs))} is not allowed; {why}")
-    if scenario is not None and scenario.program.command is not None:
+    if scenario is not None and scenario.program.is_given:
         mistakes += _program_clashes(options, scenario, overrides)
     elif scenario is not None and options.rank_output is not None:
         mistakes.append("--rank-output: no program is run; allowed: with --exec, or a scenario with a [program]")
@@ -355,17 +360,15 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
         if wrong := list(_list_mistakes(option, where, text, parts)):
             mistakes += wrong
             continue
-        values = (
-            parts
-            if option == "exec"
-            else [toml_or_text(_gpu_list(part) if option == "gpus" else part) for part in parts]
-        )
+        values = [toml_or_text(_gpu_list(part) if option == "gpus" else part) for part in parts]
         if option in _SWEPT and len(values) > 1:
             overrides.append(Override(f"sweep.{keys[0]}", values, where, typed))
         else:
             # If the value of --collectives is wrong, one message is enough.
             used = keys if isinstance(values[0], int | float) else keys[:1]
             overrides += [Override(key, values if option == "modes" else values[0], where, typed) for key in used]
+    if options.exec:
+        overrides.append(_program(options.exec))
     if options.capture:
         overrides.append(Override("program.capture", options.capture, "--capture"))
     if options.baseline:
@@ -378,6 +381,17 @@ def _overrides(options: argparse.Namespace, mistakes: list[str]) -> list["Overri
     if options.cli:
         overrides.append(Override("run.clock", clock, "--cli"))
     return overrides
+
+
+def _program(commands: Sequence[str]) -> "Override":
+    """Return what options --exec set: the one command of all ranks, or roles."""
+    from scenarios.spec.load import Override, shortened
+    from scenarios.spec.roles import of_option
+
+    tables, typed = [of_option(text) for text in commands], f"--exec {shortened(commands[0])}"
+    if len(tables) == 1 and "on" not in tables[0]:
+        return Override("program.command", commands[0], "--exec", typed)
+    return Override("program.role", tables, "--exec", typed)
 
 
 def single_value(option: str, text: str) -> "Override":

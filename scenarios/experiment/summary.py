@@ -447,7 +447,7 @@ def plan_as_json(plans: Sequence[tuple[str, Sequence[Scenario]]]) -> str:
         | dict.fromkeys((*_INTERVAL_ENDS, "mean_bound_s", "critical_path"))
         for engine, configs in plans
         for index, config in enumerate(configs)
-        if config.program.command is None  # a program has no points
+        if not config.program.is_given  # a program has no points
         for mode in config.run.modes
     ]
     links = [

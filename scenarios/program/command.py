@@ -167,12 +167,12 @@ def _end(files: RunFiles, results: Sequence[dict[str, Any]], notes: Sequence[str
 
 def _table(result: Mapping[str, Any]) -> str:
     """Format the ranks and the WAN links of a run as a table."""
-    lines = [f"{'rank':>4} {'GPU':>5} {'status':>6} {'end, s':>14} {'retransmitted segments':>22} {'UDP drops':>9}"]
+    lines = [f"{'rank':>4} {'GPU':>5} {'status':>7} {'end, s':>14} {'retransmitted segments':>22} {'UDP drops':>9}"]
     for rank in result["ranks"]:
-        status = "" if rank["status"] is None else rank["status"]
+        status = "" if rank["status"] is None else "stopped" if rank["stopped"] else rank["status"]
         end = "" if rank["end_s"] is None else f"{rank['end_s']:,.6f}"
         segments, datagrams = ("" if rank[name] is None else rank[name] for name in COUNTED)
-        lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>6} {end:>14} {segments:>22} {datagrams:>9}")
+        lines.append(f"{rank['rank']:>4} {rank['gpu']:>5} {status:>7} {end:>14} {segments:>22} {datagrams:>9}")
     lines.append(f"{'WAN link':<16} {'bytes':>16} {'of its rate':>12}")
     for link in result["links"]:
         lines.append(f"{link['link']:<16} {link['bytes']:>16,} {_share(link):>11}")

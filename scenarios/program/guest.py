@@ -3,9 +3,10 @@
 REQUEST is JSON: the configuration (`to_json`), the run folder, the working directory, and the environment and the user
 of the program. Brings the network up, starts the ranks, and prints one JSON object per line as it goes: {"doing":
 WORDS} while the network comes up; {"began": ...}; {"rank", "stream", "text" (base64)} for output; {"rank", "ended",
-"at_ns"} for each rank; {"at_ns", "bytes", "capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the
-events of faults (`analysis.statistics.fault_outcomes`); {"round": ...} for each round of jobs, with the beginning and
-the end of each job; {"over": ...} at the end. Times are in ns since the ranks were started.
+"at_ns", "stopped"} for each rank, which was `stopped` if it only waited for others that had ended; {"at_ns", "bytes",
+"capacity_bytes"} for each sample of the WAN's ports; {"event": ...} for the events of faults
+(`analysis.statistics.fault_outcomes`); {"round": ...} for each round of jobs, with the beginning and the end of each
+job; {"over": ...} at the end. Times are in ns since the ranks were started.
 """
 
 import base64
@@ -15,8 +16,8 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ from scenarios.program.job_rounds import JobRounds
 from scenarios.program.kernel_log import mapping_troubles
 from scenarios.program.ranks import FILES, RankFiles, User, start_shell
 from scenarios.program.rows import rows_as_collectives
+from scenarios.program.servers import Endings, HostSockets, useless
 from scenarios.program.sockets import rate_bounds_bps, set_up_sockets
 from scenarios.signals import guarded
 from scenarios.spec.faults import dead_cables
 from scenarios.spec.program import ProgramSpec, variables
+from scenarios.spec.roles import Role
 from scenarios.spec.scenario import Scenario, from_json
 from scenarios.testbed.__main__ import leave, tell
 from scenarios.testbed.capture import CAPTURES, CaptureError, Captures
@@ -68,7 +71,7 @@ def main(arguments: list[str]) -> int:
             timeline = ProgramTimeline(testbed, config)
             if timeline.changes_paths:
                 testbed.apply_rules_together()
-                warm(testbed.fabric, config.program.ranks_of(config.gpus))
+                warm(testbed.fabric, config.program.ranks_of(config.fabric.gpus_per_site))
             # The jobs come first: the sockets' settings must not change their connections.
             jobs = JobRounds(testbed) if config.jobs else None
             if jobs is not None:
@@ -117,7 +120,11 @@ class Run:
         self._timeline, self._jobs, self._emit = timeline, jobs, emit or _emit
         self._environment: Mapping[str, str] = request["environment"]
         self._user = User(**request["user"])
-        self._gpus = self._spec.ranks_of(len(testbed.fabric.gpus))
+        placed = self._spec.roles_of(testbed.fabric.spec.gpus_per_site)
+        self._gpus, self._role_of = [gpu for gpu, _ in placed], [role for _, role in placed]
+        self._roles = self._spec.all_roles
+        self._to_start = _starts(self._roles, self._role_of)
+        self._endings, self._stopped = Endings(), dict[int, int | None]()
         self._shared = links_in_grain(testbed.fabric).all
         self._classes = classes_of(testbed.fabric)
         ports = {port.link: port.interface for port in self._classes if self._shared[port.link].kind == "wan"}
@@ -158,15 +165,10 @@ class Run:
 
     def __enter__(self) -> "Run":
         try:
-            with _deferring_interrupts():  # Ctrl-C must not come between a rank's start and its registration
+            with _deferring_interrupts():
                 self._rank_files.make()
                 self._begin()
-                self._start(0)
-            # Rank 0 listens before the others connect: a rank of torch that is refused retries after a random time.
-            time.sleep(_FIRST_S)
-            with _deferring_interrupts():
-                for rank in range(1, len(self._gpus)):
-                    self._start(rank)
+            self._start_ranks(0)
         except BaseException:
             self.__exit__()
             raise
@@ -186,13 +188,24 @@ class Run:
         self._tasks_before = _tasks()
         if begins_ns is not None:
             sleep_until(begins_ns)
+        self._ports_before = [HostSockets.of(self._host_pid(rank)).open_ports for rank in range(len(self._gpus))]
         self._beginning_ns = time.monotonic_ns()
         self._emit(began=True, links=self._links)
         self._sample()
 
+    def _start_ranks(self, now_ns: int) -> int | None:
+        """Start the ranks that are due at this time; return when others are due next, None for never."""
+        while self._to_start and self._to_start[0][0] <= now_ns:
+            _, ranks = self._to_start.pop(0)
+            with _deferring_interrupts():  # Ctrl-C must not come between a rank's start and its registration
+                for rank in ranks:
+                    self._start(rank)
+            # Rank 0 listens before the others connect: a rank of torch that is refused retries after a random time.
+            time.sleep(_FIRST_S)
+        return self._to_start[0][0] if self._to_start else None
+
     def _start(self, rank: int) -> None:
-        testbed = self._testbed
-        host = os.pidfd_open(testbed.network.host_pids[self._gpus[rank]])
+        host = os.pidfd_open(self._host_pid(rank))
         prepare = partial(
             self._rank_files.prepare,
             rank,
@@ -201,10 +214,15 @@ class Run:
             limit=self._limit,
             memory_bytes=self._spec.memory_bytes,
         )
-        command = self._spec.command or ""
+        role = self._roles[self._role_of[rank]]
         try:
             process = start_shell(
-                command, host=host, user=self._user, environment=self._variables(rank), prepare=prepare
+                role.command,
+                host=host,
+                user=self._user,
+                environment=self._variables(rank),
+                prepare=prepare,
+                stdin=role.input,
             )
         finally:
             os.close(host)
@@ -231,16 +249,19 @@ class Run:
     def _variables(self, rank: int) -> dict[str, str]:
         """Return the environment variables of a rank."""
         set_by_run = variables(self._testbed.fabric, self._gpus, rank)
-        return {**self._environment, **set_by_run, **dict(self._spec.env)}
+        role = self._roles[self._role_of[rank]]
+        return {**self._environment, **set_by_run, **dict(self._spec.env), **dict(role.env)}
 
     def wait(self) -> None:
         """Wait until all ranks have ended; end them at the deadline by SIGTERM, and `_GRACE_S` later by SIGKILL."""
         interval_ns, samples = round(self._spec.sample_s * 1e9), 0
         next_ns, deadline_ns = interval_ns, round(self._spec.deadline_s * 1e9)
         signals = [signal.SIGTERM, signal.SIGKILL]
-        while self._running:
+        while self._running or self._to_start:
             now_ns = self._now_ns()
+            start_ns = self._start_ranks(now_ns)
             if now_ns >= deadline_ns and signals:
+                self._to_start, start_ns = [], None
                 self._signal_ranks(signals.pop(0), now_ns)
                 deadline_ns += round(_GRACE_S * 1e9)
             fault_ns = self._apply_faults(now_ns)
@@ -252,9 +273,38 @@ class Run:
                 if samples % _MAX_SAMPLES == 0:
                     interval_ns *= 2
                 next_ns = now_ns - now_ns % interval_ns + interval_ns
-            due_ns = [next_ns, deadline_ns if signals else None, fault_ns, change_ns]
+            end_ns = self._end_servers(now_ns)
+            due_ns = [next_ns, deadline_ns if signals else None, fault_ns, change_ns, start_ns, end_ns]
             until_ns = min(at_ns for at_ns in due_ns if at_ns is not None)
             self._process_events(max(0, until_ns - self._now_ns()) / 1e9)
+
+    def _end_servers(self, now_ns: int) -> int | None:
+        """End the ranks that only wait for ranks which have ended; return when to look at them again, None for never.
+
+        They get SIGTERM, and `_GRACE_S` later all processes on their hosts SIGKILL.
+        """
+        if len(self._roles) == 1:
+            return None
+        for rank, kill_ns in self._stopped.items():
+            if rank in self._running and kill_ns is not None and now_ns >= kill_ns:
+                self._kill_rank(self._gpus[rank])
+                self._stopped[rank] = None
+        running = {rank for rank in self._running if rank not in self._stopped}
+        sockets = {rank: HostSockets.of(self._host_pid(rank)) for rank in running}
+        listening = {rank for rank in running if sockets[rank].open_ports - self._ports_before[rank]}
+        waiting = [rank for _, ranks in self._to_start for rank in ranks]
+        found = useless(self._roles, self._role_of, running, waiting, listening)
+        connected = {rank for rank in found if sockets[rank].connections}
+        declared = {rank for rank in found if self._roles[self._role_of[rank]].until is not None}
+        for rank in self._endings.due(found, connected, declared, now_ns):
+            self._stopped[rank] = now_ns + round(_GRACE_S * 1e9)
+            self._signal_rank(rank, signal.SIGTERM)
+        kills_ns = [ns for rank, ns in self._stopped.items() if rank in self._running and ns is not None]
+        looks_ns = [self._endings.next_ns(now_ns)] if found else []
+        return min([*kills_ns, *looks_ns], default=None)
+
+    def _host_pid(self, rank: int) -> int:
+        return self._testbed.network.host_pids[self._gpus[rank]]
 
     def _apply_faults(self, now_ns: int) -> int | None:
         """Inject and end the faults of this instant; return when the next one is due, None for never."""
@@ -400,11 +450,12 @@ class Run:
         if number == signal.SIGKILL:
             self._user.kill_all()
             return
-        for process in self._running.values():
-            try:
-                os.killpg(process.pid, number)
-            except ProcessLookupError:  # the rank has just ended
-                continue
+        for rank in self._running:
+            self._signal_rank(rank, number)
+
+    def _signal_rank(self, rank: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # the rank has just ended
+            os.killpg(self._running[rank].pid, number)
 
     def _process_events(self, wait_s: float | None) -> None:
         """Wait up to `wait_s` (None: for ever) for output or the end of a rank, and process what has come."""
@@ -416,7 +467,7 @@ class Run:
                 self._selector.unregister(key.fileobj)
                 os.close(key.fd)
                 status = self._running.pop(rank).wait()
-                self._emit(rank=rank, ended=status, at_ns=self._now_ns())
+                self._emit(rank=rank, ended=status, at_ns=self._now_ns(), stopped=rank in self._stopped)
                 self._full = self._full or self._rank_files.is_full
                 continue
             try:
@@ -458,6 +509,17 @@ class Run:
         # MemErrors are datagrams that found a full buffer of all sockets together.
         dropped = counts["Udp:RcvbufErrors"] + counts.get("Udp:MemErrors", 0)
         return {"retransmitted_segments": counts["Tcp:RetransSegs"], "udp_receive_drops": dropped}
+
+
+def _starts(roles: Sequence[Role], role_of: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """Return when which ranks start, in ns since the beginning: roles in the order of their starts, and in each role
+    the first rank alone before the others."""
+    starts = []
+    for index in sorted(range(len(roles)), key=lambda index: roles[index].start_s):
+        ranks = [rank for rank, role in enumerate(role_of) if role == index]
+        at_ns = round(roles[index].start_s * 1e9)
+        starts += [(at_ns, some) for some in (ranks[:1], ranks[1:]) if some]
+    return starts
 
 
 def _tasks() -> int:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scenarios.spec.program import HOSTFILE
+from topologies.fabric.ipv6 import address_of
 from topologies.linux import make_timers_exact, mount, unmount, unshare
 from topologies.namespaces import (
     MS_BIND,
@@ -127,9 +129,11 @@ class RankFiles:
             (devices / name).symlink_to(target)
         for name in ("pts", "shm"):
             (devices / name).mkdir()
-        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in self._hosts.items())]
+        lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
+        lines += [f"{one} {name}" for name, address in self._hosts.items() for one in (address, address_of(address))]
         (folder / "hosts").write_text("".join(f"{line}\n" for line in lines))
         # There are no name servers, and a lookup would wait seconds for an answer.
+        (folder / "gai.conf").write_text("precedence ::ffff:0:0/96 100\n")  # names stand for IPv4 where both will do
         (folder / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
 
     def close(self) -> None:
@@ -168,14 +172,16 @@ class RankFiles:
         # The machine's files below /tmp are visible in each rank's layer of it, too.
         mount(temporary, Path("/tmp"), flags=MS_BIND)  # noqa: S108
         mount(working, self._directory, flags=MS_BIND)
-        for file in ("hosts", "nsswitch.conf"):
-            mount(self._folder / file, Path("/etc", file), flags=MS_BIND)
+        for file in ("hosts", "nsswitch.conf", "gai.conf"):
+            if Path("/etc", file).exists():
+                mount(self._folder / file, Path("/etc", file), flags=MS_BIND)
         mount(devices, Path("/dev"), flags=MS_BIND | MS_REC)
         mount("sysfs", Path("/sys"), "sysfs", flags=_MS_RDONLY | MS_NOSUID)
         mount("proc", Path("/proc"), "proc", flags=MS_NOSUID)
         for number, target in enumerate(identities(self._ranks[rank])):
             mount(self._folder / f"identity{rank}.{number}", target, flags=MS_BIND)
         mount("tmpfs", Path("/run"), "tmpfs", flags=MS_NOSUID, data="size=64k,mode=755")
+        Path(HOSTFILE).write_text("".join(f"{name}\n" for name in self._ranks))
         mount("none", Path("/"), flags=_MS_REMOUNT | MS_BIND | _MS_RDONLY)
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -222,9 +228,16 @@ class RankFiles:
 
 
 def start_shell(
-    command: str, *, host: int, user: User, environment: Mapping[str, str], prepare: Callable[[], None]
+    command: str,
+    *,
+    host: int,
+    user: User,
+    environment: Mapping[str, str],
+    prepare: Callable[[], None],
+    stdin: Path | None = None,
 ) -> Any:
-    """Start a shell with this command in a new session (setsid); its output streams are non-blocking pipes.
+    """Start a shell with this command in a new session (setsid); its output streams are non-blocking pipes, and its
+    input is a file, by default an empty one.
 
     It is in the PID namespace of the process with the pidfd `host`. `prepare` is called in the new process while it
     still runs as root. Raises OSError, also if `prepare` fails.
@@ -232,10 +245,10 @@ def start_shell(
     # The prompt runs at real-time priority, which the rank must not inherit: one that spins would hold the prompt up.
     demote = [] if os.sched_getscheduler(0) == os.SCHED_OTHER else ["chrt", "--other", "0"]
     try:
-        with starting_in(host):
+        with starting_in(host), Path(stdin or os.devnull).open("rb") as file:
             process = subprocess.Popen(
                 [*user.setpriv, *demote, "sh", "-c", command],
-                stdin=subprocess.DEVNULL,
+                stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(environment),

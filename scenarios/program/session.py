@@ -28,6 +28,7 @@ from rich.text import Text
 
 from analysis.results.reader import FIGURES
 from analysis.results.writer import write_text
+from analysis.statistics.contests import shared_words
 from analysis.statistics.fault_outcomes import Event, fault_outcomes
 from scenarios import vm
 from scenarios.engines.emulation import StderrTail, network_bytes
@@ -35,7 +36,7 @@ from scenarios.engines.emulation import memory_bytes as carrying_bytes
 from scenarios.program.ranks import describe_status
 from scenarios.program.rows import rows_as_collectives
 from scenarios.program.watchdog import ClockWatchdog, watched
-from scenarios.spec.program import ProgramSpec
+from scenarios.spec.program import TOOLS, ProgramSpec
 from scenarios.spec.scenario import Scenario, to_json
 from scenarios.testbed import launch
 from scenarios.vm.boot import guest_environment
@@ -68,7 +69,6 @@ COMPUTING = (
 )
 """The note at the end of a run in virtual time in which no rank was seen to compute."""
 
-_RANK_FOLDER = Path(__file__).with_name("rank")
 _NOBODY = 65534
 _MOST_MAPPINGS = Path("/proc/sys/vm/max_map_count")
 _LOOK_S = 0.5
@@ -90,9 +90,10 @@ class RunState:
     """The state of a run as seen from outside, updated from the VM's JSON records (`guest` lists them).
 
     Output is written to files in `folder` at once; by rank, `printed` is its size in bytes, and `last` holds its last
-    bytes. By rank too, `ended` is the exit status and the ns since the start. `samples` are samples of the WAN links:
-    the ns since the start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the
-    latest virtual time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
+    bytes. By rank too, `ended` is the exit status and the ns since the start; `stopped` are the ranks that were ended
+    because they only waited for others, which had ended. `samples` are samples of the WAN links: the ns since the
+    start, and for each link the bytes that it has carried and could have carried. `virtual_ns` is the latest virtual
+    time known, since the ranks' start, and `lines` counts the records. `events` are those of faults
     (`analysis.statistics.fault_outcomes`), and `rounds` has the beginning and the end of each job in ns, by name.
     """
 
@@ -105,6 +106,7 @@ class RunState:
     events: list[Event] = field(default_factory=list)
     rounds: list[dict[str, tuple[int, int]]] = field(default_factory=list)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)
     printed: dict[int, int] = field(default_factory=dict)
     last: dict[int, bytes] = field(default_factory=dict)
     began: bool = False
@@ -149,6 +151,8 @@ class RunState:
             self.last[rank] = (self.last.get(rank, b"") + output)[-_LAST_BYTES:]
         elif "ended" in line:
             self.ended[line["rank"]] = line["ended"], line["at_ns"]
+            if line.get("stopped"):
+                self.stopped.add(line["rank"])
         elif "bytes" in line:
             self.samples.append((line["at_ns"], line["bytes"], line["capacity_bytes"]))
         elif "event" in line:
@@ -164,7 +168,7 @@ class RunState:
         """Return the progress of the run in one line."""
         if not self.began:
             return f"{self.doing}, {wall_s:.0f} s of wall time"
-        count, failed = len(self.gpus), sum(status != 0 for status, _ in self.ended.values())
+        count, failed = len(self.gpus), sum(self._has_failed(rank) for rank in self.ended)
         done = len(self.ended) - failed
         states = [f"{count - len(self.ended)} of {count} ranks run"]
         if done:
@@ -173,13 +177,17 @@ class RunState:
             states.append(f"{failed} failed")
         return f"{self.virtual_ns / 1e9:.3f} s of the run's time, {wall_s:.0f} s of wall time: {', '.join(states)}"
 
+    def _has_failed(self, rank: int) -> bool:
+        return self.ended[rank][0] != 0 and rank not in self.stopped
+
     def rank_rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """Yield a table row per rank: rank, GPU, state, bytes printed, and the last line printed."""
         for rank, gpu in enumerate(self.gpus):
             state = "runs" if self.began else ""
             if rank in self.ended:
                 status, at_ns = self.ended[rank]
-                state = f"{describe_status(status) if status else 'done'}, at {at_ns / 1e9:.3f} s"
+                words = describe_status(status) if self._has_failed(rank) else "done"
+                state = f"{words}, at {at_ns / 1e9:.3f} s"
             yield str(rank), f"g{gpu}", state, f"{self.printed.get(rank, 0):,}", self.last_line(rank)
 
     def last_line(self, rank: int) -> str:
@@ -198,7 +206,7 @@ def run(config: Scenario, *, folder: Path, shows: Shows) -> tuple[RunState, str 
     directory = working_directory(None, results=None)
     if directory == "/":
         raise vm.VMUsageError("a program cannot be run in /: change to a folder of yours first")
-    state = RunState(folder, spec.ranks_of(config.gpus), shows)
+    state = RunState(folder, spec.ranks_of(config.fabric.gpus_per_site), shows)
     request = {"setting": to_json(config), **of_caller(), "folder": str(folder.resolve()), "directory": directory}
     began_s = time.monotonic()
     of_network = carrying_bytes(config) if config.jobs else network_bytes(config)
@@ -271,8 +279,8 @@ def _environment() -> dict[str, str]:
     """Return the user's environment variables that make sense in the VM, with this Python as a fallback in PATH."""
     environment = guest_environment(os.environ)
     home = environment.get("HOME", "")
-    folders = [str(_RANK_FOLDER), *environment["PATH"].split(":"), str(Path(sys.executable).parent)]
-    modules = [str(_RANK_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
+    folders = [str(TOOLS), *environment["PATH"].split(":"), str(Path(sys.executable).parent)]
+    modules = [str(TOOLS), *filter(None, [environment.get("PYTHONPATH")])]
     own = {
         "PATH": ":".join(dict.fromkeys(folders)),
         "PYTHONPATH": ":".join(modules),
@@ -294,16 +302,17 @@ def _steps(folder: Path, ranks: int) -> Iterator[tuple[int, int, float]]:
 
 def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float) -> dict[str, Any]:
     """Return the result of a run, which is the content of program.json: its ranks, WAN links and counters."""
-    gpus = config.program.ranks_of(config.gpus)
+    placed = config.program.roles_of(config.fabric.gpus_per_site)
     over = state.over or {}
     discarded = {(rank, name): count for rank, name, count in over.get("discarded", ())}
-    steps = list(_steps(state.folder, len(gpus)))
-    counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(gpus))
+    steps = list(_steps(state.folder, len(placed)))
+    counted = over.get("counted", [dict.fromkeys(COUNTED)] * len(placed))
     return {
         "command": config.program.command,
+        "roles": [role.written() for role in config.program.roles],
         "mode": config.run.modes[0],
         "clock": config.run.clock,
-        "run_s": state.virtual_ns / 1e9,
+        "run_s": _run_ns(state) / 1e9,
         "wall_s": round(wall_s, 3),
         "step_s": median(step_s for _, _, step_s in steps) if steps else None,
         "steps": steps,
@@ -313,14 +322,16 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
             {
                 "rank": rank,
                 "gpu": f"g{gpu}",
+                "role": _role_name(config.program, role),
                 "status": state.ended[rank][0] if rank in state.ended else None,
-                "start_s": 0.0 if state.began else None,
+                "start_s": config.program.all_roles[role].start_s if state.began else None,
                 "end_s": state.ended[rank][1] / 1e9 if rank in state.ended else None,
+                "stopped": rank in state.stopped,
                 **counted[rank],
                 "discarded_bytes": sum(discarded.get((rank, name), 0) for name in ("stdout", "stderr")),
                 "last_line": state.last_line(rank),
             }
-            for rank, gpu in enumerate(gpus)
+            for rank, (gpu, role) in enumerate(placed)
         ],
         "links": [
             {
@@ -351,13 +362,25 @@ def result_of(config: Scenario, state: RunState, why: str | None, wall_s: float)
     }
 
 
+def _run_ns(state: RunState) -> int:
+    """Return the time of a run: until its last rank ended, but for ranks that only waited for others."""
+    own = [at_ns for rank, (_, at_ns) in state.ended.items() if rank not in state.stopped]
+    has_all = len(state.ended) == len(state.gpus)
+    return max(own) if has_all and state.stopped and own else state.virtual_ns
+
+
+def _role_name(program: ProgramSpec, index: int) -> str | None:
+    """Return the name of a role, its number from 1 on if it has none; None if the program has one command."""
+    return (program.roles[index].name or str(index + 1)) if program.roles else None
+
+
 def fault_rows(config: Scenario, events: Sequence[Event]) -> list[dict[str, Any]]:
     """Return a row for each fault of a run in the order in which they took effect: when it began and ended, in s since
     the ranks' start, and what `analysis.statistics.fault_outcomes` tells of it beside costs of collectives."""
     instants_s: dict[tuple[str, int], float] = {
         (event["event"], event["fault"]): event["at_ns"] / 1e9 for event in events if "fault" in event
     }
-    gpus, rows = config.program.ranks_of(config.gpus), []
+    gpus, rows = config.program.ranks_of(config.fabric.gpus_per_site), []
     faults = rows_as_collectives(config).faults
     for outcome in fault_outcomes(events):
         index = outcome["fault"]
@@ -398,7 +421,8 @@ def failures(result: Mapping[str, Any], config: Scenario, folder: Path) -> list[
     by_status: dict[str, list[Mapping[str, Any]]] = {}
     killed = _killed_ranks(result)
     for rank in result["ranks"]:
-        if rank["status"] != 0 and not (rank["status"] == -signal.SIGKILL and rank["rank"] in killed):
+        was_killed = rank["status"] == -signal.SIGKILL and rank["rank"] in killed
+        if rank["status"] != 0 and not was_killed and not rank["stopped"]:
             by_status.setdefault(describe_status(rank["status"]), []).append(rank)
     for status, ranks in by_status.items():
         names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank['rank']) for rank in ranks)}"
@@ -495,7 +519,7 @@ def links_csv(state: RunState) -> str:
     return _csv(("time_s", "link", "bytes", "capacity_bytes"), rows)
 
 
-_OF_RANK = ("rank", "gpu", "status", "start_s", "end_s", *COUNTED, "discarded_bytes")
+_OF_RANK = ("rank", "gpu", "role", "status", "stopped", "start_s", "end_s", *COUNTED, "discarded_bytes")
 
 
 def ranks_csv(result: Mapping[str, Any]) -> str:
@@ -529,11 +553,12 @@ def write_sweep(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_steps(folder: Path, results: Sequence[Mapping[str, Any]]) -> None:
-    """Write the figure of the median step time against the last swept value, a line for each other combination."""
+    """Write the figure of the median step time against a swept key, a line for each combination of the others."""
     from analysis.figures.program import steps  # slow to import, because of matplotlib
 
     (folder / FIGURES).mkdir(exist_ok=True)
-    steps([(result["values"], result["step_s"]) for result in results]).write(folder / FIGURES)
+    title = shared_words([result["label"] for result in results])
+    steps([(result["values"], result["step_s"]) for result in results], title).write(folder / FIGURES)
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

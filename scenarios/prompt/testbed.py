@@ -356,7 +356,7 @@ class InteractiveTestbed:
         `request` and `emit` are as for `program.guest.Run`. KeyboardInterrupt ends the program too.
         """
         bed = self.testbed
-        program = replace(bed.config.program, command=command, ranks=tuple(ranks), capture=())
+        program = replace(bed.config.program, command=command, roles=(), ranks=tuple(ranks), capture=())
         for mistake in check(program, self.fabric):
             raise PromptError(f"{mistake.key}: {mistake.text}")
         if not bed.config.run.is_real:

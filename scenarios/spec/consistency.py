@@ -74,7 +74,7 @@ def inconsistencies(scenario: Scenario, unread: Set[str], *, at_prompt: bool = F
             (config.fabric, config.faults, config.collective.count) for config in configs
         ):
             mistakes += faults.check(struck, fabrics[spec], count=count)
-        runs_none = at_prompt or scenario.program.command is not None  # of the collectives that are counted
+        runs_none = at_prompt or scenario.program.is_given  # of the collectives that are counted
         for spec, conditions, count in dict.fromkeys(
             (config.fabric, config.conditions, config.collective.count) for config in configs
         ):
@@ -121,11 +121,11 @@ def _check_modes(scenario: Scenario) -> Iterator[Mistake]:
 def _check_program(config: Scenario, fabric: Fabric) -> Iterator[Mistake]:
     """Check what a program needs: the network knows its connections only as pairs of GPUs."""
     yield from program.check_captures(config.program, fabric)
-    yield from faults.check_times(config.faults, of_program=config.program.command is not None)
-    if config.program.command is None:
+    yield from faults.check_times(config.faults, of_program=config.program.is_given)
+    if not config.program.is_given:
         return
     yield from program.check(config.program, fabric)
-    ranks = config.program.ranks_of(config.gpus)
+    ranks = config.program.ranks_of(config.fabric.gpus_per_site)
     for number, fault in enumerate(config.faults, 1):
         if fault.kind == "agent killed" and int(fault.target) not in ranks and int(fault.target) < config.gpus:
             allowed = f"allowed: the GPUs of program.ranks, {', '.join(map(str, ranks))}"
@@ -187,7 +187,7 @@ def _check_probes(config: Scenario) -> Iterator[Mistake]:
     probing = [name for name in config.run.modes if config.modes[name].knowledge.kind == PROBED]
     if not probing:
         return
-    if config.program.command is not None:
+    if config.program.is_given:
         return  # a program with such a mode is reported elsewhere, and has no collective
     fabric = build_fabric(config.fabric)
     in_order = rank_order_of(fabric, config.workload)
@@ -241,7 +241,7 @@ def _check_queue(config: Scenario) -> Iterator[Mistake]:
 def _check_workload(config: Scenario, fabric: Fabric, *, at_prompt: bool) -> Iterator[Mistake]:
     """Check that the workload is possible, and that on the wall clock every message has at least a byte."""
     of_jobs = jobs.check(config.jobs, config.gpus, config.classes)
-    has_program = config.program.command is not None
+    has_program = config.program.is_given
     if config.jobs and not has_program and all(job.is_background for job in config.jobs):
         yield Mistake("job", "all jobs are background; allowed: at least one job that is not, or a program")
     if mistakes := [*of_jobs, *admission_checks.check(config)]:

@@ -202,8 +202,8 @@ _ADMITTED = _has(
     "job",
     lambda config: config.fabric.routing == ADMITTING_ROUTING and _transfers(config),
 )
-_STRUCK = _has("faults of collectives", "fault", lambda config: config.faults and config.program.command is None)
-_JOBS_BESIDE = _has("jobs beside a program", "job", lambda config: config.jobs and config.program.command is not None)
+_STRUCK = _has("faults of collectives", "fault", lambda config: config.faults and not config.program.is_given)
+_JOBS_BESIDE = _has("jobs beside a program", "job", lambda config: config.jobs and config.program.is_given)
 _DECLARED = _has("faults", "fault", lambda config: not all(one.is_traced for one in config.faults))
 _OUTAGES = _has("outages in the trace", "conditions.trace", lambda config: any(one.is_traced for one in config.faults))
 _SLOW_AGENT = _fault("a slow agent", lambda config, fault: fault.kind == "agent slow" and not fault.of_program)
@@ -231,7 +231,7 @@ _MEASURED_BY_PROGRAM = Feature("a mode with measured knowledge", _measured_by_pr
 _REFEREES = _is_given("run.referees", lambda config: config.run.referees)
 _BEST_POLICY = _has("the best policy in run.referees", "run.referees", lambda config: "policy" in config.run.referees)
 _KINDS = [_is_value("collective.kind", kind) for kind in (MESSAGES, TRAINING)]
-_PROGRAM = _has("a program", "program.command", lambda config: config.program.command is not None)
+_PROGRAM = _has("a program", "program.command", lambda config: config.program.is_given)
 
 _PARTLY = _is_given(
     "collective.emulated",

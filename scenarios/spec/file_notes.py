@@ -21,7 +21,7 @@ def notes_on(configs: Sequence[Scenario]) -> tuple[str, ...]:
 
 def _notes(config: Scenario) -> Iterator[str]:
     yield from config.notes
-    if config.program.command is None:  # a program runs in place of the scenario's collective
+    if not config.program.is_given:  # a program runs in place of the scenario's collective
         yield from config.workload.unsprayed.schedule.notes
     yield from _map_notes(config)
     trace = config.trace

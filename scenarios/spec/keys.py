@@ -16,7 +16,7 @@ from hosts.collectives.training import ACROSS, GRADIENTS, PIPELINES
 from hosts.embedding.ring import OBJECTIVES
 from scenarios.policies import policy
 from scenarios.policies.policy import MODES
-from scenarios.spec import admission, classes, emulated, faults, jobs, program, te
+from scenarios.spec import admission, classes, emulated, faults, jobs, program, roles, te
 from scenarios.spec.values import (
     DELAY,
     LINK_DELAY,
@@ -213,6 +213,7 @@ _RATIOS = Kind(
 )
 _FAULTS = _tables("fault", faults.read)
 _JOBS = _tables("job", jobs.read)
+_ROLES = _tables("program.role", roles.read)
 _CLASSES = _tables("class", classes.read)
 _LINKS = Kind(
     "a table of links, each with a rate, a delay or both",
@@ -329,9 +330,10 @@ KEYS: Mapping[str, Key] = {
         Key("transport.rto_min", "rto_min_s", _RTO, "Lower bound of TCP's retransmission timeout, in virtual time."),
         Key("transport.queue", "queue", _QUEUE, "Queueing where flows share a link; the wall clock always uses fifo."),
         Key("transport.ecn_threshold", "ecn_threshold_bytes", _MARKS, "Fifo queue length that marks frames."),
-        Key("program.command", "command", program.COMMAND, "Your own program, run on the GPUs' hosts; also --exec."),
+        Key("program.command", "command", roles.COMMAND, "Your own program, run on the GPUs' hosts; also --exec."),
+        Key("program.role", "roles", _ROLES, "Commands for some of its ranks each; also [[program]] tables."),
         Key("program.ranks", "ranks", program.RANKS, "GPUs that it runs on, its rank 0 first; by default all."),
-        Key("program.env", "env", program.ENV, "Variables of its environment."),
+        Key("program.env", "env", roles.ENV, "Variables of its environment."),
         Key("program.deadline", "deadline_s", DELAY, "Time after which it is ended, by the clock of the run."),
         Key("program.sample", "sample_s", DELAY, "Time between readings of the WAN ports' counters, by that clock."),
         Key("program.patience", "patience_s", DELAY, "Processor time for which virtual time may stand still."),

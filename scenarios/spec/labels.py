@@ -251,7 +251,7 @@ def _number_of(key: str, value: Any) -> str:
 
 
 def _is_program(config: Configuration) -> bool:
-    return config.value("program.command") is not None
+    return config.value("program.command") is not None or bool(config.value("program.role"))
 
 
 def _collective_words(config: Configuration, defaults: Configuration) -> Iterator[str]:

@@ -17,6 +17,7 @@ from scenarios.policies.policy import MODES
 from scenarios.spec import FOLDER, ScenarioError, scenario_names
 from scenarios.spec.consistency import inconsistencies
 from scenarios.spec.keys import KEYS, MAX_AXIS_VALUES, SWEPT
+from scenarios.spec.roles import of_tables
 from scenarios.spec.scenario import BEFORE, DEFAULTS, Axis, Scenario
 from scenarios.spec.unused_keys import unused_keys
 from scenarios.spec.values import unique
@@ -35,8 +36,8 @@ _TABLES = (*dict.fromkeys(key.table for key in KEYS.values() if key.table), "swe
 _ONLY_OPTIONS = ("jobs", "engine", "out", "dask", "json", "exec", "resume")  # of run.py, and no keys
 _LISTS = {f"{prefix}{name}" for name in ("job", "class", "policy", "fault") for prefix in ("", "sweep.")}
 _MAX_TYPED = 80  # characters of an option that a message repeats
-_REPLACES = {"collective.chunk": ("collective.size",), "collective.size": ("collective.chunk",)}
-"""The keys that each of these keys replaces."""
+_ALTERNATIVES = (("collective.chunk", "collective.size"), ("program.command", "program.role"))
+"""Keys of which a scenario has one: an option that gives it replaces the other."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,12 @@ def scenario_of(
     except ValueError as error:  # not only TOMLDecodeError, because a number may have too many digits
         hint = '; texts have quotes, as in "8 MB"' if str(error).startswith(("Invalid value", "Unclosed array")) else ""
         raise ScenarioError([f"{label}: is not valid TOML: {one_line(str(error))}{hint}"]) from None
+
+    if isinstance(tables := document.get("program"), list):
+        try:
+            document = {**document, "program": of_tables(tables)}
+        except ValueError as error:
+            raise ScenarioError([f"{label}: program: {error}"]) from None
 
     def checked(options: Sequence[Override]) -> _Draft:
         draft = _without_unused(document, options, path, label, is_stored=is_stored, at_prompt=at_prompt)
@@ -371,12 +378,12 @@ def _given_values(
         for key in SWEPT
         if key in flat and f"sweep.{key}" in flat
     ]
-    if sum(name in flat for key in _REPLACES for name in (key, f"sweep.{key}")) > 1:
-        mistakes.append(Mistake("collective.size", "is given together with collective.chunk; allowed: one of the two"))
     by_option = {override.key.removeprefix("sweep."): override.where for override in overrides}
-    if {*_REPLACES} <= {*by_option}:
-        text = f"is given together with {by_option['collective.chunk']}; allowed: one of the two"
-        mistakes.append(Mistake("collective.size", text))
+    for first, second in _ALTERNATIVES:
+        if sum(name in flat for key in (first, second) for name in (key, f"sweep.{key}")) > 1:
+            mistakes.append(Mistake(second, f"is given together with {first}; allowed: one of the two"))
+        if {first, second} <= {*by_option}:
+            mistakes.append(Mistake(second, f"is given together with {by_option[first]}; allowed: one of the two"))
     stem = re.sub(r"[^A-Za-z0-9_.-]", "-", path.stem)[:64].lstrip("_.-")
     flat.setdefault("name", stem or DEFAULTS.name)
     folder = path.absolute().parent
@@ -387,14 +394,17 @@ def _given_values(
     for override in overrides:
         if isinstance(override.value, dict) and override.key == "policy":  # an additional policy
             others = given["policy"].value if "policy" in given else []
-            more = [*(others if isinstance(others, list) else ()), _with_absolute_function(override.value, Path.cwd())]
+            more = [
+                *(others if isinstance(others, list) else ()),
+                _with_absolute_file(override.value, "function", Path.cwd()),
+            ]
             given["policy"] = _GivenValue(more, override.where, by_option=True)
             if "run.modes" in given and isinstance(names := given["run.modes"].value, list):
                 given["run.modes"] = replace(given["run.modes"], value=[*names, override.value.get("name")])
             continue
         # An axis of [sweep] displaces the single value of its key, and the reverse.
         key, swept = override.key, override.key.removeprefix("sweep.")
-        for name in (swept, *_REPLACES.get(swept, ())):
+        for name in {swept}.union(*(keys for keys in _ALTERNATIVES if swept in keys)):
             given.pop(name, None)
             given.pop(f"sweep.{name}", None)
         given[key] = _GivenValue(_with_absolute_paths(key, override.value, Path.cwd()), override.where, by_option=True)
@@ -429,8 +439,10 @@ def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
             else _with_absolute_paths(key, one, folder)
             for one in value
         ]
+    if name == "program.role" and isinstance(value, list):
+        return [_with_absolute_file(one, "input", folder) for one in value]
     if name == "policy" and isinstance(value, list):
-        return [_with_absolute_function(one, folder) if isinstance(one, dict) else one for one in value]
+        return [_with_absolute_file(one, "function", folder) for one in value]
     if name not in ("conditions.trace", "collective.schedule", "fabric.wan"):
         return value
     if isinstance(value, list):
@@ -439,12 +451,12 @@ def _with_absolute_paths(key: str, value: object, folder: Path) -> object:
     return str(Path(folder, str(value)).absolute()) if is_path else value
 
 
-def _with_absolute_function(table: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """Return a policy's table with the path of its function made absolute, from this folder."""
-    function = table.get("function")
-    if not isinstance(function, str) or not function:
-        return dict(table)
-    return {**table, "function": str(Path(folder, function).absolute())}
+def _with_absolute_file(table: object, key: str, folder: Path) -> object:
+    """Return a table with the path under a key made absolute, from this folder."""
+    file = table.get(key) if isinstance(table, dict) else None
+    if isinstance(table, dict) and isinstance(file, str) and file:
+        return {**table, key: str(Path(folder, file).absolute())}
+    return table
 
 
 def _unknown_key(key: str, value: object = None) -> str:
@@ -453,7 +465,7 @@ def _unknown_key(key: str, value: object = None) -> str:
     inside = [known.partition(".")[2] for known in _KNOWN if known.startswith(f"{table}.")]
     if table not in _TABLES:
         tables = ", ".join(f"[{one}]" for one in _TABLES)
-        allowed = f"name, {tables}, [[job]], [[class]], [[policy]], [[fault]]"
+        allowed = f"name, {tables}, [[program]], [[job]], [[class]], [[policy]], [[fault]]"
         nearest = _nearest_key(key, "") or did_you_mean(table, (*_TABLES, "fault", "job", "class", "policy"))
         return f"unknown table or key, allowed: {allowed}{nearest}"
     if not name:

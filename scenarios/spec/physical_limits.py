@@ -121,11 +121,11 @@ class ScenarioLoad:
 
     @cached_property
     def connection_bytes(self) -> int | None:
-        return None if self.config.program.command else flow_bytes(self.config.carried_workload)
+        return None if self.config.program.is_run else flow_bytes(self.config.carried_workload)
 
     @cached_property
     def message_bytes(self) -> int | None:
-        return None if self.config.program.command else self.config.carried_workload.largest_message_bytes
+        return None if self.config.program.is_run else self.config.carried_workload.largest_message_bytes
 
 
 @dataclass(frozen=True)

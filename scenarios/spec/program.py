@@ -7,34 +7,44 @@ env = {OMP_NUM_THREADS = "1"}
 deadline = "20 s"          # by the clock of the run
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from scenarios.spec.values import Kind, fitting, texts, whole
+from scenarios.spec import roles
+from scenarios.spec.roles import Role
+from scenarios.spec.values import fitting, whole
 from topologies.errors import Mistake, did_you_mean, format_value, list_first
 from topologies.fabric.fabric import Fabric
+from topologies.fabric.ipv6 import address_of
 from topologies.fabric.link_names import directions
 from topologies.fabric.ports import links_in_grain
 from topologies.units import format_size
 
-MAX_BYTES = 32 * 1024
-"""The largest command, and the largest value of a variable, in bytes."""
-
 PORT = 29500
 """The port on which the program's first rank may listen: torch's default."""
+
+TOOLS = Path(__file__).parents[1] / "program" / "rank"
+"""The folder of the commands and the module that ranks find: ssh and sshd, longhaul-compute, longhaul."""
+
+HOSTFILE = "/run/longhaul-hosts"
+"""A file that ranks find: the names of all ranks' hosts, one a line."""
+
+_HOSTFILES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE")
+"""The variables by which launchers of Open MPI 4 and 5 and of MPICH find the hosts."""
+
+_NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include")
+"""The variables by which Open MPI chooses interfaces, whose names differ from host to host."""
 
 SHELL_BYTES = 1_000_000
 """Memory of a rank's shell, with a margin."""
 
 _MAX_NAMES = 24  # names that a message lists
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramSpec:
-    """A program that is run on the GPUs' hosts; there is none if `command` is None.
+    """A program that is run on the GPUs' hosts: one command on all of its ranks, or `roles`; without either, none.
 
     `ranks` are the GPUs that it runs on, all of them if None; its own rank 0 is on the first. `deadline_s` and
     `sample_s` are measured by the clock of the run, `patience_s` in processor time. WAN paths are chosen for a message
@@ -45,6 +55,7 @@ class ProgramSpec:
     """
 
     command: str | None = None
+    roles: tuple[Role, ...] = ()
     ranks: tuple[int, ...] | None = None
     env: tuple[tuple[str, str], ...] = ()
     deadline_s: float = 1000.0
@@ -57,29 +68,32 @@ class ProgramSpec:
     files_bytes: int = 256_000_000
     capture: tuple[str, ...] = ()
 
-    def ranks_of(self, gpus: int) -> tuple[int, ...]:
-        """Return the GPUs that the program runs on, out of this number of GPUs."""
-        return tuple(range(gpus)) if self.ranks is None else self.ranks
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a program."""
+        return self.command is not None or bool(self.roles)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the program is run at once: at a prompt it is given, with an empty command, and may run later."""
+        return bool(self.command or self.roles)
+
+    @property
+    def all_roles(self) -> tuple[Role, ...]:
+        """The roles, of which a program with one command has one."""
+        return self.roles or (Role(command=self.command or ""),)
+
+    def roles_of(self, gpus_per_site: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return for each rank its GPU and the index of its role in `all_roles`, given the GPUs of each site."""
+        if not self.roles and self.ranks is not None:
+            return tuple((gpu, 0) for gpu in self.ranks)
+        return roles.placed(self.all_roles, gpus_per_site, self.ranks)
+
+    def ranks_of(self, gpus_per_site: Sequence[int]) -> tuple[int, ...]:
+        """Return the GPUs that the program runs on, its rank 0 first, given the GPUs of each site."""
+        return tuple(gpu for gpu, _ in self.roles_of(gpus_per_site))
 
 
-def _is_command(given: str) -> bool:
-    """Return whether a text can be a command. It is stored in UTF-8 files, so it must be encodable."""
-    try:
-        return bool(given.strip()) and "\0" not in given and len(given.encode()) <= MAX_BYTES
-    except UnicodeEncodeError:
-        return False
-
-
-def _read_env(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    for name, given in value.items():
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{format_value(name)} is not the name of a variable; allowed: {ENV.allowed}")
-        if not isinstance(given, str) or not given.isprintable() or len(given.encode()) > MAX_BYTES:
-            raise ValueError(f"{name} is {format_value(given)}; allowed: {ENV.allowed}")
-    return tuple(value.items())
-
-
-COMMAND = texts(f"a command for the shell, 1 to {MAX_BYTES:,} bytes of UTF-8", _is_command)
 RANKS = fitting(
     "a list of ranks, each once",
     (list,),
@@ -103,9 +117,6 @@ CAPTURE = fitting(
     list,
 )
 PROCESSES = whole(2, 30_000, "processes")
-ENV = Kind(
-    "a table of names of letters, digits and '_' with text each, printable", (dict,), _read_env, dict, is_object=True
-)
 
 
 def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
@@ -125,7 +136,12 @@ def variables(fabric: Fabric, gpus: Sequence[int], rank: int) -> dict[str, str]:
         "LONGHAUL_GPU": own.name,
         "LONGHAUL_SITE": str(own.site),
         "LONGHAUL_ADDRESS": own.ip,
+        "LONGHAUL_ADDRESS6": address_of(own.ip),
         "LONGHAUL_HOSTS": " ".join(fabric.gpus[gpu].ip for gpu in gpus),
+        "LONGHAUL_HOSTFILE": HOSTFILE,
+        **dict.fromkeys(_HOSTFILES, HOSTFILE),
+        **dict.fromkeys(_NETWORKS, "10.0.0.0/8"),
+        "HYDRA_LAUNCHER_EXEC": str(TOOLS / "ssh"),
     }
 
 
@@ -147,7 +163,8 @@ def check(program: ProgramSpec, fabric: Fabric) -> Iterator[Mistake]:
     for name, _ in program.env:
         if name in set_by_run:
             yield Mistake("program.env", f"{name} is set by the run; allowed: names other than {', '.join(set_by_run)}")
-    least_bytes = SHELL_BYTES * len(program.ranks_of(gpus))
+    yield from roles.check(program.roles, fabric.spec.gpus_per_site, program.ranks, list(set_by_run))
+    least_bytes = SHELL_BYTES * len(program.ranks_of(fabric.spec.gpus_per_site))
     if program.memory_bytes < least_bytes:
         has, least = format_size(program.memory_bytes), format_size(least_bytes)
         yield Mistake("program.memory", f'"{has}" is too little for the ranks\' shells; allowed: "{least}" or more')

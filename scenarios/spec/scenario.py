@@ -260,7 +260,7 @@ class Scenario:
         spec = self.collective
         if spec.pieces is not None:
             return self
-        is_alone = not self.jobs and self.program.command is None
+        is_alone = not self.jobs and not self.program.is_given
         pieces = chosen_pieces(spec, self.fabric, self.conditions, self.run.scale) if is_alone else 1
         return replace(self, collective=replace(spec, pieces=pieces, chooses=is_alone))
 

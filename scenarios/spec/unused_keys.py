@@ -325,20 +325,20 @@ RULES = (
     ),
     Rule(
         tuple(key for key in _PROGRAM_KEYS if key not in (*_PROGRAM_RUN_KEYS, "program.capture")),
-        "there is no program.command (or --exec), and no prompt (--cli)",
-        lambda config: config.program.command is not None,
+        "there is no program.command, [[program]] or --exec, and no prompt (--cli)",
+        lambda config: config.program.is_given,
         ("program",),
     ),
     Rule(
         _PROGRAM_RUN_KEYS,
-        "there is no program.command (or --exec)",
-        lambda config: bool(config.program.command),
+        "there is no program.command, [[program]] or --exec",
+        lambda config: config.program.is_run,
         ("program",),
     ),
     Rule(
         ("program.capture",),
         "at a prompt (--cli) the verb capture does it",
-        lambda config: config.program.command != "",
+        lambda config: config.program.is_run or not config.program.is_given,
         ("program",),
     ),
     Rule(

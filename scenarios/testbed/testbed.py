@@ -205,7 +205,7 @@ class Testbed:
         self.loses_nothing = is_unlimited and not config.faults and not at_prompt  # in any queue
         self._at_prompt = at_prompt
         # A program's connections may take any path.
-        self.keeps_fixed_paths = has_agents and not config.faults and config.program.command is None
+        self.keeps_fixed_paths = has_agents and not config.faults and not config.program.is_given
         self.faults_under: dict[int, tuple[Fault, ...]] = {}
         in_force = (lambda number: self.faults_under.get(number, ())) if config.faults else None
         self.conditions = conditions_of(config, in_force)
@@ -824,7 +824,7 @@ class Testbed:
     @property
     def _largest_message_bytes(self) -> int:
         """The size of the message for which paths are chosen."""
-        if self.config.program.command is not None:
+        if self.config.program.is_given:
             return self.config.program.message_bytes
         return self.config.workload.unsprayed.largest_message_bytes
 

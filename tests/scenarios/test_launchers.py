@@ -1,0 +1,106 @@
+"""The ssh between the hosts of a program, by which launchers start processes, and IPv6 between them."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.runs import ended
+
+PYTHON = shlex.quote(sys.executable)
+WAN = ("--wan-delay", "10 ms", "--set", 'conditions.wan_rate="1 Gbit/s"', "--set", 'conditions.intra_rate="10 Gbit/s"')
+
+
+def run(folder: Path, *commands: str, status: int = 0) -> Any:
+    options = [word for command in commands for word in ("--exec", command)]
+    out, _ = ended(
+        "--gpus", "4", "--modes", "base", "--json", "--out", "run", *WAN, *options, cwd=folder, status=status
+    )
+    return json.loads(out)
+
+
+SSH = """
+ssh g2 hostname
+ssh -x -o StrictHostKeyChecking=no -p 22 nobody@g3 'echo $LONGHAUL_GPU; echo "to stderr" >&2; exit 7' 2> errors
+echo "status $?"
+cat errors
+printf 'one\\ntwo\\n' | ssh g1 'cat; echo three'
+ssh g2 'echo written > by-g2'; cat by-g2
+ssh g3 'kill -TERM $$'; echo "killed $?"
+(sleep 0.5; kill -TERM $(pgrep -f "ssh g1 sleep")) &
+ssh g1 'sleep 100'; echo "signalled $?"
+ssh g1 'trap "echo got it; exit 3" TERM; sleep 100 & wait' & remote=$!
+sleep 0.5; kill -TERM $remote; wait $remote; echo "handled $?"
+ssh g2 'sleep 1000 > /dev/null 2>&1 & echo left'
+rsh g3 head -c 3000000 /dev/zero | wc -c
+ssh nowhere true; echo "unknown $?"
+cat $LONGHAUL_HOSTFILE
+"""
+
+
+def test_ssh_runs_commands_on_other_hosts_with_their_streams_status_and_signals(tmp_path: Path) -> None:
+    (tmp_path / "mine.sh").write_text(SSH)
+    found = run(tmp_path, "g0: sh mine.sh", "others: sshd")
+    assert [rank["stopped"] for rank in found["ranks"]] == [False, True, True, True]
+    lines = (tmp_path / "run/output/0.stdout").read_text().splitlines()
+    assert lines == [
+        *("g2", "g3", "status 7", "to stderr", "one", "two", "three", "written", "killed 143", "signalled 143"),
+        *("got it", "handled 3", "left", "3000000", "unknown 255", "g0", "g1", "g2", "g3"),
+    ]
+    assert "ssh: nowhere cannot be reached" in (tmp_path / "run/output/0.stderr").read_text()
+    # The WAN carried what rsh printed.
+    (link,) = [one for one in found["links"] if one["link"] == "s1b0>s0b0"]
+    assert link["bytes"] > 3_000_000 and found["run_s"] < 10
+
+
+def test_without_sshd_ssh_says_so(tmp_path: Path) -> None:
+    found = run(tmp_path, "g0: ssh g2 true", "g2: sleep 1", status=1)
+    assert found["ranks"][0]["status"] == 255
+    assert "ssh: g2 cannot be reached: its host runs no sshd" in (tmp_path / "run/output/0.stderr").read_text()
+
+
+DUAL = """
+import os, socket, time
+BYTES = 10_000_000
+if os.environ["RANK"] == "0":
+    server = socket.create_server(("::", 7000), family=socket.AF_INET6, dualstack_ipv6=True)
+    for _ in range(3):
+        there, peer = server.accept()
+        there.recv(1)
+        there.sendall(b"x")
+        there.sendall(bytes(BYTES))
+        there.close()
+        print(peer[0], flush=True)
+else:
+    own = os.environ["LONGHAUL_ADDRESS6"]
+    for family in (socket.AF_INET, socket.AF_INET6, 0):
+        address = socket.getaddrinfo("g0", 7000, family, socket.SOCK_STREAM)[0]
+        there = socket.socket(*address[:2])
+        there.connect(address[4])
+        there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        began = time.monotonic()
+        there.sendall(b"x")
+        there.recv(1)
+        first, got = time.monotonic(), 0
+        while data := there.recv(1 << 20):
+            got += len(data)
+        print(there.getsockname()[0], there.getsockname()[0] == own, first - began, time.monotonic() - first, got)
+"""
+
+
+def test_hosts_reach_each_other_over_ipv6_at_the_rates_of_ipv4(tmp_path: Path) -> None:
+    (tmp_path / "dual.py").write_text(DUAL)
+    found = run(tmp_path, f"g0: {PYTHON} dual.py", f"g2: {PYTHON} dual.py")
+    over_4, over_6, by_name = [line.split() for line in (tmp_path / "run/output/1.stdout").read_text().splitlines()]
+    assert over_4[0].startswith("10.") and over_6[1] == "True" and by_name[0] == over_4[0]
+    assert [int(one[4]) for one in (over_4, over_6, by_name)] == [10_000_000] * 3
+    assert float(over_6[2]) == pytest.approx(float(over_4[2]), rel=1e-4) == pytest.approx(20e-3, rel=1e-3)
+    # IPv6 headers are 20 bytes longer, and within another IPv4 header of 20 bytes, in packets of 9000 bytes.
+    assert float(over_6[3]) == pytest.approx(float(over_4[3]), rel=0.01)
+    peers = (tmp_path / "run/output/0.stdout").read_text().split()
+    assert peers[0].startswith("::ffff:10.") and peers[1].startswith("fd4c:4f4e:")
+    (link,) = [one for one in found["links"] if one["link"] == "s0b0>s1b0"]
+    assert link["bytes"] == pytest.approx(3 * 10_000_000 * 9014 / 8948, rel=0.01)
